@@ -1,0 +1,51 @@
+"""An application message inside the broker: what was published, freed from the packet that brought it.
+
+One Message is shared by every receiver, queue and window that wants it; nothing in it changes after it was made.
+"""
+
+from __future__ import annotations
+
+
+class Message:
+    """One published application message.
+
+    ``topic`` is UTF-8 encoded and valid; ``properties`` are the encoded MQTT 5 properties that a server forwards
+    unaltered, in order, without the length prefix; ``expires_at`` is broker time in seconds, 0.0 means never;
+    ``publisher`` is the client id it came from ("" for the broker itself), ``published_at`` broker time in seconds.
+    """
+
+    topic: bytes
+    payload: bytes
+    qos: int
+    retain: bool
+    properties: bytes
+    expires_at: float
+    publisher: str
+    published_at: float
+
+    def __init__(
+        self,
+        topic: bytes,
+        payload: bytes,
+        qos: int,
+        retain: bool,
+        properties: bytes,
+        expires_at: float,
+        publisher: str,
+        published_at: float,
+    ) -> None:
+        self.topic = topic
+        self.payload = payload
+        self.qos = qos
+        self.retain = retain
+        self.properties = properties
+        self.expires_at = expires_at
+        self.publisher = publisher
+        self.published_at = published_at
+
+    def expired(self, now: float) -> bool:
+        return self.expires_at != 0.0 and self.expires_at <= now
+
+    def size(self) -> int:
+        """Bytes of topic, payload and properties: what limits and ``total_bytes`` count."""
+        return len(self.topic) + len(self.payload) + len(self.properties)
