@@ -1,0 +1,367 @@
+"""The one tree of settings: every key with its meaning, its default and its bounds.
+
+Where a value comes from, later wins: the defaults below, the YAML file, the environment, ``--set``.
+
+- A variable ``STARLINGMQ_MQTT__RETRY_INTERVAL=5s`` sets ``mqtt.retry_interval``: two underscores part the levels.
+  Variables without them are settings only if they name a whole top-level key (``STARLINGMQ_LISTENERS``).
+- ``--set mqtt.retry_interval=5s``; the value of either is read as YAML, so lists and booleans can be written too.
+
+Nothing else in the package holds a default or checks a bound of a setting.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Final, Literal
+from urllib.parse import urlsplit
+
+from msgspec import Meta, field
+
+from starlingmq.config_build import Tree, build, read_yaml, set_path, yaml_value
+from starlingmq.config_types import ConfigError, Count, Duration, PositiveDuration, PositiveSize, Seconds, Section, Size
+
+__all__ = [
+    "AuthConfig",
+    "ClusterConfig",
+    "Config",
+    "ConfigError",
+    "LimitsConfig",
+    "ListenerConfig",
+    "LogConfig",
+    "MqttConfig",
+    "NodeConfig",
+    "QueueGroupsConfig",
+    "StorageConfig",
+    "StreamsConfig",
+    "TlsConfig",
+    "load_config",
+    "refuse_open_listeners",
+]
+
+ENV_PREFIX: Final = "STARLINGMQ_"
+SCHEMES: Final = ("mqtt", "mqtts", "ws", "wss", "unix", "nats", "http")
+DEFAULT_LISTENER: Final = "mqtt://127.0.0.1:1883"
+NO_SESSION_EXPIRY: Final = 0xFFFFFFFF
+
+
+def _default_name() -> str:
+    return f"starling@{socket.gethostname()}"
+
+
+class NodeConfig(Section, frozen=True):
+    name: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            description="Unique name of this node; by default starling@ and the host name.",
+        ),
+    ] = field(default_factory=_default_name)
+    data_dir: Annotated[
+        str | None, Meta(description="Directory for everything that outlives the process; none keeps nothing.")
+    ] = None
+    shutdown_timeout: Annotated[
+        Duration, Meta(description="How long a graceful shutdown may take before the remaining connections are cut.")
+    ] = 30.0
+    event_loop: Annotated[
+        Literal["auto", "uvloop", "asyncio"],
+        Meta(description="Event loop to run on; auto takes uvloop where there is one."),
+    ] = "auto"
+
+
+class TlsConfig(Section, frozen=True):
+    cert: Annotated[str, Meta(min_length=1, description="PEM file with the certificate chain of the listener.")]
+    key: Annotated[
+        str | None, Meta(description="PEM file with the private key; by default it is read from the certificate file.")
+    ] = None
+    key_password: Annotated[str | None, Meta(description="Password of an encrypted private key.")] = None
+    ca: Annotated[
+        str | None, Meta(description="PEM file with the authorities that client certificates are checked against.")
+    ] = None
+    require_client_cert: Annotated[
+        bool, Meta(description="Whether a client without a certificate from one of those authorities is refused.")
+    ] = False
+    use_identity_as_username: Annotated[
+        bool, Meta(description="Whether the common name of the client certificate stands in for the user name.")
+    ] = False
+    min_version: Annotated[Literal["1.2", "1.3"], Meta(description="Lowest TLS version that is accepted.")] = "1.2"
+
+
+class ListenerConfig(Section, frozen=True):
+    url: Annotated[
+        str,
+        Meta(
+            description="Where to listen: mqtt://host:port, mqtts://host:port, ws://host:port/path, "
+            "wss://host:port/path, unix:///path, nats://host:port or http://host:port; port 0 takes a free one."
+        ),
+    ]
+    tls: Annotated[TlsConfig | None, Meta(description="Certificates of an mqtts or wss listener.")] = None
+    max_connections: Annotated[
+        Count, Meta(description="Connections this listener holds at once; 0 means only limits.max_connections counts.")
+    ] = 0
+
+
+class MqttConfig(Section, frozen=True):
+    retry_interval: Annotated[
+        Duration,
+        Meta(description="When unanswered QoS 1 and 2 packets are sent again to a 3.1 or 3.1.1 client; 0 never."),
+    ] = 30.0
+    max_inflight: Annotated[
+        Count,
+        Meta(
+            le=65535,
+            description="QoS 1 and 2 messages a client may leave unacknowledged; 0 leaves it to the protocol.",
+        ),
+    ] = 0
+    max_mqueue_len: Annotated[
+        Count,
+        Meta(description="Messages that wait for a client before the oldest is dropped; 0 sets no limit."),
+    ] = 1000
+    mqueue_store_qos0: Annotated[
+        bool, Meta(description="Whether QoS 0 messages too are queued for a client that is away or slow.")
+    ] = True
+    max_awaiting_rel: Annotated[
+        Count,
+        Meta(le=65535, description="QoS 2 messages a client may have open before PUBREL; 0 leaves it to the protocol."),
+    ] = 0
+    await_rel_timeout: Annotated[
+        Duration, Meta(description="How long a QoS 2 message waits for its PUBREL, and a completed one is remembered.")
+    ] = 300.0
+    max_qos: Annotated[int, Meta(ge=0, le=2, description="Highest QoS that is accepted and granted.")] = 2
+    retain_available: Annotated[bool, Meta(description="Whether clients may publish retained messages.")] = True
+    wildcard_subscription: Annotated[bool, Meta(description="Whether filters may contain + and #.")] = True
+    shared_subscription: Annotated[bool, Meta(description="Whether $share/group/filter may be subscribed to.")] = True
+    subscription_identifier: Annotated[bool, Meta(description="Whether subscriptions may carry an identifier.")] = True
+    max_session_expiry: Annotated[
+        Seconds,
+        Meta(
+            le=NO_SESSION_EXPIRY,
+            description="Longest session expiry granted to an MQTT 5 client; 4294967295 sets no limit.",
+        ),
+    ] = NO_SESSION_EXPIRY
+    session_expiry_v3: Annotated[
+        Seconds,
+        Meta(
+            le=NO_SESSION_EXPIRY,
+            description="How long a 3.1 or 3.1.1 session that is not clean is kept; 4294967295 for ever.",
+        ),
+    ] = 7 * 86400
+    server_keep_alive: Annotated[
+        Seconds, Meta(le=65535, description="Keep-alive imposed on MQTT 5 clients; 0 accepts what the client asks for.")
+    ] = 0
+    max_keep_alive: Annotated[
+        Seconds, Meta(le=65535, description="Longest keep-alive a client may ask for; 0 sets no limit.")
+    ] = 0
+    connect_timeout: Annotated[
+        PositiveDuration, Meta(description="How long a new connection may take until its CONNECT is complete.")
+    ] = 10.0
+    topic_alias_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=65535,
+            description="Topic aliases per connection and direction; 0 allows none.",
+        ),
+    ] = 16
+    receive_maximum: Annotated[
+        int,
+        Meta(ge=1, le=65535, description="QoS 1 and 2 messages a client may have open towards us."),
+    ] = 65535
+    response_information: Annotated[
+        str,
+        Meta(description="Topic prefix for clients that ask for response information; empty tells none."),
+    ] = ""
+    server_reference: Annotated[
+        str,
+        Meta(description="Server that MQTT 5 clients are sent to at shutdown; empty names none."),
+    ] = ""
+    sys_interval: Annotated[Duration, Meta(description="How often $SYS topics are published; 0 never.")] = 10.0
+    strict_client_id: Annotated[
+        bool, Meta(description="Whether only client ids of 1 to 23 letters and digits are accepted.")
+    ] = False
+    retained_batch: Annotated[
+        int, Meta(ge=1, description="Retained messages replayed to a new subscription before others get their turn.")
+    ] = 500
+
+
+class LimitsConfig(Section, frozen=True):
+    max_packet_size: Annotated[
+        PositiveSize, Meta(le=268_435_460, description="Largest packet a client may send, header included.")
+    ] = 1024 * 1024
+    write_buffer: Annotated[
+        PositiveSize, Meta(description="Bytes that wait on a connection before the client counts as not reading.")
+    ] = 1024 * 1024
+    max_connections: Annotated[Count, Meta(description="Connections over all listeners; 0 sets no limit.")] = 0
+    topic_levels: Annotated[int, Meta(ge=1, le=65535, description="Levels a topic or a filter may have.")] = 128
+    max_topic_length: Annotated[int, Meta(ge=1, le=65535, description="Bytes a topic or a filter may have.")] = 65535
+    subscriptions_per_client: Annotated[Count, Meta(description="Subscriptions of one session; 0 sets no limit.")] = 0
+    client_id_length: Annotated[int, Meta(ge=1, le=65535, description="Bytes a client id may have.")] = 65535
+    retained_messages: Annotated[Count, Meta(description="Retained messages kept; 0 sets no limit.")] = 0
+    retained_bytes: Annotated[
+        Size, Meta(description="Topics, payloads and properties of all retained messages together; 0 sets no limit.")
+    ] = 0
+    user_properties: Annotated[
+        Count, Meta(description="User properties one packet may carry; 0 leaves it to the packet size.")
+    ] = 0
+    publisher_hold: Annotated[
+        Duration,
+        Meta(description="How long a full receiver holds its publishers back before messages for it are dropped."),
+    ] = 1.0
+    log_rate: Annotated[
+        Count, Meta(description="Log lines a second and a reason; what is beyond is counted. 0 sets no limit.")
+    ] = 5
+
+
+class AuthConfig(Section, frozen=True):
+    allow_anonymous: Annotated[
+        bool | None,
+        Meta(
+            description="Whether clients without credentials may connect; unset allows them on loopback "
+            "addresses and Unix sockets only, and refuses to open another listener to everyone."
+        ),
+    ] = None
+
+
+class StorageConfig(Section, frozen=True):
+    engine: Annotated[str, Meta(description="Engine for sessions and retained messages; memory for now.")] = "memory"
+    journal: Annotated[str, Meta(description="Engine for messages that something durable wants; memory for now.")] = (
+        "memory"
+    )
+    durability: Annotated[
+        str, Meta(description="What an acknowledged message survives; memory, that is no crash, for now.")
+    ] = "memory"
+
+
+class LogConfig(Section, frozen=True):
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"], Meta(description="Least severe log line that is written.")
+    ] = "info"
+    format: Annotated[
+        Literal["auto", "text", "json"],
+        Meta(description="Shape of a log line; auto is text on a terminal, else JSON."),
+    ] = "auto"
+
+
+class ClusterConfig(Section, frozen=True):
+    """Reserved: a node stands alone for now."""
+
+
+class QueueGroupsConfig(Section, frozen=True):
+    """Reserved: $share groups have no settings for now."""
+
+
+class StreamsConfig(Section, frozen=True):
+    """Reserved: no streams for now."""
+
+
+class Config(Section, frozen=True):
+    """Everything that can be set. Immutable; ``Config()`` is the default broker on 127.0.0.1:1883."""
+
+    node: Annotated[NodeConfig, Meta(description="This process and where it keeps its files.")] = NodeConfig()
+    listeners: Annotated[
+        tuple[ListenerConfig, ...], Meta(description="Where clients connect: URLs, or sections with a url.")
+    ] = (ListenerConfig(url=DEFAULT_LISTENER),)
+    mqtt: Annotated[MqttConfig, Meta(description="What the protocol offers and how long things take.")] = MqttConfig()
+    limits: Annotated[LimitsConfig, Meta(description="Bounds on everything a client can make grow.")] = LimitsConfig()
+    auth: Annotated[AuthConfig, Meta(description="Who may connect.")] = AuthConfig()
+    storage: Annotated[StorageConfig, Meta(description="What is kept and how safely.")] = StorageConfig()
+    log: Annotated[LogConfig, Meta(description="What is written to stderr.")] = LogConfig()
+    cluster: Annotated[ClusterConfig, Meta(description="Reserved; has no keys for now.")] = ClusterConfig()
+    queue_groups: Annotated[QueueGroupsConfig, Meta(description="Reserved; has no keys for now.")] = QueueGroupsConfig()
+    streams: Annotated[StreamsConfig, Meta(description="Reserved; has no keys for now.")] = StreamsConfig()
+
+
+def load_config(path: str | Path | None, overrides: Iterable[str] = (), env: Mapping[str, str] | None = None) -> Config:
+    """The configuration from a YAML file (None: defaults only), the environment and ``key.path=value`` overrides.
+
+    ``env`` is the environment to look into (None: none is read). Raises ConfigError with one line.
+    """
+    tree: Tree = {} if path is None else read_yaml(path)
+    for name, text in sorted((env or {}).items()):
+        keys = _keys_of_variable(name)
+        if keys:
+            set_path(tree, keys, yaml_value(text, name))
+    for override in overrides:
+        key_path, equals, text = override.partition("=")
+        if not equals or not key_path:
+            raise ConfigError(f"--set {override}: expected key.path=value")
+        set_path(tree, key_path.strip().split("."), yaml_value(text, key_path))
+    return from_tree(tree)
+
+
+def from_tree(tree: Tree) -> Config:
+    """The configuration from plain dictionaries and lists, as YAML gives them. Raises ConfigError with one line."""
+    listeners = tree.get("listeners")
+    if listeners is not None:
+        tree = {**tree, "listeners": _listener_sections(listeners)}
+    config = build(Config, tree)
+    _check_listeners(config)
+    _check_storage(config)
+    return config
+
+
+def refuse_open_listeners(config: Config, authenticated: bool) -> None:
+    """Raise ConfigError for a listener that would let anyone on the network in without anybody having decided so.
+
+    ``authenticated``: something (a hook, a password file) decides who may connect.
+    """
+    if authenticated or config.auth.allow_anonymous is not None:
+        return
+    for index, listener in enumerate(config.listeners):
+        requires_certificate = listener.tls is not None and listener.tls.require_client_cert
+        if not requires_certificate and not is_local(listener.url):
+            raise ConfigError(
+                f"listeners[{index}]: {listener.url} would be open to anyone who reaches it; "
+                "set auth.allow_anonymous: true if that is meant"
+            )
+
+
+def is_local(url: str) -> bool:
+    """Whether only this machine can reach the listener. Host names other than localhost are not looked up: no."""
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        return True
+    host = parts.hostname or ""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _keys_of_variable(name: str) -> list[str]:
+    # A container platform may put STARLINGMQ_PORT_1883_TCP and the like into the environment of a service of that name,
+    # and STARLINGMQ_PURE is ours: so a lone word counts only when it is a key of the tree.
+    if not name.startswith(ENV_PREFIX):
+        return []
+    keys = name.removeprefix(ENV_PREFIX).lower().split("__")
+    return keys if len(keys) > 1 or keys[0] in Config.__struct_fields__ else []
+
+
+def _listener_sections(listeners: object) -> object:
+    """A bare URL stands for a section with only a url, and a single listener for a list of one."""
+    if not isinstance(listeners, list):
+        listeners = [listeners]
+    return [{"url": entry} if isinstance(entry, str) else entry for entry in listeners]
+
+
+def _check_listeners(config: Config) -> None:
+    for index, listener in enumerate(config.listeners):
+        scheme, separator, rest = listener.url.partition("://")
+        if scheme not in SCHEMES or not separator or not rest:
+            raise ConfigError(
+                f"listeners[{index}].url: {listener.url!r} is no listener; it starts with one of "
+                + ", ".join(f"{known}://" for known in SCHEMES)
+            )
+        if scheme in ("mqtts", "wss") and listener.tls is None:
+            raise ConfigError(f"listeners[{index}]: {listener.url} needs a tls section with at least a cert")
+
+
+def _check_storage(config: Config) -> None:
+    storage = config.storage
+    for key, value in (("engine", storage.engine), ("journal", storage.journal), ("durability", storage.durability)):
+        if value != "memory":
+            raise ConfigError(f"storage.{key}: {value!r} is not available in this version; only 'memory' is")
