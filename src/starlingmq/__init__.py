@@ -1,0 +1,51 @@
+"""StarlingMQ: an MQTT broker in plain typed Python.
+
+    async with starlingmq.Broker() as broker:
+        ...
+
+Importing the package costs nothing but this file; what it offers is loaded at first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+from starlingmq._version import __version__
+
+if os.environ.get("STARLINGMQ_PURE", "") not in ("", "0"):
+    # Before any other module of the package: a compiled one that is loaded already would stay.
+    from starlingmq import _pure
+
+    _pure.install()
+
+if TYPE_CHECKING:
+    from starlingmq.config import Config, ConfigError, load_config
+
+__all__ = ["Config", "ConfigError", "__version__", "compiled", "load_config"]
+
+_EXPORTS: Final = {
+    "Config": "starlingmq.config",
+    "ConfigError": "starlingmq.config",
+    "load_config": "starlingmq.config",
+}
+
+
+def compiled() -> bool:
+    """Whether the hot modules (wire/, core/) run as machine code in this process."""
+    module = importlib.import_module("starlingmq.core.message")
+    return not str(module.__file__).endswith(".py")
+
+
+def __getattr__(name: str) -> Any:
+    module = _EXPORTS.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))

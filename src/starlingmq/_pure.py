@@ -1,0 +1,36 @@
+"""STARLINGMQ_PURE=1: run the .py files of this package although compiled modules lie beside them.
+
+Python prefers an extension module to a source file of the same name. A finder in front of the usual ones answers for
+our package alone, and knows source files only.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.machinery import SOURCE_SUFFIXES, FileFinder, ModuleSpec, SourceFileLoader
+from types import ModuleType
+from typing import Final
+
+PACKAGE: Final = __package__ or "starlingmq"
+
+
+class SourceOnlyFinder:
+    """A meta path finder for the submodules of PACKAGE that sees nothing but their source files."""
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if not name.startswith(f"{PACKAGE}."):
+            return None
+        for directory in path or ():
+            spec = FileFinder(directory, (SourceFileLoader, SOURCE_SUFFIXES)).find_spec(name)
+            # A spec without a loader is a directory without __init__.py: the usual finders know what to make of it.
+            if spec is not None and spec.loader is not None:
+                return spec
+        return None
+
+
+def install() -> None:
+    """Put the finder first, once."""
+    if SourceOnlyFinder not in sys.meta_path:
+        sys.meta_path.insert(0, SourceOnlyFinder)
