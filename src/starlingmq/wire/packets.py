@@ -364,9 +364,7 @@ class Unsuback(Packet):
     reasons: list[int]
     properties: Properties
 
-    def __init__(
-        self, packet_id: int, reasons: list[int] | None = None, properties: Properties | None = None
-    ) -> None:
+    def __init__(self, packet_id: int, reasons: list[int] | None = None, properties: Properties | None = None) -> None:
         self.type = UNSUBACK
         self.packet_id = packet_id
         self.reasons = [] if reasons is None else reasons
