@@ -1,0 +1,84 @@
+"""Builds the hot modules (wire/ and core/) into machine code with mypyc; everything else is in pyproject.toml.
+
+Without a C compiler, or when compiling fails, the package is built as plain Python: the same files, run interpreted.
+
+STARLINGMQ_PURE=1      do not compile.
+STARLINGMQ_COMPILE=1   compile or fail; for those who must know that they measure and test the compiled modules.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parent
+HOT_PACKAGES = ("wire", "core")
+
+
+def wanted(variable: str) -> bool:
+    return os.environ.get(variable, "") not in ("", "0")
+
+
+def interpreted(why: str) -> None:
+    """The one line that tells why the package will be slower than it could be."""
+    if wanted("STARLINGMQ_COMPILE"):
+        raise SystemExit(f"error: starlingmq cannot be compiled: {why}")
+    print(f"warning: starlingmq is not compiled and runs interpreted, several times slower: {why}", file=sys.stderr)
+
+
+def missing() -> str:
+    """What compiling would need and this machine has not; empty when it has everything."""
+    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[0]
+    if shutil.which(compiler) is None:
+        return f"there is no C compiler ({compiler})"
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        return "the headers of Python are not installed (python3-dev)"
+    return ""
+
+
+def hot_modules() -> list[str]:
+    """Their paths relative to the root, in a fixed order. The packages' __init__.py stay Python: they hold nothing."""
+    os.chdir(ROOT)
+    paths = [path for package in HOT_PACKAGES for path in Path("src/starlingmq", package).glob("*.py")]
+    return sorted(str(path) for path in paths if path.name != "__init__.py")
+
+
+def extensions() -> list[Extension]:
+    if wanted("STARLINGMQ_PURE"):
+        return []
+    lacking = missing()
+    if lacking:
+        interpreted(lacking)
+        return []
+    from mypyc.build import mypycify
+
+    try:
+        # One group: calls between the modules are then calls of C functions and attributes are struct fields.
+        group = mypycify(hot_modules(), opt_level="3", debug_level="0", group_name="starlingmq")
+        return [extension for extension in group if isinstance(extension, Extension)]
+    except SystemExit as error:  # how mypycify reports errors of types, already printed
+        interpreted(f"mypyc refuses it ({error})")
+        return []
+
+
+class BuildOrLeave(build_ext):
+    """Leave all modules as Python when one cannot be compiled: the group works as a whole or not at all."""
+
+    def run(self) -> None:
+        try:
+            super().run()
+        except Exception as error:
+            interpreted(f"{type(error).__name__}: {error}")
+            for extension in self.extensions:
+                Path(self.get_ext_fullpath(extension.name)).unlink(missing_ok=True)
+            self.extensions = []
+
+
+setup(ext_modules=extensions(), cmdclass={"build_ext": BuildOrLeave})
