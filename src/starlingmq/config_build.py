@@ -146,7 +146,7 @@ def _unwrap(kind: inspect.Type) -> tuple[str, inspect.Type]:
 
 
 def nearest_key(wrong: str, section: str, siblings: list[str], root: type[Section]) -> str:
-    """The key most likely meant: a sibling spelled alike, else a namesake elsewhere, else the closest path."""
+    """The key most likely meant: a sibling spelled alike, else a namesake elsewhere, else the closest there is."""
     name = wrong.rpartition(".")[2]
     prefix = f"{section}." if section else ""
     near = difflib.get_close_matches(name, siblings, 1, 0.6)
@@ -154,7 +154,8 @@ def nearest_key(wrong: str, section: str, siblings: list[str], root: type[Sectio
         return prefix + near[0]
     paths = [setting.path for setting in settings(root)]
     namesakes = [path for path in paths if path.rpartition(".")[2] == name]
-    return (namesakes or difflib.get_close_matches(wrong, paths, 1, 0.0))[0]
+    around = [prefix + key for key in siblings] if section and siblings else paths
+    return (namesakes or difflib.get_close_matches(wrong, around, 1, 0.0))[0]
 
 
 class Setting(msgspec.Struct, frozen=True):

@@ -1,0 +1,71 @@
+"""``starlingmq config``: is a configuration right, and what does it come to."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Annotated, Any, Final
+
+import typer
+
+from starlingmq.config import Config, load_config, refuse_open_listeners
+from starlingmq.config_build import settings
+from starlingmq.config_types import format_duration, format_size
+
+FileOption = Annotated[str | None, typer.Option("--config", "-c", metavar="FILE", help="YAML file with settings.")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY.PATH=VALUE", help="Override one setting; may be given again."),
+]
+
+app = typer.Typer(help="Check and show settings.", no_args_is_help=True)
+
+_FORMATS: Final = {"duration": format_duration, "seconds": format_duration, "size": format_size}
+
+
+@app.command()
+def check(config: FileOption = None, set_: SetOption = None) -> None:
+    """Say whether a broker would start with these settings, the environment included."""
+    loaded = load_config(config, set_ or (), os.environ)
+    refuse_open_listeners(loaded, authenticated=False)
+    print(f"ok: {config or 'the default configuration'}")
+
+
+@app.command()
+def show(config: FileOption = None, set_: SetOption = None) -> None:
+    """Print every setting with its meaning and its value: a complete configuration file."""
+    print("\n".join(lines(load_config(config, set_ or (), os.environ))))
+
+
+def lines(config: Config) -> list[str]:
+    """The configuration as commented YAML that ``load_config`` reads back to the same."""
+    output: list[str] = []
+    for setting in settings(Config):
+        depth = setting.path.count(".")
+        value: Any = config
+        for key in setting.path.split("."):
+            value = getattr(value, key)
+        indent = "  " * depth
+        output += [""] * (depth == 0) + [f"{indent}# {setting.help}"]
+        name = setting.path.rpartition(".")[2]
+        output.append(f"{indent}{name}:" + ("" if setting.is_section else _text(value, setting.unit)))
+    return output[1:]
+
+
+def _text(value: Any, unit: str) -> str:
+    """What stands behind the colon."""
+    if unit:
+        return f" {_FORMATS[unit](value)}"
+    if isinstance(value, tuple) and value:
+        return "".join(f"\n  - {json.dumps(_plain(item), ensure_ascii=False)}" for item in value)
+    return (
+        f" {json.dumps(value, ensure_ascii=False)}"  # JSON is YAML, and quotes what YAML would take for something else
+    )
+
+
+def _plain(listener: Any) -> Any:
+    """A listener as a user would write it: a bare URL when nothing else is set."""
+    from msgspec import to_builtins
+
+    section = {key: value for key, value in to_builtins(listener).items() if value not in (None, 0)}
+    return section["url"] if len(section) == 1 else section

@@ -1,0 +1,67 @@
+"""The entry point: the version, quickly, and what an error looks like to a user.
+
+Whatever goes wrong is one line ``error: ...`` on stderr: exit code 2 for what the user gave or the machine refused, 1
+for a fault of ours. ``--debug`` anywhere on the command line shows the traceback as well.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Final
+
+from starlingmq.cli.version import version_line
+
+PROGRAM: Final = "starlingmq"
+USER_ERROR: Final = 2
+OUR_ERROR: Final = 1
+INTERRUPTED: Final = 130
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run one command line (None: that of the process) and return its exit code."""
+    args = list(sys.argv[1:] if args is None else args)
+    if args == ["--version"]:  # answered before typer is loaded, which takes longer than all the rest
+        print(version_line())
+        return 0
+    try:
+        return _run(args)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; the flush at exit must not complain about it again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OUR_ERROR
+    except Exception as error:
+        if "--debug" in args:
+            traceback.print_exc()
+        message, code = explain(error)
+        print(f"error: {message}", file=sys.stderr)
+        return code
+
+
+def explain(error: Exception) -> tuple[str, int]:
+    """One line about the error, and the exit code."""
+    from starlingmq.config import ConfigError
+
+    format_message = getattr(error, "format_message", None)
+    if format_message is not None:  # typer's own: a wrong option, a missing argument
+        return _one_line(format_message()), USER_ERROR
+    if isinstance(error, ConfigError):
+        return _one_line(str(error)), USER_ERROR
+    if isinstance(error, OSError):
+        reason = error.strerror or str(error)
+        return _one_line(f"{error.filename}: {reason}" if error.filename else reason), USER_ERROR
+    return _one_line(f"unexpected {type(error).__name__}: {error} (--debug shows where)"), OUR_ERROR
+
+
+def _run(args: list[str]) -> int:
+    from starlingmq.cli.app import run  # typer and the command's own imports come with it
+
+    return run(args, PROGRAM)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,104 @@
+"""``starlingmq serve``: run one broker until it is told to stop.
+
+Standard output carries one line, ``ready`` and the addresses; everything else goes to stderr. SIGTERM and SIGINT ask
+for a graceful stop, the second of them gets the system's own answer: the process ends at once. SIGHUP reads the
+configuration again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Annotated, Final
+
+import typer
+
+from starlingmq.config import Config, ConfigError, load_config
+from starlingmq.node import Node
+
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+def command(
+    config: Annotated[
+        str | None, typer.Option("--config", "-c", metavar="FILE", help="YAML file with settings.")
+    ] = None,
+    listen: Annotated[
+        list[str] | None,
+        typer.Option(metavar="URL", help="Where to listen instead of what the settings say; may be given again."),
+    ] = None,
+    data_dir: Annotated[str | None, typer.Option(metavar="DIR", help="Directory for what is kept.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY.PATH=VALUE", help="Override one setting; may be given again."),
+    ] = None,
+    log_level: Annotated[
+        str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error; as log.level.")
+    ] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Log everything and show tracebacks.")] = False,
+) -> None:
+    """Run one broker; prints `ready` and its addresses when it serves."""
+    overrides = list(set_ or ())
+    flags = {
+        "listeners": listen,
+        "node.data_dir": data_dir,
+        "log.level": log_level or ("debug" if debug else None),
+    }
+    # JSON is YAML with everything quoted: a directory called 2024 stays a name.
+    overrides += [f"{path}={json.dumps(value)}" for path, value in flags.items() if value]
+
+    def load() -> Config:
+        return load_config(config, overrides, os.environ)
+
+    loaded = load()
+    with asyncio.Runner(loop_factory=_loop_factory(loaded.node.event_loop), debug=False) as runner:
+        runner.run(_serve(loaded, load))
+
+
+def _loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, or None for asyncio's own."""
+    if name == "asyncio":
+        return None
+    try:
+        import uvloop
+    except ImportError:
+        if name == "uvloop":
+            raise ConfigError("node.event_loop: uvloop is not installed") from None
+        return None
+    return uvloop.new_event_loop
+
+
+async def _serve(config: Config, load: Callable[[], Config]) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in STOP_SIGNALS:
+        # Once: with the handler gone, the next one ends the process by default.
+        loop.add_signal_handler(number, _stop_once, loop, stop)
+    node = Node(config)
+    await node.start()
+    loop.add_signal_handler(signal.SIGHUP, _reload, node, load)
+    print("ready", *node.addresses, flush=True)
+    waits = [loop.create_task(stop.wait()), loop.create_task(node.wait_closed())]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    await node.stop()
+    for wait in waits:
+        wait.cancel()
+    await asyncio.gather(*waits, return_exceptions=True)
+
+
+def _stop_once(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    for number in STOP_SIGNALS:
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_DFL)
+    stop.set()
+
+
+def _reload(node: Node, load: Callable[[], Config]) -> None:
+    try:
+        node.reload(load())
+    except (ConfigError, OSError) as error:
+        print(f"error: settings are unchanged: {error}", file=sys.stderr)

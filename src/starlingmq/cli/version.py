@@ -1,0 +1,9 @@
+"""The line that ``--version`` prints; it loads no more than it needs."""
+
+from __future__ import annotations
+
+from starlingmq import __version__, compiled
+
+
+def version_line() -> str:
+    return f"starlingmq {__version__} ({'compiled' if compiled() else 'interpreted'})"
