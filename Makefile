@@ -1,0 +1,94 @@
+# `make run` and `make test` need nothing but Debian (or its like), Python 3.11 and make: they set up the rest themselves.
+# Set-up is remembered by the files in .stamps and done again when what it depends on is newer.
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+
+BIN := $(VENV)/bin
+PY := $(BIN)/python
+HOT := $(wildcard src/starlingmq/wire/*.py src/starlingmq/core/*.py)
+CHECKED := src tests bench setup.py
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+.PHONY: help setup setup-run setup-test run test test-fast test-pure test-compiled style types conformance bench demo fuzz build clean
+
+help: ## what can be asked for
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
+
+run: setup-run ## set everything up and run one broker (ARGS="--listen mqtt://127.0.0.1:1884 ...")
+	@exec $(BIN)/starlingmq serve $(ARGS)
+
+test: setup-test ## set everything up and run all tests: style, types, interpreted, compiled
+	@$(MAKE) style types test-pure test-compiled
+
+test-fast: setup-run ## the fast tests, interpreted, in seconds
+	STARLINGMQ_PURE=1 $(PY) -m pytest -q -m "not slow and not compiled_only" $(ARGS)
+
+test-pure: setup-test
+	STARLINGMQ_PURE=1 $(PY) -m pytest -q -m "not slow and not compiled_only" $(ARGS)
+
+test-compiled: setup-test
+	$(PY) -m pytest -q $(ARGS)
+
+style: setup-run ## ruff
+	$(BIN)/ruff check $(CHECKED)
+	$(BIN)/ruff format --check $(CHECKED)
+
+types: setup-run ## mypy --strict, no module exempted
+	$(BIN)/mypy --strict $(CHECKED)
+
+conformance: setup-run ## the ledger of the specification's statements and the tests that hold them
+	$(PY) -m tests.conformance $(ARGS)
+
+bench: setup-test ## measure against mosquitto and amqtt, side by side
+	$(PY) -m bench $(ARGS)
+
+demo: setup-run ## a broker with some traffic to look at
+	@exec scripts/demo $(BIN)
+
+fuzz: setup-run ## mutated packets into the decoder and a live broker (ARGS="--seconds 60")
+	$(PY) -m tests.fuzz $(ARGS)
+
+build: setup-run ## source and compiled wheel in dist/
+	$(BIN)/pip install --quiet build
+	$(PY) -m build
+
+setup: setup-test ## everything that run and test need
+
+setup-run: system-run .stamps/compiled
+setup-test: system-test setup-run .stamps/js
+
+.PHONY: system-run system-test
+system-run:
+	@PYTHON=$(PYTHON) scripts/system-packages run
+system-test:
+	@PYTHON=$(PYTHON) scripts/system-packages test
+
+.stamps/venv: | system-run
+	@$(PYTHON) -c 'import sys; sys.exit("error: StarlingMQ needs Python 3.11 or newer; PYTHON=... names another one" if sys.version_info < (3, 11) else 0)'
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@mkdir -p $(@D) && touch $@
+
+# Compiling is left to the next step, which knows when it is due again.
+.stamps/installed: pyproject.toml src/starlingmq/_version.py .stamps/venv
+	STARLINGMQ_PURE=1 $(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+# An extension module left over from sources that are gone or newer would win over the file beside it: remove first.
+.stamps/compiled: setup.py $(HOT) .stamps/installed
+	@find src -name '*.so' -delete
+	@echo "compiling wire/ and core/"
+	@$(PY) setup.py --quiet build_ext --inplace
+	@touch $@
+
+.stamps/js: tests/js/package.json tests/js/package-lock.json | system-test
+	cd tests/js && npm ci --silent --no-audit --no-fund --ignore-scripts
+	@mkdir -p $(@D) && touch $@
+
+clean: ## remove everything that was built or installed here
+	rm -rf .stamps $(VENV) build dist src/*.egg-info tests/js/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find src tests bench -name '*.so' -delete -o -name __pycache__ -type d -prune -exec rm -rf {} +
