@@ -47,7 +47,7 @@ SIZE_UNITS: Final = {
     "mib": 1024**2,
     "gib": 1024**3,
 }
-_QUANTITY: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+_QUANTITY: Final = re.compile(r"(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([A-Za-z]*)")
 
 
 def parse_duration(text: str) -> float:
@@ -91,8 +91,8 @@ def format_duration(seconds: float) -> str:
             return f"{int(seconds) // factor}{unit}"
     if seconds == int(seconds):
         return f"{int(seconds)}s"
-    milliseconds = seconds * 1000
-    return f"{milliseconds:g}ms" if parse_duration(f"{milliseconds:g}ms") == seconds else f"{seconds!r}s"
+    in_milliseconds = f"{seconds * 1000:g}ms"
+    return in_milliseconds if parse_duration(in_milliseconds) == seconds else f"{seconds!r}s"
 
 
 def format_size(size: int) -> str:

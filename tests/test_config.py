@@ -1,0 +1,219 @@
+"""Settings: where they come from, how they are spelt, and the one line that a wrong one gets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from starlingmq.cli.config_cmd import lines
+from starlingmq.config import Config, ConfigError, load_config, refuse_open_listeners
+from starlingmq.config_build import settings
+from starlingmq.config_types import format_duration, format_size, parse_duration, parse_seconds, parse_size
+
+
+def written(directory: Path, text: str) -> Path:
+    path = directory / "broker.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_defaults_are_those_of_the_tree() -> None:
+    config = load_config(None)
+    assert config == Config()
+    assert [listener.url for listener in config.listeners] == ["mqtt://127.0.0.1:1883"]
+    assert (config.mqtt.retry_interval, config.mqtt.max_mqueue_len, config.mqtt.await_rel_timeout) == (
+        30.0,
+        1000,
+        300.0,
+    )
+    assert config.mqtt.session_expiry_v3 == 7 * 24 * 3600
+
+
+def test_every_key_has_a_sentence_of_help() -> None:
+    for setting in settings(Config):
+        assert setting.help.endswith("."), setting.path
+        assert setting.help[0].isupper() or setting.help.startswith("$"), setting.path
+
+
+def test_later_sources_win(tmp_path: Path) -> None:
+    path = written(tmp_path, "mqtt: {retry_interval: 1s, max_qos: 1, max_inflight: 7}\n")
+    env = {"STARLINGMQ_MQTT__RETRY_INTERVAL": "2s", "STARLINGMQ_MQTT__MAX_QOS": "0", "PATH": "/bin"}
+    config = load_config(path, ["mqtt.retry_interval=500ms"], env)
+    assert (config.mqtt.retry_interval, config.mqtt.max_qos, config.mqtt.max_inflight) == (0.5, 0, 7)
+
+
+def test_only_variables_that_can_be_settings_are_read() -> None:
+    env = {
+        "STARLINGMQ_PURE": "1",
+        "STARLINGMQ_PORT_1883_TCP": "tcp://10.0.0.1:1883",
+        "STARLINGMQ_LISTENERS": "ws://[::1]:0",
+    }
+    assert load_config(None, env=env).listeners[0].url == "ws://[::1]:0"
+
+
+def test_listeners_are_urls_or_sections(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        "listeners:\n- mqtt://127.0.0.1:0\n- {url: mqtts://[::1]:0, tls: {cert: a.pem, require_client_cert: true}}\n",
+    )
+    plain, secure = load_config(path).listeners
+    assert plain.url == "mqtt://127.0.0.1:0" and plain.tls is None
+    assert secure.tls is not None and secure.tls.require_client_cert
+
+
+def test_empty_file_and_empty_sections_are_defaults(tmp_path: Path) -> None:
+    assert load_config(written(tmp_path, "")) == Config()
+    assert load_config(written(tmp_path, "mqtt:\nlisteners:\n")) == Config()
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("mqtt.retry_intervl=5s", "mqtt.retry_intervl: unknown key; the nearest is mqtt.retry_interval"),
+        ("retry_interval=5s", "retry_interval: unknown key; the nearest is mqtt.retry_interval"),
+        ("mqqt.max_qos=1", "mqqt: unknown key; the nearest is mqtt"),
+        ("listeners=[{url: ws://x, tsl: {}}]", "listeners[0].tsl: unknown key; the nearest is listeners[0].tls"),
+        ("cluster.nodes=3", "cluster.nodes: unknown key; the nearest is"),
+        ("mqtt.max_qos=3", "mqtt.max_qos: expected int <= 2"),
+        ("mqtt.max_qos=two", "mqtt.max_qos: expected int, got str"),
+        ("mqtt.retry_interval=-1", "mqtt.retry_interval: expected float >= 0"),
+        ("mqtt.retry_interval=.inf", "mqtt.retry_interval: expected float <= "),
+        ("mqtt.retry_interval=5 fortnights", "mqtt.retry_interval: 'fortnights' is no unit of time"),
+        ("mqtt.session_expiry_v3=100ms", "mqtt.session_expiry_v3: '100ms' is not a whole number of seconds"),
+        ("limits.write_buffer=1 pint", "limits.write_buffer: 'pint' is no unit of size"),
+        ("limits.write_buffer=lots", "limits.write_buffer: expected a size such as"),
+        ("limits=5", "limits: expected a section, got int"),
+        ("mqtt.max_qos.deep=1", "mqtt.max_qos: expected int, got a section"),
+        ("log.level=loud", "log.level: 'loud' is not one of "),
+        ("storage.journal=rocksdb", "storage.journal: 'rocksdb' is not available in this version; only 'memory' is"),
+        (
+            "listeners=tcp://127.0.0.1:1",
+            "listeners[0].url: 'tcp://127.0.0.1:1' is no listener; it starts with one of mqtt://",
+        ),
+        (
+            "listeners=[mqtts://127.0.0.1:1]",
+            "listeners[0]: mqtts://127.0.0.1:1 needs a tls section with at least a cert",
+        ),
+        ("listeners=[5]", "listeners[0]: expected a section, got int"),
+        ("mqtt={", "mqtt:1:2: "),
+        ("mqtt", "--set mqtt: expected key.path=value"),
+    ],
+)
+def test_a_wrong_setting_gets_one_line_that_names_it(override: str, line: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, [override])
+    assert str(caught.value).startswith(line)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("- a\n", "expected sections such as 'mqtt:' at the top, got a list"),
+        ("mqtt:\n  max_qos: 1\n  max_qos: 2\n", ":3:3: the key 'max_qos' is there twice"),
+        ("mqtt: [\n", ":2:1: "),
+        ("mqtt: !!python/object:os.system {}\n", "could not determine a constructor"),
+        ("\0", "is not YAML"),
+    ],
+)
+def test_a_broken_file_gets_one_line_that_names_it(tmp_path: Path, text: str, complaint: str) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    assert str(caught.value).startswith(str(path))
+    assert complaint in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        load_config(tmp_path / "none.yaml")
+    (tmp_path / "latin1.yaml").write_bytes(b"node: {name: caf\xe9}")
+    with pytest.raises(ConfigError, match="it is not UTF-8 text"):
+        load_config(tmp_path / "latin1.yaml")
+
+
+@pytest.mark.parametrize(
+    ("url", "open_to_all"),
+    [
+        ("mqtt://127.0.0.1:1883", False),
+        ("mqtt://127.9.9.9:1883", False),
+        ("mqtt://[::1]:1883", False),
+        ("ws://localhost:8080/mqtt", False),
+        ("unix:///run/broker.sock", False),
+        ("mqtt://0.0.0.0:1883", True),
+        ("mqtt://:1883", True),
+        ("mqtt://[::]:1883", True),
+        ("mqtt://192.0.2.1:1883", True),
+        ("mqtt://broker.example:1883", True),
+        ("nats://0.0.0.0:4222", True),
+    ],
+)
+def test_nobody_opens_a_broker_to_the_network_by_accident(url: str, open_to_all: bool) -> None:
+    config = load_config(None, [f"listeners=['{url}']"])
+    if not open_to_all:
+        refuse_open_listeners(config, authenticated=False)
+        return
+    with pytest.raises(ConfigError, match=r"set auth\.allow_anonymous: true if that is meant"):
+        refuse_open_listeners(config, authenticated=False)
+    refuse_open_listeners(config, authenticated=True)
+    for decided in ("true", "false"):
+        decision = f"auth.allow_anonymous={decided}"
+        refuse_open_listeners(load_config(None, [f"listeners=['{url}']", decision]), authenticated=False)
+
+
+def test_client_certificates_count_as_authentication() -> None:
+    tls = "tls: {cert: a, ca: b, require_client_cert: true}"
+    config = load_config(None, [f"listeners=[{{url: 'mqtts://0.0.0.0:8883', {tls}}}]"])
+    refuse_open_listeners(config, authenticated=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("500ms", 0.5), ("30s", 30.0), ("5m", 300.0), ("1.5h", 5400.0), ("7d", 604800.0), ("12", 12.0)],
+)
+def test_spellings_of_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("512", 512), ("64KiB", 65536), ("1MiB", 1 << 20), ("2gib", 2 << 30), ("1 MB", 10**6), ("10B", 10)],
+)
+def test_spellings_of_sizes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@given(st.one_of(st.integers(0, 10**9), st.floats(0, 10**6)))
+def test_durations_are_printed_as_they_are_read(seconds: float) -> None:
+    assert parse_duration(format_duration(seconds)) == seconds
+
+
+@given(st.integers(0, 10**12))
+def test_sizes_and_whole_seconds_are_printed_as_they_are_read(number: int) -> None:
+    assert parse_size(format_size(number)) == number
+    assert parse_seconds(format_duration(number)) == number
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["listeners=[]"],
+        ["listeners=['mqtt://127.0.0.1:0', {url: 'mqtts://[::1]:0', tls: {cert: 'é: #.pem'}, max_connections: 9}]"],
+        [
+            "node.name='yes'",
+            "node.data_dir=2024",
+            "mqtt.retry_interval=0.1",
+            "limits.max_packet_size=65535",
+            "auth.allow_anonymous=no",
+        ],
+    ],
+)
+def test_what_config_show_prints_loads_to_the_same(tmp_path: Path, overrides: list[str]) -> None:
+    overrides = [text.replace("data_dir=2024", "data_dir='2024'") for text in overrides]
+    config = load_config(None, overrides)
+    assert load_config(written(tmp_path, "\n".join(lines(config)))) == config
