@@ -1,0 +1,428 @@
+"""The asyncio shell around the client state machine: it feeds, writes, re-arms one timer and hands out answers.
+
+Flow control, so that nothing grows without bound: ``publish`` waits for the acknowledgement (QoS 1 and 2) or for room
+in the socket (QoS 0). Messages that nobody takes from ``messages()`` stop the reading of the socket at
+``UNREAD_MAX`` - unless the application itself waits for an answer, which can only come through that socket; then the
+server is held by not acknowledging, and QoS 0 messages above ``UNREAD_LIMIT`` are dropped and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import random
+import secrets
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from types import TracebackType
+from typing import Final, Self, Unpack
+
+from starlingmq.client.endpoint import Tls, parse_url
+from starlingmq.client.errors import (
+    ClientError,
+    ConnectFailed,
+    ConnectionLost,
+    ConnectRefused,
+    PublishFailed,
+    SubscribeFailed,
+    explain,
+)
+from starlingmq.client.events import Challenged, Completed, Connected, Ended, Event, Message, Refused
+from starlingmq.client.link import Link, open_link
+from starlingmq.client.options import V31, ConnectFields, ConnectOptions, Subscription
+from starlingmq.client.requests import RENEWED
+from starlingmq.client.state import CONNECTED, ClientState
+from starlingmq.wire.properties import Properties
+from starlingmq.wire.reasons import Reason
+
+log = logging.getLogger("starlingmq.client")
+
+UNREAD_MAX: Final = 1000
+UNREAD_LIMIT: Final = 10_000
+WRITE_BATCH: Final = 64 * 1024  # bytes gathered at most before they go to the socket within a turn of the loop
+CLOSE_PATIENCE: Final = 2.0  # seconds for the last bytes to go out
+BACKOFF: Final = (0.2, 30.0)  # seconds before the first reconnection attempt, and at most
+
+# Reconnecting would meet the same answer, or fight with whoever took the session over.
+FINAL_REASONS: Final = frozenset(
+    {
+        Reason.UNSUPPORTED_PROTOCOL_VERSION,
+        Reason.CLIENT_IDENTIFIER_NOT_VALID,
+        Reason.BAD_USER_NAME_OR_PASSWORD,
+        Reason.NOT_AUTHORIZED,
+        Reason.BANNED,
+        Reason.BAD_AUTHENTICATION_METHOD,
+        Reason.SESSION_TAKEN_OVER,
+    }
+)
+
+Watch = Callable[[bool, bytes], None]
+Authenticator = Callable[[int, Properties], Properties]
+
+
+class Client:
+    """An MQTT client: ``async with Client("mqtt://localhost", client_id="me") as client: ...``.
+
+    ``url`` is mqtt://, mqtts://, ws://, wss:// or unix://, with ``user:password@`` if need be; the other arguments
+    are the fields of ``ConnectOptions``. ``reconnect``: come back by itself when the connection is lost, with
+    everything unanswered and all subscriptions. ``watch(sent, data)`` sees every byte; ``authenticator(reason,
+    properties)`` answers the challenges of an enhanced authentication with the properties to send back.
+    Entering raises ConnectFailed.
+    """
+
+    def __init__(
+        self,
+        url: str = "mqtt://localhost",
+        *,
+        tls: Tls | None = None,
+        reconnect: bool = False,
+        watch: Watch | None = None,
+        authenticator: Authenticator | None = None,
+        **fields: Unpack[ConnectFields],
+    ) -> None:
+        self.endpoint = parse_url(url)
+        if fields.get("username") is None and self.endpoint.username is not None:
+            fields["username"] = self.endpoint.username
+            fields["password"] = None if self.endpoint.password is None else self.endpoint.password.encode()
+        if fields.get("version") == V31 and not fields.get("client_id"):
+            fields["client_id"] = f"starling-{secrets.token_hex(6)}"
+        self.state = ClientState(ConnectOptions(**fields))
+        self.dropped = 0  # QoS 0 messages that came while the application took none
+        self.session_present = False
+        self._tls = tls or Tls()
+        self._reconnect = reconnect
+        self._watch = watch
+        self._authenticator = authenticator
+        self._link: Link | None = None
+        self._accepted: asyncio.Future[None] | None = None
+        self._answers: dict[int, asyncio.Future[Completed]] = {}
+        self._unread: deque[Message] = deque()
+        self._arrived = asyncio.Event()
+        self._reading = True
+        self._leaving = False
+        self._over: ClientError | None = None  # set once the connection is gone for good
+        self._why: ClientError | None = None  # what ended the connection at hand
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
+        self._flushing = False
+        self._comeback: asyncio.Task[None] | None = None
+
+    # Connecting
+
+    async def __aenter__(self) -> Self:
+        await self.connect()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.disconnect()
+
+    async def connect(self) -> None:
+        """Connect and wait for CONNACK. Raises ConnectFailed, and ConnectRefused for a refusal by the server."""
+        timeout = self.state.options.connect_timeout
+        self._why = None
+        try:
+            async with asyncio.timeout(timeout):
+                self._link = await open_link(self.endpoint, self._tls, self)
+        except TimeoutError:
+            raise ConnectFailed(f"no answer from {self.endpoint} within {timeout:g} s") from None
+        try:
+            await self._greet()
+        except BaseException:
+            self._link.close()
+            raise
+        if not self.connected:  # accepted and ended within one read
+            raise ConnectFailed(str(self._why or "the connection was lost at once"))
+
+    async def _greet(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._accepted = loop.create_future()
+        self._reading = True
+        self.state.connection_made(loop.time())
+        self._flush()
+        try:
+            await self._accepted
+        finally:
+            self._accepted = None
+
+    async def disconnect(self, reason: int = Reason.SUCCESS, properties: Properties | None = None) -> None:
+        """Say goodbye and close; what was written before goes out first. Safe to call twice."""
+        self._leaving = True
+        if self._comeback is not None:
+            self._comeback.cancel()
+        self.state.disconnect(reason, properties)
+        self._flush()
+        link = self._link
+        if link is not None:
+            link.set_reading(True)  # or the end of the stream would never be seen
+            link.close()
+            try:
+                await asyncio.wait_for(asyncio.shield(link.closed), CLOSE_PATIENCE)
+            except TimeoutError:
+                link.abort()
+        self._finish(ConnectionLost("disconnected"))
+
+    @property
+    def connected(self) -> bool:
+        return self.state.phase == CONNECTED
+
+    # Sending
+
+    async def publish(
+        self,
+        topic: str,
+        payload: bytes | str = b"",
+        qos: int = 0,
+        retain: bool = False,
+        properties: Properties | None = None,
+    ) -> int:
+        """Publish, and wait until the server has acknowledged it (QoS 0: until the socket takes it).
+
+        Returns the reason code of the acknowledgement, below 0x80. Raises PublishFailed, ConnectionLost, ValueError.
+        """
+        answer = self.publish_soon(topic, payload, qos, retain, properties)
+        if self.state.unwritten >= WRITE_BATCH:
+            self._flush()
+            await asyncio.sleep(0)  # a publisher in a loop must leave the others their turn
+        if self._link is not None:
+            await self._link.drained()
+        completed = await answer
+        return self._accepted_reason(topic, completed)
+
+    def publish_soon(
+        self,
+        topic: str,
+        payload: bytes | str = b"",
+        qos: int = 0,
+        retain: bool = False,
+        properties: Properties | None = None,
+    ) -> asyncio.Future[Completed]:
+        """Publish without waiting; many may be on their way at once. Bounded by ``max_queued`` (ValueError)."""
+        self._check_open()
+        body = payload.encode() if isinstance(payload, str) else payload
+        return self._answer(self.state.publish(topic, body, qos, retain, properties))
+
+    def _accepted_reason(self, topic: str, completed: Completed) -> int:
+        reason = completed.reasons[0]
+        # After a reconnection 0x92 for a repeated PUBREL means that the server had finished before (MQTT 5, 3.7.2.1).
+        recovered = completed.resent and reason == Reason.PACKET_IDENTIFIER_NOT_FOUND
+        if reason >= 0x80 and not recovered:
+            raise PublishFailed(f"not published to {topic}: {explain(reason, completed.properties)}", reason)
+        return reason
+
+    async def subscribe(
+        self,
+        filters: str | Subscription | Sequence[str | Subscription],
+        qos: int = 0,
+        properties: Properties | None = None,
+    ) -> list[int]:
+        """Subscribe, and wait until it is in effect. ``qos`` is for plain strings. The granted QoS per filter.
+
+        Raises SubscribeFailed when at least one is refused (the others are in effect), ConnectionLost, ValueError.
+        """
+        self._check_open()
+        wanted = [filters] if isinstance(filters, str | Subscription) else list(filters)
+        lines = [Subscription(filter=each, qos=qos) if isinstance(each, str) else each for each in wanted]
+        completed = await self._answer(self.state.subscribe(lines, properties))
+        if any(reason >= 0x80 for reason in completed.reasons):
+            raise SubscribeFailed([each.filter for each in lines], completed.reasons)
+        return completed.reasons
+
+    async def unsubscribe(self, filters: str | Sequence[str], properties: Properties | None = None) -> list[int]:
+        """Unsubscribe; a reason code per filter, none in 3.x."""
+        self._check_open()
+        names = [filters] if isinstance(filters, str) else list(filters)
+        return (await self._answer(self.state.unsubscribe(names, properties))).reasons
+
+    async def flush(self) -> None:
+        """Wait until everything asked for so far is answered."""
+        self._flush()
+        if self._answers:
+            await asyncio.wait(list(self._answers.values()))
+        if self._link is not None:
+            await self._link.drained()
+
+    def _answer(self, token: int) -> asyncio.Future[Completed]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Completed] = loop.create_future()
+        self._answers[token] = future
+        self._deliver(self.state.events())
+        self._set_reading()
+        if not self._flushing:
+            self._flushing = True
+            loop.call_soon(self._flush)
+        return future
+
+    # Receiving
+
+    async def messages(self) -> AsyncIterator[Message]:
+        """What arrives, until ``disconnect``; each message is acknowledged when it is handed out.
+
+        Raises ConnectionLost when the connection ends otherwise and ``reconnect`` is off.
+        """
+        while True:
+            while self._unread:
+                yield self._take()
+            if self._over is not None:
+                if not self._leaving:
+                    raise self._over
+                return
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    def _take(self) -> Message:
+        message = self._unread.popleft()
+        self.state.taken(message)
+        self._set_reading()
+        if self.state.unwritten and not self._flushing:
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
+        return message
+
+    # The link's side
+
+    def link_received(self, data: bytes) -> None:
+        if self._watch is not None:
+            self._watch(False, data)
+        self._deliver(self.state.receive(data, asyncio.get_running_loop().time()))
+        self._flush()
+
+    def link_lost(self, link: Link, error: Exception | None) -> None:
+        if link is not self._link:
+            return  # it never came to an MQTT connection
+        self.state.connection_lost()
+        self._arm()
+        why = self._why or ConnectionLost(f"connection to {self.endpoint} lost{f': {error}' if error else ''}")
+        if self._accepted is not None and not self._accepted.done():
+            self._accepted.set_exception(why if isinstance(why, ConnectFailed) else ConnectFailed(str(why)))
+        if self._accepted is not None:
+            return  # connect() is told
+        if self._leaving or self._comeback is not None:
+            return  # disconnect() finishes; or the comeback tries again by itself
+        if self._reconnect and why.reason not in FINAL_REASONS:
+            self._comeback = asyncio.get_running_loop().create_task(self._come_back())
+        else:
+            self._finish(why)
+
+    async def _come_back(self) -> None:
+        delay, longest = BACKOFF
+        while True:
+            await asyncio.sleep(delay * random.uniform(0.5, 1.0))
+            try:
+                await self.connect()
+            except ConnectFailed as error:
+                log.warning("reconnecting: %s", error)
+                if error.reason in FINAL_REASONS:
+                    self._comeback = None
+                    self._finish(ConnectionLost(str(error), error.reason))
+                    return
+                delay = min(delay * 2, longest)
+            else:
+                self._comeback = None
+                return
+
+    def _finish(self, why: ClientError) -> None:
+        """It is over: everybody who waits is told."""
+        if self._over is None:
+            self._over = why
+        for future in self._answers.values():
+            if not future.done():
+                future.set_exception(why)
+                future.exception()  # whoever awaits it gets it; nobody has to
+        self._answers.clear()
+        self._arrived.set()
+
+    def _check_open(self) -> None:
+        if self._over is not None:
+            raise self._over
+        if self._link is None:
+            raise ConnectionLost("not connected yet: use `async with` or connect()")
+
+    def _deliver(self, events: list[Event]) -> None:
+        for event in events:
+            if isinstance(event, Message):
+                self._on_message(event)
+            elif isinstance(event, Completed):
+                self._on_completed(event)
+            elif isinstance(event, Connected):
+                self.session_present = event.session_present
+                self._accept()
+            elif isinstance(event, Refused):
+                self._end(ConnectRefused(event.reason, event.properties))
+            elif isinstance(event, Challenged):
+                self._on_challenge(event)
+            else:
+                self._on_ended(event)
+
+    def _on_message(self, message: Message) -> None:
+        if message.qos == 0 and len(self._unread) >= UNREAD_LIMIT:
+            self.dropped += 1
+            return
+        self._unread.append(message)
+        self._arrived.set()
+        self._set_reading()
+
+    def _on_completed(self, completed: Completed) -> None:
+        if completed.token == RENEWED:
+            for reason in completed.reasons:
+                if reason >= 0x80:
+                    log.warning("a subscription could not be renewed: %s", explain(reason, completed.properties))
+            return
+        future = self._answers.pop(completed.token, None)
+        if future is not None and not future.done():
+            future.set_result(completed)
+
+    def _on_challenge(self, event: Challenged) -> None:
+        if self._authenticator is None:
+            self._end(ConnectFailed("the server asks for an enhanced authentication", Reason.BAD_AUTHENTICATION_METHOD))
+            return
+        self.state.authenticate(Reason.CONTINUE_AUTHENTICATION, self._authenticator(event.reason, event.properties))
+
+    def _on_ended(self, event: Ended) -> None:
+        self._end(ConnectionLost(event.detail, event.reason))
+
+    def _end(self, why: ClientError) -> None:
+        self._why = why
+        self._flush()
+        if self._link is not None:
+            self._link.close()
+
+    def _accept(self) -> None:
+        if self._accepted is not None and not self._accepted.done():
+            self._accepted.set_result(None)
+
+    def _set_reading(self) -> None:
+        reading = len(self._unread) < UNREAD_MAX or bool(self._answers)
+        if reading != self._reading and self._link is not None:
+            self._reading = reading
+            self._link.set_reading(reading)
+
+    # Writing and time
+
+    def _flush(self) -> None:
+        self._flushing = False
+        data = self.state.take(asyncio.get_running_loop().time())
+        if data and self._link is not None:
+            if self._watch is not None:
+                self._watch(True, data)
+            self._link.write(data)
+        self._arm()
+
+    def _arm(self) -> None:
+        """Keep one timer for the state machine; it is left alone while it would fire early enough."""
+        wake_at = self.state.wake_at()
+        if self._timer is not None and self._timer_at <= wake_at < math.inf:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if wake_at < math.inf:
+            self._timer_at = wake_at
+            self._timer = asyncio.get_running_loop().call_at(wake_at, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._deliver(self.state.tick(asyncio.get_running_loop().time(), self._reading))
+        self._flush()

@@ -1,0 +1,84 @@
+"""Where a broker is, from its URL, and how to trust it."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+DEFAULT_PORTS: Final = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
+ALIASES: Final = {"tcp": "mqtt", "ssl": "mqtts", "tls": "mqtts"}
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """``path`` is the socket's for ``unix``, the HTTP path for ``ws`` and ``wss``, and unused otherwise."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+    username: str | None = None
+    password: str | None = None
+
+    @property
+    def secure(self) -> bool:
+        return self.scheme in ("mqtts", "wss")
+
+    @property
+    def web(self) -> bool:
+        return self.scheme in ("ws", "wss")
+
+    def __str__(self) -> str:
+        if self.scheme == "unix":
+            return f"unix://{self.path}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}{self.path if self.web else ''}"
+
+
+def parse_url(url: str) -> Endpoint:
+    """``mqtt://user:password@host:port``, also mqtts, ws, wss, ``unix:///path``. Raises ValueError with a sentence."""
+    parts = urlsplit(url if "://" in url else f"mqtt://{url}")
+    scheme = ALIASES.get(parts.scheme, parts.scheme)
+    if scheme == "unix":
+        path = unquote(parts.netloc + parts.path)
+        if not path:
+            raise ValueError(f"{url}: a unix URL needs a path, as in unix:///run/starlingmq.sock")
+        return Endpoint(scheme, "", 0, path)
+    if scheme not in DEFAULT_PORTS:
+        raise ValueError(f"{url}: the scheme must be mqtt, mqtts, ws, wss or unix, not {parts.scheme!r}")
+    try:
+        port = parts.port or DEFAULT_PORTS[scheme]
+    except ValueError:
+        raise ValueError(f"{url}: the port must be a number between 1 and 65535") from None
+    path = parts.path + (f"?{parts.query}" if parts.query else "")
+    if scheme in ("ws", "wss"):
+        path = path if path not in ("", "/") else "/mqtt"
+    return Endpoint(scheme, parts.hostname or "localhost", port, path, _plain(parts.username), _plain(parts.password))
+
+
+def _plain(text: str | None) -> str | None:
+    return None if text is None else unquote(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """Paths of PEM files. ``ca`` empty: the system's authorities. ``insecure``: whatever the host name in the
+    certificate says; without a ``ca``, whoever signed it.
+    """
+
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+    insecure: bool = False
+
+    def context(self) -> ssl.SSLContext:
+        """Raises OSError or ssl.SSLError for files that can not be used."""
+        context = ssl.create_default_context(cafile=self.ca or None)
+        if self.insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_REQUIRED if self.ca else ssl.CERT_NONE
+        if self.cert:
+            context.load_cert_chain(self.cert, self.key or None)
+        return context

@@ -1,0 +1,57 @@
+"""Cuts a stream of bytes into MQTT frames, however the network divided it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from starlingmq.wire.mqtt import frame_length
+from starlingmq.wire.reasons import MalformedPacket, Reason
+
+MAX_HEADER: Final = 5
+
+
+class Frames:
+    """``feed`` yields (first byte, data, start, end) per whole frame; the body is ``data[start:end]``.
+
+    ``limit`` is the largest frame accepted, header included (0: no limit but the protocol's).
+    """
+
+    def __init__(self, limit: int = 0) -> None:
+        self._limit = limit
+        self._parts: list[bytes] = []
+        self._held = 0
+        self._wanted = 0  # length of the frame at the front once known: until then nothing is joined, so that a
+        # frame of many reads is copied once and not once per read
+
+    def feed(self, data: bytes) -> Iterator[tuple[int, bytes, int, int]]:
+        if self._parts:
+            self._parts.append(data)
+            self._held += len(data)
+            if self._held < self._wanted:
+                return
+            data = b"".join(self._parts)
+            self._parts.clear()
+        pos, size = 0, len(data)
+        while pos < size:
+            length = frame_length(data, pos)
+            if self._limit and length > self._limit:
+                raise MalformedPacket(f"a packet of {length} bytes is over our limit", Reason.PACKET_TOO_LARGE)
+            if length == 0 or pos + length > size:
+                self._keep(data[pos:], length)
+                return
+            yield data[pos], data, body_start(data, pos), pos + length
+            pos += length
+
+    def _keep(self, rest: bytes, wanted: int) -> None:
+        self._parts.append(rest)
+        self._held = len(rest)
+        self._wanted = wanted
+
+
+def body_start(data: bytes, pos: int) -> int:
+    """Where the body of the frame that begins at ``pos`` starts, after its one to four length bytes."""
+    pos += 1
+    while data[pos] >= 0x80:
+        pos += 1
+    return pos + 1

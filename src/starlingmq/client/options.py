@@ -1,0 +1,115 @@
+"""What a client tells the server about itself in CONNECT, validated once when it is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, TypedDict
+
+from starlingmq.wire.packets import Connect, Will
+from starlingmq.wire.properties import (
+    MAXIMUM_PACKET_SIZE,
+    RECEIVE_MAXIMUM,
+    SESSION_EXPIRY_INTERVAL,
+    TOPIC_ALIAS_MAXIMUM,
+    Properties,
+)
+
+V31: Final = 3
+V311: Final = 4
+V5: Final = 5
+
+NEVER_EXPIRES: Final = 0xFFFFFFFF
+DEFAULT_RECEIVE_MAXIMUM: Final = 1000  # unacknowledged messages in our memory; 65,535 by default elsewhere
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription:
+    """One topic filter with its MQTT 5 options; 3.x servers see the filter and the QoS only."""
+
+    filter: str
+    qos: int = 0
+    no_local: bool = False
+    retain_as_published: bool = False
+    retain_handling: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectOptions:
+    """``keep_alive`` and ``session_expiry`` in seconds; ``properties`` win over the named MQTT 5 fields.
+
+    Raises ValueError for what no server could accept.
+    """
+
+    client_id: str = ""
+    version: int = V5
+    clean_start: bool = True
+    keep_alive: int = 60
+    username: str | None = None
+    password: bytes | None = None
+    will: Will | None = None
+    session_expiry: int = 0
+    receive_maximum: int = DEFAULT_RECEIVE_MAXIMUM
+    topic_alias_maximum: int = 0
+    max_packet_size: int = 0  # 0: whatever the protocol allows
+    max_inflight: int = 65_535  # our own bound on unacknowledged PUBLISH packets, below the server's
+    max_queued: int = 100_000  # messages waiting for the window or for a connection
+    connect_timeout: float = 10.0
+    properties: Properties = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.version not in (V31, V311, V5):
+            raise ValueError(f"MQTT version must be 3 (3.1), 4 (3.1.1) or 5, not {self.version}")
+        if not 0 <= self.keep_alive <= 65_535:
+            raise ValueError("the keep-alive is between 0 and 65535 seconds")
+        if not 1 <= self.max_inflight <= 65_535:
+            raise ValueError("max_inflight is between 1 and 65535")
+        if self.version != V5 and not self.clean_start and not self.client_id:
+            raise ValueError("a session that is to be kept needs a client id")  # [MQTT-3.1.3-8]
+        if self.version == V31 and not self.client_id:
+            raise ValueError("MQTT 3.1 needs a client id")
+
+    def announced(self) -> Properties:
+        """The CONNECT properties as they are sent; only what differs from the protocol's defaults."""
+        announced: Properties = {}
+        if self.session_expiry:
+            announced[SESSION_EXPIRY_INTERVAL] = self.session_expiry
+        if self.receive_maximum != 65_535:
+            announced[RECEIVE_MAXIMUM] = self.receive_maximum
+        if self.topic_alias_maximum:
+            announced[TOPIC_ALIAS_MAXIMUM] = self.topic_alias_maximum
+        if self.max_packet_size:
+            announced[MAXIMUM_PACKET_SIZE] = self.max_packet_size
+        announced.update(self.properties)
+        return announced
+
+    def packet(self, client_id: str, clean_start: bool) -> Connect:
+        return Connect(
+            version=self.version,
+            client_id=client_id,
+            clean_start=clean_start,
+            keep_alive=self.keep_alive,
+            username=self.username,
+            password=self.password,
+            will=self.will,
+            properties=self.announced() if self.version == V5 else {},
+        )
+
+
+class ConnectFields(TypedDict, total=False):
+    """The fields of ``ConnectOptions`` as keyword arguments."""
+
+    client_id: str
+    version: int
+    clean_start: bool
+    keep_alive: int
+    username: str | None
+    password: bytes | None
+    will: Will | None
+    session_expiry: int
+    receive_maximum: int
+    topic_alias_maximum: int
+    max_packet_size: int
+    max_inflight: int
+    max_queued: int
+    connect_timeout: float
+    properties: Properties

@@ -1,0 +1,118 @@
+"""SUBSCRIBE and UNSUBSCRIBE until they are answered, and the subscriptions that are in effect.
+
+A request that a lost connection left unanswered is sent again as a new packet. When a reconnection finds no session,
+the subscriptions in effect are made again, before anything else; nobody waits for their answer (token 0).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from starlingmq.client.options import Subscription
+from starlingmq.client.window import PacketIds
+from starlingmq.wire.packets import Packet, Subscribe, SubscribeRequest, Unsubscribe
+from starlingmq.wire.properties import Properties
+from starlingmq.wire.reasons import ProtocolError
+
+RENEWED: Final = 0  # the token of requests that we make by ourselves
+RENEW_BATCH: Final = 100  # filters per SUBSCRIBE then
+
+
+class Request:
+    __slots__ = ("filters", "properties", "subscriptions", "token")
+
+    def __init__(
+        self, token: int, subscriptions: list[Subscription], filters: list[str], properties: Properties
+    ) -> None:
+        self.token = token
+        self.subscriptions = subscriptions  # empty for UNSUBSCRIBE
+        self.filters = filters
+        self.properties = properties
+
+    def packet(self, packet_id: int) -> Packet:
+        if not self.subscriptions:
+            return Unsubscribe(packet_id, [name.encode() for name in self.filters], self.properties)
+        lines = [
+            SubscribeRequest(
+                each.filter.encode(), each.qos, each.no_local, each.retain_as_published, each.retain_handling
+            )
+            for each in self.subscriptions
+        ]
+        return Subscribe(packet_id, lines, self.properties)
+
+
+class Requests:
+    def __init__(self, ids: PacketIds) -> None:
+        self._ids = ids
+        self._waiting: deque[Request] = deque()
+        self._sent: dict[int, Request] = {}
+        self._in_effect: dict[str, tuple[Subscription, Properties]] = {}
+
+    def subscribe(self, token: int, subscriptions: list[Subscription], properties: Properties) -> None:
+        if not subscriptions:
+            raise ValueError("nothing to subscribe to")  # [MQTT-3.8.3-2]
+        self._waiting.append(Request(token, subscriptions, [each.filter for each in subscriptions], properties))
+
+    def unsubscribe(self, token: int, filters: list[str], properties: Properties) -> None:
+        if not filters:
+            raise ValueError("nothing to unsubscribe from")  # [MQTT-3.10.3-2]
+        self._waiting.append(Request(token, [], filters, properties))
+
+    def disconnected(self) -> None:
+        for packet_id, request in reversed(self._sent.items()):
+            self._ids.give_back(packet_id)
+            if request.token != RENEWED:  # made again from what is in effect, if need be
+                self._waiting.appendleft(request)
+        self._sent.clear()
+
+    def connected(self, session_present: bool) -> None:
+        if session_present:
+            return
+        renewals: list[Request] = []
+        for subscription, properties in self._in_effect.values():
+            last = renewals[-1] if renewals else None
+            if last is None or last.properties != properties or len(last.subscriptions) >= RENEW_BATCH:
+                last = Request(RENEWED, [], [], properties)
+                renewals.append(last)
+            last.subscriptions.append(subscription)
+            last.filters.append(subscription.filter)
+        self._waiting.extendleft(reversed(renewals))
+
+    def due(self) -> list[Packet]:
+        """The packets to send now, in the order of the requests."""
+        packets: list[Packet] = []
+        while self._waiting and self._ids.free():
+            request = self._waiting.popleft()
+            packet_id = self._ids.take()
+            self._sent[packet_id] = request
+            packets.append(request.packet(packet_id))
+        return packets
+
+    def suback(self, packet_id: int, reasons: list[int]) -> int | None:
+        """The token of the answered SUBSCRIBE, None when no such request is open. Raises for a miscounted answer."""
+        request = self._sent.get(packet_id)
+        if request is None or not request.subscriptions:
+            return None
+        if len(reasons) != len(request.subscriptions):  # [MQTT-3.8.4-5]
+            raise ProtocolError(f"SUBACK has {len(reasons)} reasons for {len(request.subscriptions)} filters")
+        self._forget(packet_id)
+        for subscription, reason in zip(request.subscriptions, reasons, strict=True):
+            if reason < 0x80:
+                self._in_effect[subscription.filter] = (subscription, request.properties)
+            else:
+                self._in_effect.pop(subscription.filter, None)
+        return request.token
+
+    def unsuback(self, packet_id: int) -> int | None:
+        request = self._sent.get(packet_id)
+        if request is None or request.subscriptions:
+            return None
+        self._forget(packet_id)
+        for name in request.filters:
+            self._in_effect.pop(name, None)
+        return request.token
+
+    def _forget(self, packet_id: int) -> None:
+        del self._sent[packet_id]
+        self._ids.give_back(packet_id)
