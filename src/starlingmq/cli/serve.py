@@ -13,12 +13,14 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from starlingmq.config import Config, ConfigError, load_config
-from starlingmq.node import Node
+
+if TYPE_CHECKING:
+    from starlingmq.node import Node
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -73,6 +75,8 @@ def _loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def _serve(config: Config, load: Callable[[], Config]) -> None:
+    from starlingmq.node import Node  # late: help and a wrong setting are answered without the whole broker
+
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in STOP_SIGNALS:

@@ -1,0 +1,160 @@
+"""The command line from outside: what it prints, how it exits, how it takes signals."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import starlingmq
+from starlingmq.cli.app import COMMANDS
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Ours, without settings of somebody who runs the tests, and without colours."""
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith("STARLINGMQ_") or name.endswith("PURE")
+    }
+    return {**kept, "NO_COLOR": "1", "COLUMNS": "120", **more}
+
+
+def run(*args: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "starlingmq", *args]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=30, env=environment(**variables), check=False
+    )
+
+
+@contextmanager
+def serving(
+    *args: str, urls: Sequence[str] = ("mqtt://127.0.0.1:0",)
+) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+    """A broker in a process of its own and the addresses that it printed."""
+    listen = [word for url in urls for word in ("--listen", url)]
+    command = [sys.executable, "-m", "starlingmq", "serve", *listen, *args]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment()) as process:
+        assert process.stdout is not None
+        try:
+            ready = process.stdout.readline().split()
+            assert ready[:1] == ["ready"], process.communicate(timeout=10)
+            yield process, ready[1:]
+        finally:
+            process.kill()
+
+
+def test_version_says_how_it_runs() -> None:
+    how = "compiled" if starlingmq.compiled() else "interpreted"
+    result = run("--version")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout == f"starlingmq {starlingmq.__version__} ({how})\n"
+    assert run("--debug", "--version").stdout == result.stdout
+
+
+def test_pure_wins_over_compiled_modules() -> None:
+    assert "(interpreted)" in run("--version", STARLINGMQ_PURE="1").stdout
+
+
+def test_version_loads_next_to_nothing() -> None:
+    code = "import sys; from starlingmq.cli.main import main; main(['--version']); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"typer", "rich", "yaml", "msgspec", "asyncio"} & set(loaded)
+
+
+def test_help_names_every_command() -> None:
+    result = run("--help")
+    assert result.returncode == 0
+    for name in COMMANDS:
+        assert re.search(rf"\b{name}\b", result.stdout), name
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "config check", "config show"])
+def test_every_command_explains_itself(command: str) -> None:
+    result = run(*command.split(), "--help")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "Usage:" in result.stdout
+
+
+def test_completion_offers_the_commands() -> None:
+    answer = run(_STARLINGMQ_COMPLETE="complete_bash", COMP_WORDS="starlingmq co", COMP_CWORD="1")
+    assert answer.stdout.split() == ["config"]
+    options = run(_STARLINGMQ_COMPLETE="complete_bash", COMP_WORDS="starlingmq serve --li", COMP_CWORD="2")
+    assert options.stdout.split() == ["--listen"]
+
+
+@pytest.mark.parametrize(
+    ("args", "complaint"),
+    [
+        (["cofnig"], "No such command 'cofnig'"),
+        (["serve", "--lissten", "mqtt://127.0.0.1:0"], "No such option: --lissten"),
+        (["serve", "-c", "none.yaml"], "none.yaml: cannot be read: No such file or directory"),
+        (["serve", "--log-level", "loud"], "log.level: 'loud' is not one of"),
+        (["serve", "--listen", "mqtt://0.0.0.0:0"], "set auth.allow_anonymous: true if that is meant"),
+        (["config", "check", "--set", "mqtt.max_qso=1"], "mqtt.max_qso: unknown key; the nearest is mqtt.max_qos"),
+        (["config", "check", "--set", "listeners=mqtt://0.0.0.0:0"], "would be open to anyone who reaches it"),
+    ],
+)
+def test_bad_input_gets_one_line_and_exit_code_2(args: list[str], complaint: str) -> None:
+    result = run(*args)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: ")
+    assert complaint in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_debug_adds_the_traceback() -> None:
+    result = run("--debug", "config", "check", "--set", "mqtt.max_qos=9")
+    assert result.returncode == 2
+    assert result.stderr.startswith("Traceback")
+    assert result.stderr.splitlines()[-1] == "error: mqtt.max_qos: expected int <= 2"
+
+
+def test_config_check_and_show(tmp_path: Path) -> None:
+    shown = run("config", "show", STARLINGMQ_MQTT__RETRY_INTERVAL="7s")
+    assert "  retry_interval: 7s\n" in shown.stdout
+    path = tmp_path / "broker.yaml"
+    path.write_text(shown.stdout, encoding="utf-8")
+    assert run("config", "check", "-c", str(path)).stdout == f"ok: {path}\n"
+
+
+def test_serve_prints_one_ready_line_and_stops_on_sigterm() -> None:
+    with serving() as (process, addresses):
+        (address,) = addresses
+        assert re.fullmatch(r"mqtt://127\.0\.0\.1:[1-9]\d*", address)
+        process.send_signal(signal.SIGTERM)
+        stdout, _ = process.communicate(timeout=20)
+        assert (process.returncode, stdout) == (0, "")
+
+
+def test_serve_names_every_listener() -> None:
+    with serving(urls=("mqtt://127.0.0.1:0", "ws://127.0.0.1:0/mqtt")) as (_, addresses):
+        assert [address.partition("://")[0] for address in addresses] == ["mqtt", "ws"]
+
+
+def test_an_address_in_use_is_an_error_in_one_line() -> None:
+    with serving() as (_, addresses):
+        result = run("serve", "--listen", addresses[0])
+        assert result.returncode == 2
+        assert result.stderr.splitlines()[-1].startswith("error: ")
+        assert "address already in use" in result.stderr.splitlines()[-1].lower()
+
+
+def test_sighup_with_a_broken_file_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "broker.yaml"
+    path.write_text("log: {level: warning}\n", encoding="utf-8")
+    with serving("-c", str(path)) as (process, _):
+        path.write_text("log: {level: loud}\n", encoding="utf-8")
+        process.send_signal(signal.SIGHUP)
+        assert process.stderr is not None
+        complaint = process.stderr.readline()
+        assert complaint.startswith("error: settings are unchanged: log.level: 'loud' is not one of")
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=20)
+        assert process.returncode == 0

@@ -1,0 +1,177 @@
+"""Rules of the repository that no type checker knows: who may import whom, and what the pure parts may not touch.
+
+The imports are read from the source, so that those inside functions count as well, and those for type checkers in all
+rules but the one on circles: two classes may know of each other.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import os
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+import starlingmq
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+SOURCE: Final = ROOT / "src"
+PACKAGE: Final = "starlingmq"
+
+# A module may import from its own rank and from lower ones.
+RANKS: Final = (
+    ("_version", "_pure", "config", "config_build", "config_types"),
+    ("wire",),
+    ("core",),
+    ("cluster",),
+    ("storage", "net", "auth", "api", "client"),
+    ("node",),
+    ("broker", "pytest_plugin"),
+    ("cli", "__main__"),
+)
+PURE: Final = ("wire", "core", "cluster")
+# fmt: off
+IMPURE: Final = frozenset([
+    "asyncio", "datetime", "http", "logging", "os", "pathlib", "random", "secrets", "select", "selectors", "shutil",
+    "signal", "socket", "ssl", "subprocess", "sys", "threading", "time", "urllib", "uuid", "uvloop",
+])
+# fmt: on
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every module of the package by its full name, in order."""
+    found = {}
+    for path in sorted((SOURCE / PACKAGE).rglob("*.py")):
+        parts = list(path.relative_to(SOURCE).with_suffix("").parts)
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+@cache
+def tree(module: str) -> ast.Module:
+    return ast.parse(modules()[module].read_text(encoding="utf-8"))
+
+
+def for_type_checkers(module: str) -> set[ast.AST]:
+    """The nodes below ``if TYPE_CHECKING:``."""
+    blocks = (node for node in ast.walk(tree(module)) if isinstance(node, ast.If))
+    guarded = (block for block in blocks if ast.unparse(block.test).endswith("TYPE_CHECKING"))
+    return {node for block in guarded for statement in block.body for node in ast.walk(statement)}
+
+
+def imported(module: str, at_runtime: bool = False) -> Iterator[str]:
+    """Full names of what the module imports, ours and others'; ``from a import b`` gives ``a.b``."""
+    is_package = modules()[module].name == "__init__.py"
+    skipped = for_type_checkers(module) if at_runtime else set()
+    for node in ast.walk(tree(module)):
+        if node in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = module.split(".")
+            above = base[: len(base) - node.level + is_package] if node.level else []
+            origin = ".".join(above + ([node.module] if node.module else []))
+            yield from (f"{origin}.{alias.name}" for alias in node.names)
+
+
+@cache
+def ours(module: str, at_runtime: bool = False) -> tuple[str, ...]:
+    """The modules of the package that this one imports, each once, in order."""
+    found: dict[str, None] = {}
+    for name in imported(module, at_runtime):
+        known = name if name in modules() else name.rpartition(".")[0]
+        if known in modules() and known != module:
+            found[known] = None
+    return tuple(found)
+
+
+def part(module: str) -> str:
+    """The package or file directly below ours that the module belongs to; empty for the package itself."""
+    return module.partition(".")[2].partition(".")[0]
+
+
+def rank(module: str) -> int:
+    for number, parts in enumerate(RANKS):
+        if part(module) in parts:
+            return number
+    raise AssertionError(f"{module} has no rank: say in RANKS what it may import")
+
+
+@pytest.mark.parametrize("module", [name for name in modules() if name != PACKAGE])
+def test_imports_point_down(module: str) -> None:
+    # The package itself offers everything, lazily; what a module takes from it must be the version or the like.
+    above = [name for name in ours(module) if name != PACKAGE and rank(name) > rank(module)]
+    assert not above, f"{module} imports from above: {above}"
+
+
+@pytest.mark.parametrize("module", [name for name in modules() if part(name) in PURE])
+def test_pure_parts_do_nothing_but_compute(module: str) -> None:
+    touched = sorted({name.partition(".")[0] for name in imported(module)} & IMPURE)
+    assert not touched, f"{module} imports {touched}: no clock, chance, environment or I/O below the shell"
+
+
+def test_no_circular_imports() -> None:
+    finished: set[str] = set()
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        if module in path:
+            pytest.fail("circular import: " + " -> ".join((*path[path.index(module) :], module)))
+        if module in finished:
+            return
+        for name in ours(module, at_runtime=True):
+            if name != PACKAGE:  # what it offers, it loads at first use
+                visit(name, (*path, module))
+        finished.add(module)
+
+    for module in modules():
+        if module != PACKAGE:
+            visit(module, ())
+
+
+def test_every_file_is_reached() -> None:
+    """From the entry points, by imports or by a module name in a string (the table of commands, lazy exports)."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    groups = [project["scripts"], *project.get("entry-points", {}).values()]
+    waiting = [PACKAGE, f"{PACKAGE}.__main__"]
+    waiting += [target.partition(":")[0] for group in groups for target in group.values()]
+    reached: set[str] = set()
+    while waiting:
+        module = waiting.pop()
+        if module in reached or module not in modules():
+            continue
+        reached.add(module)
+        waiting += ours(module)
+        waiting += [module.rpartition(".")[0]]
+        strings = (node.value for node in ast.walk(tree(module)) if isinstance(node, ast.Constant))
+        waiting += [text for text in strings if isinstance(text, str) and text in modules()]
+    assert sorted(set(modules()) - reached) == []
+
+
+def test_the_lock_of_the_javascript_client_names_no_registry() -> None:
+    lock = json.loads((ROOT / "tests/js/package-lock.json").read_text(encoding="utf-8"))
+    assert [name for name, package in lock["packages"].items() if "resolved" in package] == []
+
+
+def test_the_modules_run_as_the_environment_says() -> None:
+    if os.environ.get("STARLINGMQ_PURE", "") not in ("", "0"):
+        assert not starlingmq.compiled()
+    for name in modules():
+        if part(name) in ("wire", "core"):
+            compiled = not str(importlib.import_module(name).__file__).endswith(".py")
+            assert compiled == starlingmq.compiled() or name.count(".") == 1, name
+
+
+@pytest.mark.compiled_only
+def test_the_compiled_modules_are_those_of_the_sources() -> None:
+    assert starlingmq.compiled(), "the hot modules are not compiled: make setup"
+    for name, path in modules().items():
+        binary = Path(str(importlib.import_module(name).__file__)) if part(name) in ("wire", "core") else path
+        assert binary.stat().st_mtime >= path.stat().st_mtime, f"{path} is newer than what runs: make setup"
