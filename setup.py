@@ -37,9 +37,9 @@ def missing() -> str:
     """What compiling would need and this machine has not; empty when it has everything."""
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[0]
     if shutil.which(compiler) is None:
-        return f"there is no C compiler ({compiler})"
+        return f"there is no C compiler {compiler} (apt-get install gcc libc6-dev python3-dev)"
     if not Path(sysconfig.get_path("include"), "Python.h").exists():
-        return "the headers of Python are not installed (python3-dev)"
+        return "the headers of Python are not installed (apt-get install python3-dev)"
     return ""
 
 
