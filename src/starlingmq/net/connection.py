@@ -1,0 +1,80 @@
+"""A plain TCP, TLS or Unix socket connection: bytes go straight between the transport and the driver.
+
+Nothing else may be added to the path of a byte here. TCP_NODELAY is not set because both event loops set it on every
+TCP transport they make; a test holds them to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Protocol, cast
+
+from starlingmq.net.gate import Gate
+
+
+class Handle(Protocol):
+    """What the driver holds of a connection: an asyncio transport, or an adaptor that frames what it is given.
+
+    All of these may be called until ``Driver.lost``, in any order; what can no longer have an effect has none and
+    raises nothing. ``close`` lets go of the connection only when what was written has been taken, which a peer that
+    does not read can put off for ever: ``abort`` does not wait.
+    """
+
+    def write(self, data: bytes) -> None: ...
+    def close(self) -> None: ...
+    def abort(self) -> None: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+    def get_extra_info(self, name: str, default: Any = None) -> Any: ...
+
+
+class Driver(Protocol):
+    """What a connection tells: ``opened`` first, ``lost`` last, each once. The client is the driver's own object."""
+
+    def opened(self, transport: Any, listener: str, peer: str) -> Any: ...
+    def received(self, client: Any, data: bytes) -> None: ...
+    def lost(self, client: Any) -> None: ...
+    def blocked(self, client: Any) -> None: ...
+    def drained(self, client: Any) -> None: ...
+
+
+def peer_name(transport: asyncio.BaseTransport) -> str:
+    """``host:port`` of the other side, IPv6 in brackets; ``unix`` where there is no address."""
+    peer = transport.get_extra_info("peername")
+    if not isinstance(peer, tuple):
+        return "unix"
+    host, port = peer[0], peer[1]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class Connection(asyncio.Protocol):
+    """One connection whose bytes are MQTT as they are. The driver writes to the transport itself."""
+
+    __slots__ = ("client", "driver", "gate")
+
+    def __init__(self, driver: Driver, gate: Gate) -> None:
+        self.driver = driver
+        self.gate = gate
+        self.client: Any = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        stream = cast(asyncio.Transport, transport)
+        if not self.gate.enter():
+            stream.abort()
+            return
+        stream.set_write_buffer_limits(high=self.gate.write_buffer)
+        self.client = self.driver.opened(stream, self.gate.name, peer_name(stream))
+
+    def data_received(self, data: bytes) -> None:
+        self.driver.received(self.client, data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.client is not None:
+            self.gate.leave()
+            self.driver.lost(self.client)
+
+    def pause_writing(self) -> None:
+        self.driver.blocked(self.client)
+
+    def resume_writing(self) -> None:
+        self.driver.drained(self.client)
