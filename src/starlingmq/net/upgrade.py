@@ -1,0 +1,81 @@
+"""The HTTP request that asks for a WebSocket, and our answer: bytes in, bytes out."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Final, NamedTuple
+
+from wsproto.connection import ConnectionType
+from wsproto.events import AcceptConnection, Request
+from wsproto.handshake import H11Handshake
+from wsproto.utilities import RemoteProtocolError
+
+SUBPROTOCOL: Final = "mqtt"
+
+REQUEST_MAX: Final = 16 * 1024
+"""Bytes of a request with all its headers; room for the cookies of a site that shares our host name."""
+
+REQUEST_START: Final = b"GET "
+_END: Final = b"\r\n\r\n"
+
+
+class Answer(NamedTuple):
+    """What to send; ``refused`` is the reason to count, "" when the WebSocket is open."""
+
+    response: bytes
+    refused: str = ""
+
+
+def request_size(data: bytes) -> int:
+    """Bytes of the request that ``data`` begins with; one more than there are as long as its end has not come."""
+    end = data.find(_END)
+    return len(data) + 1 if end < 0 else end + len(_END)
+
+
+def answer(request: bytes, path: str) -> Answer:
+    """Answer a whole request (up to and with its empty line) for the WebSocket at ``path``."""
+    handshake = H11Handshake(ConnectionType.SERVER)
+    try:
+        handshake.receive_data(request)
+        asked = next(handshake.events(), None)
+    except RemoteProtocolError as error:
+        return _no_websocket(error)
+    except (UnicodeError, ValueError):
+        # Host names and header values with bytes that are no ASCII get this far.
+        return refuse(HTTPStatus.BAD_REQUEST, "bad_request", "the request is malformed")
+    if not isinstance(asked, Request):
+        return refuse(HTTPStatus.BAD_REQUEST, "bad_request", "the request is malformed")
+    if asked.target.partition("?")[0] != path:
+        return refuse(HTTPStatus.NOT_FOUND, "bad_path", f"MQTT is at {path}")
+    if SUBPROTOCOL not in asked.subprotocols:  # [MQTT-6.0.0-3]
+        return refuse(HTTPStatus.BAD_REQUEST, "bad_subprotocol", "the WebSocket subprotocol must be mqtt")
+    return Answer(bytes(handshake.send(AcceptConnection(subprotocol=SUBPROTOCOL))))  # [MQTT-6.0.0-4]
+
+
+def too_large() -> Answer:
+    return refuse(
+        HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request_too_large", f"a request has at most {REQUEST_MAX} bytes"
+    )
+
+
+def not_http() -> Answer:
+    return refuse(HTTPStatus.BAD_REQUEST, "bad_request", "this port speaks WebSocket, which begins with GET")
+
+
+def refuse(status: HTTPStatus, reason: str, text: str, headers: str = "") -> Answer:
+    """An HTTP response that ends the connection, with one line for the person who reads it."""
+    body = f"{text}\n"
+    head = (
+        f"HTTP/1.1 {status.value} {status.phrase}\r\nConnection: close\r\nContent-Type: text/plain; charset=utf-8\r\n"
+        f"Content-Length: {len(body)}\r\n{headers}\r\n"
+    )
+    return Answer((head + body).encode("ascii", "replace"), reason)
+
+
+def _no_websocket(error: RemoteProtocolError) -> Answer:
+    hint = error.event_hint
+    if getattr(hint, "status_code", 0) == HTTPStatus.UPGRADE_REQUIRED:
+        return refuse(
+            HTTPStatus.UPGRADE_REQUIRED, "bad_request", "WebSocket version 13 only", "Sec-WebSocket-Version: 13\r\n"
+        )
+    return refuse(HTTPStatus.BAD_REQUEST, "bad_request", f"no WebSocket request: {error}")
