@@ -1,0 +1,139 @@
+"""Open listeners: from a listener's settings to a protocol object for each connection that is accepted."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Any, Final
+
+from starlingmq.net.connection import Connection, Driver
+from starlingmq.net.gate import WRITE_BUFFER, Gate
+from starlingmq.net.sockets import BACKLOG, SocketFile, listen_tcp, listen_unix
+from starlingmq.net.tls import TlsError, load_certificate, server_context
+from starlingmq.net.urls import ListenerError, ListenerSpec, parse_listener
+from starlingmq.net.websocket import WebSocketConnection
+
+__all__ = ["Listener", "ListenerError", "ListenerSpec", "open_listener", "parse_listener"]
+
+HANDSHAKE_TIMEOUT: Final = 10.0
+"""Seconds for a TLS handshake: until it is done the driver does not know of the connection and has no timer for it."""
+
+TLS_CLOSE_TIMEOUT: Final = 5.0
+"""Seconds that a closing TLS connection waits for its peer to agree."""
+
+
+class Listener:
+    """An open listener. ``gate`` counts its connections and what it refused."""
+
+    def __init__(self, spec: ListenerSpec, gate: Gate, context: ssl.SSLContext | None, file: SocketFile | None) -> None:
+        self.spec = spec
+        self.gate = gate
+        self._context = context
+        self._file = file
+        self._servers: list[asyncio.AbstractServer] = []
+
+    @property
+    def address(self) -> str:
+        """The URL, with the port that was bound."""
+        return self.gate.name
+
+    def close(self) -> None:
+        """Accept no more; connections that are open stay. May be called again."""
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+        if self._file is not None:
+            self._file.remove()
+            self._file = None
+
+    def reload_tls(self) -> None:
+        """Show the certificate that the files hold now to whoever connects from now on.
+
+        Raises ListenerError, and then everything is as before.
+        """
+        if self._context is None or self.spec.tls is None:
+            return
+        # Loading a bad pair of files into a context can leave it with half of them: try it on another one first.
+        tls_context(self.spec)
+        load_certificate(self._context, self.spec.tls)
+
+
+async def open_listener(
+    loop: asyncio.AbstractEventLoop,
+    spec: ListenerSpec,
+    driver: Driver,
+    *,
+    write_buffer: int = WRITE_BUFFER,
+    handshake_timeout: float = HANDSHAKE_TIMEOUT,
+) -> Listener:
+    """Bind, and hand what connects to the driver from the next turn of the loop on.
+
+    ``write_buffer`` in bytes (``limits.write_buffer``), ``handshake_timeout`` in seconds (``mqtt.connect_timeout``).
+    Raises ListenerError, and then nothing is left bound.
+    """
+    context = tls_context(spec)
+    try:
+        sockets, file = await _listen(loop, spec)
+    except OSError as error:
+        raise ListenerError(f"{spec}: cannot listen: {error.strerror or error}") from error
+    gate = Gate(str(_bound(spec, sockets)), spec.max_connections, write_buffer, spec.path)
+    listener = Listener(spec, gate, context, file)
+    accept = _acceptor(spec, driver, gate)
+    for sock in sockets:
+        listener._servers.append(await _serve(loop, accept, sock, context, handshake_timeout))
+    return listener
+
+
+def tls_context(spec: ListenerSpec) -> ssl.SSLContext | None:
+    """The TLS context of a listener, None if it has none; raises ListenerError."""
+    if spec.tls is None:
+        return None
+    try:
+        return server_context(spec.tls, ["http/1.1"] if spec.scheme == "wss" else ["mqtt"])
+    except TlsError as error:
+        raise ListenerError(f"{spec}: {error}") from error
+
+
+async def _listen(loop: asyncio.AbstractEventLoop, spec: ListenerSpec) -> tuple[list[socket.socket], SocketFile | None]:
+    if spec.scheme == "unix":
+        sock, file = listen_unix(spec.path)
+        return [sock], file
+    found = await loop.getaddrinfo(
+        spec.host or None, spec.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
+    )
+    # A name that is twice in the hosts file is still one address.
+    addresses = list(dict.fromkeys((int(family), address) for family, _, _, _, address in found))
+    return listen_tcp(addresses, spec.port), None
+
+
+def _bound(spec: ListenerSpec, sockets: list[socket.socket]) -> ListenerSpec:
+    if spec.scheme == "unix":
+        return spec
+    every = "0.0.0.0" if any(sock.family == socket.AF_INET for sock in sockets) else "::"
+    return spec._replace(host=spec.host or every, port=sockets[0].getsockname()[1])
+
+
+def _acceptor(spec: ListenerSpec, driver: Driver, gate: Gate) -> Callable[[], asyncio.Protocol]:
+    if spec.scheme in ("ws", "wss"):
+        return lambda: WebSocketConnection(driver, gate)
+    return lambda: Connection(driver, gate)
+
+
+async def _serve(
+    loop: asyncio.AbstractEventLoop,
+    accept: Callable[[], asyncio.Protocol],
+    sock: socket.socket,
+    context: ssl.SSLContext | None,
+    handshake_timeout: float,
+) -> asyncio.AbstractServer:
+    options: dict[str, Any] = {"sock": sock, "backlog": BACKLOG}
+    if context is not None:
+        options |= {
+            "ssl": context,
+            "ssl_handshake_timeout": handshake_timeout,
+            "ssl_shutdown_timeout": TLS_CLOSE_TIMEOUT,
+        }
+    create = loop.create_unix_server if sock.family == socket.AF_UNIX else loop.create_server
+    return await create(accept, **options)

@@ -1,0 +1,134 @@
+"""Listening sockets, bound and listening before any event loop knows of them: every failure to bind shows here."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+from collections.abc import Sequence
+from typing import Any, Final
+
+BACKLOG: Final = 8192
+"""Connections the kernel may hold for us before they are accepted; it takes the lower of this and its own limit."""
+
+PORT_ATTEMPTS: Final = 16
+"""How often another free port is tried when one is free on the first address of a host but not on the next."""
+
+_NO_SUCH_ADDRESS: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+
+Address = tuple[int, tuple[Any, ...]]
+"""A socket family and an address of it, as ``getaddrinfo`` gives them."""
+
+
+def listen_tcp(addresses: Sequence[Address], port: int) -> list[socket.socket]:
+    """Listen on one port of every address; 0 finds a port that is free on all. Raises OSError with nothing left open.
+
+    An address this machine does not have (``::1`` of localhost where IPv6 is off) is passed over if another is there.
+    """
+    for _ in range(PORT_ATTEMPTS - 1 if port == 0 else 0):
+        try:
+            return _listen_on_each(addresses, port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+    return _listen_on_each(addresses, port)
+
+
+def _listen_on_each(addresses: Sequence[Address], port: int) -> list[socket.socket]:
+    listening: list[socket.socket] = []
+    missing: OSError | None = None
+    try:
+        for family, address in addresses:
+            try:
+                sock = _listen_on(family, (address[0], port, *address[2:]))
+            except OSError as error:
+                if error.errno not in _NO_SUCH_ADDRESS:
+                    raise
+                missing = error
+                continue
+            listening.append(sock)
+            port = sock.getsockname()[1]
+    except OSError:
+        for sock in listening:
+            sock.close()
+        raise
+    if missing is not None and not listening:
+        raise missing
+    return listening
+
+
+def _listen_on(family: int, address: tuple[Any, ...]) -> socket.socket:
+    # The protocol is named because accepted sockets take it over, and asyncio sets TCP_NODELAY only where it reads TCP.
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Accepted sockets inherit it: a client with no keep-alive of its own that vanished is found in the end.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if family == socket.AF_INET6:
+            # Or [::] takes the port of 0.0.0.0 as well, and binding both fails.
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind(address)
+        sock.listen(BACKLOG)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+class SocketFile:
+    """The file of a Unix socket we listen on."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._identity = _identity(path)
+
+    def remove(self) -> None:
+        """Remove the file, unless it has since become somebody else's."""
+        if _identity(self.path) == self._identity is not None:
+            os.unlink(self.path)
+
+
+def listen_unix(path: str) -> tuple[socket.socket, SocketFile]:
+    """Listen on a Unix socket, in place of the file that a process which is gone left behind. Raises OSError.
+
+    Who may connect is up to the mode of the file (by the umask: usually its owner only) and of its directory.
+    """
+    _remove_stale(path)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        sock.bind(path)
+        sock.listen(BACKLOG)
+    except OSError:
+        sock.close()
+        raise
+    return sock, SocketFile(path)
+
+
+def _remove_stale(path: str) -> None:
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise FileExistsError(errno.EEXIST, "a file that is no socket is in the way")
+    if _somebody_listens(path):
+        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+    os.unlink(path)
+
+
+def _somebody_listens(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        # Only a refusal proves that nobody is there: a listener with a full backlog answers EAGAIN.
+        return probe.connect_ex(path) != errno.ECONNREFUSED
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
