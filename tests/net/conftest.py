@@ -1,0 +1,139 @@
+"""A driver that only writes down what it is told, and the two event loops that every test here runs on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+import trustme
+import uvloop
+
+from starlingmq.config import ListenerConfig, TlsConfig
+from starlingmq.net.connection import Handle
+from starlingmq.net.listeners import Listener, open_listener, parse_listener
+
+PATIENCE = 10.0
+"""Seconds after which something that was waited for counts as never going to happen."""
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return {"asyncio": asyncio.SelectorEventLoop, "uvloop": uvloop.new_event_loop}
+
+
+class Seen:
+    """One connection as the driver came to know it."""
+
+    def __init__(self, driver: FakeDriver, transport: Handle, listener: str, peer: str) -> None:
+        self.driver = driver
+        self.transport = transport
+        self.listener = listener
+        self.peer = peer
+        self.received = b""
+        self.reads: list[bytes] = []
+        self.events: list[str] = []
+
+    async def until(self, met: Callable[[Seen], bool]) -> None:
+        await self.driver.until(lambda: met(self))
+
+
+class FakeDriver:
+    """Keeps what connections tell it; ``on_received`` may answer at once, as the broker would."""
+
+    def __init__(self) -> None:
+        self.clients: list[Seen] = []
+        self.on_received: Callable[[Seen, bytes], None] = lambda client, data: None
+        self._news = asyncio.Event()
+
+    def opened(self, transport: Handle, listener: str, peer: str) -> Seen:
+        client = Seen(self, transport, listener, peer)
+        self.clients.append(client)
+        self._news.set()
+        return client
+
+    def received(self, client: Seen, data: bytes) -> None:
+        assert type(data) is bytes
+        client.received += data
+        client.reads.append(data)
+        self.on_received(client, data)
+        self._news.set()
+
+    def lost(self, client: Seen) -> None:
+        self._note(client, "lost")
+
+    def blocked(self, client: Seen) -> None:
+        self._note(client, "blocked")
+
+    def drained(self, client: Seen) -> None:
+        self._note(client, "drained")
+
+    def _note(self, client: Seen, event: str) -> None:
+        client.events.append(event)
+        self._news.set()
+
+    async def until(self, met: Callable[[], bool]) -> None:
+        """Wait for the driver to be told what ``met`` asks for."""
+        async with asyncio.timeout(PATIENCE):
+            while not met():
+                self._news.clear()
+                await self._news.wait()
+
+    async def client(self, index: int = 0) -> Seen:
+        await self.until(lambda: len(self.clients) > index)
+        return self.clients[index]
+
+
+@pytest.fixture
+async def driver() -> FakeDriver:
+    return FakeDriver()
+
+
+Open = Callable[..., Awaitable[Listener]]
+
+
+@pytest.fixture
+async def listen(driver: FakeDriver) -> AsyncIterator[Open]:
+    """Open listeners from a URL and ``ListenerConfig`` keywords; ``options`` go to ``open_listener``."""
+    listeners: list[Listener] = []
+
+    async def open_one(url: str, *, options: dict[str, Any] | None = None, **settings: Any) -> Listener:
+        spec = parse_listener(ListenerConfig(url=url, **settings))
+        listener = await open_listener(asyncio.get_running_loop(), spec, driver, **(options or {}))
+        listeners.append(listener)
+        return listener
+
+    yield open_one
+    for listener in listeners:
+        listener.close()
+    for client in driver.clients:
+        if "lost" not in client.events:
+            client.transport.abort()
+            await client.until(lambda seen: "lost" in seen.events)
+
+
+class Certificates:
+    """A certificate authority of the test's own, and files of what it issued."""
+
+    def __init__(self, directory: Any) -> None:
+        self.directory = directory
+        self.authority = trustme.CA()
+        self.ca = str(directory / "ca.pem")
+        self.authority.cert_pem.write_to_path(self.ca)
+
+    def issue(self, name: str, common_name: str | None = None, authority: trustme.CA | None = None) -> tuple[str, str]:
+        """Paths of a certificate for the host ``name`` and of its key."""
+        issued = (authority or self.authority).issue_cert(name, common_name=common_name)
+        cert, key = str(self.directory / f"{name}.pem"), str(self.directory / f"{name}.key")
+        issued.cert_chain_pems[0].write_to_path(cert)
+        issued.private_key_pem.write_to_path(key)
+        return cert, key
+
+    def server(self, **settings: Any) -> TlsConfig:
+        cert, key = self.issue("localhost")
+        return TlsConfig(cert=cert, key=key, **settings)
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Certificates]:
+    yield Certificates(tmp_path_factory.mktemp("certificates"))

@@ -1,0 +1,361 @@
+from __future__ import annotations
+
+import struct
+from collections.abc import AsyncIterator
+
+import pytest
+from wsproto.frame_protocol import Opcode
+
+from starlingmq.net import upgrade
+from starlingmq.net.listeners import Listener
+from starlingmq.net.websocket import WebSocketConnection, binary_header
+
+from .conftest import Certificates, FakeDriver, Open, Seen
+from .test_listeners import port_of, read_to_end
+from .test_tls import client_context
+from .websocket_peer import HEADERS, Peer, connected, request
+
+CONNECT = bytes.fromhex("1010 0004 4d515454 05 02 003c 00 0003 616263")
+PINGREQ = b"\xc0\x00"
+
+
+@pytest.fixture
+async def listener(listen: Open) -> Listener:
+    return await listen("ws://127.0.0.1:0/mqtt")
+
+
+@pytest.fixture
+async def raw(listener: Listener) -> AsyncIterator[Peer]:
+    """Connected, and no request sent yet."""
+    async with connected(port_of(listener.address)) as peer:
+        yield peer
+
+
+@pytest.fixture
+async def peer(raw: Peer) -> Peer:
+    await raw.upgrade()
+    return raw
+
+
+def masked(opcode: int, payload: bytes, *, fin: bool = True, reserved: int = 0, length: int | None = None) -> bytes:
+    """A client's frame with a mask of zeros, so that its payload stands in it as it is; up to 125 bytes."""
+    size = len(payload) if length is None else length
+    return bytes([(0x80 if fin else 0) | reserved | opcode, 0x80 | size]) + bytes(4) + payload
+
+
+# The request
+
+
+async def test_the_subprotocol_is_agreed_on(listener: Listener, driver: FakeDriver, peer: Peer) -> None:
+    assert listener.address == f"ws://127.0.0.1:{port_of(listener.address)}/mqtt"
+    client = await driver.client()
+    assert client.listener == listener.address
+    assert client.peer == "{}:{}".format(*peer.writer.get_extra_info("sockname"))
+
+
+async def test_a_request_and_a_frame_may_come_byte_by_byte(driver: FakeDriver, raw: Peer) -> None:
+    client = await driver.client()
+    assert isinstance(client.transport, WebSocketConnection)
+    for byte in request() + masked(Opcode.BINARY, CONNECT):
+        client.transport.data_received(bytes([byte]))
+    await raw.upgrade(b"")
+    assert client.received == CONNECT
+
+
+async def test_mqtt_may_come_with_the_request(driver: FakeDriver, raw: Peer) -> None:
+    await raw.upgrade(request() + raw.frames.send_data(CONNECT))
+    await (await driver.client()).until(lambda seen: seen.received == CONNECT)
+
+
+async def test_other_subprotocols_may_be_offered_as_well(raw: Peer) -> None:
+    await raw.upgrade(request(b"/mqtt?token=1", [*HEADERS[:-1], b"Sec-WebSocket-Protocol: mqttv3.1, mqtt"]))
+
+
+REFUSED = [
+    ("no subprotocol", request(headers=HEADERS[:-1]), 400, "bad_subprotocol"),
+    ("another one", request(headers=[*HEADERS[:-1], b"Sec-WebSocket-Protocol: mqttv3.1"]), 400, "bad_subprotocol"),
+    ("another path", request(b"/other"), 404, "bad_path"),
+    ("a longer path", request(b"/mqtt/"), 404, "bad_path"),
+    ("no upgrade", request(headers=[b"Host: localhost"]), 400, "bad_request"),
+    ("an old version", request(headers=[*HEADERS[:4], b"Sec-WebSocket-Version: 8", HEADERS[5]]), 426, "bad_request"),
+    ("no key", request(headers=[*HEADERS[:3], *HEADERS[4:]]), 400, "bad_request"),
+    ("no host", request(headers=HEADERS[1:]), 400, "bad_request"),
+    ("a host that is none", request(headers=[b"Host: \xff\xfe", *HEADERS[1:]]), 400, "bad_request"),
+    ("a header that is none", request(headers=[b"no colon", *HEADERS]), 400, "bad_request"),
+    ("bytes in a protocol", request(headers=[*HEADERS[:-1], b"Sec-WebSocket-Protocol: \xff"]), 400, "bad_request"),
+    ("another method", b"POST" + request()[3:], 400, "bad_request"),
+    ("no HTTP at all", CONNECT, 400, "bad_request"),
+    ("a TLS hello", b"\x16\x03\x01\x02\x00", 400, "bad_request"),
+    ("an oversized header", request(headers=[*HEADERS, b"Cookie: " + bytes(17000)]), 431, "request_too_large"),
+    ("a header without end", b"GET /mqtt HTTP/1.1\r\nCookie: " + b"x" * 17000, 431, "request_too_large"),
+]
+
+
+@pytest.mark.parametrize(("sent", "status", "reason"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
+async def test_what_is_no_request_for_mqtt_is_answered_and_cut(
+    listener: Listener, driver: FakeDriver, raw: Peer, sent: bytes, status: int, reason: str
+) -> None:
+    raw.send(sent)
+    line, headers = await raw.response()
+    assert line.startswith(f"HTTP/1.1 {status} ".encode())
+    assert headers[b"connection"] == b"close"
+    assert (headers.get(b"sec-websocket-version") == b"13") == (status == 426)
+    assert len(await read_to_end(raw.reader)) == int(headers[b"content-length"])
+    assert listener.gate.refused == {reason: 1}
+    raw.writer.close()
+    client = await driver.client()
+    await client.until(lambda seen: seen.events == ["lost"])
+    assert client.received == b""
+
+
+async def test_a_request_that_stays_half_is_the_drivers_to_end(driver: FakeDriver, raw: Peer) -> None:
+    raw.send(request()[:-2])
+    client = await driver.client()
+    client.transport.write(b"not heard: there is no WebSocket yet")
+    client.transport.close()
+    assert await read_to_end(raw.reader) == b""
+    await client.until(lambda seen: seen.events == ["lost"])
+
+
+@pytest.mark.parametrize("sent", [b"", request()[:-2], request(), request() + masked(Opcode.BINARY, b"", length=5)])
+async def test_a_peer_that_vanishes_is_lost_once(driver: FakeDriver, raw: Peer, sent: bytes) -> None:
+    raw.send(sent)
+    client = await driver.client()
+    raw.writer.close()
+    await client.until(lambda seen: seen.events == ["lost"])
+
+
+# Frames and packets
+
+
+async def test_several_packets_in_one_frame(driver: FakeDriver, peer: Peer) -> None:
+    peer.send(peer.frames.send_data(CONNECT + PINGREQ + PINGREQ))
+    await (await driver.client()).until(lambda seen: seen.received == CONNECT + PINGREQ + PINGREQ)
+
+
+async def test_one_packet_over_many_frames(driver: FakeDriver, peer: Peer) -> None:
+    for byte in CONNECT:
+        peer.send(masked(Opcode.BINARY, bytes([byte])))
+    await (await driver.client()).until(lambda seen: seen.received == CONNECT)
+
+
+async def test_one_packet_over_the_fragments_of_one_message(driver: FakeDriver, peer: Peer) -> None:
+    first, *middle, last = (CONNECT[at : at + 3] for at in range(0, len(CONNECT), 3))
+    peer.send(masked(Opcode.BINARY, first, fin=False))
+    for part in middle:
+        peer.send(masked(Opcode.CONTINUATION, part, fin=False), masked(Opcode.PING, b"between"))
+    peer.send(masked(Opcode.CONTINUATION, last))
+    await (await driver.client()).until(lambda seen: seen.received == CONNECT)
+    frame = await peer.frame()
+    assert frame is not None and (frame.opcode, frame.payload) == (Opcode.PONG, b"between")
+
+
+@pytest.mark.parametrize("size", [0, 1, 125, 126, 65535, 65536, 300_000])
+async def test_every_length_of_a_frame_both_ways(driver: FakeDriver, peer: Peer, size: int) -> None:
+    payload = bytes(at % 251 for at in range(size))
+    peer.send(peer.frames.send_data(payload), peer.frames.send_data(b"end"))
+    client = await driver.client()
+    await client.until(lambda seen: seen.received == payload + b"end")
+    client.transport.write(client.received)
+    assert await peer.binary(size + 3) == payload + b"end"
+
+
+@pytest.mark.parametrize("length", [0, 125, 126, 65535, 65536, 2**32])
+def test_the_header_of_a_frame_is_the_shortest(length: int) -> None:
+    header = binary_header(length)
+    assert header[0] == 0x82
+    if length < 126:
+        assert header[1:] == bytes([length])
+    elif length < 65536:
+        assert header[1:] == b"\x7e" + struct.pack(">H", length)
+    else:
+        assert header[1:] == b"\x7f" + struct.pack(">Q", length)
+
+
+async def test_a_frame_that_is_not_all_there_is_passed_on_all_the_same(driver: FakeDriver, peer: Peer) -> None:
+    peer.send(masked(Opcode.BINARY, CONNECT[:4], length=125))
+    await (await driver.client()).until(lambda seen: seen.received == CONNECT[:4])
+
+
+async def test_many_frames_of_one_read_are_one_call(driver: FakeDriver, peer: Peer) -> None:
+    peer.send(*[masked(Opcode.BINARY, PINGREQ)] * 100)
+    client = await driver.client()
+    await client.until(lambda seen: len(seen.received) == 200)
+    assert len(client.reads) < 10
+
+
+async def test_a_ping_is_answered(peer: Peer) -> None:
+    peer.send(masked(Opcode.PING, b"are you there"))
+    frame = await peer.frame()
+    assert frame is not None and (frame.opcode, frame.payload) == (Opcode.PONG, b"are you there")
+
+
+async def test_a_pong_nobody_asked_for_is_nothing(driver: FakeDriver, peer: Peer) -> None:
+    peer.send(masked(Opcode.PONG, b"x"), masked(Opcode.BINARY, PINGREQ))
+    await (await driver.client()).until(lambda seen: seen.received == PINGREQ)
+
+
+# Ends
+
+
+async def test_the_peer_closes(driver: FakeDriver, peer: Peer) -> None:
+    peer.send(masked(Opcode.BINARY, PINGREQ), masked(Opcode.CLOSE, struct.pack(">H", 1001)))
+    assert await peer.closed() == 1001
+    assert await read_to_end(peer.reader) == b""
+    client = await driver.client()
+    await client.until(lambda seen: seen.events == ["lost"])
+    assert client.received == PINGREQ
+
+
+async def test_the_driver_closes_and_the_peer_agrees(driver: FakeDriver, peer: Peer) -> None:
+    client = await driver.client()
+    client.transport.write(b"last")
+    client.transport.close()
+    client.transport.close()
+    client.transport.write(b"not heard")
+    assert await peer.binary(4) == b"last"
+    assert await peer.closed() == 1000
+    peer.send(masked(Opcode.BINARY, b"too late"), masked(Opcode.TEXT, b"x"), peer.frames.close(1000))
+    assert await read_to_end(peer.reader) == b""
+    await client.until(lambda seen: seen.events == ["lost"])
+    assert client.received == b""
+
+
+async def test_the_driver_closes_while_it_holds_the_peer_back(driver: FakeDriver, peer: Peer) -> None:
+    client = await driver.client()
+    client.transport.pause_reading()
+    client.transport.close()
+    client.transport.pause_reading()
+    assert await peer.closed() == 1000
+    peer.send(peer.frames.close(1000))
+    await client.until(lambda seen: seen.events == ["lost"])
+
+
+async def test_a_peer_that_does_not_agree_to_close_is_cut(
+    monkeypatch: pytest.MonkeyPatch, driver: FakeDriver, peer: Peer
+) -> None:
+    monkeypatch.setattr("starlingmq.net.websocket.CLOSE_TIMEOUT", 0.01)
+    client = await driver.client()
+    client.transport.close()
+    await client.until(lambda seen: seen.events == ["lost"])
+
+
+async def test_the_driver_aborts(driver: FakeDriver, peer: Peer) -> None:
+    client = await driver.client()
+    client.transport.abort()
+    client.transport.write(b"not heard")
+    client.transport.close()
+    assert await read_to_end(peer.reader) == b""
+    await client.until(lambda seen: seen.events == ["lost"])
+
+
+async def test_the_driver_closes_over_what_it_has_just_read(driver: FakeDriver, peer: Peer) -> None:
+    def close(client: Seen, data: bytes) -> None:
+        client.transport.close()
+
+    driver.on_received = close
+    peer.send(masked(Opcode.BINARY, PINGREQ), masked(Opcode.TEXT, b"x"), peer.frames.close(1000))
+    assert await peer.closed() == 1000
+    assert await read_to_end(peer.reader) == b""
+
+
+async def test_a_text_frame_ends_the_connection(listener: Listener, driver: FakeDriver, peer: Peer) -> None:
+    peer.send(masked(Opcode.BINARY, PINGREQ), masked(Opcode.TEXT, b"hello"), masked(Opcode.BINARY, b"after"))
+    assert await peer.closed() == 1003
+    peer.send(peer.frames.close(1003))
+    assert await read_to_end(peer.reader) == b""
+    client = await driver.client()
+    await client.until(lambda seen: seen.events == ["lost"])
+    assert client.received == PINGREQ
+    assert listener.gate.refused == {"text_frame": 1}
+
+
+BROKEN = [
+    ("not masked", b"\x82\x01x", 1002),
+    ("a reserved bit", masked(Opcode.BINARY, b"x", reserved=0x40), 1002),
+    ("an unknown opcode", masked(3, b"x"), 1002),
+    ("a continuation of nothing", masked(Opcode.CONTINUATION, b"x"), 1002),
+    ("a fragmented ping", masked(Opcode.PING, b"x", fin=False), 1002),
+    ("a close of one byte", masked(Opcode.CLOSE, b"x"), 1002),
+    ("a length not the shortest", b"\x82\xfe\x00\x01" + bytes(4), 1002),
+    ("a length of 2**63", b"\x82\xff\x80" + bytes(11), 1002),
+    ("text that is no UTF-8", masked(Opcode.TEXT, b"\xff"), 1007),
+    ("a message within a message", masked(Opcode.BINARY, b"", fin=False) + masked(Opcode.BINARY, b"x"), 1002),
+]
+
+
+@pytest.mark.parametrize(("sent", "code"), [row[1:] for row in BROKEN], ids=[row[0] for row in BROKEN])
+async def test_a_broken_frame_ends_the_connection(
+    listener: Listener, driver: FakeDriver, peer: Peer, sent: bytes, code: int
+) -> None:
+    peer.send(masked(Opcode.BINARY, PINGREQ), sent)
+    assert await peer.closed() == code
+    assert await read_to_end(peer.reader) == b""
+    peer.writer.close()
+    client = await driver.client()
+    await client.until(lambda seen: seen.events == ["lost"])
+    assert client.received == PINGREQ
+    assert listener.gate.refused == {"bad_frame": 1}
+
+
+# Backpressure
+
+
+async def test_a_peer_that_does_not_read_is_told_of_and_its_pings_cost_nothing(
+    driver: FakeDriver, listen: Open
+) -> None:
+    listener = await listen("ws://127.0.0.1:0", options={"write_buffer": 4096})
+    async with connected(port_of(listener.address), limit=1024) as peer:
+        await peer.upgrade()
+        client = await driver.client()
+        sent = 0
+        while "blocked" not in client.events:
+            client.transport.write(bytes(65536))
+            sent += 65536
+        peer.send(masked(Opcode.PING, b"first"), masked(Opcode.PING, b"second"), masked(Opcode.BINARY, PINGREQ))
+        await client.until(lambda seen: seen.received == PINGREQ)
+        assert await peer.binary(sent) == bytes(sent)
+        frame = await peer.frame()
+        assert frame is not None and (frame.opcode, frame.payload) == (Opcode.PONG, b"second")
+        await client.until(lambda seen: seen.events == ["blocked", "drained"])
+
+
+async def test_reading_can_be_held_and_let_go(driver: FakeDriver, peer: Peer) -> None:
+    client = await driver.client()
+    driver.on_received = lambda client, data: client.transport.pause_reading()
+    peer.send(masked(Opcode.BINARY, b"one"))
+    await client.until(lambda seen: seen.received == b"one")
+    peer.send(masked(Opcode.BINARY, b"two"))
+    client.transport.resume_reading()
+    await client.until(lambda seen: seen.received == b"onetwo")
+
+
+async def test_a_full_listener_answers_nothing(driver: FakeDriver, listen: Open) -> None:
+    listener = await listen("ws://127.0.0.1:0", max_connections=1)
+    async with connected(port_of(listener.address)) as first:
+        await first.upgrade()
+        async with connected(port_of(listener.address)) as second:
+            assert await read_to_end(second.reader) == b""
+        assert (listener.gate.connections, listener.gate.refused) == (1, {"max_connections": 1})
+
+
+async def test_wss_speaks_tls(driver: FakeDriver, listen: Open, certificates: Certificates) -> None:
+    listener = await listen("wss://127.0.0.1:0/mqtt", tls=certificates.server())
+    context = client_context(certificates)
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    async with connected(port_of(listener.address), ssl=context, server_hostname="localhost") as peer:
+        assert peer.writer.get_extra_info("ssl_object").selected_alpn_protocol() == "http/1.1"
+        await peer.upgrade()
+        peer.send(peer.frames.send_data(CONNECT))
+        client = await driver.client()
+        await client.until(lambda seen: seen.received == CONNECT)
+        client.transport.write(b"answer")
+        assert await peer.binary(6) == b"answer"
+        peer.send(masked(Opcode.CONTINUATION, b"broken"))
+        assert await peer.closed() == 1002
+        await client.until(lambda seen: seen.events == ["lost"])
+
+
+def test_a_request_is_measured_to_its_empty_line() -> None:
+    assert upgrade.request_size(b"GET / HTTP/1.1\r\n\r\nrest") == 18
+    assert upgrade.request_size(b"GET") == 4
