@@ -57,7 +57,7 @@ def test_only_variables_that_can_be_settings_are_read() -> None:
 def test_listeners_are_urls_or_sections(tmp_path: Path) -> None:
     path = written(
         tmp_path,
-        "listeners:\n- mqtt://127.0.0.1:0\n- {url: mqtts://[::1]:0, tls: {cert: a.pem, require_client_cert: true}}\n",
+        "listeners:\n- mqtt://127.0.0.1:0\n- {url: 'mqtts://[::1]:0', tls: {cert: a.pem, require_client_cert: true}}\n",
     )
     plain, secure = load_config(path).listeners
     assert plain.url == "mqtt://127.0.0.1:0" and plain.tls is None
