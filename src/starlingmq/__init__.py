@@ -22,12 +22,30 @@ if os.environ.get("STARLINGMQ_PURE", "") not in ("", "0"):
 
 if TYPE_CHECKING:
     from starlingmq.config import Config, ConfigError, load_config
+    from starlingmq.hooks import Access, AuthRequest, AuthResult, Publication
+    from starlingmq.node import Broker
 
-__all__ = ["Config", "ConfigError", "__version__", "compiled", "load_config"]
+__all__ = [
+    "Access",
+    "AuthRequest",
+    "AuthResult",
+    "Broker",
+    "Config",
+    "ConfigError",
+    "Publication",
+    "__version__",
+    "compiled",
+    "load_config",
+]
 
 _EXPORTS: Final = {
+    "Access": "starlingmq.hooks",
+    "AuthRequest": "starlingmq.hooks",
+    "AuthResult": "starlingmq.hooks",
+    "Broker": "starlingmq.node",
     "Config": "starlingmq.config",
     "ConfigError": "starlingmq.config",
+    "Publication": "starlingmq.hooks",
     "load_config": "starlingmq.config",
 }
 

@@ -165,10 +165,6 @@ class MqttConfig(Section, frozen=True):
             description="Topic aliases per connection and direction; 0 allows none.",
         ),
     ] = 16
-    receive_maximum: Annotated[
-        int,
-        Meta(ge=1, le=65535, description="QoS 1 and 2 messages a client may have open towards us."),
-    ] = 65535
     response_information: Annotated[
         str,
         Meta(description="Topic prefix for clients that ask for response information; empty tells none."),
@@ -205,6 +201,10 @@ class LimitsConfig(Section, frozen=True):
     user_properties: Annotated[
         Count, Meta(description="User properties one packet may carry; 0 leaves it to the packet size.")
     ] = 0
+    queue_bytes: Annotated[
+        Size,
+        Meta(description="Bytes that wait for one client before the oldest message is dropped; 0 sets no limit."),
+    ] = 64 * 1024 * 1024
     publisher_hold: Annotated[
         Duration,
         Meta(description="How long a full receiver holds its publishers back before messages for it are dropped."),

@@ -1,0 +1,374 @@
+"""The broker as one state machine: bytes and ``now`` in, a Ready out.
+
+A shell calls ``open``, ``receive``, ``closed``, ``blocked``, ``drained``, ``answer`` as things happen, and at the end
+of its turn ``turn`` and ``take_ready``; it carries the Ready out (see core.ready) and calls ``sent`` for every client
+it wrote to. When nothing happens it calls ``turn`` at ``wake_at``. Everything here is one thread's.
+"""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+from starlingmq.config import LimitsConfig, MqttConfig
+from starlingmq.core.client import AUTHENTICATING, CLOSED, NEW, OPEN, TURN_OVER, Client
+from starlingmq.core.connecting import Connecting
+from starlingmq.core.context import TURN_WORK, Context
+from starlingmq.core.delivery import Delivery
+from starlingmq.core.publishing import Publishing
+from starlingmq.core.ready import AUTHENTICATE, SUBSCRIBE, Answer, Question, Ready
+from starlingmq.core.ready import PUBLISH as ASK_PUBLISH
+from starlingmq.core.retained import RetainedTree
+from starlingmq.core.router import Router
+from starlingmq.core.session import Session
+from starlingmq.core.subscribing import Subscribing
+from starlingmq.core.sys_topics import SysTopics
+from starlingmq.wire.mqtt import (
+    AUTH,
+    CONNECT,
+    DISCONNECT,
+    PINGREQ,
+    PUBACK,
+    PUBCOMP,
+    PUBREC,
+    PUBREL,
+    UNSUBSCRIBE,
+    Ack,
+    Auth,
+    Connack,
+    Connect,
+    Disconnect,
+    Subscribe,
+    Unsubscribe,
+    decode,
+    encode,
+    frame_length,
+)
+from starlingmq.wire.mqtt import SUBSCRIBE as SUBSCRIBE_PACKET
+from starlingmq.wire.reasons import MalformedPacket, MqttError, ProtocolError, Reason
+
+LOOKS_PER_TURN: Final = 500  # sessions, connections or retained messages whose time has come, a turn
+PINGRESP: Final = b"\xd0\x00"
+
+
+def _level(data: bytes, start: int, end: int) -> int:
+    """The protocol level of a CONNECT that could not be read otherwise; 0 if even that is not there."""
+    if end - start < 3:
+        return 0
+    at = start + 2 + (data[start] << 8 | data[start + 1])
+    return data[at] if at < end else 0
+
+
+class BrokerState:
+    """One broker. ``secret`` (16 bytes or more) is what assigned client ids and group choices are drawn from."""
+
+    ctx: Context
+    router: Router
+    retained: RetainedTree
+    delivery: Delivery
+    publishing: Publishing
+    subscribing: Subscribing
+    connecting: Connecting
+    sys: SysTopics
+
+    def __init__(self, mqtt: MqttConfig, limits: LimitsConfig, now: float, secret: bytes, version: str = "") -> None:
+        self.ctx = Context(mqtt, limits, now)
+        self.router = Router(int.from_bytes(secret[:8], "big"), limits.max_topic_length, limits.topic_levels)
+        self.retained = RetainedTree()
+        self.delivery = Delivery(self.ctx)
+        self.publishing = Publishing(self.ctx, self.router, self.delivery, self.retained)
+        self.subscribing = Subscribing(self.ctx, self.router, self.delivery, self.retained)
+        self.connecting = Connecting(self.ctx, self.router, self.delivery, self.publishing, self.subscribing, secret)
+        self.sys = SysTopics(self.ctx, self.publishing, version)
+
+    def configure(self, mqtt: MqttConfig, limits: LimitsConfig) -> None:
+        """Take new settings; clients keep what was agreed with them."""
+        self.ctx.configure(mqtt, limits)
+
+    # Connections
+
+    def open(self, listener: str, peer: str, now: float) -> Client:
+        """A transport has connected. It has ``mqtt.connect_timeout`` for its CONNECT."""
+        ctx = self.ctx
+        ctx.now = now
+        client = Client(listener, peer, now)
+        ctx.counters.connections_opened += 1
+        ctx.counters.connections_open += 1
+        self.connecting.watch(client)
+        limit = ctx.limits.max_connections
+        if limit != 0 and ctx.counters.connections_open > limit:
+            client.full = True  # told so when its CONNECT has shown its version
+        return client
+
+    def closed(self, client: Client, now: float) -> None:
+        """The transport is gone. What it sent before is still handled; then the session is without a connection."""
+        ctx = self.ctx
+        ctx.now = now
+        if client.gone:
+            return
+        client.gone = True
+        ctx.counters.connections_open -= 1
+        if client.halted == 0 or not client.rest:
+            self.connecting.close(client, "connection lost")
+
+    def blocked(self, client: Client) -> None:
+        """The transport has more to write than ``limits.write_buffer``: give it nothing until ``drained``."""
+        client.blocked = True
+
+    def drained(self, client: Client, now: float) -> None:
+        self.ctx.now = now
+        client.blocked = False
+        self._more(client)
+
+    def sent(self, client: Client) -> None:
+        """The frames of this client were handed to its transport: its queue may move up."""
+        client.size = 0
+        session = client.session
+        if session is not None and (session.queue is not None or session.replays is not None) and not client.blocked:
+            self._more(client)
+
+    def _more(self, client: Client) -> None:
+        session = client.session
+        if session is not None and session.client is client:
+            self.delivery.pump(session)
+            self.subscribing.drained(session)
+
+    # Bytes
+
+    def receive(self, client: Client, data: bytes, now: float) -> None:
+        """Bytes have arrived. Whole packets are handled, what is left is kept for the next call."""
+        ctx = self.ctx
+        ctx.now = now
+        ctx.counters.bytes_received += len(data)
+        if client.state == CLOSED:
+            return
+        if client.halted != 0:
+            client.rest += data  # at most what the transport had read before it was paused
+            return
+        if client.missing > len(data):
+            assert client.chunks is not None
+            client.chunks.append(data)
+            client.missing -= len(data)
+            return
+        if client.chunks is not None:
+            client.chunks.append(data)
+            data = b"".join(client.chunks)
+            client.chunks = None
+            client.missing = 0
+        elif client.rest:
+            data = client.rest + data
+            client.rest = b""
+        self._handle(client, data)
+
+    def _handle(self, client: Client, data: bytes) -> None:
+        ctx = self.ctx
+        size = len(data)
+        largest = ctx.max_packet
+        pos = 0
+        start = 0
+        end = 0
+        try:
+            while size - pos >= 2:
+                length = data[pos + 1]
+                if length < 0x80:
+                    length += 2
+                    start = pos + 2
+                elif size - pos >= 3 and data[pos + 2] < 0x80:
+                    length = (length & 0x7F) + (data[pos + 2] << 7) + 3
+                    start = pos + 3
+                else:
+                    length = frame_length(data, pos)
+                    if length == 0:
+                        break
+                    start = pos + 2
+                    while data[start - 1] >= 0x80:
+                        start += 1
+                if length > largest:
+                    end = size
+                    raise MalformedPacket("the packet is larger than this server's maximum", Reason.PACKET_TOO_LARGE)
+                end = pos + length
+                if end > size:
+                    self._wait_for(client, data, pos, end - size)
+                    return
+                first = data[pos]
+                pos = end
+                client.last_packet = ctx.now
+                if first & 0xF0 == 0x30 and client.state == OPEN:
+                    self.publishing.on_publish(client, cast(Session, client.session), first, data, start, end)
+                else:
+                    self._on_packet(client, first, data, start, end)
+                if ctx.work <= 0:
+                    ctx.halt(client, TURN_OVER)
+                    ctx.resumable.append(client)
+                if client.halted != 0 or client.state == CLOSED:
+                    break
+        except MqttError as error:
+            self._fail(client, error, data, start, end)
+        if client.state != CLOSED and pos != size:
+            client.rest = data[pos:] + client.rest
+
+    def _wait_for(self, client: Client, data: bytes, pos: int, missing: int) -> None:
+        """A packet is not complete; a large one is put together only once all of it is there."""
+        client.chunks = [data[pos:] if pos else data]
+        client.missing = missing
+
+    def _on_packet(self, client: Client, first: int, data: bytes, start: int, end: int) -> None:
+        kind = first >> 4
+        if client.state == NEW:
+            if kind != CONNECT:
+                raise ProtocolError("the first packet is not CONNECT")  # [MQTT-3.1.0-1]
+            connect = cast(Connect, decode(first, data, start, end, 0))
+            if client.full:
+                client.version = connect.version
+                raise MqttError("the server has all the connections it takes", Reason.SERVER_BUSY)
+            self.connecting.on_connect(client, connect)
+            return
+        if client.state == AUTHENTICATING:
+            if kind != AUTH or client.version != 5:
+                raise ProtocolError("a packet before CONNACK")  # [MQTT-3.1.2-30]
+            self.connecting.on_auth(client, cast(Auth, decode(first, data, start, end, 5)))
+            return
+        session = cast(Session, client.session)
+        if kind >= PUBACK and kind <= PUBCOMP:
+            self._on_ack(client, session, first, data, start, end)
+            return
+        self.ctx.work -= 1
+        if kind == PINGREQ:
+            decode(first, data, start, end, client.version)
+            self.ctx.send(client, PINGRESP)  # [MQTT-3.12.4-1]
+        elif kind == SUBSCRIBE_PACKET:
+            packet = decode(first, data, start, end, client.version)
+            self.subscribing.on_subscribe(client, session, cast(Subscribe, packet))
+        elif kind == UNSUBSCRIBE:
+            packet = decode(first, data, start, end, client.version)
+            self.subscribing.on_unsubscribe(client, session, cast(Unsubscribe, packet))
+        elif kind == DISCONNECT:
+            packet = decode(first, data, start, end, client.version)
+            self.connecting.on_disconnect(client, session, cast(Disconnect, packet))
+        elif kind == AUTH and client.version == 5:
+            self.connecting.on_auth(client, cast(Auth, decode(first, data, start, end, 5)))
+        elif kind == CONNECT:
+            raise ProtocolError("a second CONNECT")  # [MQTT-3.1.0-2]
+        else:
+            raise ProtocolError("a packet that only a server may send")
+
+    def _on_ack(self, client: Client, session: Session, first: int, data: bytes, start: int, end: int) -> None:
+        kind = first >> 4
+        reason = 0
+        if end - start == 2 and (first == 0x40 or first == 0x62 or first == 0x50 or first == 0x70):
+            packet_id = data[start] << 8 | data[start + 1]
+            if packet_id == 0:
+                raise ProtocolError("packet identifier 0")
+        else:
+            ack = cast(Ack, decode(first, data, start, end, client.version))
+            packet_id = ack.packet_id
+            reason = ack.reason
+        if kind == PUBACK:
+            self.delivery.puback(session, packet_id)
+        elif kind == PUBREC:
+            self.delivery.pubrec(session, client, packet_id, reason)
+        elif kind == PUBREL:
+            self.ctx.work -= 1
+            self.publishing.on_pubrel(client, session, packet_id)
+        else:
+            self.delivery.pubcomp(session, packet_id)
+
+    def _fail(self, client: Client, error: MqttError, data: bytes, start: int, end: int) -> None:
+        if client.state == NEW and client.session is None and not client.client_id:
+            level = _level(data, start, end)
+            if error.reason == Reason.UNSUPPORTED_PROTOCOL_VERSION and 0 < level < 5:
+                self.ctx.send(client, encode(Connack(False, 1), 4))  # [MQTT-3.1.2-2]
+            elif level >= 5:
+                client.version = 5
+        unknown = error.reason == Reason.PACKET_IDENTIFIER_NOT_FOUND and client.version != 5
+        session = client.session
+        self.connecting.fail(client, error.reason, error.detail)
+        if unknown and session is not None and not session.ended:
+            self.connecting.end(session)
+
+    # Hooks
+
+    def answer(self, question: Question, answer: Answer, now: float) -> None:
+        """What a hook said; the connection goes on from where it waited."""
+        self.ctx.now = now
+        try:
+            if question.kind == AUTHENTICATE:
+                self.connecting.answered(question, answer)
+            elif question.kind == ASK_PUBLISH:
+                self.publishing.answered(question, answer)
+            elif question.kind == SUBSCRIBE:
+                self.subscribing.answered(question, answer)
+        except MqttError as error:
+            self.connecting.fail(question.client, error.reason, error.detail)
+        resumable = self.ctx.resumable
+        if self.ctx.work > 0 and resumable and resumable[-1] is question.client:
+            self._resume(resumable.pop())
+
+    # Turns and time
+
+    def turn(self, now: float) -> None:
+        """Begin a new turn: what is due, what was left over from earlier turns."""
+        ctx = self.ctx
+        ctx.now = now
+        ctx.work = TURN_WORK
+        for _ in range(len(ctx.resumable)):
+            if ctx.work <= 0:
+                break
+            self._resume(ctx.resumable.popleft())
+        for _ in range(len(ctx.jobs)):
+            if ctx.work <= 0:
+                break
+            job = ctx.jobs.popleft()
+            ctx.work -= 500
+            if not job.step():
+                ctx.jobs.append(job)
+        for item in ctx.client_wheel.due(now, LOOKS_PER_TURN):
+            self.connecting.look_at_client(cast(Client, item))
+        for item in ctx.session_wheel.due(now, LOOKS_PER_TURN):
+            self.connecting.look_at_session(cast(Session, item))
+        self.publishing.expire_retained(LOOKS_PER_TURN)
+        self.sys.tick()
+
+    def _resume(self, client: Client) -> None:
+        client.halted &= ~TURN_OVER
+        if client.halted != 0 or client.state == CLOSED:
+            return
+        client.last_packet = self.ctx.now
+        data = client.rest
+        client.rest = b""
+        if data:
+            self._handle(client, data)
+        if client.halted == 0:
+            self.ctx.ready.pause.append(client)
+            if client.gone:
+                self.connecting.close(client, "connection lost")
+
+    def pending(self) -> bool:
+        """Whether there is work left for a next turn, without waiting for anything."""
+        return len(self.ctx.resumable) != 0 or len(self.ctx.jobs) != 0
+
+    def wake_at(self) -> float:
+        """When ``turn`` is to be called at the latest though nothing happened; 0.0: never."""
+        soonest = 0.0
+        for when in (
+            self.ctx.client_wheel.wake_at(),
+            self.ctx.session_wheel.wake_at(),
+            self.publishing.retained_wheel.wake_at(),
+            self.sys.due_at,
+        ):
+            if when != 0.0 and (soonest == 0.0 or when < soonest):
+                soonest = when
+        return soonest
+
+    def take_ready(self) -> Ready:
+        """What is to be done now; empty from here on until something happens."""
+        ready = self.ctx.ready
+        self.ctx.ready = Ready()
+        return ready
+
+    def shut_down(self, now: float) -> None:
+        """Tell every client that the server goes away; their sessions stay as agreed."""
+        self.ctx.now = now
+        reason = Reason.USE_ANOTHER_SERVER if self.ctx.mqtt.server_reference else Reason.SERVER_SHUTTING_DOWN
+        for session in list(self.ctx.sessions.values()):
+            if session.client is not None:
+                self.connecting.fail(session.client, reason, "")

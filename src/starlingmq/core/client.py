@@ -1,0 +1,108 @@
+"""One network connection as pure state: what was read and not yet handled, what is to be written, what was agreed.
+
+The law of writing: frames leave in the order in which they were put into ``frames``. Once a frame waits for
+storage, every later frame of the same connection waits behind it (``stored_from``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from starlingmq.core.session import Session
+
+NEW: Final = 0  # nothing but CONNECT is welcome
+AUTHENTICATING: Final = 1  # CONNECT seen; the answer of ``authenticate`` or an AUTH packet is awaited
+OPEN: Final = 2
+CLOSED: Final = 3
+
+# Why a connection is not read, as bits of ``Client.halted``.
+ASKING: Final = 1  # a question to a hook is open
+HELD: Final = 2  # a receiver's queue is full
+TURN_OVER: Final = 4  # its share of this turn is used up
+WORKING: Final = 8  # one of its packets is being worked off over several turns
+PARKED: Final = 16  # too many QoS 2 handshakes (3.1 and 3.1.1: Receive Maximum is not theirs to know)
+
+
+class Client:
+    transport: Any  # the shell's handle, never touched here
+    listener: str
+    peer: str
+    certificate_name: str  # subject of a verified client certificate, "" without
+    state: int
+    version: int  # 3, 4 or 5
+    client_id: str
+    username: str
+    session: Session | None
+    connected_at: float
+    last_packet: float
+    keep_alive: float  # seconds without a packet after which the connection is closed; 0.0: never
+    check_at: float  # when the timer wheel looks at this connection next
+    # reading
+    rest: bytes  # read, not yet handled
+    chunks: list[bytes] | None  # more of the same while a large frame comes in
+    missing: int  # bytes until that frame is complete
+    halted: int
+    # writing
+    frames: list[bytes]
+    size: int  # bytes in ``frames``
+    stored_from: int  # frames from this index on wait for this turn's writes; -1: none does
+    waiting: int  # turns whose writes are not yet stored and that hold frames of this connection
+    dirty: bool
+    blocked: bool  # the transport holds more than it should
+    closing: bool  # to be closed after ``frames`` are written
+    # agreed at CONNECT
+    window_limit: int
+    max_packet: int  # the client's Maximum Packet Size, 0: no limit
+    aliases: dict[int, bytes] | None  # topic aliases the client set
+    alias_limit: int  # highest alias the client may set
+    aliases_out: dict[bytes, int] | None  # topic aliases we set
+    alias_out_limit: int
+    plain: bool  # neither of the last two: it takes the frames that are shared between receivers
+    problem_information: bool
+    auth_method: str
+    clean_end: bool  # it said DISCONNECT without wanting its will
+    full: bool  # it came when there were connections enough
+    last_words: bool  # it is closed with something left for the client to read
+    paused: bool  # the shell's note whether it reads the transport
+    gone: bool  # the transport is closed; what it sent before is still being handled
+
+    def __init__(self, listener: str, peer: str, now: float) -> None:
+        self.transport = None
+        self.listener = listener
+        self.peer = peer
+        self.certificate_name = ""
+        self.state = NEW
+        self.version = 4
+        self.client_id = ""
+        self.username = ""
+        self.session = None
+        self.connected_at = now
+        self.last_packet = now
+        self.keep_alive = 0.0
+        self.check_at = 0.0
+        self.rest = b""
+        self.chunks = None
+        self.missing = 0
+        self.halted = 0
+        self.frames = []
+        self.size = 0
+        self.stored_from = -1
+        self.waiting = 0
+        self.dirty = False
+        self.blocked = False
+        self.closing = False
+        self.window_limit = 65535
+        self.max_packet = 0
+        self.aliases = None
+        self.alias_limit = 0
+        self.aliases_out = None
+        self.alias_out_limit = 0
+        self.plain = True
+        self.problem_information = True
+        self.auth_method = ""
+        self.clean_end = False
+        self.full = False
+        self.last_words = False
+        self.paused = False
+        self.gone = False

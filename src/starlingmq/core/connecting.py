@@ -1,0 +1,493 @@
+"""CONNECT to CONNACK, takeover on this node, AUTH, and every way in which a connection or a session ends.
+
+::
+
+    NEW --CONNECT--> AUTHENTICATING --accepted--> OPEN --DISCONNECT, error, takeover, silence--> CLOSED
+                     |      ^
+                     +-AUTH-+  (0x18, as often as the authenticator wants)
+
+The law: one client id, one session, at most one connection. ``session present`` is 1 only if state of that client id
+was found and kept. A will is published once, unless DISCONNECT or a reconnection before its delay cancels it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final, cast
+
+from starlingmq.core.client import ASKING, AUTHENTICATING, CLOSED, NEW, OPEN, Client
+from starlingmq.core.context import Context
+from starlingmq.core.delivery import Delivery
+from starlingmq.core.message import Message
+from starlingmq.core.publishing import Publishing
+from starlingmq.core.ready import AUTHENTICATE, SESSION_DELETE, SESSION_PUT, Answer, Question, Write
+from starlingmq.core.router import Router
+from starlingmq.core.session import NEVER, Session
+from starlingmq.core.subscribing import Subscribing
+from starlingmq.core.will import Will
+from starlingmq.wire import properties as prop
+from starlingmq.wire.mqtt import Auth, Connack, Connect, Disconnect, encode
+from starlingmq.wire.mqtt import Will as WillPacket
+from starlingmq.wire.properties import Properties, encode_properties
+from starlingmq.wire.reasons import ProtocolError, Reason, connack_return_code
+
+LOOK_AGAIN: Final = 30.0  # the timer wheel forgets a closed connection after this many seconds at most
+
+
+def number(properties: Properties, name: int, default: int) -> int:
+    value = properties.get(name)
+    return value if isinstance(value, int) else default
+
+
+class Connecting:
+    ctx: Context
+    router: Router
+    delivery: Delivery
+    publishing: Publishing
+    subscribing: Subscribing
+    _secret: bytes
+    _assigned: int
+    _waiting: dict[Client, Connect]  # CONNECTs that are being authenticated
+
+    def __init__(
+        self,
+        ctx: Context,
+        router: Router,
+        delivery: Delivery,
+        publishing: Publishing,
+        subscribing: Subscribing,
+        secret: bytes,
+    ) -> None:
+        self.ctx = ctx
+        self.router = router
+        self.delivery = delivery
+        self.publishing = publishing
+        self.subscribing = subscribing
+        self._secret = secret
+        self._assigned = 0
+        self._waiting = {}
+
+    # Asking for a connection
+
+    def on_connect(self, client: Client, connect: Connect) -> None:
+        client.version = connect.version
+        client.client_id = connect.client_id
+        client.problem_information = number(connect.properties, prop.REQUEST_PROBLEM_INFORMATION, 1) == 1
+        client.username = connect.username or client.certificate_name
+        self._check(client, connect)
+        client.state = AUTHENTICATING
+        method = connect.properties.get(prop.AUTHENTICATION_METHOD)
+        self._waiting[client] = connect
+        if self.ctx.ask_authenticate:
+            client.auth_method = method if isinstance(method, str) else ""
+            self._ask(client, connect, connect.properties.get(prop.AUTHENTICATION_DATA))
+        elif method is not None:
+            self._refuse(client, Reason.BAD_AUTHENTICATION_METHOD, "no such authentication method")
+        elif not self.ctx.allow_anonymous:
+            self._refuse(client, Reason.NOT_AUTHORIZED, "anonymous connections are not allowed")
+        else:
+            self._accept(client, None)
+
+    def _check(self, client: Client, connect: Connect) -> None:
+        limits = self.ctx.limits
+        if not connect.client_id:
+            if connect.version == 3 or (connect.version == 4 and not connect.clean_start):
+                # [MQTT-3.1.3-8]: 3.1.1 has an empty client id only with clean session, 3.1 not at all
+                raise ProtocolError("an empty client id", Reason.CLIENT_IDENTIFIER_NOT_VALID)
+        elif len(connect.client_id.encode()) > limits.client_id_length:
+            raise ProtocolError("the client id is too long", Reason.CLIENT_IDENTIFIER_NOT_VALID)
+        elif self.ctx.mqtt.strict_client_id and not (
+            len(connect.client_id) <= 23 and connect.client_id.isascii() and connect.client_id.isalnum()
+        ):
+            raise ProtocolError("the client id is not 1 to 23 letters and digits", Reason.CLIENT_IDENTIFIER_NOT_VALID)
+        bound = self.ctx.mqtt.max_keep_alive
+        if bound != 0 and connect.version != 5 and not 0 < connect.keep_alive <= bound:
+            raise ProtocolError(f"the keep alive is over {bound} s", Reason.UNSPECIFIED_ERROR)
+        will = connect.will
+        if will is not None:
+            if will.qos > self.ctx.mqtt.max_qos:
+                raise ProtocolError("the QoS of the will is too high", Reason.QOS_NOT_SUPPORTED)  # [MQTT-3.2.2-12]
+            if will.retain and not self.ctx.mqtt.retain_available:
+                raise ProtocolError("retained wills are not available", Reason.RETAIN_NOT_SUPPORTED)  # [MQTT-3.2.2-13]
+            if self.router.resolve(will.topic).reserved:
+                raise ProtocolError("the topic of the will is the broker's", Reason.TOPIC_NAME_INVALID)
+
+    def _ask(self, client: Client, connect: Connect | None, data: object) -> None:
+        question = Question(AUTHENTICATE, client)
+        question.connect = connect
+        question.method = client.auth_method
+        question.data = data if isinstance(data, bytes) else None
+        self.ctx.ready.questions.append(question)
+        self.ctx.halt(client, ASKING)
+
+    def on_auth(self, client: Client, packet: Auth) -> None:
+        """The next step of an authentication, or the first of a new one on an open connection."""
+        if not client.auth_method:
+            raise ProtocolError("AUTH without an authentication method in CONNECT")  # [MQTT-4.12.0-6]
+        if packet.properties.get(prop.AUTHENTICATION_METHOD) != client.auth_method:
+            raise ProtocolError("AUTH with another method than CONNECT")  # [MQTT-4.12.0-5]
+        if packet.reason == Reason.RE_AUTHENTICATE and client.state != OPEN:
+            raise ProtocolError("re-authentication before CONNACK")
+        if packet.reason != Reason.RE_AUTHENTICATE and packet.reason != Reason.CONTINUE_AUTHENTICATION:
+            raise ProtocolError("AUTH with a reason only a server may send")
+        self._ask(client, self._waiting.get(client), packet.properties.get(prop.AUTHENTICATION_DATA))
+
+    def answered(self, question: Question, answer: Answer) -> None:
+        client = question.client
+        self.ctx.unhalt(client, ASKING)
+        if client.state != AUTHENTICATING and client.state != OPEN:
+            return
+        if answer.username is not None:
+            client.username = answer.username
+        if answer.reason >= 0x80:
+            if client.state == OPEN:
+                self.fail(client, answer.reason, "re-authentication failed")
+            else:
+                self._refuse(client, answer.reason, "authentication refused")
+        elif answer.reason == Reason.CONTINUE_AUTHENTICATION or client.state == OPEN:
+            properties: Properties = {prop.AUTHENTICATION_METHOD: client.auth_method}
+            if answer.data is not None:
+                properties[prop.AUTHENTICATION_DATA] = answer.data
+            self.ctx.send(client, encode(Auth(answer.reason, properties), 5))
+        else:
+            self._accept(client, answer.data)
+
+    def _refuse(self, client: Client, reason: int, detail: str) -> None:
+        """CONNACK with a refusal, then close. 3.x clients get their nearest return code, or just the close."""
+        self._waiting.pop(client, None)
+        self.ctx.notice(Reason(reason).name.lower(), client, detail)
+        if client.version == 5:
+            properties: Properties = {}
+            if client.problem_information and detail:
+                properties[prop.REASON_STRING] = detail
+            self.ctx.send(client, encode(Connack(False, reason, properties), 5))
+        else:
+            code = connack_return_code(reason)
+            if code > 0:
+                self.ctx.send(client, encode(Connack(False, code), client.version))
+        self._shut(client)
+
+    # A connection is accepted
+
+    def _accept(self, client: Client, auth_data: bytes | None) -> None:
+        ctx = self.ctx
+        connect = self._waiting.pop(client)
+        agreed: Properties = {}
+        if auth_data is not None:
+            agreed[prop.AUTHENTICATION_DATA] = auth_data
+        if client.auth_method:
+            agreed[prop.AUTHENTICATION_METHOD] = client.auth_method
+        if not connect.client_id:
+            client.client_id = self._assign_id()
+            agreed[prop.ASSIGNED_CLIENT_IDENTIFIER] = client.client_id
+        session, present = self._session(client, connect.clean_start)
+        self._agree(client, connect, session, agreed)
+        session.client = client
+        client.session = session
+        client.state = OPEN
+        session.will = self._will(client, connect.will)
+        ctx.counters.clients_connected += 1
+        if ctx.recording and session.expiry != 0:
+            ctx.write(Write(SESSION_PUT, session))
+        frame = encode(Connack(present, 0, agreed if client.version == 5 else {}), client.version)
+        ctx.send_stored(client, frame)
+        ctx.event("connected", client.client_id, client.peer)
+        if present:
+            self.delivery.resume(session, client)
+
+    def _assign_id(self) -> str:
+        """A client id nobody can guess, and nobody has."""
+        while True:
+            self._assigned += 1
+            digest = hashlib.blake2b(self._assigned.to_bytes(8, "big"), key=self._secret, digest_size=11).hexdigest()
+            client_id = "s" + digest  # 23 letters and digits: every server takes that [MQTT-3.1.3-5]
+            if client_id not in self.ctx.sessions:
+                return client_id
+
+    def _session(self, client: Client, clean_start: bool) -> tuple[Session, bool]:
+        """The session of this client id, after any earlier connection was ended; whether it was there before."""
+        session = self.ctx.sessions.get(client.client_id)
+        if session is not None:
+            earlier = session.client
+            if earlier is not None:
+                self._take_over(session, earlier, clean_start)
+            else:
+                session.will = None if not clean_start else session.will  # came back in time [MQTT-3.1.3-9]
+                session.will_at = 0.0 if not clean_start else session.will_at
+            if clean_start and not session.ended:
+                self.end(session)
+        if session is None or session.ended:
+            session = Session(client.client_id)
+            self.ctx.sessions[client.client_id] = session
+            return session, False
+        session.expires_at = 0.0
+        return session, True
+
+    def _take_over(self, session: Session, earlier: Client, clean_start: bool) -> None:
+        """Another connection has the client id now [MQTT-3.1.4-3]. The earlier one's will is published at once unless
+        its delay lets the session's return cancel it."""
+        will = session.will
+        if will is not None and will.delay != 0 and not clean_start and session.expiry != 0:
+            session.will = None
+        self.fail(earlier, Reason.SESSION_TAKEN_OVER, "another connection with this client id")
+
+    def _agree(self, client: Client, connect: Connect, session: Session, agreed: Properties) -> None:
+        """Settle what both sides may do; ``agreed`` becomes the properties of CONNACK."""
+        mqtt = self.ctx.mqtt
+        limits = self.ctx.limits
+        keep_alive = connect.keep_alive
+        if client.version == 5:
+            self._agree_5(client, connect, session, agreed)
+            imposed = mqtt.server_keep_alive
+            bound = mqtt.max_keep_alive
+            if imposed == 0 and bound != 0 and not 0 < keep_alive <= bound:
+                imposed = bound
+            if imposed != 0:
+                keep_alive = imposed
+                agreed[prop.SERVER_KEEP_ALIVE] = imposed
+        else:
+            session.expiry = 0 if connect.clean_start else mqtt.session_expiry_v3
+        client.keep_alive = keep_alive * 1.5  # [MQTT-3.1.2-22]
+        client.plain = client.max_packet == 0 and client.alias_out_limit == 0
+        if session.window is not None:
+            session.window.limit = client.window_limit
+        self.watch(client)
+        agreed[prop.MAXIMUM_PACKET_SIZE] = limits.max_packet_size
+
+    def _agree_5(self, client: Client, connect: Connect, session: Session, agreed: Properties) -> None:
+        mqtt = self.ctx.mqtt
+        wishes = connect.properties
+        asked = number(wishes, prop.SESSION_EXPIRY_INTERVAL, 0)
+        session.expiry = min(asked, mqtt.max_session_expiry)
+        if session.expiry != asked:
+            agreed[prop.SESSION_EXPIRY_INTERVAL] = session.expiry
+        client.window_limit = number(wishes, prop.RECEIVE_MAXIMUM, 65535)
+        if mqtt.max_inflight != 0:
+            client.window_limit = min(client.window_limit, mqtt.max_inflight)
+        client.max_packet = number(wishes, prop.MAXIMUM_PACKET_SIZE, 0)
+        client.alias_limit = mqtt.topic_alias_max
+        client.alias_out_limit = min(number(wishes, prop.TOPIC_ALIAS_MAXIMUM, 0), mqtt.topic_alias_max)
+        if mqtt.topic_alias_max != 0:
+            agreed[prop.TOPIC_ALIAS_MAXIMUM] = mqtt.topic_alias_max
+        if mqtt.max_awaiting_rel != 0:
+            agreed[prop.RECEIVE_MAXIMUM] = mqtt.max_awaiting_rel
+        if mqtt.max_qos != 2:
+            agreed[prop.MAXIMUM_QOS] = mqtt.max_qos
+        if not mqtt.retain_available:
+            agreed[prop.RETAIN_AVAILABLE] = 0
+        if not mqtt.wildcard_subscription:
+            agreed[prop.WILDCARD_SUBSCRIPTION_AVAILABLE] = 0
+        if not mqtt.shared_subscription:
+            agreed[prop.SHARED_SUBSCRIPTION_AVAILABLE] = 0
+        if not mqtt.subscription_identifier:
+            agreed[prop.SUBSCRIPTION_IDENTIFIER_AVAILABLE] = 0
+        if number(wishes, prop.REQUEST_RESPONSE_INFORMATION, 0) == 1 and mqtt.response_information:
+            agreed[prop.RESPONSE_INFORMATION] = mqtt.response_information
+
+    def _will(self, client: Client, packet: WillPacket | None) -> Will | None:
+        if packet is None:
+            return None
+        properties = packet.properties.copy()
+        delay = properties.pop(prop.WILL_DELAY_INTERVAL, 0)
+        expiry = properties.pop(prop.MESSAGE_EXPIRY_INTERVAL, -1)
+        encoded = encode_properties(properties)
+        raw = encoded[1:] if len(encoded) < 129 else encoded[2:] if len(encoded) < 16386 else encoded[3:]
+        message = Message(packet.topic, packet.payload, packet.qos, packet.retain, raw, 0.0, client.client_id, 0.0)
+        return Will(message, cast(int, delay), cast(int, expiry), client)
+
+    # A connection ends
+
+    def on_disconnect(self, client: Client, session: Session, packet: Disconnect) -> None:
+        expiry = packet.properties.get(prop.SESSION_EXPIRY_INTERVAL)
+        if isinstance(expiry, int):
+            if session.expiry == 0 and expiry != 0:
+                raise ProtocolError("DISCONNECT may not give a session an expiry that CONNECT did not")
+            session.expiry = min(expiry, self.ctx.mqtt.max_session_expiry)
+        if packet.reason == 0:
+            session.will = None  # [MQTT-3.14.4-3]
+        self.close(client, "disconnect")
+
+    def fail(self, client: Client, reason: int, detail: str) -> None:
+        """End a connection for ``reason``: told to the client where its version has words for it, counted, logged."""
+        if client.state == CLOSED:
+            return
+        if client.state == AUTHENTICATING or (client.state == NEW and client.version == 5):
+            self._refuse(client, reason, detail)
+            return
+        self.ctx.notice(Reason(reason).name.lower(), client, detail)
+        if client.state == OPEN and client.version == 5:
+            properties: Properties = {}
+            if client.problem_information and detail:
+                properties[prop.REASON_STRING] = detail
+            if self.ctx.mqtt.server_reference and reason in (Reason.USE_ANOTHER_SERVER, Reason.SERVER_MOVED):
+                properties[prop.SERVER_REFERENCE] = self.ctx.mqtt.server_reference
+            self.ctx.send(client, encode(Disconnect(reason, properties), 5))
+        self.close(client, Reason(reason).name.lower())
+
+    def close(self, client: Client, why: str) -> None:
+        """End a connection; its session lives on as long as it was agreed. Safe to call twice."""
+        if client.state == CLOSED:
+            return
+        session = client.session
+        self._shut(client)
+        if session is None or session.client is not client:
+            return
+        ctx = self.ctx
+        ctx.counters.clients_connected -= 1
+        session.client = None
+        session.stalled = False
+        self.delivery.let_go(session)
+        session.replays = None
+        session.parked = None
+        ctx.event("disconnected", session.client_id, why)
+        self._leave_will(session)
+        if session.expiry == 0:
+            self.end(session)
+            return
+        self.delivery.pass_on(session, False)
+        if session.expiry != NEVER:
+            session.expires_at = ctx.now + session.expiry
+            ctx.arm(session, session.expires_at)
+        if ctx.recording:
+            ctx.write(Write(SESSION_PUT, session))
+
+    def _shut(self, client: Client) -> None:
+        """Nothing more is read; the transport closes once what is to be written has been."""
+        client.state = CLOSED
+        self._waiting.pop(client, None)
+        client.rest = b""
+        client.chunks = None
+        client.aliases = None
+        client.aliases_out = None
+        client.closing = True
+        client.last_words = len(client.frames) != 0 or client.waiting != 0
+        if not client.dirty:
+            client.dirty = True
+            self.ctx.ready.dirty.append(client)
+
+    # A session ends
+
+    def end(self, session: Session) -> None:
+        """Discard a session and everything in it. Its will, if one is pending, is due now."""
+        ctx = self.ctx
+        session.ended = True
+        if session.will is not None:
+            self._publish_will(session)
+        if ctx.sessions.get(session.client_id) is session:
+            del ctx.sessions[session.client_id]
+        if ctx.recording:
+            ctx.write(Write(SESSION_DELETE, session))
+        self.delivery.pass_on(session, True)
+        self.subscribing.discard(session)
+        queue = session.queue
+        if queue is not None and queue.items:
+            ctx.drop("session_ended", session.client_id, len(queue.items))
+        session.queue = None
+        session.window = None
+        session.inbound = None
+        ctx.event("session_discarded", session.client_id)
+
+    # Wills
+
+    def _leave_will(self, session: Session) -> None:
+        will = session.will
+        if will is None:
+            return
+        if will.delay == 0 or session.expiry == 0:
+            self._publish_will(session)
+            return
+        session.will_at = self.ctx.now + will.delay
+        self.ctx.arm(session, session.will_at)
+
+    def _publish_will(self, session: Session) -> None:
+        will = session.will
+        session.will = None
+        session.will_at = 0.0
+        if will is None:
+            return
+        message = will.message
+        now = self.ctx.now
+        message = Message(
+            message.topic,
+            message.payload,
+            message.qos,
+            message.retain,
+            message.properties,
+            0.0 if will.expiry < 0 else now + will.expiry,
+            message.publisher,
+            now,
+        )
+        if self.ctx.ask_publish:
+            self.publishing.ask_for_will(will.client, message)
+        else:
+            self.publishing.route(message, None)
+
+    # Time
+
+    def watch(self, client: Client) -> None:
+        """Have the timer wheel look at a connection when it may have been silent for too long."""
+        ctx = self.ctx
+        if client.state == NEW or client.state == AUTHENTICATING:
+            when = client.connected_at + ctx.mqtt.connect_timeout
+        elif client.keep_alive != 0.0:
+            when = client.last_packet + client.keep_alive
+        else:
+            return
+        ctx.client_wheel.add(client, min(when, ctx.now + LOOK_AGAIN))
+
+    def look_at_client(self, client: Client) -> None:
+        now = self.ctx.now
+        if client.state == CLOSED:
+            return
+        if client.state != OPEN:
+            if now >= client.connected_at + self.ctx.mqtt.connect_timeout:
+                self.ctx.notice("connect_timeout", client, "no complete CONNECT in time")
+                self._shut(client)
+                return
+        elif client.keep_alive == 0.0:
+            return
+        elif client.halted == 0 and now >= client.last_packet + client.keep_alive:
+            self.fail(client, Reason.KEEP_ALIVE_TIMEOUT, "silent for more than one and a half keep alives")
+            return
+        self.watch(client)
+
+    def look_at_session(self, session: Session) -> None:
+        """Do what is due for a session and arm it for what is due next."""
+        ctx = self.ctx
+        if session.ended or session.armed_at == 0.0 or session.armed_at > ctx.now:
+            return  # an earlier look took care of it
+        session.armed_at = 0.0
+        if session.waiters is not None:
+            if ctx.now >= session.held_until:
+                session.stalled = True
+                self.delivery.let_go(session)
+            else:
+                ctx.arm(session, session.held_until)
+        if session.will_at != 0.0 and session.client is None:
+            if ctx.now >= session.will_at:
+                self._publish_will(session)
+            else:
+                ctx.arm(session, session.will_at)
+        if session.expires_at != 0.0:
+            if ctx.now >= session.expires_at:
+                self.end(session)
+                return
+            ctx.arm(session, session.expires_at)
+        self.delivery.retry(session)
+        self._sweep_inbound(session)
+
+    def _sweep_inbound(self, session: Session) -> None:
+        inbound = session.inbound
+        if inbound is None:
+            return
+        timeout = self.ctx.await_rel_timeout
+        abandoned = inbound.sweep(self.ctx.now - timeout)
+        if abandoned != 0:
+            self.ctx.drop("await_rel_timeout", session.client_id, abandoned)
+            session.dropped += abandoned
+            self.publishing.unpark(session)
+        oldest = inbound.next_sweep()
+        if oldest != 0.0:
+            self.ctx.arm(session, max(oldest + timeout, self.ctx.now + 1.0))
+        else:
+            session.inbound = None

@@ -1,0 +1,141 @@
+"""What every part of the core shares: settings, counters, the time, the sessions, and the Ready being filled."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from starlingmq.config import LimitsConfig, MqttConfig
+from starlingmq.core.client import CLOSED, Client
+from starlingmq.core.counters import Counters
+from starlingmq.core.job import Job
+from starlingmq.core.ready import Event, Notice, Ready, Write
+from starlingmq.core.session import Session
+from starlingmq.core.timers import Wheel
+
+TURN_WORK: Final = 8192  # messages taken and given in one turn before everybody else gets a turn: a few milliseconds
+
+
+class Context:
+    mqtt: MqttConfig
+    limits: LimitsConfig
+    now: float  # broker time in seconds, as of the call being served
+    counters: Counters
+    ready: Ready
+    sessions: dict[str, Session]
+    client_wheel: Wheel
+    session_wheel: Wheel
+    jobs: deque[Job]  # long work, done a piece a turn
+    resumable: deque[Client]  # no longer halted, with bytes still to be handled
+    work: int  # left for this turn
+    recording: bool  # whether anything keeps ``Ready.writes``
+    want_events: bool
+    ask_authenticate: bool
+    ask_publish: bool
+    ask_subscribe: bool
+    allow_anonymous: bool
+    # copies of what the hot path looks at
+    max_queue: int
+    max_queue_bytes: int
+    write_buffer: int
+    store_qos0: bool
+    hold_seconds: float
+    retry_interval: float
+    max_packet: int
+    max_qos: int
+    retain_available: bool
+    max_awaiting_rel: int
+    await_rel_timeout: float
+
+    def __init__(self, mqtt: MqttConfig, limits: LimitsConfig, now: float) -> None:
+        self.mqtt = mqtt
+        self.limits = limits
+        self.now = now
+        self.counters = Counters()
+        self.ready = Ready()
+        self.sessions = {}
+        self.client_wheel = Wheel()
+        self.session_wheel = Wheel()
+        self.jobs = deque()
+        self.resumable = deque()
+        self.work = TURN_WORK
+        self.recording = False
+        self.want_events = False
+        self.ask_authenticate = False
+        self.ask_publish = False
+        self.ask_subscribe = False
+        self.allow_anonymous = True
+        self.configure(mqtt, limits)
+
+    def configure(self, mqtt: MqttConfig, limits: LimitsConfig) -> None:
+        """Take new settings; what is already agreed with a client stays."""
+        self.mqtt = mqtt
+        self.limits = limits
+        self.max_queue = mqtt.max_mqueue_len
+        self.max_queue_bytes = limits.queue_bytes
+        self.write_buffer = limits.write_buffer
+        self.store_qos0 = mqtt.mqueue_store_qos0
+        self.hold_seconds = limits.publisher_hold
+        self.retry_interval = mqtt.retry_interval
+        self.max_packet = limits.max_packet_size
+        self.max_qos = mqtt.max_qos
+        self.retain_available = mqtt.retain_available
+        self.max_awaiting_rel = mqtt.max_awaiting_rel
+        self.await_rel_timeout = mqtt.await_rel_timeout
+
+    def send(self, client: Client, frame: bytes) -> None:
+        """Put a frame into the lane for now (or behind those of this connection that wait for storage)."""
+        if client.waiting != 0 and client.stored_from < 0:
+            client.stored_from = 0
+        client.frames.append(frame)
+        client.size += len(frame)
+        if not client.dirty:
+            client.dirty = True
+            self.ready.dirty.append(client)
+
+    def send_stored(self, client: Client, frame: bytes) -> None:
+        """Put a frame into the lane that is sent only after this turn's writes are stored."""
+        if client.stored_from < 0 and (self.recording or client.waiting != 0):
+            client.stored_from = len(client.frames)
+        client.frames.append(frame)
+        client.size += len(frame)
+        if not client.dirty:
+            client.dirty = True
+            self.ready.dirty.append(client)
+
+    def write(self, write: Write) -> None:
+        self.ready.writes.append(write)
+
+    def halt(self, client: Client, why: int) -> None:
+        """Stop reading this connection for one of the reasons in core.client."""
+        if client.halted == 0:
+            self.ready.pause.append(client)
+        client.halted |= why
+
+    def unhalt(self, client: Client, why: int) -> None:
+        """Take one reason away; with the last one, what was read meanwhile is handled in one of the next turns."""
+        if client.halted & why == 0:
+            return
+        client.halted &= ~why
+        if client.halted == 0 and client.state != CLOSED:
+            self.resumable.append(client)
+
+    def event(self, kind: str, client_id: str, detail: str = "") -> None:
+        if self.want_events:
+            self.ready.events.append(Event(kind, client_id, detail))
+
+    def drop(self, reason: str, client_id: str, count: int = 1) -> None:
+        """A message for (or from) this client is given up: counted by reason, told to who wants to know."""
+        self.counters.drop(reason, count)
+        if self.want_events:
+            self.ready.events.append(Event("dropped", client_id, reason))
+
+    def notice(self, reason: str, client: Client, detail: str) -> None:
+        self.counters.error(reason)
+        self.ready.notices.append(Notice(reason, client.client_id, client.peer, detail))
+
+    def arm(self, session: Session, when: float) -> None:
+        """Have the timer wheel look at a session at ``when`` at the latest."""
+        if session.armed_at == 0.0 or when < session.armed_at:
+            session.armed_at = when
+            self.session_wheel.add(session, when)

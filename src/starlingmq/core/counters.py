@@ -1,0 +1,43 @@
+"""What the broker counts: plain integers, read by ``$SYS``, metrics and tests."""
+
+from __future__ import annotations
+
+
+class Counters:
+    """Running totals since start. ``dropped`` counts messages that were given up, by reason; ``errors`` counts
+    connections ended by the broker, by reason."""
+
+    connections_opened: int
+    connections_open: int
+    clients_connected: int
+    bytes_received: int
+    bytes_sent: int
+    publish_received: int
+    publish_sent: int
+    messages_queued: int
+    retransmitted: int
+    held_publishers: int
+    stall_max_ms: float
+    dropped: dict[str, int]
+    errors: dict[str, int]
+
+    def __init__(self) -> None:
+        self.connections_opened = 0
+        self.connections_open = 0
+        self.clients_connected = 0
+        self.bytes_received = 0
+        self.bytes_sent = 0
+        self.publish_received = 0
+        self.publish_sent = 0
+        self.messages_queued = 0
+        self.retransmitted = 0
+        self.held_publishers = 0
+        self.stall_max_ms = 0.0
+        self.dropped = {}
+        self.errors = {}
+
+    def drop(self, reason: str, count: int = 1) -> None:
+        self.dropped[reason] = self.dropped.get(reason, 0) + count
+
+    def error(self, reason: str) -> None:
+        self.errors[reason] = self.errors.get(reason, 0) + 1

@@ -1,0 +1,405 @@
+"""From a message to the connections of its receivers: now, through the window, or by way of the queue.
+
+The laws:
+
+- At one QoS a session gets messages in the order in which they were published: what comes while others of its kind
+  are queued is queued behind them.
+- A queue or a slow reader never makes memory grow past its bound. Past half the bound the publishers are held back
+  (``publisher_hold`` seconds at most); past the bound expired messages go, then the oldest, each one counted.
+- Only QoS 1 PUBLISH, QoS 2 PUBLISH and PUBREL are ever sent again, from the window, in their first order, with DUP.
+"""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+from starlingmq.core.client import HELD, Client
+from starlingmq.core.context import Context
+from starlingmq.core.groups import Group
+from starlingmq.core.message import Message
+from starlingmq.core.outgoing import RELEASED, Outgoing
+from starlingmq.core.qos import SendWindow
+from starlingmq.core.queue import MessageQueue
+from starlingmq.core.ready import QUEUE_DELETE, QUEUE_PUT, WINDOW_DELETE, WINDOW_PUT, Write
+from starlingmq.core.router import Route
+from starlingmq.core.session import Session, Subscription
+from starlingmq.wire.mqtt import ack_frame, packet_id_bytes, publish_frame, publish_parts
+
+PUMP_BATCH: Final = 1024  # messages taken from one queue before others get their turn
+UNBOUNDED_HIGH: Final = 1000  # a queue without a bound holds its publishers back from here on
+
+
+def expiry_property(message: Message, now: float) -> bytes:
+    """Message Expiry Interval with what is left of it, in whole seconds [MQTT-3.3.2-6]."""
+    left = int(message.expires_at - now + 0.999)
+    return bytes((2, left >> 24 & 255, left >> 16 & 255, left >> 8 & 255, left & 255))
+
+
+class Delivery:
+    ctx: Context
+
+    def __init__(self, ctx: Context) -> None:
+        self.ctx = ctx
+
+    def fan_out(self, message: Message, route: Route, publisher: Session | None) -> int:
+        """Give a message to everyone on its route; how many receivers it found."""
+        ctx = self.ctx
+        frame4 = b""  # QoS 0 frames for 3.x and for 5, made when the first receiver needs one, shared by all
+        frame5 = b""
+        for subscription in route.subscriptions:
+            session = subscription.session
+            client = session.client
+            if (
+                client is None
+                or not subscription.plain
+                or not client.plain
+                or (message.qos != 0 and subscription.qos != 0)
+                or client.blocked
+                or client.size > ctx.write_buffer
+                or (session.queue is not None and session.queue.qos0 != 0)
+            ):
+                self.give(message, subscription, None, publisher)
+                continue
+            if client.version == 5:
+                if not frame5:
+                    properties = message.properties
+                    if message.expires_at != 0.0:
+                        properties += expiry_property(message, ctx.now)
+                    frame5 = publish_frame(message.topic, message.payload, 0, False, False, 0, 5, properties)
+                frame = frame5
+            else:
+                if not frame4:
+                    frame4 = publish_frame(message.topic, message.payload, 0, False, False, 0, 4, b"")
+                frame = frame4
+            client.frames.append(frame)
+            client.size += len(frame)
+            ctx.counters.publish_sent += 1
+            if not client.dirty:
+                client.dirty = True
+                ctx.ready.dirty.append(client)
+            if client.waiting != 0 and client.stored_from < 0:
+                client.stored_from = 0
+        found = len(route.subscriptions)
+        for group in route.groups:
+            member = group.choose()
+            if member is not None:
+                self.give(message, member, group, publisher)
+                found += 1
+        ctx.work -= found
+        return found
+
+    def give(
+        self, message: Message, subscription: Subscription, group: Group | None, publisher: Session | None
+    ) -> None:
+        """Give a message to one session, with every option of its subscription."""
+        session = subscription.session
+        if subscription.no_local and session is publisher:
+            own = subscription.when_own
+            if own is None:
+                return  # [MQTT-3.8.3-3]
+            subscription = own
+        if session.ended:
+            return
+        qos = message.qos if message.qos < subscription.qos else subscription.qos
+        retain = message.retain and subscription.retain_as_published  # [MQTT-3.3.1-12] [MQTT-3.3.1-13]
+        self.offer(session, Outgoing(message, qos, retain, subscription.ids, group), publisher)
+
+    def offer(self, session: Session, outgoing: Outgoing, publisher: Session | None) -> None:
+        """Send at once if the client can take it, else queue, else drop."""
+        client = session.client
+        queue = session.queue
+        if client is None:
+            if outgoing.qos == 0 and not self.ctx.store_qos0:
+                self.give_up(session, outgoing, "offline_qos0")
+            else:
+                self.enqueue(session, outgoing, publisher)
+            return
+        ready = not client.blocked and client.size <= self.ctx.write_buffer
+        if outgoing.qos == 0:
+            if ready and (queue is None or queue.qos0 == 0):
+                self.transmit(client, outgoing, 0, False)
+            elif self.ctx.store_qos0:
+                self.enqueue(session, outgoing, publisher)
+            else:
+                self.give_up(session, outgoing, "slow_receiver_qos0")
+            return
+        window = self.window(session, client)
+        if ready and (queue is None or len(queue.items) == 0) and not window.full():
+            self.transmit_acknowledged(session, client, window, outgoing)
+        else:
+            self.enqueue(session, outgoing, publisher)
+
+    def window(self, session: Session, client: Client) -> SendWindow:
+        window = session.window
+        if window is None:
+            window = session.window = SendWindow(client.window_limit)
+        return window
+
+    def transmit_acknowledged(self, session: Session, client: Client, window: SendWindow, outgoing: Outgoing) -> None:
+        """Move a QoS 1 or 2 message into the window and send it."""
+        ctx = self.ctx
+        packet_id = window.add(outgoing, ctx.now)
+        if ctx.recording and session.expiry != 0:
+            ctx.write(Write(WINDOW_PUT, session, packet_id, outgoing=outgoing))
+            if client.stored_from < 0:
+                client.stored_from = len(client.frames)
+        if not self.transmit(client, outgoing, packet_id, False):
+            window.discard(packet_id)
+            self.forget(session, packet_id)
+            return
+        if client.version != 5 and ctx.retry_interval != 0.0:
+            ctx.arm(session, ctx.now + ctx.retry_interval)
+
+    def transmit(self, client: Client, outgoing: Outgoing, packet_id: int, dup: bool) -> bool:
+        """Write a PUBLISH; False when the client will not take one of this size [MQTT-3.1.2-24]."""
+        ctx = self.ctx
+        message = outgoing.message
+        if client.plain and not dup and outgoing.qos != 0 and client.version != 5:
+            head, tail = publish_parts(message.topic, message.payload, outgoing.qos, outgoing.retain, 4, b"")
+            client.frames.append(head)
+            client.frames.append(packet_id_bytes(packet_id))
+            client.frames.append(tail)
+            client.size += len(head) + 2 + len(tail)
+        else:
+            frame = self.frame(client, outgoing, packet_id, dup)
+            if client.max_packet != 0 and len(frame) > client.max_packet:
+                self.give_up(cast(Session, client.session), outgoing, "packet_too_large")
+                return False
+            client.frames.append(frame)
+            client.size += len(frame)
+        if client.waiting != 0 and client.stored_from < 0:
+            client.stored_from = 0
+        if not client.dirty:
+            client.dirty = True
+            ctx.ready.dirty.append(client)
+        ctx.counters.publish_sent += 1
+        return True
+
+    def frame(self, client: Client, outgoing: Outgoing, packet_id: int, dup: bool) -> bytes:
+        message = outgoing.message
+        topic = message.topic
+        if client.version != 5:
+            return publish_frame(topic, message.payload, outgoing.qos, outgoing.retain, dup, packet_id, 4, b"")
+        properties = message.properties
+        if message.expires_at != 0.0:
+            properties += expiry_property(message, self.ctx.now)
+        properties += outgoing.ids
+        aliases = client.aliases_out
+        if client.alias_out_limit != 0 and not dup:
+            if aliases is None:
+                aliases = client.aliases_out = {}
+            alias = aliases.get(topic, 0)
+            if alias != 0:
+                topic = b""
+            elif len(aliases) < client.alias_out_limit:
+                alias = len(aliases) + 1
+                # A frame over the client's limit is not sent, so it must not be the one that sets an alias.
+                if client.max_packet == 0 or message.size() + len(properties) + 32 <= client.max_packet:
+                    aliases[topic] = alias
+                else:
+                    alias = 0
+            if alias != 0:
+                properties += b"\x23" + packet_id_bytes(alias)
+        return publish_frame(topic, message.payload, outgoing.qos, outgoing.retain, dup, packet_id, 5, properties)
+
+    # The queue
+
+    def enqueue(self, session: Session, outgoing: Outgoing, publisher: Session | None) -> None:
+        ctx = self.ctx
+        queue = session.queue
+        if queue is None:
+            queue = session.queue = MessageQueue(ctx.max_queue, ctx.max_queue_bytes)
+        if ctx.recording and session.expiry != 0 and outgoing.qos != 0:
+            ctx.write(Write(QUEUE_PUT, session, outgoing=outgoing))
+        ctx.counters.messages_queued += 1
+        dropped = queue.push(outgoing, ctx.now)
+        if dropped is not None:
+            for gone in dropped:
+                if gone.message.expired(ctx.now):
+                    self.give_up(session, gone, "expired")
+                else:
+                    self.give_up(session, gone, "queue_full")
+        if session.client is not None and len(queue.items) >= self.high_mark() and publisher is not None:
+            self.hold(session, publisher)
+
+    def high_mark(self) -> int:
+        """Queue length from which on publishers are held back."""
+        bound = self.ctx.max_queue
+        return UNBOUNDED_HIGH if bound == 0 else (bound + 1) // 2
+
+    def hold(self, session: Session, publisher: Session) -> None:
+        """Do not read a publisher until this queue has drained, or has had its time to."""
+        ctx = self.ctx
+        client = publisher.client
+        if session.stalled or client is None or client.halted & HELD or ctx.hold_seconds == 0.0:
+            return
+        if session.waiters is None:
+            session.waiters = []
+            session.held_until = ctx.now + ctx.hold_seconds
+            ctx.arm(session, session.held_until)
+        session.waiters.append(client)
+        ctx.counters.held_publishers += 1
+        ctx.halt(client, HELD)
+        ctx.event("held", publisher.client_id, session.client_id)
+
+    def let_go(self, session: Session) -> None:
+        waiters = session.waiters
+        if waiters is not None:
+            session.waiters = None
+            session.held_until = 0.0
+            for client in waiters:
+                self.ctx.unhalt(client, HELD)
+
+    def pump(self, session: Session) -> None:
+        """Send from the queue what the client can take now."""
+        queue = session.queue
+        client = session.client
+        if queue is None or client is None:
+            return
+        ctx = self.ctx
+        budget = PUMP_BATCH
+        while queue.items and budget != 0 and not client.blocked and client.size <= ctx.write_buffer:
+            budget -= 1
+            outgoing = queue.items[0]
+            if outgoing.message.expired(ctx.now):
+                self.give_up(session, queue.pop(), "expired")  # [MQTT-3.3.2-5]
+                continue
+            if outgoing.qos == 0:
+                queue.pop()
+                self.transmit(client, outgoing, 0, False)
+                continue
+            window = self.window(session, client)
+            if window.full():
+                break
+            queue.pop()
+            if ctx.recording and session.expiry != 0:
+                ctx.write(Write(QUEUE_DELETE, session, outgoing=outgoing))
+            self.transmit_acknowledged(session, client, window, outgoing)
+        if len(queue.items) <= self.high_mark() // 2:
+            session.stalled = False
+            self.let_go(session)
+        if not queue.items:
+            session.queue = None
+
+    def give_up(self, session: Session, outgoing: Outgoing, reason: str) -> None:
+        self.ctx.drop(reason, session.client_id)
+        session.dropped += 1
+        if self.ctx.recording and session.expiry != 0 and outgoing.qos != 0:
+            self.ctx.write(Write(QUEUE_DELETE, session, outgoing=outgoing))
+
+    # Acknowledgements from the receiver
+
+    def puback(self, session: Session, packet_id: int) -> None:
+        window = session.window
+        if window is None or window.acknowledged(packet_id) is None:
+            return  # late or repeated: it changes nothing
+        self.forget(session, packet_id)
+
+    def pubrec(self, session: Session, client: Client, packet_id: int, reason: int) -> None:
+        ctx = self.ctx
+        window = session.window
+        if reason >= 0x80:
+            if window is not None and window.refused(packet_id) is not None:
+                self.forget(session, packet_id)
+            return
+        if window is None or not window.received(packet_id, ctx.now):
+            self.unknown_packet_id(client, 0x62, packet_id)
+            return
+        if ctx.recording and session.expiry != 0:
+            ctx.write(Write(WINDOW_PUT, session, packet_id, outgoing=window.entries[packet_id]))
+            ctx.send_stored(client, ack_frame(0x62, packet_id))
+        else:
+            ctx.send(client, ack_frame(0x62, packet_id))
+
+    def pubcomp(self, session: Session, packet_id: int) -> None:
+        window = session.window
+        if window is None or window.completed(packet_id) is None:
+            return
+        self.forget(session, packet_id)
+
+    def forget(self, session: Session, packet_id: int) -> None:
+        """An id is free again: note it, and let the queue move up."""
+        if self.ctx.recording and session.expiry != 0:
+            self.ctx.write(Write(WINDOW_DELETE, session, packet_id))
+        if session.queue is not None:
+            self.pump(session)
+
+    def unknown_packet_id(self, client: Client, first: int, packet_id: int) -> None:
+        """PUBREL or PUBCOMP for an id nobody knows: 0x92 in MQTT 5; 3.x has no code for it, the bare packet must do."""
+        frame = ack_frame(first, packet_id)
+        if client.version == 5:
+            frame = bytes((first, 3)) + packet_id_bytes(packet_id) + b"\x92"
+        self.ctx.send(client, frame)
+
+    # Sending again
+
+    def resume(self, session: Session, client: Client) -> None:
+        """After a reconnection: everything unacknowledged in its first order, then the queue [MQTT-4.4.0-1]."""
+        window = session.window
+        if window is not None:
+            window.limit = client.window_limit
+            for packet_id, outgoing in list(window.entries.items()):
+                self.send_again(session, client, window, packet_id, outgoing)
+            if client.version != 5 and window.entries and self.ctx.retry_interval != 0.0:
+                self.ctx.arm(session, self.ctx.now + self.ctx.retry_interval)
+        self.pump(session)
+
+    def retry(self, session: Session) -> None:
+        """Within a connection, for 3.x clients only: MQTT 5 forbids it (4.4)."""
+        client = session.client
+        window = session.window
+        interval = self.ctx.retry_interval
+        if client is None or client.version == 5 or window is None or not window.entries or interval == 0.0:
+            return
+        if not client.blocked:
+            for packet_id, outgoing in window.due(self.ctx.now - interval):
+                self.send_again(session, client, window, packet_id, outgoing)
+        if window.entries:
+            self.ctx.arm(session, max(window.oldest() + interval, self.ctx.now + 1.0))
+
+    def send_again(
+        self, session: Session, client: Client, window: SendWindow, packet_id: int, outgoing: Outgoing
+    ) -> None:
+        outgoing.sent_at = self.ctx.now
+        self.ctx.counters.retransmitted += 1
+        if outgoing.stage == RELEASED:
+            frame = ack_frame(0x6A if client.version == 3 else 0x62, packet_id)  # 3.1 marks a repeated PUBREL with DUP
+            self.ctx.send_stored(client, frame)
+        elif not self.transmit(client, outgoing, packet_id, True):
+            window.discard(packet_id)
+
+    # Shared groups
+
+    def pass_on(self, session: Session, ended: bool) -> None:
+        """A group member went away: what it has not begun to receive goes to other members.
+
+        ``ended``: for good, so that its unacknowledged QoS 1 messages are free too. A QoS 2 message it has been sent
+        is nobody else's [MQTT-4.8.2-5] [MQTT-4.8.2-6].
+        """
+        free: list[Outgoing] = []
+        window = session.window
+        if ended and window is not None:
+            free += [outgoing for outgoing in window.entries.values() if outgoing.qos == 1]
+        queue = session.queue
+        if queue is not None:
+            free += list(queue.items)
+        free = [outgoing for outgoing in free if outgoing.source is not None]
+        if not free:
+            return
+        kept = MessageQueue(self.ctx.max_queue, self.ctx.max_queue_bytes)
+        if queue is not None:
+            for outgoing in queue.items:
+                if outgoing.source is None or not self._pass(outgoing, session, ended):
+                    kept.push(outgoing, self.ctx.now)
+        session.queue = kept if kept.items else None
+        if ended:
+            for outgoing in free:
+                if outgoing.stage != 0:
+                    self._pass(outgoing, session, ended)
+
+    def _pass(self, outgoing: Outgoing, from_session: Session, ended: bool) -> bool:
+        member = cast(Group, outgoing.source).choose(from_session)
+        if member is None or (member.session.client is None and not ended):
+            return False
+        self.give(outgoing.message, member, cast(Group, outgoing.source), None)
+        return True

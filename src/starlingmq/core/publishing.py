@@ -1,0 +1,295 @@
+"""What clients publish: PUBLISH and PUBREL in, acknowledgements out, messages on to their receivers.
+
+The acknowledgement is put into its lane after the message went its way, so that the writes it stands for are in the
+same turn before it. A QoS 2 message goes its way at PUBREL, not at PUBLISH: a handshake that is abandoned and begun
+again elsewhere can then not deliver twice.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from starlingmq.core.client import ASKING, PARKED, Client
+from starlingmq.core.context import Context
+from starlingmq.core.delivery import Delivery
+from starlingmq.core.message import Message
+from starlingmq.core.qos import Inbound, Parked
+from starlingmq.core.ready import (
+    INBOUND_COMPLETED,
+    INBOUND_PUT,
+    RETAINED_DELETE,
+    RETAINED_PUT,
+    Answer,
+    Question,
+    Write,
+)
+from starlingmq.core.ready import PUBLISH as ASK_PUBLISH
+from starlingmq.core.retained import RetainedTree
+from starlingmq.core.router import Router
+from starlingmq.core.session import Session
+from starlingmq.core.timers import Wheel
+from starlingmq.wire.mqtt import Publish, ack_frame, decode_publish, packet_id_bytes
+from starlingmq.wire.reasons import ProtocolError, Reason
+
+
+class Publishing:
+    ctx: Context
+    router: Router
+    delivery: Delivery
+    retained: RetainedTree
+    retained_wheel: Wheel  # retained messages that expire
+    _asked: dict[Question, int]  # packet id of the PUBLISH a question is about
+
+    def __init__(self, ctx: Context, router: Router, delivery: Delivery, retained: RetainedTree) -> None:
+        self.ctx = ctx
+        self.router = router
+        self.delivery = delivery
+        self.retained = retained
+        self.retained_wheel = Wheel()
+        self._asked = {}
+
+    def on_publish(self, client: Client, session: Session, first: int, data: bytes, start: int, end: int) -> None:
+        """Handle the PUBLISH whose body is ``data[start:end]``. Raises MqttError to end the connection."""
+        ctx = self.ctx
+        packet = decode_publish(first, data, start, end, client.version)
+        ctx.counters.publish_received += 1
+        ctx.work -= 1
+        if client.version == 5 and (packet.topic_alias != 0 or not packet.topic):
+            self._resolve_alias(client, packet)
+        if packet.qos > ctx.max_qos:
+            raise ProtocolError("the QoS is higher than this server's maximum", Reason.QOS_NOT_SUPPORTED)
+        if packet.retain and not ctx.retain_available:
+            raise ProtocolError("retained messages are not available here", Reason.RETAIN_NOT_SUPPORTED)
+        message = Message(
+            packet.topic,
+            packet.payload,
+            packet.qos,
+            packet.retain,
+            packet.properties,
+            0.0 if packet.expiry < 0 else ctx.now + packet.expiry,
+            session.client_id,
+            ctx.now,
+        )
+        if packet.qos == 2:
+            inbound = session.inbound
+            if inbound is not None and inbound.holds(packet.packet_id):
+                self._acknowledge(client, 0x50, packet.packet_id, 0)  # again; the first message stands
+                return
+        if ctx.ask_publish:
+            self.router.resolve(packet.topic)  # a bad topic is nothing to ask about
+            self._ask(client, message, packet.packet_id)
+            return
+        self.accept(client, session, message, packet.packet_id)
+
+    def _resolve_alias(self, client: Client, packet: Publish) -> None:
+        alias = packet.topic_alias
+        if alias == 0:
+            raise ProtocolError("neither a topic nor a topic alias")  # [MQTT-4.7.3-1]
+        if alias > client.alias_limit:
+            raise ProtocolError("the topic alias is higher than agreed", Reason.TOPIC_ALIAS_INVALID)
+        aliases = client.aliases
+        if aliases is None:
+            aliases = client.aliases = {}
+        if packet.topic:
+            self.router.resolve(packet.topic)  # only a valid topic may be remembered
+            aliases[alias] = packet.topic
+            return
+        topic = aliases.get(alias)
+        if topic is None:
+            raise ProtocolError("the topic alias was never set")
+        packet.topic = topic
+
+    # Hooks
+
+    def _ask(self, client: Client, message: Message, packet_id: int) -> None:
+        question = Question(ASK_PUBLISH, client)
+        question.message = message
+        self._asked[question] = packet_id
+        self.ctx.ready.questions.append(question)
+        self.ctx.halt(client, ASKING)
+
+    def ask_for_will(self, client: Client, message: Message) -> None:
+        """A will is published under the rights of the client that left it; the answer comes with packet id -1."""
+        self._ask(client, message, -1)
+
+    def answered(self, question: Question, answer: Answer) -> None:
+        client = question.client
+        asked = question.message
+        packet_id = self._asked.pop(question, -2)
+        self.ctx.unhalt(client, ASKING)
+        session = client.session
+        if packet_id == -2 or asked is None:
+            return
+        if packet_id == -1:
+            if answer.reason < 0x80 and answer.message is not None:
+                self.route(answer.message, None)
+            return
+        if session is None or session.client is not client:
+            return  # taken over meanwhile and not acknowledged: the client will send it again
+        if answer.reason >= 0x80:
+            self._refuse(client, asked, packet_id, answer.reason)
+        elif answer.message is None:
+            self.ctx.drop("hook", session.client_id)
+            self._acknowledge_refused(client, asked.qos, packet_id, 0)
+        else:
+            self.accept(client, session, answer.message, packet_id)
+
+    def _refuse(self, client: Client, message: Message, packet_id: int, reason: int) -> None:
+        self.ctx.drop("not_authorized" if reason == Reason.NOT_AUTHORIZED else "refused", client.client_id)
+        self._acknowledge_refused(client, message.qos, packet_id, reason)
+
+    def _acknowledge_refused(self, client: Client, qos: int, packet_id: int, reason: int) -> None:
+        """3.x has no code for a refusal: it gets the plain acknowledgement [MQTT-3.3.5-2]."""
+        if qos == 1:
+            self._acknowledge(client, 0x40, packet_id, reason)
+        elif qos == 2:
+            session = client.session
+            if session is not None and (reason < 0x80 or client.version != 5):
+                self.inbound(session).answered(packet_id, self.ctx.now)  # a PUBREL will follow
+            self._acknowledge(client, 0x50, packet_id, reason)
+
+    # Taking a message
+
+    def accept(self, client: Client, session: Session, message: Message, packet_id: int) -> None:
+        """The message may be published: route it (QoS 2: hold it) and acknowledge."""
+        ctx = self.ctx
+        if message.qos == 2:
+            self.router.resolve(message.topic)
+            self._hold(client, session, packet_id, message)
+            return
+        route = self.router.resolve(message.topic)
+        if route.reserved:
+            self._refuse(client, message, packet_id, Reason.NOT_AUTHORIZED)
+            return
+        reason = 0
+        if message.retain:
+            reason = self._retain(message)
+        found = self.delivery.fan_out(message, route, session) if reason == 0 else 0
+        if message.qos == 1:
+            if reason == 0 and found == 0:
+                reason = 0x10
+            self._acknowledge(client, 0x40, packet_id, reason)
+        elif reason != 0:
+            ctx.drop("retained_quota", session.client_id)
+
+    def _acknowledge(self, client: Client, first: int, packet_id: int, reason: int) -> None:
+        if reason != 0 and client.version == 5:
+            self.ctx.send_stored(client, bytes((first, 3)) + packet_id_bytes(packet_id) + bytes((reason,)))
+        else:
+            self.ctx.send_stored(client, ack_frame(first, packet_id))
+
+    def inbound(self, session: Session) -> Inbound:
+        inbound = session.inbound
+        if inbound is None:
+            inbound = session.inbound = Inbound()
+        return inbound
+
+    def _hold(self, client: Client, session: Session, packet_id: int, message: Message) -> None:
+        ctx = self.ctx
+        inbound = self.inbound(session)
+        limit = ctx.max_awaiting_rel
+        if limit != 0 and inbound.held >= limit:
+            if client.version == 5:
+                raise ProtocolError("more QoS 2 messages than the receive maximum", Reason.RECEIVE_MAXIMUM_EXCEEDED)
+            self._park(client, session, packet_id, message)
+            return
+        if inbound.held == 0:
+            ctx.arm(session, ctx.now + ctx.await_rel_timeout)
+        inbound.hold(packet_id, message, ctx.now)
+        if ctx.recording and session.expiry != 0:
+            ctx.write(Write(INBOUND_PUT, session, packet_id, message=message))
+        self._acknowledge(client, 0x50, packet_id, 0)
+
+    def _park(self, client: Client, session: Session, packet_id: int, message: Message) -> None:
+        """A 3.x client went past ``max_awaiting_rel``, of which it can not know. Its PUBREC waits for a free place;
+        as many again may wait before it is not read any more. (Not reading it at once would leave its PUBRELs
+        unread behind the PUBLISH, and nothing would ever become free.)"""
+        parked = session.parked
+        if parked is None:
+            parked = session.parked = deque()
+        for waiting in parked:
+            if waiting.packet_id == packet_id:
+                return  # repeated: the first stands
+        parked.append(Parked(packet_id, message))
+        if len(parked) >= self.ctx.max_awaiting_rel:
+            self.ctx.halt(client, PARKED)
+
+    def unpark(self, session: Session) -> None:
+        """A place has become free: the longest waiting PUBLISH is held and answered."""
+        parked = session.parked
+        client = session.client
+        if parked is None or client is None:
+            return
+        inbound = self.inbound(session)
+        while parked and inbound.held < self.ctx.max_awaiting_rel:
+            waiting = parked.popleft()
+            self._hold(client, session, waiting.packet_id, waiting.message)
+        if not parked:
+            session.parked = None
+        if len(parked) < self.ctx.max_awaiting_rel:
+            self.ctx.unhalt(client, PARKED)
+
+    def on_pubrel(self, client: Client, session: Session, packet_id: int) -> None:
+        ctx = self.ctx
+        inbound = session.inbound
+        message = None if inbound is None else inbound.release(packet_id, ctx.now)
+        if message is None:
+            if inbound is not None and inbound.completed(packet_id):
+                ctx.send_stored(client, ack_frame(0x70, packet_id))
+            else:
+                self._unknown_handshake(client, packet_id)
+            return
+        self.route(message, session)
+        if ctx.recording and session.expiry != 0:
+            ctx.write(Write(INBOUND_COMPLETED, session, packet_id))
+        ctx.send_stored(client, ack_frame(0x70, packet_id))
+        if session.parked is not None:
+            self.unpark(session)
+
+    def _unknown_handshake(self, client: Client, packet_id: int) -> None:
+        """A PUBREL nobody knows is never answered with success: 0x92 in MQTT 5. 3.x has no code for it: the
+        connection is closed and the session dropped, so that the client begins again with PUBLISH."""
+        if client.version != 5:
+            raise ProtocolError("PUBREL for an unknown packet identifier", Reason.PACKET_IDENTIFIER_NOT_FOUND)
+        self.ctx.counters.error("pubrel_unknown")
+        self.delivery.unknown_packet_id(client, 0x70, packet_id)
+
+    def route(self, message: Message, publisher: Session | None) -> int:
+        """Send a message on its way; how many receivers it found. The topic is valid."""
+        route = self.router.resolve(message.topic)
+        if route.reserved and publisher is not None:
+            self.ctx.drop("not_authorized", publisher.client_id)
+            return 0
+        if message.retain and self._retain(message) != 0:
+            self.ctx.drop("retained_quota", message.publisher)
+        return self.delivery.fan_out(message, route, publisher)
+
+    # Retained messages
+
+    def _retain(self, message: Message) -> int:
+        """Keep it as the topic's retained message, or remove that [MQTT-3.3.1-6]; a reason code."""
+        ctx = self.ctx
+        if not message.payload:
+            if self.retained.remove(message.topic) is not None and ctx.recording:
+                ctx.write(Write(RETAINED_DELETE, topic=message.topic))
+            return 0
+        limit = ctx.limits.retained_messages
+        limit_bytes = ctx.limits.retained_bytes
+        if limit != 0 and len(self.retained) >= limit and self.retained.get(message.topic) is None:
+            return Reason.QUOTA_EXCEEDED
+        if limit_bytes != 0 and self.retained.total_bytes + message.size() > limit_bytes:
+            return Reason.QUOTA_EXCEEDED
+        self.retained.put(message)
+        if message.expires_at != 0.0:
+            self.retained_wheel.add(message, message.expires_at)
+        if ctx.recording:
+            ctx.write(Write(RETAINED_PUT, message=message))
+        return 0
+
+    def expire_retained(self, limit: int) -> None:
+        for item in self.retained_wheel.due(self.ctx.now, limit):
+            assert isinstance(item, Message)
+            if self.retained.get(item.topic) is item and item.expired(self.ctx.now):
+                self.retained.remove(item.topic)
+                if self.ctx.recording:
+                    self.ctx.write(Write(RETAINED_DELETE, topic=item.topic))

@@ -1,0 +1,180 @@
+"""The two ends of the QoS 1 and QoS 2 handshakes; every transition lives here.
+
+Sender (``SendWindow``), one entry per packet id::
+
+    PUBLISHED --PUBACK (QoS 1)--> done
+    PUBLISHED --PUBREC (QoS 2)--> RELEASED --PUBCOMP--> done
+    PUBLISHED --PUBREC >= 0x80 --> done (refused by the receiver)
+
+Receiver of QoS 2 (``Inbound``), one entry per packet id::
+
+    unknown   --PUBLISH--> HELD       keep the message, answer PUBREC
+    HELD      --PUBLISH--> HELD       answer PUBREC again, keep the first message
+    HELD      --PUBREL --> COMPLETED  route the message, answer PUBCOMP
+    COMPLETED --PUBREL --> COMPLETED  answer PUBCOMP again, route nothing
+    COMPLETED --PUBLISH--> HELD       the id is used anew
+    unknown   --PUBREL --> unknown    nobody knows it: 0x92, never a forged success
+
+The law: the message of a QoS 2 handshake leaves the receiver once, at the first PUBREL. Completed handshakes are
+remembered for ``await_rel_timeout``, so that a repeated PUBREL is recognised [MQTT-4.3.3-12].
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlingmq.core.message import Message
+from starlingmq.core.outgoing import PUBLISHED, RELEASED, Outgoing
+
+MAX_PACKET_ID: Final = 65535
+
+
+class SendWindow:
+    """Messages sent and not yet acknowledged, by packet id, in the order of their first transmission."""
+
+    entries: dict[int, Outgoing]
+    limit: int  # how many may be unacknowledged at once: the receiver's Receive Maximum or max_inflight
+    last_id: int
+
+    def __init__(self, limit: int) -> None:
+        self.entries = {}
+        self.limit = limit
+        self.last_id = 0
+
+    def full(self) -> bool:
+        return len(self.entries) >= self.limit
+
+    def add(self, outgoing: Outgoing, now: float) -> int:
+        """Take a message into the window and give its packet id; the caller has seen that there is room."""
+        packet_id = self.last_id
+        while True:  # ends: limit <= MAX_PACKET_ID, so an id is free [MQTT-2.2.1-3]
+            packet_id = packet_id + 1 if packet_id < MAX_PACKET_ID else 1
+            if packet_id not in self.entries:
+                break
+        self.last_id = packet_id
+        outgoing.stage = PUBLISHED
+        outgoing.sent_at = now
+        self.entries[packet_id] = outgoing
+        return packet_id
+
+    def acknowledged(self, packet_id: int) -> Outgoing | None:
+        """PUBACK: the finished entry, or None when the id is not that of an unacknowledged QoS 1 message."""
+        outgoing = self.entries.get(packet_id)
+        if outgoing is None or outgoing.qos != 1:
+            return None
+        del self.entries[packet_id]
+        return outgoing
+
+    def received(self, packet_id: int, now: float) -> bool:
+        """PUBREC: whether the id is that of a QoS 2 message; it is RELEASED from now on."""
+        outgoing = self.entries.get(packet_id)
+        if outgoing is None or outgoing.qos != 2:
+            return False
+        outgoing.stage = RELEASED
+        outgoing.sent_at = now
+        return True
+
+    def refused(self, packet_id: int) -> Outgoing | None:
+        """PUBREC >= 0x80: the receiver will not have it; the id is free again [MQTT-4.3.3-4]."""
+        outgoing = self.entries.get(packet_id)
+        if outgoing is None or outgoing.qos != 2 or outgoing.stage != PUBLISHED:
+            return None
+        del self.entries[packet_id]
+        return outgoing
+
+    def completed(self, packet_id: int) -> Outgoing | None:
+        """PUBCOMP: the finished entry, or None when no PUBREL with this id is outstanding."""
+        outgoing = self.entries.get(packet_id)
+        if outgoing is None or outgoing.stage != RELEASED:
+            return None
+        del self.entries[packet_id]
+        return outgoing
+
+    def discard(self, packet_id: int) -> None:
+        self.entries.pop(packet_id, None)
+
+    def due(self, before: float) -> list[tuple[int, Outgoing]]:
+        """Entries whose last transmission is at or before ``before``, in their original order."""
+        return [(packet_id, entry) for packet_id, entry in self.entries.items() if entry.sent_at <= before]
+
+    def oldest(self) -> float:
+        """Time of the longest-standing transmission; the window must not be empty."""
+        return min([entry.sent_at for entry in self.entries.values()])
+
+
+class Handshake:
+    """An inbound QoS 2 handshake: HELD while it has its message, COMPLETED without."""
+
+    message: Message | None
+    since: float
+
+    def __init__(self, message: Message | None, since: float) -> None:
+        self.message = message
+        self.since = since
+
+
+class Inbound:
+    """QoS 2 messages received and the handshakes finished lately, by packet id."""
+
+    entries: dict[int, Handshake]
+    held: int  # how many entries are HELD
+    _completed: Handshake  # one COMPLETED entry shared by all that finished at about the same time
+
+    def __init__(self) -> None:
+        self.entries = {}
+        self.held = 0
+        self._completed = Handshake(None, 0.0)
+
+    def holds(self, packet_id: int) -> bool:
+        entry = self.entries.get(packet_id)
+        return entry is not None and entry.message is not None
+
+    def hold(self, packet_id: int, message: Message, now: float) -> None:
+        """A first PUBLISH with this id; the caller has asked ``holds`` before."""
+        self.entries[packet_id] = Handshake(message, now)
+        self.held += 1
+
+    def release(self, packet_id: int, now: float) -> Message | None:
+        """The first PUBREL of a held handshake: its message, to be routed now. None: nothing is held."""
+        entry = self.entries.get(packet_id)
+        if entry is None or entry.message is None:
+            return None
+        completed = self._completed
+        if now - completed.since >= 1.0:
+            completed = self._completed = Handshake(None, now)
+        self.entries[packet_id] = completed
+        self.held -= 1
+        return entry.message
+
+    def completed(self, packet_id: int) -> bool:
+        entry = self.entries.get(packet_id)
+        return entry is not None and entry.message is None
+
+    def answered(self, packet_id: int, now: float) -> None:
+        """A PUBLISH that was acknowledged with PUBREC though nothing is held of it: its PUBREL finds it COMPLETED."""
+        self.entries[packet_id] = Handshake(None, now)
+
+    def sweep(self, before: float) -> int:
+        """Forget what is older than ``before``; the number of HELD handshakes given up (their messages are lost)."""
+        old = [packet_id for packet_id, entry in self.entries.items() if entry.since <= before]
+        abandoned = 0
+        for packet_id in old:
+            if self.entries.pop(packet_id).message is not None:
+                abandoned += 1
+        self.held -= abandoned
+        return abandoned
+
+    def next_sweep(self) -> float:
+        """The age of the oldest entry as its time of birth; 0.0 when there is none."""
+        return min([entry.since for entry in self.entries.values()], default=0.0)
+
+
+class Parked:
+    """A QoS 2 PUBLISH beyond ``max_awaiting_rel`` of a client that could not be told the limit; not yet answered."""
+
+    packet_id: int
+    message: Message
+
+    def __init__(self, packet_id: int, message: Message) -> None:
+        self.packet_id = packet_id
+        self.message = message

@@ -1,0 +1,165 @@
+"""What the core wants done after a turn.
+
+A Ready has two lanes. The frames of ``dirty`` clients before ``Client.stored_from`` may be sent at once; those from
+there on only after ``writes`` are stored. The core chooses the lane, frame by frame; whoever carries a Ready out
+chooses nothing: commit the writes as one group, send the first lane, and the second when they are stored.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from starlingmq.core.client import Client
+    from starlingmq.core.message import Message
+    from starlingmq.core.outgoing import Outgoing
+    from starlingmq.core.session import Session, Subscription
+    from starlingmq.wire.packets import Connect, SubscribeRequest
+
+# What a Write asks for. ``session`` is the one it belongs to; the other fields are used as the comment says.
+SESSION_PUT: Final = 1  # the session as it is now (expiry, deadlines, will)
+SESSION_DELETE: Final = 2  # with everything below it
+SUBSCRIPTION_PUT: Final = 3  # subscription
+SUBSCRIPTION_DELETE: Final = 4  # topic = the filter as subscribed
+QUEUE_PUT: Final = 5  # outgoing: appended at the end
+QUEUE_DELETE: Final = 6  # outgoing: taken from the queue
+WINDOW_PUT: Final = 7  # packet_id, outgoing (with its stage)
+WINDOW_DELETE: Final = 8  # packet_id
+INBOUND_PUT: Final = 9  # packet_id, message: a QoS 2 handshake is held
+INBOUND_COMPLETED: Final = 10  # packet_id
+INBOUND_DELETE: Final = 11  # packet_id: given up
+RETAINED_PUT: Final = 12  # message
+RETAINED_DELETE: Final = 13  # topic
+
+
+class Write:
+    """One change to what is kept; ``kind`` is one of the constants above."""
+
+    kind: int
+    session: Session | None
+    packet_id: int
+    topic: bytes
+    outgoing: Outgoing | None
+    message: Message | None
+    subscription: Subscription | None
+
+    def __init__(
+        self,
+        kind: int,
+        session: Session | None = None,
+        packet_id: int = 0,
+        topic: bytes = b"",
+        outgoing: Outgoing | None = None,
+        message: Message | None = None,
+        subscription: Subscription | None = None,
+    ) -> None:
+        self.kind = kind
+        self.session = session
+        self.packet_id = packet_id
+        self.topic = topic
+        self.outgoing = outgoing
+        self.message = message
+        self.subscription = subscription
+
+
+# What a Question asks.
+AUTHENTICATE: Final = 1  # may this CONNECT (or AUTH packet) have a session?
+PUBLISH: Final = 2  # may this message be published, and as what?
+SUBSCRIBE: Final = 3  # which of these filters may be subscribed to?
+
+
+class Question:
+    """Something the core can not decide by itself; ``BrokerState.answer`` takes the answer and goes on.
+
+    The connection is not read until then, so answers may take their time without upsetting any order.
+    """
+
+    kind: int
+    client: Client
+    connect: Connect | None
+    method: str
+    data: bytes | None
+    message: Message | None
+    requests: list[SubscribeRequest]
+
+    def __init__(self, kind: int, client: Client) -> None:
+        self.kind = kind
+        self.client = client
+        self.connect = None
+        self.method = ""
+        self.data = None
+        self.message = None
+        self.requests = []
+
+
+class Answer:
+    """To AUTHENTICATE: ``reason`` SUCCESS, CONTINUE_AUTHENTICATION (0x18) or a refusal; ``data`` for the client's
+    AUTH or CONNACK; ``username`` what the client is called from now on (None: as it said).
+    To PUBLISH: ``reason`` and ``message`` (None with SUCCESS: taken and dropped).
+    To SUBSCRIBE: ``reasons``, one a filter: SUCCESS or a refusal."""
+
+    reason: int
+    data: bytes | None
+    username: str | None
+    message: Message | None
+    reasons: list[int]
+
+    def __init__(
+        self,
+        reason: int = 0,
+        data: bytes | None = None,
+        username: str | None = None,
+        message: Message | None = None,
+        reasons: list[int] | None = None,
+    ) -> None:
+        self.reason = reason
+        self.data = data
+        self.username = username
+        self.message = message
+        self.reasons = [] if reasons is None else reasons
+
+
+class Event:
+    """Something that happened, for ``on_event`` hooks. ``kind`` is one of: connected, disconnected, subscribed,
+    unsubscribed, session_discarded, dropped, held. ``detail`` says more (a filter, a reason)."""
+
+    kind: str
+    client_id: str
+    detail: str
+
+    def __init__(self, kind: str, client_id: str, detail: str) -> None:
+        self.kind = kind
+        self.client_id = client_id
+        self.detail = detail
+
+
+class Notice:
+    """Something for the log: a connection that was ended for ``reason`` (a key of ``Counters.errors``)."""
+
+    reason: str
+    client_id: str
+    peer: str
+    detail: str
+
+    def __init__(self, reason: str, client_id: str, peer: str, detail: str) -> None:
+        self.reason = reason
+        self.client_id = client_id
+        self.peer = peer
+        self.detail = detail
+
+
+class Ready:
+    dirty: list[Client]  # have frames to be written, or are to be closed
+    pause: list[Client]  # ``halted`` changed: read from them or not, accordingly
+    writes: list[Write]
+    questions: list[Question]
+    events: list[Event]
+    notices: list[Notice]
+
+    def __init__(self) -> None:
+        self.dirty = []
+        self.pause = []
+        self.writes = []
+        self.questions = []
+        self.events = []
+        self.notices = []

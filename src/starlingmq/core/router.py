@@ -1,0 +1,125 @@
+"""From a topic to its receivers, remembered.
+
+``resolve`` answers from a dict by encoded topic, so that the cost of a PUBLISH does not depend on how many other
+subscriptions there are. An entry made before the last change to the wildcard filters is looked up anew when it is next
+used; a change to a filter without wildcards only touches its own topic.
+"""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+from starlingmq.core.filter_tree import FilterTree
+from starlingmq.core.groups import Group
+from starlingmq.core.session import Session, Subscription, merge
+from starlingmq.core.topics import levels, valid_topic
+from starlingmq.wire.reasons import ProtocolError, Reason
+
+CACHED_TOPICS: Final = 65536
+
+
+class Route:
+    """The receivers of one topic: at most one subscription a session, and the shared groups."""
+
+    subscriptions: list[Subscription]
+    groups: list[Group]
+    version: int
+    reserved: bool  # a topic that only the broker publishes to
+
+    def __init__(self, subscriptions: list[Subscription], groups: list[Group], version: int, reserved: bool) -> None:
+        self.subscriptions = subscriptions
+        self.groups = groups
+        self.version = version
+        self.reserved = reserved
+
+
+class Router:
+    tree: FilterTree
+    version: int  # counts the changes to wildcard filters
+    _cache: dict[bytes, Route]
+    _groups: dict[bytes, Group]  # by "name/filter"
+    _seed: int
+    _max_length: int
+    _max_levels: int
+
+    def __init__(self, seed: int, max_length: int, max_levels: int) -> None:
+        self.tree = FilterTree()
+        self.version = 0
+        self._cache = {}
+        self._groups = {}
+        self._seed = seed
+        self._max_length = max_length
+        self._max_levels = max_levels
+
+    def resolve(self, topic: bytes) -> Route:
+        """Who gets what is published to ``topic``. Raises ProtocolError for what is not a topic [MQTT-3.3.2-2]."""
+        route = self._cache.get(topic)
+        if route is not None and route.version == self.version:
+            return route
+        return self._look_up(topic)
+
+    def _look_up(self, topic: bytes) -> Route:
+        if not valid_topic(topic) or len(topic) > self._max_length:
+            raise ProtocolError("the topic name is not valid", Reason.TOPIC_NAME_INVALID)
+        if levels(topic) > self._max_levels:
+            raise ProtocolError(f"the topic has more than {self._max_levels} levels", Reason.TOPIC_NAME_INVALID)
+        if len(self._cache) >= CACHED_TOPICS:
+            self._cache.clear()
+        subscriptions: list[Subscription] = []
+        groups: list[Group] = []
+        overlapping: dict[str, list[Subscription]] | None = None
+        for value in self.tree.match(topic):
+            if isinstance(value, Group):
+                groups.append(value)
+                continue
+            subscription = cast(Subscription, value)
+            if subscription.session.ended:
+                continue
+            of_session = subscription.session.subscriptions
+            if of_session is not None and len(of_session) > 1:
+                if overlapping is None:
+                    overlapping = {}
+                overlapping.setdefault(subscription.session.client_id, []).append(subscription)
+            else:
+                subscriptions.append(subscription)
+        if overlapping is not None:
+            for several in overlapping.values():
+                subscriptions.append(several[0] if len(several) == 1 else merge(several))
+        route = Route(subscriptions, groups, self.version, topic.startswith(b"$SYS/"))
+        self._cache[topic] = route
+        return route
+
+    def subscribe(self, subscription: Subscription) -> None:
+        self.tree.add(subscription.filter, subscription.session, subscription)
+        self._changed(subscription.filter)
+
+    def unsubscribe(self, filter: bytes, session: Session) -> None:
+        self.tree.remove(filter, session)
+        self._changed(filter)
+
+    def join(self, name: bytes, subscription: Subscription) -> None:
+        """Make a session a member of the shared group ``name`` for ``subscription.filter``."""
+        key = name + b"/" + subscription.filter
+        group = self._groups.get(key)
+        if group is None:
+            self._seed += 1
+            group = self._groups[key] = Group(name, subscription.filter, self._seed)
+            self.tree.add(subscription.filter, group, group)
+            self._changed(subscription.filter)
+        group.join(subscription)
+
+    def leave(self, name: bytes, filter: bytes, session: Session) -> None:
+        group = self._groups.get(name + b"/" + filter)
+        if group is None:
+            return
+        group.leave(session)
+        if not group.members:
+            del self._groups[name + b"/" + filter]
+            self.tree.remove(filter, group)
+            self._changed(filter)
+
+    def _changed(self, filter: bytes) -> None:
+        if b"+" in filter or b"#" in filter:
+            self.version += 1
+        else:
+            self._cache.pop(filter, None)

@@ -1,0 +1,112 @@
+"""A session: what the broker knows of one client id, connected or not.
+
+Everything a quiet client does not need (queue, window, inbound handshakes, subscriptions) is None until it does:
+an idle subscriber must cost little.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from starlingmq.core.client import Client
+from starlingmq.core.filter_tree import Subscriber
+from starlingmq.core.job import Job
+from starlingmq.core.qos import Inbound, Parked, SendWindow
+from starlingmq.core.queue import MessageQueue
+from starlingmq.core.will import Will
+
+NEVER: Final = 0xFFFFFFFF  # Session Expiry Interval: the session does not expire [MQTT-3.1.2.11.2]
+
+
+class Session:
+    client_id: str
+    client: Client | None  # the connection, while there is one
+    ended: bool  # discarded: whatever still refers to it must leave it alone
+    expiry: int  # Session Expiry Interval in seconds, NEVER = none; 0: ends with the connection
+    subscriptions: dict[bytes, Subscription] | None  # by filter as subscribed ($share prefix included)
+    queue: MessageQueue | None
+    window: SendWindow | None
+    inbound: Inbound | None
+    parked: deque[Parked] | None  # QoS 2 PUBLISHes past max_awaiting_rel (3.x), not yet answered
+    replays: list[Job] | None  # retained messages that wait for the client to take them
+    will: Will | None
+    will_at: float  # when the will is due after a disconnection; 0.0: not pending
+    expires_at: float  # when a disconnected session ends; 0.0: it is connected, or never ends
+    armed_at: float  # when the timer wheel looks at this session next; 0.0: it does not
+    stalled: bool  # it had its time to drain its queue and did not: publishers are no longer held for it
+    waiters: list[Client] | None  # publishers that are not read until the queue drains
+    held_until: float  # when ``waiters`` are let go in any case
+    dropped: int  # messages given up for this session, whatever the reason
+
+    def __init__(self, client_id: str) -> None:
+        self.client_id = client_id
+        self.client = None
+        self.ended = False
+        self.expiry = 0
+        self.subscriptions = None
+        self.queue = None
+        self.window = None
+        self.inbound = None
+        self.parked = None
+        self.replays = None
+        self.will = None
+        self.will_at = 0.0
+        self.expires_at = 0.0
+        self.armed_at = 0.0
+        self.stalled = False
+        self.waiters = None
+        self.held_until = 0.0
+        self.dropped = 0
+
+
+class Subscription(Subscriber):
+    """What a session asked for with one filter; also several of one session merged into what a message gets.
+
+    ``ids`` are encoded Subscription Identifier properties. Where one of the merged subscriptions has No Local and
+    another has not, ``when_own`` is what the session gets of its own messages.
+    """
+
+    session: Session
+    filter: bytes
+    qos: int
+    no_local: bool
+    retain_as_published: bool
+    ids: bytes
+    when_own: Subscription | None
+    plain: bool  # neither No Local, nor Retain As Published, nor an identifier
+
+    def __init__(
+        self, session: Session, filter: bytes, qos: int, no_local: bool, retain_as_published: bool, ids: bytes
+    ) -> None:
+        self.session = session
+        self.filter = filter
+        self.qos = qos
+        self.no_local = no_local
+        self.retain_as_published = retain_as_published
+        self.ids = ids
+        self.when_own = None
+        self.plain = not no_local and not retain_as_published and not ids
+
+    def key(self) -> object:
+        return self.session
+
+
+def merge(subscriptions: list[Subscription]) -> Subscription:
+    """Overlapping subscriptions of one session as one delivery: the highest QoS, every identifier [MQTT-3.3.4-3]."""
+    first = subscriptions[0]
+    whole = Subscription(first.session, first.filter, 0, False, False, b"")
+    others: list[Subscription] = []
+    for subscription in subscriptions:
+        if subscription.qos > whole.qos:
+            whole.qos = subscription.qos
+        whole.retain_as_published = whole.retain_as_published or subscription.retain_as_published
+        whole.ids += subscription.ids
+        if subscription.no_local:
+            whole.no_local = True
+        else:
+            others.append(subscription)
+    if whole.no_local and others:
+        whole.when_own = others[0] if len(others) == 1 else merge(others)
+    whole.plain = not whole.no_local and not whole.retain_as_published and not whole.ids
+    return whole

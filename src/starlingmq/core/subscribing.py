@@ -1,0 +1,282 @@
+"""SUBSCRIBE, UNSUBSCRIBE and the replay of retained messages, in pieces that never stall anybody.
+
+A packet may carry a hundred thousand filters, and a filter may match a million retained messages. Both are worked off
+a batch a turn; the connection is not read before its SUBSCRIBE is answered, the replay runs beside everything else.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlingmq.core.client import ASKING, WORKING, Client
+from starlingmq.core.context import Context
+from starlingmq.core.delivery import Delivery
+from starlingmq.core.job import Job
+from starlingmq.core.outgoing import Outgoing
+from starlingmq.core.ready import SUBSCRIBE as ASK_SUBSCRIBE
+from starlingmq.core.ready import SUBSCRIPTION_DELETE, SUBSCRIPTION_PUT, Answer, Question, Write
+from starlingmq.core.retained import RetainedCursor, RetainedTree
+from starlingmq.core.router import Router
+from starlingmq.core.session import Session, Subscription
+from starlingmq.core.topics import levels, parse_share, valid_filter
+from starlingmq.wire.mqtt import Suback, Subscribe, SubscribeRequest, Unsuback, Unsubscribe, encode
+from starlingmq.wire.primitives import encode_varint
+from starlingmq.wire.properties import SUBSCRIPTION_IDENTIFIER
+from starlingmq.wire.reasons import ProtocolError, Reason
+
+FILTERS_PER_TURN: Final = 1000
+
+
+class SubscribeJob(Job):
+    """A SUBSCRIBE being worked off. ``denied`` are the authoriser's answers, [] when nobody was asked."""
+
+    owner: Subscribing
+    client: Client
+    session: Session
+    packet: Subscribe
+    denied: list[int]
+    reasons: list[int]
+
+    def __init__(
+        self, owner: Subscribing, client: Client, session: Session, packet: Subscribe, denied: list[int]
+    ) -> None:
+        self.owner = owner
+        self.client = client
+        self.session = session
+        self.packet = packet
+        self.denied = denied
+        self.reasons = []
+
+    def step(self) -> bool:
+        if self.session.ended or self.session.client is not self.client:
+            return True
+        requests = self.packet.subscriptions
+        for index in range(len(self.reasons), min(len(self.reasons) + FILTERS_PER_TURN, len(requests))):
+            reason = self.denied[index] if self.denied else 0
+            if reason < 0x80:
+                reason = self.owner.subscribe(self.client, self.session, requests[index], self.packet)
+            if reason >= 0x80 and self.client.version != 5:
+                reason = 0x80  # [MQTT-3.9.3-2]: 3.1.1 has no other
+            self.reasons.append(reason)
+        if len(self.reasons) < len(requests):
+            return False
+        frame = encode(Suback(self.packet.packet_id, self.reasons), self.client.version)
+        self.owner.ctx.send_stored(self.client, frame)
+        self.owner.ctx.unhalt(self.client, WORKING)
+        return True
+
+
+class UnsubscribeJob(Job):
+    owner: Subscribing
+    client: Client
+    session: Session
+    packet: Unsubscribe
+    reasons: list[int]
+
+    def __init__(self, owner: Subscribing, client: Client, session: Session, packet: Unsubscribe) -> None:
+        self.owner = owner
+        self.client = client
+        self.session = session
+        self.packet = packet
+        self.reasons = []
+
+    def step(self) -> bool:
+        if self.session.ended or self.session.client is not self.client:
+            return True
+        filters = self.packet.filters
+        for index in range(len(self.reasons), min(len(self.reasons) + FILTERS_PER_TURN, len(filters))):
+            self.reasons.append(self.owner.unsubscribe(self.session, filters[index]))
+        if len(self.reasons) < len(filters):
+            return False
+        reasons = self.reasons if self.client.version == 5 else []
+        frame = encode(Unsuback(self.packet.packet_id, reasons), self.client.version)
+        self.owner.ctx.send_stored(self.client, frame)
+        self.owner.ctx.unhalt(self.client, WORKING)
+        return True
+
+
+class DiscardJob(Job):
+    """The subscriptions of an ended session on their way out of the tree."""
+
+    owner: Subscribing
+    session: Session
+    left: list[bytes]
+
+    def __init__(self, owner: Subscribing, session: Session) -> None:
+        self.owner = owner
+        self.session = session
+        self.left = list(session.subscriptions) if session.subscriptions is not None else []
+
+    def step(self) -> bool:
+        for _ in range(min(FILTERS_PER_TURN, len(self.left))):
+            self.owner.unsubscribe(self.session, self.left.pop())
+        return not self.left
+
+
+class ReplayJob(Job):
+    """Retained messages on their way to a new subscription; they wait while the client does not take them."""
+
+    owner: Subscribing
+    session: Session
+    subscription: Subscription
+    cursor: RetainedCursor
+
+    def __init__(
+        self, owner: Subscribing, session: Session, subscription: Subscription, cursor: RetainedCursor
+    ) -> None:
+        self.owner = owner
+        self.session = session
+        self.subscription = subscription
+        self.cursor = cursor
+
+    def step(self) -> bool:
+        ctx = self.owner.ctx
+        session = self.session
+        client = session.client
+        if session.ended or client is None:
+            return True
+        if client.blocked or (session.queue is not None and len(session.queue.items) * 4 >= self._room()):
+            session.replays = [self] if session.replays is None else [*session.replays, self]
+            return True  # goes on from ``Subscribing.drained``
+        limit = min(ctx.mqtt.retained_batch, max(1, self._room() // 4))
+        for message in self.cursor.next(limit):
+            if message.expired(ctx.now):
+                continue
+            qos = min(message.qos, self.subscription.qos)
+            outgoing = Outgoing(message, qos, True, self.subscription.ids, None)
+            self.owner.delivery.offer(session, outgoing, None)
+        return self.cursor.done
+
+    def _room(self) -> int:
+        return self.owner.ctx.max_queue or 4096
+
+
+class Subscribing:
+    ctx: Context
+    router: Router
+    delivery: Delivery
+    retained: RetainedTree
+    _asked: dict[Question, Subscribe]
+
+    def __init__(self, ctx: Context, router: Router, delivery: Delivery, retained: RetainedTree) -> None:
+        self.ctx = ctx
+        self.router = router
+        self.delivery = delivery
+        self.retained = retained
+        self._asked = {}
+
+    def on_subscribe(self, client: Client, session: Session, packet: Subscribe) -> None:
+        if SUBSCRIPTION_IDENTIFIER in packet.properties and not self.ctx.mqtt.subscription_identifier:
+            raise ProtocolError(
+                "subscription identifiers are not available here", Reason.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED
+            )
+        for request in packet.subscriptions:
+            if request.no_local and request.filter.startswith(b"$share/"):
+                raise ProtocolError("No Local on a shared subscription")  # [MQTT-3.8.3-4]
+        if self.ctx.ask_subscribe:
+            question = Question(ASK_SUBSCRIBE, client)
+            question.requests = packet.subscriptions
+            self._asked[question] = packet
+            self.ctx.ready.questions.append(question)
+            self.ctx.halt(client, ASKING)
+            return
+        self._work(client, SubscribeJob(self, client, session, packet, []))
+
+    def answered(self, question: Question, answer: Answer) -> None:
+        client = question.client
+        packet = self._asked.pop(question, None)
+        self.ctx.unhalt(client, ASKING)
+        session = client.session
+        if packet is None or session is None or session.client is not client:
+            return
+        denied = answer.reasons
+        if len(denied) != len(packet.subscriptions):
+            denied = [answer.reason] * len(packet.subscriptions)
+        self._work(client, SubscribeJob(self, client, session, packet, denied))
+
+    def on_unsubscribe(self, client: Client, session: Session, packet: Unsubscribe) -> None:
+        self._work(client, UnsubscribeJob(self, client, session, packet))
+
+    def _work(self, client: Client, job: Job) -> None:
+        """Small packets are finished on the spot."""
+        if not job.step():
+            self.ctx.halt(client, WORKING)
+            self.ctx.jobs.append(job)
+
+    def subscribe(self, client: Client, session: Session, request: SubscribeRequest, packet: Subscribe) -> int:
+        """Take one filter in; the reason code for SUBACK: the granted QoS or a refusal."""
+        ctx = self.ctx
+        try:
+            share = parse_share(request.filter)
+        except ValueError:
+            return Reason.TOPIC_FILTER_INVALID
+        filter = request.filter if share is None else share[1]
+        refusal = self._refusal(client, session, request.filter, filter, share is not None)
+        if refusal != 0:
+            return refusal
+        ids = b""
+        identifiers = packet.properties.get(SUBSCRIPTION_IDENTIFIER)
+        if isinstance(identifiers, list):
+            for identifier in identifiers:
+                assert isinstance(identifier, int)
+                ids += b"\x0b" + encode_varint(identifier)
+        qos = min(request.qos, ctx.max_qos)
+        subscription = Subscription(session, filter, qos, request.no_local, request.retain_as_published, ids)
+        if session.subscriptions is None:
+            session.subscriptions = {}
+        existed = request.filter in session.subscriptions
+        session.subscriptions[request.filter] = subscription
+        if share is None:
+            self.router.subscribe(subscription)
+        else:
+            self.router.join(share[0], subscription)
+        if ctx.recording and session.expiry != 0:
+            ctx.write(Write(SUBSCRIPTION_PUT, session, topic=request.filter, subscription=subscription))
+        ctx.event("subscribed", session.client_id, request.filter.decode())
+        replay = request.retain_handling == 0 or (request.retain_handling == 1 and not existed)
+        if replay and share is None and len(self.retained) != 0:  # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]
+            ctx.jobs.append(ReplayJob(self, session, subscription, self.retained.cursor(filter)))
+        return qos
+
+    def _refusal(self, client: Client, session: Session, whole: bytes, filter: bytes, shared: bool) -> int:
+        mqtt = self.ctx.mqtt
+        limits = self.ctx.limits
+        if not valid_filter(filter) or len(filter) > limits.max_topic_length or levels(filter) > limits.topic_levels:
+            return Reason.TOPIC_FILTER_INVALID
+        if shared and not mqtt.shared_subscription:
+            return Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+        if not mqtt.wildcard_subscription and (b"+" in filter or b"#" in filter):
+            return Reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED
+        subscriptions = session.subscriptions
+        bound = limits.subscriptions_per_client
+        if bound != 0 and subscriptions is not None and len(subscriptions) >= bound and whole not in subscriptions:
+            return Reason.QUOTA_EXCEEDED
+        return 0
+
+    def unsubscribe(self, session: Session, whole: bytes) -> int:
+        """Let one filter go; the reason code for UNSUBACK."""
+        subscriptions = session.subscriptions
+        subscription = None if subscriptions is None else subscriptions.pop(whole, None)
+        if subscription is None:
+            return Reason.NO_SUBSCRIPTION_EXISTED if valid_filter(whole) else Reason.TOPIC_FILTER_INVALID
+        share = parse_share(whole)
+        if share is None:
+            self.router.unsubscribe(subscription.filter, session)
+        else:
+            self.router.leave(share[0], subscription.filter, session)
+        if self.ctx.recording and session.expiry != 0 and not session.ended:
+            self.ctx.write(Write(SUBSCRIPTION_DELETE, session, topic=whole))
+        self.ctx.event("unsubscribed", session.client_id, whole.decode())
+        return 0
+
+    def discard(self, session: Session) -> None:
+        """Take an ended session's subscriptions out of the tree."""
+        if session.subscriptions:
+            self.ctx.jobs.append(DiscardJob(self, session))
+
+    def drained(self, session: Session) -> None:
+        """The client takes messages again: go on with the replays that waited."""
+        replays = session.replays
+        if replays is not None and (session.queue is None or not session.queue.items):
+            session.replays = None
+            self.ctx.jobs.extend(replays)

@@ -1,0 +1,67 @@
+"""``$SYS``: the broker's own figures as retained messages, for whoever watches with nothing but an MQTT client."""
+
+from __future__ import annotations
+
+from starlingmq.core.context import Context
+from starlingmq.core.message import Message
+from starlingmq.core.publishing import Publishing
+
+
+class SysTopics:
+    """Publishes every ``mqtt.sys_interval`` seconds what has changed since the last time."""
+
+    ctx: Context
+    publishing: Publishing
+    version: str
+    started_at: float
+    due_at: float  # 0.0: never
+    _last: dict[str, str]
+
+    def __init__(self, ctx: Context, publishing: Publishing, version: str) -> None:
+        self.ctx = ctx
+        self.publishing = publishing
+        self.version = version
+        self.started_at = ctx.now
+        self.due_at = ctx.now if ctx.mqtt.sys_interval != 0.0 else 0.0
+        self._last = {}
+
+    def tick(self) -> None:
+        ctx = self.ctx
+        if self.due_at == 0.0 or ctx.now < self.due_at:
+            return
+        self.due_at = ctx.now + ctx.mqtt.sys_interval if ctx.mqtt.sys_interval != 0.0 else 0.0
+        for topic, value in self.figures().items():
+            if self._last.get(topic) != value:
+                self._last[topic] = value
+                name = b"$SYS/broker/" + topic.encode()
+                self.publishing.route(Message(name, value.encode(), 0, True, b"", 0.0, "", ctx.now), None)
+
+    def figures(self) -> dict[str, str]:
+        ctx = self.ctx
+        counters = ctx.counters
+        totals = {
+            "bytes/received": counters.bytes_received,
+            "bytes/sent": counters.bytes_sent,
+            "publish/messages/received": counters.publish_received,
+            "publish/messages/sent": counters.publish_sent,
+            "publish/messages/queued": counters.messages_queued,
+            "publish/messages/retransmitted": counters.retransmitted,
+            "publish/messages/dropped": sum(counters.dropped.values()),
+            "publishers/held": counters.held_publishers,
+            "connections/opened": counters.connections_opened,
+            "connections/open": counters.connections_open,
+            "clients/connected": counters.clients_connected,
+            "sessions/count": len(ctx.sessions),
+            "subscriptions/count": len(self.publishing.router.tree),
+            "retained messages/count": len(self.publishing.retained),
+            "retained messages/bytes": self.publishing.retained.total_bytes,
+        }
+        figures = {topic: str(value) for topic, value in totals.items()}
+        figures["version"] = "starlingmq " + self.version
+        figures["uptime"] = str(int(ctx.now - self.started_at))
+        figures["event_loop/stall_max_ms"] = f"{counters.stall_max_ms:.1f}"
+        for reason, count in counters.dropped.items():
+            figures["publish/messages/dropped/" + reason] = str(count)
+        for reason, count in counters.errors.items():
+            figures["connections/closed/" + reason] = str(count)
+        return figures

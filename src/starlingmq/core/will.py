@@ -1,0 +1,25 @@
+"""A will: the message a client leaves behind, and how long to wait before it is published."""
+
+from __future__ import annotations
+
+from starlingmq.core.client import Client
+from starlingmq.core.message import Message
+
+
+class Will:
+    """``message.expires_at`` is unset until it is published: the expiry interval counts from then [MQTT-3.1.3.2.4].
+
+    ``delay`` is the Will Delay Interval and ``expiry`` the Message Expiry Interval, both in seconds (-1: none);
+    ``client`` is the connection that left it, under whose rights it is published.
+    """
+
+    message: Message
+    delay: int
+    expiry: int
+    client: Client
+
+    def __init__(self, message: Message, delay: int, expiry: int, client: Client) -> None:
+        self.message = message
+        self.delay = delay
+        self.expiry = expiry
+        self.client = client

@@ -1,0 +1,217 @@
+"""What an embedding program may decide: who connects, who may do what, what a message becomes.
+
+Hooks are plain functions, or coroutines when they have to wait for something. A connection waits for its own hooks and
+for nobody else's. A hook that raises refuses: nothing is let through because of a bug.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from starlingmq.core.client import Client
+from starlingmq.core.message import Message
+from starlingmq.core.ready import AUTHENTICATE, PUBLISH, Answer, Event, Question
+from starlingmq.wire.properties import Properties, decode_property_bytes, encode_properties
+from starlingmq.wire.reasons import Reason
+
+log = logging.getLogger("starlingmq.hooks")
+
+
+@dataclass(slots=True, frozen=True)
+class AuthRequest:
+    """A client that wants in. ``method`` and ``data`` are those of enhanced authentication ("" and None without)."""
+
+    client_id: str
+    username: str | None
+    password: bytes | None
+    version: int
+    peer: str
+    listener: str
+    certificate_name: str
+    method: str
+    data: bytes | None
+    properties: Properties
+
+
+@dataclass(slots=True, frozen=True)
+class AuthResult:
+    """``reason``: SUCCESS, CONTINUE_AUTHENTICATION (``data`` is sent in AUTH and the client's answer asked about), or
+    a refusal. ``username`` renames the client for ``authorize``."""
+
+    reason: int = Reason.SUCCESS
+    data: bytes | None = None
+    username: str | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class Access:
+    """Something a client wants to do to a topic (publish) or a filter (subscribe)."""
+
+    action: Literal["publish", "subscribe"]
+    topic: str
+    qos: int
+    retain: bool
+    client_id: str
+    username: str
+    peer: str
+
+
+@dataclass(slots=True)
+class Publication:
+    """A message on its way in. ``on_publish`` may change ``topic``, ``payload``, ``retain`` and ``properties``
+    (MQTT 5, by property id; see ``starlingmq.wire.properties``) in place."""
+
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool
+    client_id: str
+    username: str
+    properties: Properties = field(default_factory=dict)
+
+
+Authenticate = Callable[[AuthRequest], "bool | AuthResult | Awaitable[bool | AuthResult]"]
+Authorize = Callable[[Access], "bool | Awaitable[bool]"]
+OnPublish = Callable[[Publication], "bool | Awaitable[bool | None] | None"]
+OnEvent = Callable[[Event], None]
+
+
+class Hooks:
+    """The hooks of one broker, and the answers to the core's questions that they give.
+
+    ``on_publish`` drops the message by returning False; None or True lets it through as it is by then.
+    """
+
+    def __init__(
+        self,
+        authenticate: Authenticate | None = None,
+        authorize: Authorize | None = None,
+        on_publish: OnPublish | None = None,
+        on_event: OnEvent | None = None,
+    ) -> None:
+        self.authenticate = authenticate
+        self.authorize = authorize
+        self.on_publish = on_publish
+        self.on_event = on_event
+
+    def ask(self, question: Question) -> Answer | Awaitable[Answer]:
+        """The answer, or an awaitable of it when a hook had to wait. Never raises."""
+        steps = self._steps(question)
+        try:
+            value = next(steps)
+            while not inspect.isawaitable(value):
+                value = steps.send(value)
+        except StopIteration as stop:
+            answer: Answer = stop.value
+            return answer
+        except Exception:
+            return _refusal(question)
+        return self._wait(question, steps, value)
+
+    async def _wait(self, question: Question, steps: Any, value: Any) -> Answer:
+        try:
+            while True:
+                value = steps.send(await value if inspect.isawaitable(value) else value)
+        except StopIteration as stop:
+            answer: Answer = stop.value
+            return answer
+        except Exception:
+            return _refusal(question)
+
+    # Generators that yield what a hook returned and are sent its value: one text for both kinds of hooks.
+
+    def _steps(self, question: Question) -> Any:
+        if question.kind == AUTHENTICATE:
+            return self._authenticate(question)
+        if question.kind == PUBLISH:
+            return self._publish(question)
+        return self._subscribe(question)
+
+    def _authenticate(self, question: Question) -> Any:
+        if self.authenticate is None:
+            return Answer(Reason.SUCCESS)
+        client = question.client
+        connect = question.connect
+        request = AuthRequest(
+            client.client_id,
+            connect.username if connect is not None else client.username,
+            connect.password if connect is not None else None,
+            client.version,
+            client.peer,
+            client.listener,
+            client.certificate_name,
+            question.method,
+            question.data,
+            connect.properties if connect is not None else {},
+        )
+        result = yield self.authenticate(request)
+        if isinstance(result, AuthResult):
+            return Answer(result.reason, result.data, result.username)
+        return Answer(Reason.SUCCESS if result else Reason.NOT_AUTHORIZED)
+
+    def _publish(self, question: Question) -> Any:
+        message = question.message
+        assert message is not None
+        client = question.client
+        if self.authorize is not None:
+            allowed = yield self.authorize(_access("publish", client, message.topic, message.qos, message.retain))
+            if not allowed:
+                return Answer(Reason.NOT_AUTHORIZED)
+        if self.on_publish is None:
+            return Answer(message=message)
+        publication = Publication(
+            message.topic.decode(),
+            message.payload,
+            message.qos,
+            message.retain,
+            client.client_id,
+            client.username,
+            decode_property_bytes(message.properties) if message.properties else {},
+        )
+        kept = yield self.on_publish(publication)
+        return Answer(message=None if kept is False else _changed(message, publication))
+
+    def _subscribe(self, question: Question) -> Any:
+        reasons: list[int] = []
+        for request in question.requests:
+            allowed = True
+            if self.authorize is not None:
+                allowed = yield self.authorize(
+                    _access("subscribe", question.client, request.filter, request.qos, False)
+                )
+            reasons.append(Reason.SUCCESS if allowed else Reason.NOT_AUTHORIZED)
+        return Answer(reasons=reasons)
+
+
+def _access(action: Literal["publish", "subscribe"], client: Client, topic: bytes, qos: int, retain: bool) -> Access:
+    return Access(action, topic.decode(), qos, retain, client.client_id, client.username, client.peer)
+
+
+def _changed(message: Message, publication: Publication) -> Message:
+    properties = b""
+    if publication.properties:
+        encoded = encode_properties(publication.properties)
+        length = 1
+        while encoded[length - 1] >= 0x80:
+            length += 1
+        properties = encoded[length:]
+    return Message(
+        publication.topic.encode(),
+        publication.payload,
+        message.qos,
+        publication.retain,
+        properties,
+        message.expires_at,
+        message.publisher,
+        message.published_at,
+    )
+
+
+def _refusal(question: Question) -> Answer:
+    log.exception("a hook failed; what it was asked about is refused")
+    reason = Reason.UNSPECIFIED_ERROR if question.kind == AUTHENTICATE else Reason.IMPLEMENTATION_SPECIFIC_ERROR
+    return Answer(reason, reasons=[reason] * len(question.requests))

@@ -1,0 +1,302 @@
+"""The shell around the core: feeds it bytes and time, carries out what it wants done.
+
+One turn of the event loop is one turn of the core. Reads of the turn are fed as they come; at its end everything that
+was written is committed as one group, then every connection gets what it is owed in one write. Frames that wait for
+storage wait here, in the order of the commits they wait for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol
+
+from starlingmq.core.broker import BrokerState
+from starlingmq.core.client import Client
+from starlingmq.core.ready import Answer, Event, Notice, Question, Ready
+from starlingmq.net.connection import Handle
+from starlingmq.net.tls import common_name
+from starlingmq.storage.store import Store
+
+log = logging.getLogger("starlingmq")
+
+LINGER: Final = 2.0  # seconds a client we have closed has to take our last words
+
+
+class Asked(Protocol):
+    """Answers the core's questions (see ``starlingmq.hooks``)."""
+
+    def ask(self, question: Question) -> Answer | Awaitable[Answer]: ...
+
+
+class Ticket:
+    """Frames that wait for one commit, and for all commits before it."""
+
+    __slots__ = ("done", "frames")
+
+    def __init__(self, done: bool) -> None:
+        self.done = done
+        self.frames: list[tuple[Client, bytes]] = []
+
+
+class Driver:
+    """``hooks`` may be None when nothing is asked; ``on_event`` and ``on_notice`` get what the core has to tell."""
+
+    def __init__(
+        self,
+        state: BrokerState,
+        store: Store,
+        hooks: Asked | None = None,
+        on_event: Callable[[Event], None] | None = None,
+        on_notice: Callable[[Notice], None] | None = None,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self.state = state
+        self.store = store
+        self.hooks = hooks
+        self.on_event = on_event
+        self.on_notice = on_notice
+        self.loop = asyncio.get_running_loop()
+        self.clock = clock or broker_clock()
+        self.clients: dict[Client, None] = {}
+        state.ctx.recording = store.keeps
+        self._scheduled = False
+        self._began = 0.0  # when the work of this turn began
+        self._tickets: deque[Ticket] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._answers: set[asyncio.Task[None]] = set()
+        self._schedule()
+
+    # What connections tell
+
+    def opened(self, transport: Handle, listener: str, peer: str) -> Client:
+        client = self.state.open(listener, peer, self.clock())
+        client.transport = transport
+        client.certificate_name = common_name(transport) or ""
+        self.clients[client] = None
+        self._schedule()
+        return client
+
+    def received(self, client: Client, data: bytes) -> None:
+        now = self.clock()
+        if not self._scheduled:
+            self._began = now
+            self._scheduled = True
+            self.loop.call_soon(self._turn)
+        self.state.receive(client, data, now)
+        if self.state.ctx.ready.questions:
+            self._ask()
+
+    def lost(self, client: Client) -> None:
+        self.clients.pop(client, None)
+        self.state.closed(client, self.clock())
+        client.transport = None
+        self._schedule()
+
+    def blocked(self, client: Client) -> None:
+        self.state.blocked(client)
+
+    def drained(self, client: Client) -> None:
+        self.state.drained(client, self.clock())
+        self._schedule()
+
+    # Turns
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._began = self.clock()
+            self.loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        state = self.state
+        state.turn(self.clock())
+        if state.ctx.ready.questions:
+            self._ask()
+        self._carry_out(state.take_ready())
+        now = self.clock()
+        stall_ms = (now - self._began) * 1000.0
+        if stall_ms > state.ctx.counters.stall_max_ms:
+            state.ctx.counters.stall_max_ms = stall_ms
+        if state.pending() or state.ctx.ready.dirty or state.ctx.ready.writes:
+            self._schedule()
+        self._arm(state.wake_at(), now)
+
+    def _carry_out(self, ready: Ready) -> None:
+        ticket = self._commit(ready)
+        counters = self.state.ctx.counters
+        sent = self.state.sent
+        for client in ready.dirty:
+            client.dirty = False
+            frames = client.frames
+            if client.stored_from >= 0:
+                if ticket is not None:
+                    held = b"".join(frames[client.stored_from :])
+                    del frames[client.stored_from :]
+                    client.waiting += 1
+                    ticket.frames.append((client, held))
+                client.stored_from = -1
+            if frames and not client.gone:
+                data = frames[0] if len(frames) == 1 else b"".join(frames)
+                counters.bytes_sent += len(data)
+                client.transport.write(data)
+            frames.clear()
+            if client.closing and client.waiting == 0:
+                self._close(client)
+            else:
+                sent(client)
+        for client in ready.pause:
+            self._pause(client)
+        if ready.events and self.on_event is not None:
+            for event in ready.events:
+                self._tell(self.on_event, event)
+        if ready.notices and self.on_notice is not None:
+            for notice in ready.notices:
+                self._tell(self.on_notice, notice)
+
+    def _pause(self, client: Client) -> None:
+        if client.gone or client.closing:
+            return
+        paused = client.halted != 0
+        if paused != client.paused:
+            client.paused = paused
+            if paused:
+                client.transport.pause_reading()
+            else:
+                client.transport.resume_reading()
+
+    def _tell(self, listener: Callable[[Any], None], what: object) -> None:
+        try:
+            listener(what)
+        except Exception:
+            log.exception("a listener for events failed")
+
+    # Storage
+
+    def _commit(self, ready: Ready) -> Ticket | None:
+        """Hand a turn's writes over; a ticket for the frames that must wait, None when none has to."""
+        pending: Awaitable[None] | None = None
+        if ready.writes:
+            try:
+                pending = self.store.commit(ready.writes)
+            except OSError as error:
+                failed: asyncio.Future[None] = self.loop.create_future()
+                failed.set_exception(error)
+                pending = failed
+        if pending is None and not self._tickets:
+            return None
+        ticket = Ticket(pending is None)
+        self._tickets.append(ticket)
+        if pending is not None:
+            future = asyncio.ensure_future(pending)
+            future.add_done_callback(lambda done: self._stored(ticket, done))
+        return ticket
+
+    def _stored(self, ticket: Ticket, done: asyncio.Future[None]) -> None:
+        error = done.exception()
+        if error is not None:
+            # Not stored, so not acknowledged: the clients must hear nothing and begin again.
+            log.error("storage failed: %s", error)
+            for client, _ in ticket.frames:
+                client.closing = True
+            ticket.frames = [(client, b"") for client, _ in ticket.frames]
+        ticket.done = True
+        while self._tickets and self._tickets[0].done:
+            for client, data in self._tickets.popleft().frames:
+                client.waiting -= 1
+                if data and not client.gone:
+                    self.state.ctx.counters.bytes_sent += len(data)
+                    client.transport.write(data)
+                if client.closing and client.waiting == 0:
+                    self._close(client)
+        self._schedule()
+
+    # Closing
+
+    def _close(self, client: Client) -> None:
+        """Close after what was written has been taken, or after ``LINGER`` seconds without."""
+        if client.gone:
+            return
+        transport: Any = client.transport
+        if isinstance(transport, asyncio.Transport) and client.last_words and transport.can_write_eof():
+            # A close with unread bytes makes TCP reset, and a reset can overtake what we said last. So only our half
+            # is closed; the client's end, or the time limit, closes the rest.
+            if client.paused:
+                transport.resume_reading()
+            transport.write_eof()
+        else:
+            transport.close()
+        self.loop.call_later(LINGER, self._cut, client)
+
+    def _cut(self, client: Client) -> None:
+        if not client.gone:
+            client.transport.abort()
+
+    # Hooks
+
+    def _ask(self) -> None:
+        """Put the core's questions; those that are answered at once are answered in this turn."""
+        assert self.hooks is not None
+        ctx = self.state.ctx
+        while ctx.ready.questions:  # ends: the core asks no more than its share of the turn
+            question = ctx.ready.questions.pop()
+            answer = self.hooks.ask(question)
+            if isinstance(answer, Answer):
+                self.state.answer(question, answer, self.clock())
+            else:
+                task = self.loop.create_task(self._answer_later(question, answer))
+                self._answers.add(task)
+                task.add_done_callback(self._answers.discard)
+
+    async def _answer_later(self, question: Question, answer: Awaitable[Answer]) -> None:
+        value = await answer
+        self._schedule()
+        self.state.answer(question, value, self.clock())
+        if self.state.ctx.ready.questions:
+            self._ask()
+
+    # Time
+
+    def _arm(self, when: float, now: float) -> None:
+        """One timer for everything that has to happen without anything arriving."""
+        if when == 0.0 or (self._timer_at != 0.0 and self._timer_at <= when and self._timer_at > now):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = max(when, now)
+        self._timer = self.loop.call_later(max(0.0, when - now), self._timer_due)
+
+    def _timer_due(self) -> None:
+        self._timer = None
+        self._timer_at = 0.0
+        self._schedule()
+
+    # The end
+
+    async def stop(self, timeout: float) -> None:
+        """Say good-bye to every client, wait ``timeout`` seconds for them to take it, then cut."""
+        self.state.shut_down(self.clock())
+        self._schedule()
+        deadline = self.loop.time() + timeout
+        while self.clients and self.loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        for client in list(self.clients):
+            if client.transport is not None:
+                client.transport.abort()
+        for task in list(self._answers):
+            task.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def broker_clock() -> Callable[[], float]:
+    """Broker time: Unix time as of now, from then on as steady as the monotonic clock, whatever is done to the
+    system's. In seconds."""
+    offset = time.time() - time.monotonic()
+    monotonic = time.monotonic
+    return lambda: offset + monotonic()

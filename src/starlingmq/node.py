@@ -1,0 +1,164 @@
+"""One broker put together: the only place that wires the parts.
+
+``Broker`` (also ``starlingmq.Broker``) embeds it in a program; ``starlingmq serve`` runs it as one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import secrets
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Final, Self
+
+from starlingmq._version import __version__
+from starlingmq.config import Config, ListenerConfig, refuse_open_listeners
+from starlingmq.core.broker import BrokerState
+from starlingmq.hooks import Authenticate, Authorize, Hooks, OnEvent, OnPublish
+from starlingmq.log import NoticeLog, set_up_logging
+from starlingmq.net.driver import Driver, broker_clock
+from starlingmq.net.listeners import Listener, open_listener, parse_listener
+from starlingmq.storage.store import NoStore
+
+log = logging.getLogger("starlingmq")
+
+SWEEP_INTERVAL: Final = 10.0  # seconds between looks for reference cycles
+
+
+class Broker:
+    """``async with Broker(config) as broker`` serves until the block ends.
+
+    ``listeners`` replaces what the configuration says, e.g. ``["mqtt://127.0.0.1:0"]``; the hooks are those of
+    ``starlingmq.hooks``. Raises ConfigError or ListenerError at ``start``, and then nothing is left open.
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        listeners: Iterable[str] | None = None,
+        authenticate: Authenticate | None = None,
+        authorize: Authorize | None = None,
+        on_publish: OnPublish | None = None,
+        on_event: OnEvent | None = None,
+    ) -> None:
+        self.config = config or Config()
+        if listeners is not None:
+            urls = tuple(ListenerConfig(url=url) for url in listeners)
+            self.config = Config(
+                **{name: getattr(self.config, name) for name in self.config.__struct_fields__ if name != "listeners"},
+                listeners=urls,
+            )
+        self.hooks = Hooks(authenticate, authorize, on_publish, on_event)
+        self._listeners: list[Listener] = []
+        self._closed = asyncio.Event()
+        self._driver: Driver | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    @property
+    def addresses(self) -> list[str]:
+        """The URLs that are listened on, with the ports that were bound."""
+        return [listener.address for listener in self._listeners]
+
+    def address(self, scheme: str = "mqtt") -> str:
+        """The first bound URL of a scheme. Raises LookupError if there is none."""
+        for address in self.addresses:
+            if address.startswith(scheme + "://"):
+                return address
+        raise LookupError(f"no {scheme} listener")
+
+    @property
+    def state(self) -> BrokerState:
+        """The core, for a look at its counters and sessions. Only to be changed through clients."""
+        assert self._driver is not None, "the broker is not started"
+        return self._driver.state
+
+    async def start(self) -> None:
+        hooks = self.hooks
+        refuse_open_listeners(self.config, hooks.authenticate is not None)
+        self._driver = self._make_driver()
+        try:
+            for settings in self.config.listeners:
+                self._listeners.append(
+                    await open_listener(
+                        asyncio.get_running_loop(),
+                        parse_listener(settings),
+                        self._driver,
+                        write_buffer=self.config.limits.write_buffer,
+                        handshake_timeout=self.config.mqtt.connect_timeout,
+                    )
+                )
+        except BaseException:
+            await self.stop()
+            raise
+
+    def _make_driver(self) -> Driver:
+        clock = broker_clock()
+        config = self.config
+        hooks = self.hooks
+        state = BrokerState(config.mqtt, config.limits, clock(), secrets.token_bytes(32), __version__)
+        ctx = state.ctx
+        ctx.allow_anonymous = config.auth.allow_anonymous is not False
+        ctx.ask_authenticate = hooks.authenticate is not None
+        ctx.ask_publish = hooks.authorize is not None or hooks.on_publish is not None
+        ctx.ask_subscribe = hooks.authorize is not None
+        ctx.want_events = hooks.on_event is not None
+        notices = NoticeLog(config.limits.log_rate, clock)
+        return Driver(state, NoStore(), hooks, hooks.on_event, notices.add, clock)
+
+    def reload(self, config: Config) -> None:
+        """Take over the settings that can change while serving: ``mqtt``, ``limits``, ``log`` and certificates."""
+        self.state.configure(config.mqtt, config.limits)
+        for listener in self._listeners:
+            listener.reload_tls()
+        self.config = config
+
+    async def stop(self) -> None:
+        """Stop listening, tell the clients, wait for them ``node.shutdown_timeout`` at most. May be called again."""
+        for listener in self._listeners:
+            listener.close()
+        driver = self._driver
+        if driver is not None and not self._closed.is_set():
+            await driver.stop(min(self.config.node.shutdown_timeout, 2.0))
+        self._listeners.clear()
+        self._closed.set()
+
+    async def wait_closed(self) -> None:
+        await self._closed.wait()
+
+
+class Node(Broker):
+    """A broker that has the process to itself: sets up logging and looks after the garbage collector."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        set_up_logging(config.log)
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    async def start(self) -> None:
+        await super().start()
+        gc.collect()
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """The core makes no reference cycles, and a full collection over a million sessions would stall everybody for
+        seconds. So only what came since the last look is looked at, then it is frozen; reference counts free it."""
+        gc.disable()
+        gc.collect(1)
+        gc.freeze()
+        self._sweeper = asyncio.get_running_loop().call_later(SWEEP_INTERVAL, self._sweep)
+
+    async def stop(self) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        await super().stop()

@@ -1,0 +1,1 @@
+"""Where what must outlive a turn is kept: interfaces and engines."""
