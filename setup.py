@@ -75,7 +75,7 @@ class BuildOrLeave(build_ext):
         try:
             super().run()
         except Exception as error:
-            interpreted(f"{type(error).__name__}: {error}")
+            interpreted(f"compiling fails ({type(error).__name__}; what the compiler says is above)")
             for extension in self.extensions:
                 Path(self.get_ext_fullpath(extension.name)).unlink(missing_ok=True)
             self.extensions = []

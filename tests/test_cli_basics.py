@@ -97,6 +97,10 @@ def test_completion_offers_the_commands() -> None:
         (["serve", "-c", "none.yaml"], "none.yaml: cannot be read: No such file or directory"),
         (["serve", "--log-level", "loud"], "log.level: 'loud' is not one of"),
         (["serve", "--listen", "mqtt://0.0.0.0:0"], "set auth.allow_anonymous: true if that is meant"),
+        (
+            ["config", "check", "--set", "listeners=[{url: 'mqtts://[::1]:1', tls: {cert: none.pem}}]"],
+            "none.pem: No such file",
+        ),
         (["config", "check", "--set", "mqtt.max_qso=1"], "mqtt.max_qso: unknown key; the nearest is mqtt.max_qos"),
         (["config", "check", "--set", "listeners=mqtt://0.0.0.0:0"], "would be open to anyone who reaches it"),
     ],
@@ -107,6 +111,14 @@ def test_bad_input_gets_one_line_and_exit_code_2(args: list[str], complaint: str
     assert result.stderr.startswith("error: ")
     assert complaint in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("args", [[], ["config"]])
+def test_no_command_gets_the_help(args: list[str]) -> None:
+    result = run(*args)
+    assert result.returncode == 2
+    assert "Usage:" in result.stdout + result.stderr
+    assert "error:" not in result.stderr
 
 
 def test_debug_adds_the_traceback() -> None:

@@ -30,9 +30,9 @@ RANKS: Final = (
     ("wire",),
     ("core",),
     ("cluster",),
-    ("storage", "net", "auth", "api", "client"),
+    ("storage", "net", "auth", "api", "hooks", "log", "client"),
     ("node",),
-    ("broker", "pytest_plugin"),
+    ("pytest_plugin",),
     ("cli", "__main__"),
 )
 PURE: Final = ("wire", "core", "cluster")

@@ -351,6 +351,10 @@ def _listener_sections(listeners: object) -> object:
 def _check_listeners(config: Config) -> None:
     for index, listener in enumerate(config.listeners):
         scheme, separator, rest = listener.url.partition("://")
+        try:
+            urlsplit(listener.url)
+        except ValueError as error:
+            raise ConfigError(f"listeners[{index}].url: {listener.url!r} is no URL: {error}") from error
         if scheme not in SCHEMES or not separator or not rest:
             raise ConfigError(
                 f"listeners[{index}].url: {listener.url!r} is no listener; it starts with one of "

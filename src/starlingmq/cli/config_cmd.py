@@ -11,6 +11,7 @@ import typer
 from starlingmq.config import Config, load_config, refuse_open_listeners
 from starlingmq.config_build import settings
 from starlingmq.config_types import format_duration, format_size
+from starlingmq.net.listeners import parse_listener, tls_context
 
 FileOption = Annotated[str | None, typer.Option("--config", "-c", metavar="FILE", help="YAML file with settings.")]
 SetOption = Annotated[
@@ -28,6 +29,8 @@ def check(config: FileOption = None, set_: SetOption = None) -> None:
     """Say whether a broker would start with these settings, the environment included."""
     loaded = load_config(config, set_ or (), os.environ)
     refuse_open_listeners(loaded, authenticated=False)
+    for listener in loaded.listeners:
+        tls_context(parse_listener(listener))  # reads the certificates
     print(f"ok: {config or 'the default configuration'}")
 
 

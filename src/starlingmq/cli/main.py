@@ -12,11 +12,10 @@ import traceback
 from collections.abc import Sequence
 from typing import Final
 
+from starlingmq.cli.errors import OUR_ERROR, explain
 from starlingmq.cli.version import version_line
 
 PROGRAM: Final = "starlingmq"
-USER_ERROR: Final = 2
-OUR_ERROR: Final = 1
 INTERRUPTED: Final = 130
 
 
@@ -38,30 +37,12 @@ def main(args: Sequence[str] | None = None) -> int:
         if "--debug" in args:
             traceback.print_exc()
         message, code = explain(error)
-        print(f"error: {message}", file=sys.stderr)
+        if message:  # there is none when a group of commands was named and not which: the help was answer enough
+            print(f"error: {message}", file=sys.stderr)
         return code
-
-
-def explain(error: Exception) -> tuple[str, int]:
-    """One line about the error, and the exit code."""
-    from starlingmq.config import ConfigError
-
-    format_message = getattr(error, "format_message", None)
-    if format_message is not None:  # typer's own: a wrong option, a missing argument
-        return _one_line(format_message()), USER_ERROR
-    if isinstance(error, ConfigError):
-        return _one_line(str(error)), USER_ERROR
-    if isinstance(error, OSError):
-        reason = error.strerror or str(error)
-        return _one_line(f"{error.filename}: {reason}" if error.filename else reason), USER_ERROR
-    return _one_line(f"unexpected {type(error).__name__}: {error} (--debug shows where)"), OUR_ERROR
 
 
 def _run(args: list[str]) -> int:
     from starlingmq.cli.app import run  # typer and the command's own imports come with it
 
     return run(args, PROGRAM)
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from starlingmq.cli.errors import explain
 from starlingmq.config import Config, ConfigError, load_config
 
 if TYPE_CHECKING:
@@ -104,5 +105,5 @@ def _stop_once(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
 def _reload(node: Node, load: Callable[[], Config]) -> None:
     try:
         node.reload(load())
-    except (ConfigError, OSError) as error:
-        print(f"error: settings are unchanged: {error}", file=sys.stderr)
+    except Exception as error:
+        print(f"error: settings are unchanged: {explain(error)[0]}", file=sys.stderr, flush=True)

@@ -165,6 +165,11 @@ class Client:
         self._finish(ConnectionLost("disconnected"))
 
     @property
+    def unread(self) -> int:
+        """Messages that have arrived and not been taken."""
+        return len(self._unread)
+
+    @property
     def connected(self) -> bool:
         return self.state.phase == CONNECTED
 
@@ -188,8 +193,7 @@ class Client:
             await asyncio.sleep(0)  # a publisher in a loop must leave the others their turn
         if self._link is not None:
             await self._link.drained()
-        completed = await answer
-        return self._accepted_reason(topic, completed)
+        return acknowledged(topic, await answer)
 
     def publish_soon(
         self,
@@ -199,18 +203,13 @@ class Client:
         retain: bool = False,
         properties: Properties | None = None,
     ) -> asyncio.Future[Completed]:
-        """Publish without waiting; many may be on their way at once. Bounded by ``max_queued`` (ValueError)."""
+        """Publish without waiting: many may be on their way at once. ``acknowledged`` judges the answer.
+
+        Bounded by ``max_queued`` (ValueError).
+        """
         self._check_open()
         body = payload.encode() if isinstance(payload, str) else payload
         return self._answer(self.state.publish(topic, body, qos, retain, properties))
-
-    def _accepted_reason(self, topic: str, completed: Completed) -> int:
-        reason = completed.reasons[0]
-        # After a reconnection 0x92 for a repeated PUBREL means that the server had finished before (MQTT 5, 3.7.2.1).
-        recovered = completed.resent and reason == Reason.PACKET_IDENTIFIER_NOT_FOUND
-        if reason >= 0x80 and not recovered:
-            raise PublishFailed(f"not published to {topic}: {explain(reason, completed.properties)}", reason)
-        return reason
 
     async def subscribe(
         self,
@@ -426,3 +425,13 @@ class Client:
         self._timer = None
         self._deliver(self.state.tick(asyncio.get_running_loop().time(), self._reading))
         self._flush()
+
+
+def acknowledged(topic: str, completed: Completed) -> int:
+    """The reason code of a finished publish. Raises PublishFailed for a refusal."""
+    reason = completed.reasons[0]
+    # After a reconnection 0x92 for a repeated PUBREL means that the server had finished before (MQTT 5, 3.7.2.1).
+    recovered = completed.resent and reason == Reason.PACKET_IDENTIFIER_NOT_FOUND
+    if reason >= 0x80 and not recovered:
+        raise PublishFailed(f"not published to {topic}: {explain(reason, completed.properties)}", reason)
+    return reason

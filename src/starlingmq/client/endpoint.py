@@ -75,6 +75,10 @@ class Tls:
 
     def context(self) -> ssl.SSLContext:
         """Raises OSError or ssl.SSLError for files that can not be used."""
+        for path in (self.ca, self.cert, self.key):
+            if path:
+                with open(path, "rb"):  # ssl's own error does not say which file it misses
+                    pass
         context = ssl.create_default_context(cafile=self.ca or None)
         if self.insecure:
             context.check_hostname = False

@@ -273,12 +273,11 @@ class BrokerState:
             self.delivery.pubcomp(session, packet_id)
 
     def _fail(self, client: Client, error: MqttError, data: bytes, start: int, end: int) -> None:
-        if client.state == NEW and client.session is None and not client.client_id:
-            level = _level(data, start, end)
-            if error.reason == Reason.UNSUPPORTED_PROTOCOL_VERSION and 0 < level < 5:
+        if client.state == NEW and not client.full:
+            if error.reason == Reason.UNSUPPORTED_PROTOCOL_VERSION:
                 self.ctx.send(client, encode(Connack(False, 1), 4))  # [MQTT-3.1.2-2]
-            elif level >= 5:
-                client.version = 5
+            elif data[start - 2] >> 4 == CONNECT and _level(data, start, end) == 5:
+                client.version = 5  # so it is told
         unknown = error.reason == Reason.PACKET_IDENTIFIER_NOT_FOUND and client.version != 5
         session = client.session
         self.connecting.fail(client, error.reason, error.detail)

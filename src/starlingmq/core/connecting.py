@@ -74,8 +74,8 @@ class Connecting:
         client.client_id = connect.client_id
         client.problem_information = number(connect.properties, prop.REQUEST_PROBLEM_INFORMATION, 1) == 1
         client.username = connect.username or client.certificate_name
-        self._check(client, connect)
         client.state = AUTHENTICATING
+        self._check(client, connect)
         method = connect.properties.get(prop.AUTHENTICATION_METHOD)
         self._waiting[client] = connect
         if self.ctx.ask_authenticate:
@@ -189,7 +189,8 @@ class Connecting:
         ctx.counters.clients_connected += 1
         if ctx.recording and session.expiry != 0:
             ctx.write(Write(SESSION_PUT, session))
-        frame = encode(Connack(present, 0, agreed if client.version == 5 else {}), client.version)
+        told = present and client.version != 3  # 3.1 has no such flag
+        frame = encode(Connack(told, 0, agreed if client.version == 5 else {}), client.version)
         ctx.send_stored(client, frame)
         ctx.event("connected", client.client_id, client.peer)
         if present:

@@ -31,7 +31,7 @@ UNBOUNDED_HIGH: Final = 1000  # a queue without a bound holds its publishers bac
 
 def expiry_property(message: Message, now: float) -> bytes:
     """Message Expiry Interval with what is left of it, in whole seconds [MQTT-3.3.2-6]."""
-    left = int(message.expires_at - now + 0.999)
+    left = max(0, int(message.expires_at - now + 0.999))
     return bytes((2, left >> 24 & 255, left >> 16 & 255, left >> 8 & 255, left & 255))
 
 
@@ -321,6 +321,9 @@ class Delivery:
         """An id is free again: note it, and let the queue move up."""
         if self.ctx.recording and session.expiry != 0:
             self.ctx.write(Write(WINDOW_DELETE, session, packet_id))
+        window = session.window
+        if window is not None and window.owed and session.client is not None:
+            self._send_owed(session, session.client, window)
         if session.queue is not None:
             self.pump(session)
 
@@ -338,11 +341,19 @@ class Delivery:
         window = session.window
         if window is not None:
             window.limit = client.window_limit
-            for packet_id, outgoing in list(window.entries.items()):
-                self.send_again(session, client, window, packet_id, outgoing)
+            window.owe_all()
+            self._send_owed(session, client, window)
             if client.version != 5 and window.entries and self.ctx.retry_interval != 0.0:
                 self.ctx.arm(session, self.ctx.now + self.ctx.retry_interval)
         self.pump(session)
+
+    def _send_owed(self, session: Session, client: Client, window: SendWindow) -> None:
+        """Send again as many as the client's Receive Maximum, which may be smaller than last time, has room for."""
+        while window.owed and len(window.entries) - len(window.owed) < window.limit:
+            packet_id = window.owed.pop()
+            outgoing = window.entries.get(packet_id)
+            if outgoing is not None:
+                self.send_again(session, client, window, packet_id, outgoing)
 
     def retry(self, session: Session) -> None:
         """Within a connection, for 3.x clients only: MQTT 5 forbids it (4.4)."""
@@ -353,6 +364,8 @@ class Delivery:
             return
         if not client.blocked:
             for packet_id, outgoing in window.due(self.ctx.now - interval):
+                if window.owed and packet_id in window.owed:
+                    continue
                 self.send_again(session, client, window, packet_id, outgoing)
         if window.entries:
             self.ctx.arm(session, max(window.oldest() + interval, self.ctx.now + 1.0))
@@ -363,8 +376,7 @@ class Delivery:
         outgoing.sent_at = self.ctx.now
         self.ctx.counters.retransmitted += 1
         if outgoing.stage == RELEASED:
-            frame = ack_frame(0x6A if client.version == 3 else 0x62, packet_id)  # 3.1 marks a repeated PUBREL with DUP
-            self.ctx.send_stored(client, frame)
+            self.ctx.send_stored(client, ack_frame(0x62, packet_id))
         elif not self.transmit(client, outgoing, packet_id, True):
             window.discard(packet_id)
 

@@ -256,6 +256,9 @@ class Publishing:
 
     def route(self, message: Message, publisher: Session | None) -> int:
         """Send a message on its way; how many receivers it found. The topic is valid."""
+        if message.expired(self.ctx.now):
+            self.ctx.drop("expired", message.publisher)
+            return 0
         route = self.router.resolve(message.topic)
         if route.reserved and publisher is not None:
             self.ctx.drop("not_authorized", publisher.client_id)

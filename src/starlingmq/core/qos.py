@@ -35,9 +35,11 @@ class SendWindow:
     entries: dict[int, Outgoing]
     limit: int  # how many may be unacknowledged at once: the receiver's Receive Maximum or max_inflight
     last_id: int
+    owed: list[int]  # packet ids still to be sent again on this connection, the first one last
 
     def __init__(self, limit: int) -> None:
         self.entries = {}
+        self.owed = []
         self.limit = limit
         self.last_id = 0
 
@@ -89,6 +91,10 @@ class SendWindow:
             return None
         del self.entries[packet_id]
         return outgoing
+
+    def owe_all(self) -> None:
+        """A new connection: everything is to be sent again."""
+        self.owed = list(self.entries)[::-1]
 
     def discard(self, packet_id: int) -> None:
         self.entries.pop(packet_id, None)
