@@ -1,0 +1,27 @@
+"""What an exception looks like to a user: one line, and an exit code that says whose fault it is."""
+
+from __future__ import annotations
+
+from typing import Final
+
+USER_ERROR: Final = 2
+"""Something the user gave, or the machine refused."""
+
+OUR_ERROR: Final = 1
+
+
+def explain(error: Exception) -> tuple[str, int]:
+    """One line about the error ("" if there is nothing to add) and the exit code."""
+    format_message = getattr(error, "format_message", None)
+    if format_message is not None:  # of typer: a wrong option, a missing argument
+        return _one_line(format_message()), USER_ERROR
+    if isinstance(error, OSError):
+        reason = error.strerror or str(error)
+        return _one_line(f"{error.filename}: {reason}" if error.filename else reason), USER_ERROR
+    if type(error).__module__.partition(".")[0] == __name__.partition(".")[0]:
+        return _one_line(str(error)), USER_ERROR  # the exceptions of this package are written for users
+    return _one_line(f"unexpected {type(error).__name__}: {error} (--debug shows where)"), OUR_ERROR
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
