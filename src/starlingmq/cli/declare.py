@@ -1,0 +1,48 @@
+"""A command from a dataclass: each field is an option, its annotation says how it is spelt.
+
+``pub``, ``sub`` and ``bench`` share some thirty options. A dataclass can be inherited; a signature can not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar, get_type_hints
+
+Args = TypeVar("Args")
+
+
+class CommandError(Exception):
+    """Something the user can mend; shown as one line, exit code 2."""
+
+    def format_message(self) -> str:
+        return str(self)
+
+
+def command_of(args: type[Args], run: Callable[[Args], int]) -> Callable[..., int]:
+    """What typer takes for a command: a function with one keyword parameter per field of ``args``.
+
+    The fields are annotated with ``Annotated[type, typer.Option(...)]``; the help text is the docstring of ``run``.
+    """
+    hints = get_type_hints(args, include_extras=True)
+
+    def command(**given: Any) -> int:
+        return run(args(**given))
+
+    parameters = [
+        inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=_default(field), annotation=hints[field.name]
+        )
+        for field in dataclasses.fields(args)  # type: ignore[arg-type]
+    ]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {field.name: field.annotation for field in parameters}
+    command.__doc__ = run.__doc__
+    return command
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default

@@ -1,0 +1,161 @@
+"""``starlingmq pub``: publish messages, with the habits of mosquitto_pub."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from starlingmq.cli.client_args import ClientArgs, Qos
+from starlingmq.cli.declare import CommandError, command_of
+from starlingmq.client import Client, ClientError
+from starlingmq.client.client import acknowledged
+from starlingmq.client.events import Completed
+
+READ_SIZE: Final = 64 * 1024  # bytes of stdin per read
+BATCHES_AHEAD: Final = 4  # reads whose lines are not yet published
+UNANSWERED_MAX: Final = 2000  # messages waiting for their turn or their acknowledgement
+
+
+@dataclass(kw_only=True)
+class PubArgs(ClientArgs):
+    topic: Annotated[str | None, typer.Option("-t", "--topic", help="Topic to publish to.")] = None
+    message: Annotated[str | None, typer.Option("-m", "--message", help="The payload.")] = None
+    file: Annotated[str | None, typer.Option("-f", "--file", help="Send the content of a file.")] = None
+    lines: Annotated[bool, typer.Option("-l", "--stdin-line", help="Send each line of stdin as a message.")] = False
+    stdin: Annotated[bool, typer.Option("-s", "--stdin-file", help="Send all of stdin as one message.")] = False
+    null: Annotated[bool, typer.Option("-n", "--null-message", help="Send an empty message.")] = False
+    qos: Qos = 0
+    retain: Annotated[bool, typer.Option("-r", "--retain", help="Retain the message.")] = False
+    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Publish it this many times.")] = 1
+    repeat_delay: Annotated[float, typer.Option("--repeat-delay", min=0.0, help="Seconds between repetitions.")] = 0.0
+    max_inflight: Annotated[
+        int, typer.Option("-M", "--max-inflight", min=1, max=65535, help="Unacknowledged messages at most.")
+    ] = 1000
+
+    def check(self) -> str:
+        """The topic. Raises CommandError unless there is one, and one thing to send."""
+        sources = [self.message is not None, self.file is not None, self.lines, self.stdin, self.null]
+        if sum(sources) != 1:
+            problem = "nothing to send" if not any(sources) else "more than one thing to send"
+            raise CommandError(f"{problem}: give one of -m TEXT, -f FILE, -l, -s or -n")
+        topic = self.topic or self.url_topic()
+        if not topic:
+            raise CommandError("no topic: give one with -t")
+        if "+" in topic or "#" in topic:
+            raise CommandError(f"-t {topic}: one can not publish to a wildcard; it is for `starlingmq sub`")
+        return topic
+
+    def payload(self) -> bytes:
+        if self.message is not None:
+            return self.message.encode(errors="surrogateescape")  # bytes of the command line that are no UTF-8
+        if self.file is not None:
+            return Path(self.file).read_bytes()
+        return sys.stdin.buffer.read() if self.stdin else b""
+
+
+def run(args: PubArgs) -> int:
+    """Publish messages to a topic: `starlingmq pub -t greeting -m hello`."""
+    topic = args.check()
+    client = args.client(max_inflight=args.max_inflight)
+    payload = b"" if args.lines else args.payload()
+    try:
+        asyncio.run(_publish(client, args, topic, payload))
+    except (ClientError, ValueError) as error:
+        raise CommandError(str(error)) from error
+    return 0
+
+
+async def _publish(client: Client, args: PubArgs, topic: str, payload: bytes) -> None:
+    properties = args.properties()
+    await client.connect()
+    try:
+        sender = Sender(client, args, topic)
+        if args.lines:
+            async for line in stdin_lines():
+                await sender.send(line)
+        else:
+            for number in range(args.repeat):
+                if number and args.repeat_delay:
+                    await asyncio.sleep(args.repeat_delay)
+                await sender.send(payload)
+        await sender.finish()
+    finally:
+        await client.disconnect(properties=properties.of("disconnect"))
+
+
+class Sender:
+    """Keeps many messages on their way at once; the first one refused ends the command."""
+
+    def __init__(self, client: Client, args: PubArgs, topic: str) -> None:
+        self._client = client
+        self._topic = topic
+        self._qos = args.qos
+        self._retain = args.retain
+        self._properties = args.properties().of("publish")
+        self._unanswered: deque[asyncio.Future[Completed]] = deque()
+
+    async def send(self, payload: bytes) -> None:
+        if self._qos == 0:
+            await self._client.publish(self._topic, payload, 0, self._retain, self._properties)
+            return
+        while self._unanswered and (self._unanswered[0].done() or len(self._unanswered) >= UNANSWERED_MAX):
+            acknowledged(self._topic, await self._unanswered.popleft())
+        self._unanswered.append(
+            self._client.publish_soon(self._topic, payload, self._qos, self._retain, self._properties)
+        )
+
+    async def finish(self) -> None:
+        while self._unanswered:
+            acknowledged(self._topic, await self._unanswered.popleft())
+
+
+async def stdin_lines() -> AsyncIterator[bytes]:
+    """The lines of stdin without their ends, as they come.
+
+    Read by a thread, because stdin may be a file, which an event loop can not wait for; a daemon, because nothing can
+    wake it from a terminal and the command must be able to end; with ``os.read``, because a buffered reader would be
+    locked then.
+    """
+    loop = asyncio.get_running_loop()
+    batches: asyncio.Queue[list[bytes]] = asyncio.Queue()
+    room = threading.Semaphore(BATCHES_AHEAD)
+
+    def read() -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody wants the rest
+            for batch in _batches(sys.stdin.fileno()):
+                room.acquire()
+                loop.call_soon_threadsafe(batches.put_nowait, batch)
+            loop.call_soon_threadsafe(batches.put_nowait, [])
+
+    threading.Thread(target=read, daemon=True).start()
+    while batch := await batches.get():
+        room.release()
+        for line in batch:
+            yield line
+
+
+def _batches(descriptor: int) -> Iterator[list[bytes]]:
+    """Lists of whole lines; the last line need not end in a line feed."""
+    unfinished: list[bytes] = []  # joined once its end is there: a long line comes in many pieces
+    while data := os.read(descriptor, READ_SIZE):
+        first, *rest = data.split(b"\n")
+        unfinished.append(first)
+        if rest:
+            batch = [b"".join(unfinished), *rest]
+            unfinished = [batch.pop()]
+            yield batch
+    if last := b"".join(unfinished):
+        yield [last]
+
+
+command = pub = command_of(PubArgs, run)
