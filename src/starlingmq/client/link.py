@@ -7,7 +7,8 @@ import contextlib
 import errno
 import socket
 import ssl
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, cast
 
 from wsproto import WSConnection
 from wsproto.connection import ConnectionType
@@ -46,10 +47,10 @@ class Link(asyncio.Protocol):
         self._owner = owner
         self._transport: asyncio.Transport | None = None
         self._writable: asyncio.Future[None] | None = None
+        self.on_writable: Callable[[], None] | None = None  # called when the system takes more again
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by behaviour only
         self._opened()
 
     def _opened(self) -> None:
@@ -74,6 +75,13 @@ class Link(asyncio.Protocol):
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
         self._writable = None
+        if self.on_writable is not None:
+            self.on_writable()
+
+    @property
+    def writable(self) -> bool:
+        """Whether the system takes more: false while the transport's write buffer is full, and after the end."""
+        return self._writable is None and self._transport is not None and not self._transport.is_closing()
 
     async def drained(self) -> None:
         """Wait until the system takes more; the bound is the transport's write buffer."""

@@ -49,6 +49,10 @@ class Requests:
         self._sent: dict[int, Request] = {}
         self._in_effect: dict[str, tuple[Subscription, Properties]] = {}
 
+    def __len__(self) -> int:
+        """Requests not yet answered."""
+        return len(self._waiting) + len(self._sent)
+
     def subscribe(self, token: int, subscriptions: list[Subscription], properties: Properties) -> None:
         if not subscriptions:
             raise ValueError("nothing to subscribe to")  # [MQTT-3.8.3-2]

@@ -253,6 +253,11 @@ class ClientState:
         return self._unwritten
 
     @property
+    def unanswered(self) -> bool:
+        """Whether CONNECT, a SUBSCRIBE or an UNSUBSCRIBE still waits for its answer."""
+        return self.phase == CONNECTING or len(self._requests) > 0
+
+    @property
     def outstanding(self) -> int:
         """Messages accepted by ``publish`` and not yet completed."""
         return len(self._window)

@@ -1,0 +1,317 @@
+"""``starlingmq bench``: put load on a broker, any MQTT broker, and say what it carried and how long it took."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import multiprocessing.connection
+import os
+import secrets
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Annotated, Any, Final
+
+import typer
+
+from starlingmq.cli.bench_load import Load, Report, work
+from starlingmq.cli.bench_stats import difference, percentile_ms
+from starlingmq.cli.client_args import ClientArgs, Qos
+from starlingmq.cli.declare import CommandError, command_of
+from starlingmq.client import Tls, parse_url
+from starlingmq.client.options import ConnectOptions
+
+SHARES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999, "max": 1.0}
+DRAIN_MAX: Final = 10.0  # seconds for the last messages to arrive after publishing has stopped,
+DRAIN_QUIET: Final = 1.0  # or until nothing more has come for so long
+CONNECT_MAX: Final = 120.0  # seconds for all connections to be there
+BUSY: Final = 0.9  # of a core: from here on a load process may be the limit itself
+
+
+@dataclass(kw_only=True)
+class BenchArgs(ClientArgs):
+    publishers: Annotated[int, typer.Option("--publishers", min=0, help="Connections that publish.")] = 1
+    subscribers: Annotated[int, typer.Option("--subscribers", min=0, help="Connections that subscribe.")] = 1
+    topic: Annotated[
+        str, typer.Option("-t", "--topic", help="{n} is the number of the topic; by default a name of this run.")
+    ] = ""
+    topics: Annotated[
+        int | None, typer.Option("--topics", min=1, help="How many topics; by default the smaller side's number.")
+    ] = None
+    rate: Annotated[float, typer.Option("--rate", min=0.0, help="Messages/s in all; 0: as fast as possible.")] = 0.0
+    qos: Qos = 0
+    retain: Annotated[bool, typer.Option("-r", "--retain", help="Publish retained messages.")] = False
+    size: Annotated[int, typer.Option("--size", min=8, help="Bytes of payload.")] = 64
+    inflight: Annotated[
+        int, typer.Option("--inflight", min=1, max=65535, help="QoS 1, 2: unacknowledged messages per publisher.")
+    ] = 100
+    duration: Annotated[float, typer.Option("--duration", min=0.1, help="Seconds to measure.")] = 10.0
+    warmup: Annotated[float, typer.Option("--warmup", min=0.0, help="Seconds before that do not count.")] = 1.0
+    processes: Annotated[int, typer.Option("--processes", min=1, help="Processes that make the load.")] = 1
+    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
+
+    def loads(self) -> list[Load]:
+        """One per process; connections are dealt out in turn. Raises CommandError."""
+        if not self.publishers and not self.subscribers:
+            raise CommandError("nothing to do: give --publishers or --subscribers")
+        base = self.client().state.options
+        url = self.address()
+        endpoint = parse_url(url)
+        if base.username is None and endpoint.username is not None:
+            password = None if endpoint.password is None else endpoint.password.encode()
+            base = replace(base, username=endpoint.username, password=password)
+        names = self._topics()
+        run = base.client_id or f"bench-{secrets.token_hex(4)}"
+        tls = Tls(ca=self.cafile, cert=self.cert, key=self.key, insecure=self.insecure)
+        loads: list[Load] = []
+        for process in range(self.processes):
+            mine = range(process, self.publishers, self.processes)
+            theirs = range(process, self.subscribers, self.processes)
+            ids = [f"{run}-p{each}" for each in mine] + [f"{run}-s{each}" for each in theirs]
+            loads.append(
+                Load(
+                    url=url,
+                    tls=tls,
+                    options=[self._options(base, each) for each in ids],
+                    publish_to=[names[each % len(names)] for each in mine],
+                    subscribe_to=[names[each % len(names)] for each in theirs],
+                    qos=self.qos,
+                    retain=self.retain,
+                    size=self.size,
+                    rate=self.rate * len(mine) / max(1, self.publishers),
+                    inflight=self.inflight,
+                )
+            )
+        return [load for load in loads if load.options]
+
+    def _options(self, base: ConnectOptions, client_id: str) -> ConnectOptions:
+        return replace(base, client_id=client_id, keep_alive=0, receive_maximum=65_535)
+
+    def _topics(self) -> list[str]:
+        """Pairs meet on topics of their own; with one publisher or one subscriber all share one topic."""
+        sides = [count for count in (self.publishers, self.subscribers) if count]
+        count = self.topics or min(sides)
+        template = self.topic or self.url_topic() or f"bench/{secrets.token_hex(4)}/{{n}}"
+        if "{n}" not in template:
+            return [template]
+        return [template.replace("{n}", str(number)) for number in range(count)]
+
+
+def run(args: BenchArgs) -> int:
+    """Measure a broker: `starlingmq bench --publishers 10 --subscribers 10 --rate 5000`."""
+    loads = args.loads()
+    with _processes(loads) as pipes:
+        bench = Bench(args, loads, pipes)
+        with _screen(bench, args):
+            bench.run()
+    result = bench.result()
+    print(json.dumps(result) if args.json else "\n".join(_lines(result)))
+    return 0
+
+
+class Bench:
+    """The course of one run, seen from the parent process."""
+
+    def __init__(self, args: BenchArgs, loads: list[Load], pipes: list[Connection]) -> None:
+        self._args = args
+        self._pipes = pipes
+        self._receivers = Counter(name for load in loads for name in load.subscribe_to)
+        self._last: dict[Connection, Report] = {}
+        self._first: dict[Connection, Report] = {}  # where the measurement begins
+        self._final: dict[Connection, Report] = {}  # where publishing stopped
+        self._recent: list[dict[Connection, Report]] = []  # for the rates of the last second
+        self.phase = "connecting"
+
+    def run(self) -> None:
+        """Raises CommandError when a connection fails or is lost."""
+        self._until(CONNECT_MAX, lambda: len(self._last) == len(self._pipes))
+        if len(self._last) < len(self._pipes):
+            raise CommandError(f"not all connections were there after {CONNECT_MAX:g} s")
+        self._order("go")
+        self.phase = "warming up"
+        self._until(self._args.warmup)
+        self._first = dict(self._last)
+        self.phase = "measuring"
+        self._until(self._args.duration)
+        self._final = dict(self._last)
+        self._order("stop")
+        self.phase = "draining"
+        self._drain()
+        self._order("end")
+        self._until(DRAIN_MAX, lambda: all(report.state == "ended" for report in self._last.values()))
+
+    def _drain(self) -> None:
+        give_up = time.monotonic() + DRAIN_MAX
+        while time.monotonic() < give_up:
+            before = self._received()
+            self._until(DRAIN_QUIET, self._all_there)
+            if self._all_there() or self._received() == before:
+                return
+
+    def _all_there(self) -> bool:
+        return self._received() >= self._expected(self._last)
+
+    def _received(self) -> int:
+        return sum(report.received for report in self._last.values())
+
+    def _expected(self, reports: dict[Connection, Report]) -> int:
+        return sum(
+            count * self._receivers[topic] for report in reports.values() for topic, count in report.sent.items()
+        )
+
+    def _order(self, order: str) -> None:
+        for pipe in self._pipes:
+            with contextlib.suppress(OSError):
+                pipe.send(order)
+
+    def _until(self, seconds: float, done: Any = None) -> None:
+        """Take reports for ``seconds``, or until ``done()``."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0 and not (done and done()):
+            for pipe in multiprocessing.connection.wait(self._pipes, left):
+                assert isinstance(pipe, Connection)
+                self._take(pipe)
+
+    def _take(self, pipe: Connection) -> None:
+        try:
+            report: Report = pipe.recv()
+        except EOFError:
+            if self._last.get(pipe) is None or self._last[pipe].state != "ended":
+                raise CommandError("a load process ended unexpectedly") from None
+            self._pipes.remove(pipe)
+            return
+        if report.state == "failed":
+            raise CommandError(report.error)
+        self._last[pipe] = report
+        self._recent = [*self._recent[-8:], dict(self._last)]
+
+    def now(self) -> dict[str, Any]:
+        """The rates and latencies of the last second or two."""
+        if len(self._recent) < 2:
+            return {}
+        return _between(self._recent[0], self._recent[-1])
+
+    def result(self) -> dict[str, Any]:
+        measured = _between(self._first, self._final)
+        sent = sum(count for report in self._last.values() for count in report.sent.values())
+        expected, received = self._expected(self._last), self._received()
+        args = self._args
+        return {
+            "url": str(parse_url(args.address())),
+            "publishers": args.publishers,
+            "subscribers": args.subscribers,
+            "qos": args.qos,
+            "size": args.size,
+            "rate_wanted": args.rate,
+            **measured,
+            "sent": sent,
+            "expected": expected,
+            "received": received,
+            "missing": max(0, expected - received),
+        }
+
+
+def _between(earlier: dict[Connection, Report], later: dict[Connection, Report]) -> dict[str, Any]:
+    """Rates per second and latencies of what happened between two sets of reports."""
+    seconds = sent = received = acknowledged = 0.0
+    busy: list[float] = []
+    latencies: Counter[int] = Counter()
+    for pipe, end in later.items():
+        begin = earlier.get(pipe)
+        if begin is None or end.at <= begin.at:
+            continue
+        span = end.at - begin.at
+        seconds = max(seconds, span)
+        sent += (sum(end.sent.values()) - sum(begin.sent.values())) / span
+        received += (end.received - begin.received) / span
+        acknowledged += (end.acknowledged - begin.acknowledged) / span
+        busy.append(round((end.cpu - begin.cpu) / span, 3))
+        latencies.update(difference(end.latencies, begin.latencies))
+    return {
+        "seconds": round(seconds, 3),
+        "sent_per_second": round(sent, 1),
+        "acknowledged_per_second": round(acknowledged, 1),
+        "received_per_second": round(received, 1),
+        "latency_ms": {name: round(percentile_ms(latencies, share), 3) for name, share in SHARES.items()},
+        "generator_cores": busy,
+    }
+
+
+@contextlib.contextmanager
+def _processes(loads: list[Load]) -> Iterator[list[Connection]]:
+    """Start a process per load; all of them are gone afterwards."""
+    # spawn: a forked child would share our sockets, threads and terminal state
+    context = multiprocessing.get_context("spawn")
+    pipes: list[Connection] = []
+    children: list[BaseProcess] = []
+    try:
+        for load in loads:
+            ours, theirs = context.Pipe()
+            child: BaseProcess = context.Process(target=work, args=(load, theirs), daemon=True)
+            child.start()
+            theirs.close()
+            pipes.append(ours)
+            children.append(child)
+        yield list(pipes)
+    finally:
+        for pipe in pipes:
+            pipe.close()
+        for child in children:
+            child.join(2.0)
+            if child.is_alive():
+                child.kill()
+                child.join()
+
+
+@contextlib.contextmanager
+def _screen(bench: Bench, args: BenchArgs) -> Iterator[None]:
+    """The live table on stderr, for a terminal only: stdout carries the result."""
+    if args.json or not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    with Live(get_renderable=lambda: _table(bench), console=Console(stderr=True), refresh_per_second=4, transient=True):
+        yield
+
+
+def _table(bench: Bench) -> Any:
+    from rich.table import Table
+
+    table = Table(title=bench.phase, title_justify="left")
+    now = bench.now()
+    latency = now.get("latency_ms", {})
+    for heading in ("sent/s", "received/s", *[f"{name} ms" for name in SHARES]):
+        table.add_column(heading, justify="right", min_width=9)
+    if now:
+        rates = [f"{now['sent_per_second']:,.0f}", f"{now['received_per_second']:,.0f}"]
+        table.add_row(*rates, *[f"{latency[name]:,.2f}" for name in SHARES])
+    return table
+
+
+def _lines(result: dict[str, Any]) -> Iterator[str]:
+    yield (
+        f"{result['url']}: {result['publishers']} publishers, {result['subscribers']} subscribers, "
+        f"QoS {result['qos']}, {result['size']} bytes, {result['seconds']:.1f} s"
+    )
+    yield f"  sent      {result['sent_per_second']:>12,.0f} msg/s"
+    if result["qos"]:
+        yield f"  acked     {result['acknowledged_per_second']:>12,.0f} msg/s"
+    yield f"  received  {result['received_per_second']:>12,.0f} msg/s"
+    if result["received"]:
+        latency = ", ".join(f"{name} {value:.2f}" for name, value in result["latency_ms"].items())
+        yield f"  latency   {latency} (ms)"
+    yield f"  missing   {result['missing']:>12,} of {result['expected']:,}"
+    busy = max(result["generator_cores"], default=0.0)
+    if busy >= BUSY:
+        more = f"; try --processes {min(os.cpu_count() or 2, 2 * len(result['generator_cores']))}"
+        yield f"  note: a load process used {busy:.0%} of a core and may be the limit itself{more}"
+
+
+command = bench = command_of(BenchArgs, run)
