@@ -107,6 +107,13 @@ class WebSocketConnection(asyncio.Protocol):
         if self.state == OPEN:
             self.stream.write(binary_header(len(data)) + data)  # [MQTT-6.0.0-1]
 
+    def can_write_eof(self) -> bool:
+        """No: ``close`` has its own way to have the last word taken, the closing handshake."""
+        return False
+
+    def write_eof(self) -> None:
+        raise NotImplementedError
+
     def close(self) -> None:
         if self.state == OPEN:
             self._close(CloseReason.NORMAL_CLOSURE)
