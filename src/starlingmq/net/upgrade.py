@@ -11,6 +11,8 @@ from wsproto.handshake import H11Handshake
 from wsproto.utilities import RemoteProtocolError
 
 SUBPROTOCOL: Final = "mqtt"
+"""The only name there is. ``mqttv3.1``, which some clients offer instead when told to speak MQTT 3.1, is no part of any
+MQTT specification and is refused [MQTT-6.0.0-4]."""
 
 REQUEST_MAX: Final = 16 * 1024
 """Bytes of a request with all its headers; room for the cookies of a site that shares our host name."""
