@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import asyncio
 import struct
+import tracemalloc
 from collections.abc import AsyncIterator
 
 import pytest
 from wsproto.frame_protocol import Opcode
 
 from starlingmq.net import upgrade
+from starlingmq.net.gate import Gate
 from starlingmq.net.listeners import Listener
 from starlingmq.net.websocket import WebSocketConnection, binary_header
 
@@ -359,3 +362,32 @@ async def test_wss_speaks_tls(driver: FakeDriver, listen: Open, certificates: Ce
 def test_a_request_is_measured_to_its_empty_line() -> None:
     assert upgrade.request_size(b"GET / HTTP/1.1\r\n\r\nrest") == 18
     assert upgrade.request_size(b"GET") == 4
+
+
+class Sink(asyncio.Transport):
+    """A transport that forgets."""
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+    def write(self, data: object) -> None: ...
+
+
+def test_an_idle_connection_holds_little(driver: FakeDriver) -> None:
+    # Python's own objects, those of this driver included; the event loop has about 1.2 KiB more for the socket.
+    gate = Gate("ws", path="/mqtt")
+
+    def connect() -> WebSocketConnection:
+        connection = WebSocketConnection(driver, gate)
+        connection.connection_made(Sink())
+        driver.clients.clear()
+        connection.data_received(request() + masked(Opcode.BINARY, PINGREQ))
+        return connection
+
+    connect()
+    tracemalloc.start()
+    try:
+        kept = [connect() for _ in range(200)]
+        bytes_each = tracemalloc.get_traced_memory()[0] / len(kept)
+    finally:
+        tracemalloc.stop()
+    assert bytes_each < 2048
