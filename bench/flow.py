@@ -1,0 +1,247 @@
+"""Publishers that keep a pipeline full and subscribers that count and acknowledge, a block of frames at a time.
+
+The law: nothing is done per message. A publisher sends slices of a ring of frames that was encoded once; a
+subscriber finds packet identifiers with strided or fancy numpy indexing and writes acknowledgements the same way.
+Every check below is vectorised too: identifiers are never reused before they are free, and each received byte
+belongs to a frame that was expected, otherwise the run fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.frames import ACK_SIZE, PUBACK, PUBCOMP, PUBREC, PUBREL, Bytes, Layout, blank_acks
+from bench.loop import Connection, Loop
+
+RING_FRAMES = 2_048
+FLOOD_BYTES = 128 * 1024
+SEND_BUFFER_BYTES = 256 * 1024  # bounds what is under way when a flood stops
+REFILL_PART = 4  # a publisher sends again when a quarter of its window is free
+
+ACKS = {first: blank_acks(first, Loop().buffer.size // ACK_SIZE) for first in (PUBACK, PUBREC, PUBREL, PUBCOMP)}
+
+
+class UnexpectedBytesError(Exception):
+    """A broker sent something that the cell does not expect."""
+
+
+def acks(first: int, identifiers: Bytes) -> Bytes:
+    """Acknowledgements of these identifiers, shape (n, 2), in a buffer that the next call for ``first`` reuses."""
+    block = ACKS[first][: len(identifiers)]
+    block[:, 2:4] = identifiers
+    return block
+
+
+def identifiers_at(buffer: Bytes, offsets: NDArray[Any]) -> Bytes:
+    """The two identifier bytes at each of these byte offsets, shape (n, 2)."""
+    found = np.empty((len(offsets), 2), np.uint8)
+    found[:, 0] = buffer[offsets]
+    found[:, 1] = buffer[offsets + 1]
+    return found
+
+
+def split(buffer: Bytes, end: int, layout: Layout) -> tuple[NDArray[Any], NDArray[Any], int]:
+    """Byte offsets of the whole PUBLISH frames and of the PUBRELs in a mixed stream, and the bytes they take.
+
+    Every frame starts on a 4-byte word and no word inside a frame looks like a start, so starts are found by
+    comparing words; the sizes must add up to the bytes taken.
+    """
+    words = buffer[: end // 4 * 4].view("<u4")
+    publishes = np.flatnonzero(words == layout.head) * 4
+    releases = np.flatnonzero(words.view("<u2")[::2] == (2 << 8 | PUBREL)) * 4
+    used = words.size * 4
+    if publishes.size and publishes[-1] + layout.frame > end:
+        used = int(publishes[-1])
+        publishes = publishes[:-1]
+    if publishes.size * layout.frame + releases.size * ACK_SIZE != used:
+        raise UnexpectedBytesError(f"expected PUBLISH and PUBREL only, found {bytes(buffer[:32]).hex()}")
+    return publishes, releases, used
+
+
+class Group:
+    """Publishers and the subscribers that receive everything they send, with one bound on what is under way.
+
+    The bound makes QoS 1 and 2 a closed loop: no more than ``window`` messages per publisher are on their way to the
+    slowest subscriber. Without it a broker that acknowledges before it delivers is only measured at dropping.
+    """
+
+    def __init__(self, window: int) -> None:
+        self.window = window
+        self.publishers: list[Publisher] = []
+        self.subscribers: list[Subscriber] = []
+        self.released = 0
+        self.forgiven = 0
+        self.seen = 0
+
+    @property
+    def limit(self) -> int:
+        return self.window * len(self.publishers)
+
+    def delivered(self) -> int:
+        """To the slowest subscriber."""
+        return min(item.delivered for item in self.subscribers)
+
+    def room(self) -> int:
+        return self.limit - (self.released - self.forgiven - self.delivered())
+
+    def refill(self) -> None:
+        """A delivery made room: wakes the publishers when it is a quarter of all there is."""
+        if self.room() * REFILL_PART >= self.limit:
+            for publisher in self.publishers:
+                publisher.refill()
+
+    def forgive_lost(self) -> None:
+        """Called at intervals: what was under way while nothing arrived is lost, and may not block the loop."""
+        delivered = self.delivered()
+        if delivered == self.seen:
+            self.forgiven = self.released - delivered
+            self.refill()
+        self.seen = delivered
+
+
+class Subscriber(Connection):
+    """Counts what arrives and completes the QoS flow. ``delivered`` counts PUBLISH packets."""
+
+    def __init__(self, loop: Loop, sock: socket.socket, layout: Layout, group: Group) -> None:
+        super().__init__(loop, sock)
+        self.layout = layout
+        self.group = group
+        self.delivered = 0
+        group.subscribers.append(self)
+
+    def parse(self, buffer: Bytes, end: int) -> int:
+        used = self.parse_mixed(buffer, end) if self.layout.qos == 2 else self.parse_equal(buffer, end)
+        if self.layout.qos:
+            self.group.refill()
+        return used
+
+    def parse_equal(self, buffer: Bytes, end: int) -> int:
+        layout = self.layout
+        count = end // layout.frame
+        used = count * layout.frame
+        rows = buffer[:used].reshape(count, layout.frame)
+        if not ((rows[:, 0] == 0x30 | layout.qos << 1) & (rows[:, 1] == layout.body_size)).all():
+            raise UnexpectedBytesError(f"expected PUBLISH only, found {bytes(buffer[:32]).hex()}")
+        self.delivered += count
+        if layout.qos and count:
+            self.write(acks(PUBACK, rows[:, layout.packet_id : layout.packet_id + 2]))
+        return used
+
+    def parse_mixed(self, buffer: Bytes, end: int) -> int:
+        publishes, releases, used = split(buffer, end, self.layout)
+        self.delivered += publishes.size
+        if publishes.size:
+            self.write(acks(PUBREC, identifiers_at(buffer, publishes + self.layout.packet_id)))
+        if releases.size:
+            self.write(acks(PUBCOMP, identifiers_at(buffer, releases + 2)))
+        return used
+
+
+class Publisher(Connection):
+    """Sends the ring round and round: as fast as the socket takes it (QoS 0), or a window ahead of the broker's acks.
+
+    ``goal`` is the absolute count of bytes that may be sent by now, ``position`` what was sent of them.
+    """
+
+    def __init__(self, loop: Loop, sock: socket.socket, layout: Layout, topics: list[str], group: Group) -> None:
+        super().__init__(loop, sock)
+        self.layout = layout
+        self.group = group
+        group.publishers.append(self)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        frames = RING_FRAMES if layout.qos else max(len(topics), FLOOD_BYTES // layout.frame)
+        self.ring = layout.publishes(topics, frames).reshape(-1).data
+        self.state = np.zeros(RING_FRAMES + 1, np.uint8)  # by identifier: 0 free, 1 published, 2 released
+        self.unfinished = 0
+        self.next = 0
+        self.goal = 0
+        self.position = 0
+        self.stopped = True
+
+    @property
+    def published(self) -> int:
+        return -(-self.position // self.layout.frame)
+
+    def start(self) -> None:
+        self.stopped = False
+        if self.layout.qos:
+            self.refill()
+        else:
+            self.wait_for(select.EPOLLIN | select.EPOLLOUT)
+
+    def stop(self) -> None:
+        """No further frame; one that was begun is finished."""
+        self.stopped = True
+        self.goal = self.published * self.layout.frame
+
+    def flush(self) -> None:
+        if self.out:
+            super().flush()
+        if not self.out:
+            self.push()
+
+    def push(self) -> None:
+        """Sends ring bytes up to the goal, or without end for QoS 0."""
+        size = len(self.ring)
+        flood = self.layout.qos == 0 and not self.stopped
+        at = self.position % size
+        end = size if flood else min(size, at + self.goal - self.position)
+        if end > at:
+            with contextlib.suppress(BlockingIOError):
+                self.position += self.sock.send(self.ring[at:end])
+        more = flood or self.position < self.goal or bool(self.out)
+        self.wait_for(select.EPOLLIN | select.EPOLLOUT if more else select.EPOLLIN)
+
+    def refill(self) -> None:
+        """Releases new frames when a quarter of the window is free: a pipeline, not a trickle."""
+        group = self.group
+        room = min(group.window - self.unfinished, group.room())
+        if self.stopped or room * REFILL_PART < group.window:
+            return
+        numbers = (np.arange(self.next, self.next + room) % RING_FRAMES) + 1
+        if self.state[numbers].any():
+            return  # an old identifier is still in use: wait for its acknowledgement
+        self.state[numbers] = 1
+        self.next = (self.next + room) % RING_FRAMES
+        self.unfinished += room
+        group.released += room
+        self.goal += room * self.layout.frame
+        if not self.out:
+            self.push()
+
+    def parse(self, buffer: Bytes, end: int) -> int:
+        used = end // ACK_SIZE * ACK_SIZE
+        rows = buffer[:used].reshape(-1, ACK_SIZE)
+        if not (rows[:, 1] == 2).all():
+            raise UnexpectedBytesError(f"expected acknowledgements, found {bytes(buffer[:32]).hex()}")
+        if self.layout.qos == 1:
+            self.finish(rows, PUBACK, 1)
+        else:
+            received = rows[:, 0] == PUBREC
+            self.release(rows[received])
+            self.finish(rows[~received], PUBCOMP, 2)
+        self.refill()
+        return used
+
+    def release(self, rows: Bytes) -> None:
+        if len(rows):
+            self.advance(rows, 1, 2)
+            self.write(acks(PUBREL, rows[:, 2:4]))
+
+    def finish(self, rows: Bytes, first: int, state: int) -> None:
+        if not (rows[:, 0] == first).all():
+            raise UnexpectedBytesError(f"expected packets of type {first:#x}, found {bytes(rows[:8]).hex()}")
+        self.advance(rows, state, 0)
+        self.unfinished -= len(rows)
+
+    def advance(self, rows: Bytes, before: int, after: int) -> None:
+        numbers = rows[:, 2].astype(np.uint16) << 8 | rows[:, 3]
+        if not (self.state[numbers] == before).all():
+            raise UnexpectedBytesError("an identifier was acknowledged that did not wait for it")
+        self.state[numbers] = after

@@ -1,0 +1,58 @@
+"""What Linux says about a process and its children: CPU time and memory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+PROC = Path("/proc")
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """Bytes: resident set, and proportional set (shared pages divided by who shares them)."""
+
+    rss: int
+    pss: int
+
+
+def family(pid: int) -> list[int]:
+    """The process and all its descendants."""
+    found = [pid]
+    for parent in found:
+        for task in (PROC / str(parent) / "task").iterdir():
+            found += [int(child) for child in (task / "children").read_text().split()]
+    return found
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of the process, its living descendants and those it has waited for, in seconds."""
+    ticks = 0
+    for member in family(pid):
+        fields = (PROC / str(member) / "stat").read_text().rpartition(")")[2].split()
+        ticks += sum(int(value) for value in fields[11:15])
+    return ticks / TICKS_PER_S
+
+
+def core_seconds(core: int) -> float:
+    """Time this core has spent in processes of anyone, interrupts apart, in seconds."""
+    for line in (PROC / "stat").read_text().splitlines():
+        name, *values = line.split()
+        if name == f"cpu{core}":
+            user, nice, system = values[:3]
+            return (int(user) + int(nice) + int(system)) / TICKS_PER_S
+    raise ValueError(f"no core {core}")
+
+
+def memory(pid: int) -> Memory:
+    rss = pss = 0
+    for member in family(pid):
+        for line in (PROC / str(member) / "smaps_rollup").read_text().splitlines():
+            name, _, rest = line.partition(":")
+            if name == "Rss":
+                rss += int(rest.split()[0]) * 1024
+            elif name == "Pss":
+                pss += int(rest.split()[0]) * 1024
+    return Memory(rss, pss)
