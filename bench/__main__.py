@@ -1,0 +1,140 @@
+"""``python -m bench``: StarlingMQ beside mosquitto and amqtt, in one run, on this machine.
+
+Every broker runs alone on one core with its default configuration (a listener and anonymous clients apart), the load
+generator on another. Figures go to JSON, a table and a plot. ``bench/README.md`` explains the cells.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from bench import peers, plot, report
+from bench.cells import QUICK, SECTIONS, Job, Settings
+from bench.results import Machine, Results
+
+NOTES = [
+    "Default configuration of every broker; a loopback listener and anonymous clients are configured, logging is off.",
+    "The broker runs on one core, the load generator on another; brokers take turns; figures are medians.",
+    "QoS 1 and 2 run in a closed loop: at most `window` messages per publisher are unacknowledged or undelivered;"
+    " each broker gets the window with which it delivered most in a short run before.",
+    "QoS 0 publishers send as fast as TCP takes it.",
+    "The generator's sockets acknowledge TCP segments at once, because mosquitto leaves Nagle's algorithm on;"
+    " not so in the paced section, where `mosquitto-nodelay` has set_tcp_nodelay true.",
+]
+
+
+def names(allowed: list[str], text: str) -> list[str]:
+    chosen = text.split(",")
+    if unknown := [name for name in chosen if name not in allowed]:
+        raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; known: {', '.join(allowed)}")
+    return chosen
+
+
+def arguments() -> argparse.Namespace:
+    known = ["starlingmq", "mosquitto", "amqtt"]
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure StarlingMQ beside other brokers.")
+    parser.add_argument(
+        "--quick", action="store_true", help="everything once and small, in seconds: a check, no result"
+    )
+    parser.add_argument("--only", type=lambda text: names(list(SECTIONS), text), default=list(SECTIONS))
+    parser.add_argument("--peers", type=lambda text: names(known, text), default=known)
+    parser.add_argument("--repeats", type=int, help="how often each cell is measured (3)")
+    parser.add_argument("--out", type=Path, default=Path("out/bench"))
+    return parser.parse_args()
+
+
+def settings_for(options: argparse.Namespace) -> Settings:
+    cores = sorted(os.sched_getaffinity(0))
+    changes = dict(QUICK) if options.quick else {}
+    if options.repeats:
+        changes["repeats"] = options.repeats
+    found = Settings(peers=options.peers, broker_core=cores[0], generator_core=cores[-1], **changes)
+    # A generator or a broker needs a descriptor per connection and some more.
+    room = peers.raise_file_limit() - 1_000
+    if room < found.connections:
+        print(f"only {room} file descriptors are allowed: fewer idle connections", file=sys.stderr)
+        found = msgspec.structs.replace(found, connections=room)
+    return found
+
+
+def machine(settings: Settings) -> Machine:
+    models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    return Machine(
+        cpu=models[0].partition(":")[2].strip() if models else platform.machine(),
+        cores=os.cpu_count() or 0,
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        kernel=platform.release(),
+        python=platform.python_version(),
+        broker_core=settings.broker_core,
+        generator_core=settings.generator_core,
+        load_before=list(os.getloadavg()),
+    )
+
+
+def commit() -> str:
+    """The commit that is measured, with a plus when the tree differs from it; empty outside a repository."""
+    done = subprocess.run(
+        ["git", "describe", "--always", "--dirty=+"], capture_output=True, text=True, check=False, cwd=peers.ROOT
+    )
+    return done.stdout.strip()
+
+
+def work_off(jobs: list[Job], console: Console) -> None:
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=console, refresh_per_second=2) as progress:
+        task = progress.add_task("", total=len(jobs))
+        for job in jobs:
+            progress.update(task, description=job.label)
+            job.call()
+            progress.advance(task)
+        progress.update(task, description="done")
+
+
+def main() -> int:
+    options = arguments()
+    settings = settings_for(options)
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    try:
+        for peer in settings.peers:
+            peers.install(peer)
+        versions = {peer: peers.version(peer) for peer in settings.peers}
+    except (peers.PeerError, subprocess.CalledProcessError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    results = Results(
+        started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        commit=commit(),
+        quick=options.quick,
+        machine=machine(settings),
+        versions=versions,
+        notes=NOTES,
+    )
+    work_off([job for name in options.only for job in SECTIONS[name](settings, results)], console)
+    results.machine.load_after = list(os.getloadavg())
+    results.summary = report.summary(results)
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "results.json").write_bytes(msgspec.json.format(msgspec.json.encode(results)))
+    plot.draw(results, options.out / "results.png")
+    report.show(results, console)
+    console.print(f"{options.out}/results.json, {options.out}/results.png", style="dim")
+    return 1 if report.failures(results) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,313 @@
+"""The five sections as lists of jobs. The order of the list is the order of measuring: peers take turns."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from bench import generator, idle, load, paced, peers
+from bench.results import Cell, Filters, Idle, Paced, Results
+
+RUN_TIMEOUT_S = 400.0
+NODELAY = "mosquitto-nodelay"
+STARLING_OPTIONS = ["--set", "mqtt.sys_interval=1s"]  # so that $SYS tells about the stall while the run lasts
+
+T = TypeVar("T")
+
+
+class Job(msgspec.Struct, frozen=True):
+    label: str
+    call: Callable[[], None]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """How much is measured. ``shapes`` are (name, publishers, subscribers, QoS levels)."""
+
+    peers: list[str]
+    broker_core: int
+    generator_core: int
+    repeats: int = 3
+    shapes: tuple[tuple[str, int, int, tuple[int, ...]], ...] = (
+        ("pair", 1, 1, (0, 1, 2)),
+        ("pairs", 50, 50, (0, 1, 2)),
+        ("fan-in", 50, 1, (0, 1, 2)),
+        ("fan-out", 1, 50, (0, 1, 2)),
+    )
+    windows: tuple[int, ...] = (10, 20, 100, 1_000)
+    warm_up: float = 0.5
+    duration: float = 2.0
+    probe: float = 0.5
+    paced_qos: tuple[int, ...] = (0, 1)
+    paced_pairs: int = 200
+    paced_rate: float = 30_000.0
+    paced_warm_up: float = 1.0
+    paced_duration: float = 5.0
+    connections: int = 10_000
+    filters: tuple[int, ...] = (1, 1_000, 100_000, 1_000_000)
+    wildcards: tuple[int, ...] = (1, 100_000)
+    retained: int = 10_000
+    replays: int = 5
+    load_limit: float = 30.0
+
+
+QUICK: dict[str, Any] = {
+    "repeats": 1,
+    "shapes": (("pair", 1, 1, (0,)), ("pairs", 3, 3, (1,)), ("fan-in", 3, 1, (2,)), ("fan-out", 1, 3, (1,))),
+    "windows": (20,),
+    "warm_up": 0.1,
+    "duration": 0.2,
+    "paced_qos": (1,),
+    "paced_pairs": 10,
+    "paced_rate": 1_000.0,
+    "paced_warm_up": 0.1,
+    "paced_duration": 0.3,
+    "connections": 100,
+    "filters": (1, 1_000),
+    "wildcards": (1_000,),
+    "retained": 200,
+    "replays": 1,
+}
+
+
+class RunError(Exception):
+    """A run did not come to its end; the text is one line."""
+
+
+def child(module: str, spec: msgspec.Struct, outcome: type[T]) -> T:
+    """Runs one generator process: its spec to stdin, its outcome from stdout."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", f"bench.{module}"],
+            input=msgspec.json.encode(spec),
+            capture_output=True,
+            timeout=RUN_TIMEOUT_S,
+            cwd=peers.ROOT,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise RunError(f"not finished after {RUN_TIMEOUT_S:.0f} s") from None
+    if done.returncode:
+        raise RunError((done.stderr.decode(errors="replace").strip().splitlines() or ["no output"])[-1])
+    return msgspec.json.decode(done.stdout, type=outcome)
+
+
+class Section:
+    """Runs peers and files what they give under the peer's name: an outcome, or the one line that says why not."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def measure(
+        self,
+        place: Cell | Paced | Idle | Filters,
+        peer: str,
+        module: str,
+        outcome: type[Any],
+        spec: Callable[[peers.Broker], msgspec.Struct],
+    ) -> None:
+        if peer in place.errors:
+            return  # it failed before in this cell, and the reason is on file
+        try:
+            result = self.once(peer, module, outcome, spec)
+        except (RunError, peers.PeerError) as error:
+            place.errors[peer] = str(error)
+        else:
+            place.runs.setdefault(peer, []).append(result)
+
+    def once(
+        self,
+        peer: str,
+        module: str,
+        outcome: type[T],
+        spec: Callable[[peers.Broker], msgspec.Struct],
+        options: list[str] | None = None,
+    ) -> T:
+        if peer == "starlingmq":
+            options = STARLING_OPTIONS
+        with peers.started(peer, self.settings.broker_core, options) as broker:
+            return child(module, spec(broker), outcome)
+
+
+class Throughput(Section):
+    def jobs(self, results: Results) -> list[Job]:
+        jobs = []
+        for shape, publishers, subscribers, levels in self.settings.shapes:
+            for qos in levels:
+                cell = Cell(shape, publishers, subscribers, qos)
+                results.throughput.append(cell)
+                jobs += self.cell_jobs(cell)
+        return jobs
+
+    def cell_jobs(self, cell: Cell) -> list[Job]:
+        name = f"{cell.name} QoS {cell.qos}"
+        jobs = [Job(f"{name}: generator capacity", lambda: self.capacity(cell))]
+        if cell.qos and len(self.settings.windows) > 1:
+            for peer in self.settings.peers:
+                for window in self.settings.windows:
+                    jobs.append(Job(f"{name}: {peer}, window {window}?", self.bind(self.probe, cell, peer, window)))
+        for _ in range(self.settings.repeats):
+            jobs += [Job(f"{name}: {peer}", self.bind(self.run, cell, peer)) for peer in self.settings.peers]
+        return jobs
+
+    @staticmethod
+    def bind(call: Callable[..., None], *arguments: object) -> Callable[[], None]:
+        return lambda: call(*arguments)
+
+    def spec(self, cell: Cell, broker: peers.Broker, window: int, duration: float) -> generator.Spec:
+        return generator.Spec(
+            port=broker.port,
+            broker=broker.pid,
+            core=self.settings.generator_core,
+            broker_core=self.settings.broker_core,
+            publishers=cell.publishers,
+            subscribers=cell.subscribers,
+            qos=cell.qos,
+            window=window,
+            warm_up=min(self.settings.warm_up, duration),
+            duration=duration,
+        )
+
+    def capacity(self, cell: Cell) -> None:
+        window, duration = self.settings.windows[-1], self.settings.duration / 2
+        cell.capacity = self.once(
+            "relay",
+            "generator",
+            generator.Outcome,
+            lambda broker: self.spec(cell, broker, window, duration),
+            ["--qos", str(cell.qos)],
+        )
+
+    def probe(self, cell: Cell, peer: str, window: int) -> None:
+        """A short run; the window with which a peer delivers most is the one it is measured with."""
+        found = cell.probes.setdefault(peer, {})
+        try:
+            outcome = self.once(
+                peer,
+                "generator",
+                generator.Outcome,
+                lambda broker: self.spec(cell, broker, window, self.settings.probe),
+            )
+            found[window] = outcome.delivered_per_s
+        except (RunError, peers.PeerError) as error:
+            cell.errors[peer] = str(error)
+        cell.windows[peer] = max(found, key=lambda item: found[item], default=window)
+
+    def run(self, cell: Cell, peer: str) -> None:
+        window = cell.windows.setdefault(peer, self.settings.windows[-1])
+        self.measure(
+            cell,
+            peer,
+            "generator",
+            generator.Outcome,
+            lambda broker: self.spec(cell, broker, window, self.settings.duration),
+        )
+
+
+class PacedLoad(Section):
+    """amqtt is left out: 30,000 messages per second are more than it carries at all."""
+
+    def jobs(self, results: Results) -> list[Job]:
+        jobs = []
+        for qos in self.settings.paced_qos:
+            place = Paced(qos, self.settings.paced_rate, self.settings.paced_pairs)
+            results.paced.append(place)
+            names = [peer for peer in self.settings.peers if peer != "amqtt"]
+            names += [NODELAY] if "mosquitto" in names else []
+            for _ in range(self.settings.repeats):
+                jobs += [Job(f"paced QoS {qos}: {peer}", self.bind(place, peer)) for peer in names]
+        return jobs
+
+    def bind(self, place: Paced, peer: str) -> Callable[[], None]:
+        return lambda: self.measure(place, peer, "paced", paced.Outcome, lambda broker: self.spec(place, broker))
+
+    def spec(self, place: Paced, broker: peers.Broker) -> paced.Spec:
+        return paced.Spec(
+            port=broker.port,
+            broker=broker.pid,
+            core=self.settings.generator_core,
+            qos=place.qos,
+            pairs=place.pairs,
+            rate=place.rate,
+            warm_up=self.settings.paced_warm_up,
+            duration=self.settings.paced_duration,
+        )
+
+
+class IdleConnections(Section):
+    def jobs(self, results: Results) -> list[Job]:
+        place = Idle(self.settings.connections)
+        results.memory.append(place)
+        return [
+            Job(f"{place.connections} idle connections: {peer}", self.bind(place, peer))
+            for _ in range(self.settings.repeats)
+            for peer in self.settings.peers
+        ]
+
+    def bind(self, place: Idle, peer: str) -> Callable[[], None]:
+        return lambda: self.measure(place, peer, "idle", idle.Outcome, lambda broker: self.spec(place, broker))
+
+    def spec(self, place: Idle, broker: peers.Broker) -> idle.Spec:
+        core = self.settings.generator_core
+        return idle.Spec(port=broker.port, broker=broker.pid, core=core, connections=place.connections)
+
+
+class ManyFilters(Section):
+    """Both sections about filters. A peer that fails at one size is not tried with a larger one."""
+
+    def subscription_jobs(self, results: Results) -> list[Job]:
+        results.subscriptions = [Filters(count, False) for count in self.settings.filters]
+        return self.jobs(results.subscriptions)
+
+    def wildcard_jobs(self, results: Results) -> list[Job]:
+        sizes = self.settings.wildcards
+        results.wildcards = [Filters(count, True, self.settings.retained) for count in sizes]
+        return self.jobs(results.wildcards)
+
+    def jobs(self, places: list[Filters]) -> list[Job]:
+        return [
+            Job(
+                f"{place.filters} {'wildcard' if place.wildcards else 'unrelated'} filters: {peer}",
+                self.bind(places, place, peer),
+            )
+            for place in places
+            for _ in range(self.settings.repeats)
+            for peer in self.settings.peers
+        ]
+
+    def bind(self, places: list[Filters], place: Filters, peer: str) -> Callable[[], None]:
+        return lambda: self.run(places, place, peer)
+
+    def run(self, places: list[Filters], place: Filters, peer: str) -> None:
+        for smaller in places:
+            if smaller.filters < place.filters and peer in smaller.errors:
+                place.errors[peer] = f"not tried: it failed with {smaller.filters}"
+        self.measure(place, peer, "load", load.Outcome, lambda broker: self.spec(place, broker))
+
+    def spec(self, place: Filters, broker: peers.Broker) -> load.Spec:
+        return load.Spec(
+            port=broker.port,
+            broker=broker.pid,
+            core=self.settings.generator_core,
+            filters=place.filters,
+            wildcards=place.wildcards,
+            topics=8_192 if place.wildcards else 1_024,
+            retained=place.retained,
+            replays=self.settings.replays,
+            warm_up=self.settings.warm_up,
+            duration=self.settings.duration,
+            load_limit_s=self.settings.load_limit,
+            tells_stall=broker.peer == "starlingmq",
+        )
+
+
+SECTIONS: dict[str, Callable[[Settings, Results], list[Job]]] = {
+    "throughput": lambda settings, results: Throughput(settings).jobs(results),
+    "paced": lambda settings, results: PacedLoad(settings).jobs(results),
+    "memory": lambda settings, results: IdleConnections(settings).jobs(results),
+    "subscriptions": lambda settings, results: ManyFilters(settings).subscription_jobs(results),
+    "wildcards": lambda settings, results: ManyFilters(settings).wildcard_jobs(results),
+}

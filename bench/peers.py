@@ -1,0 +1,165 @@
+"""The brokers that are measured: how each is installed, started on one core, and stopped by its process id."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+import starlingmq
+
+ROOT = Path(__file__).parent.parent
+AMQTT_VERSION = "0.12.1"
+AMQTT_VENV = Path(os.environ.get("STARLINGMQ_BENCH_AMQTT", ROOT / "build" / "amqtt-venv"))
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 10.0
+
+MOSQUITTO_CONF = "listener {port} 127.0.0.1\nallow_anonymous true\nlog_dest none\n"
+AMQTT_CONF = """\
+listeners:
+  default:
+    type: tcp
+    bind: 127.0.0.1:{port}
+plugins:
+  amqtt.plugins.authentication.AnonymousAuthPlugin:
+    allow_anonymous: true
+"""
+
+
+class PeerError(Exception):
+    """A broker is not installed or did not start."""
+
+
+class Broker(msgspec.Struct, frozen=True):
+    """A running broker."""
+
+    peer: str
+    pid: int
+    port: int
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def mosquitto_path() -> str:
+    path = shutil.which("mosquitto", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
+    if not path:
+        raise PeerError("mosquitto is not installed (Debian: apt-get install mosquitto)")
+    return path
+
+
+def amqtt_path() -> str:
+    path = AMQTT_VENV / "bin" / "amqtt"
+    if not path.exists():
+        raise PeerError(f"amqtt is not installed in {AMQTT_VENV}")
+    return str(path)
+
+
+def install(peer: str) -> None:
+    """Installs a peer that is missing: mosquitto with apt when we may, amqtt with pip in its own environment."""
+    if peer.startswith("mosquitto"):
+        install_mosquitto()
+    elif peer == "amqtt" and not (AMQTT_VENV / "bin" / "amqtt").exists():
+        # Its own virtual environment, because its dependencies may clash with ours.
+        subprocess.run([sys.executable, "-m", "venv", str(AMQTT_VENV)], check=True)
+        subprocess.run([AMQTT_VENV / "bin" / "pip", "install", "-q", f"amqtt=={AMQTT_VERSION}"], check=True)
+
+
+def install_mosquitto() -> None:
+    try:
+        mosquitto_path()
+    except PeerError:
+        if os.geteuid() != 0 or not shutil.which("apt-get"):
+            raise
+        subprocess.run(["apt-get", "install", "-y", "--no-install-recommends", "mosquitto"], check=True)
+
+
+def command(peer: str, port: int, folder: Path, options: list[str]) -> list[str]:
+    """What starts this peer on that port; ``options`` are more arguments of the starlingmq command line."""
+    if peer in ("mosquitto", "mosquitto-nodelay"):
+        conf = folder / "mosquitto.conf"
+        nodelay = "set_tcp_nodelay true\n" if peer == "mosquitto-nodelay" else ""
+        conf.write_text(MOSQUITTO_CONF.format(port=port) + nodelay)
+        return [mosquitto_path(), "-c", str(conf)]
+    if peer == "amqtt":
+        conf = folder / "amqtt.yaml"
+        conf.write_text(AMQTT_CONF.format(port=port))
+        return [amqtt_path(), "-c", str(conf)]
+    if peer == "starlingmq":
+        return [sys.executable, "-m", "starlingmq", "serve", "--listen", f"mqtt://127.0.0.1:{port}", *options]
+    if peer == "relay":
+        return [sys.executable, "-m", "bench.relay", "--port", str(port), *options]
+    raise PeerError(f"unknown peer {peer!r}: starlingmq, mosquitto, mosquitto-nodelay, amqtt")
+
+
+def version(peer: str) -> str:
+    """For the report. For starlingmq it says whether the hot modules are compiled: the figures depend on it."""
+    if peer.startswith("mosquitto"):
+        shown = subprocess.run([mosquitto_path(), "-h"], capture_output=True, text=True, check=False).stdout
+        return shown.splitlines()[0].split()[-1]
+    if peer == "amqtt":
+        done = subprocess.run([amqtt_path(), "--version"], capture_output=True, text=True, check=True)
+        return done.stdout.strip().split()[-1]
+    return f"{starlingmq.__version__} ({'compiled' if starlingmq.compiled() else 'interpreted'})"
+
+
+def raise_file_limit() -> int:
+    """Lets this process and its children hold as many sockets as the system allows; returns how many."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
+@contextlib.contextmanager
+def started(peer: str, core: int, options: list[str] | None = None) -> Iterator[Broker]:
+    """A fresh broker pinned to one core; stopped, and killed if it does not stop, at the end."""
+    with tempfile.TemporaryDirectory(prefix="starlingmq-bench-") as name:
+        folder, port = Path(name), free_port()
+        log = folder / "log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                ["taskset", "-c", str(core), *command(peer, port, folder, options or [])],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=ROOT,
+            )
+        try:
+            wait_until_it_serves(peer, process, port, log)
+            yield Broker(peer, process.pid, port)
+        finally:
+            stop(process)
+
+
+def wait_until_it_serves(peer: str, process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    limit = time.monotonic() + START_TIMEOUT_S
+    while process.poll() is None and time.monotonic() < limit:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0):
+            return
+        time.sleep(0.02)
+    last = log.read_text(errors="replace").strip().splitlines()[-1:]
+    raise PeerError(f"{peer} did not start: {last[0] if last else 'it said nothing'}")
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,164 @@
+"""One picture of a run: throughput by cell, paced cost and latency, memory, and the cost of subscriptions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+
+from bench.report import OURS
+from bench.results import Filters, Results, median
+
+COLOURS = {OURS: "#1f6f8b", "mosquitto": "#e08e45", "mosquitto-nodelay": "#f2c899", "amqtt": "#8a8a8a"}
+CAPACITY_COLOUR = "#b03a48"
+DPI = 130
+
+
+def draw(results: Results, path: Path) -> None:
+    """Draws the sections that were measured into one PNG."""
+    panels: list[Callable[[Results, Axes], None]] = []
+    if results.paced:
+        panels += [paced_cpu, paced_latency]
+    if results.memory:
+        panels += [memory, accepted]
+    if results.subscriptions:
+        panels.append(lambda found, axes: filter_cost(found.subscriptions, "unrelated subscriptions", axes))
+    if results.wildcards:
+        panels.append(replay)
+    rows = (2 if results.throughput else 0) + -(-len(panels) // 3)
+    figure = plt.figure(figsize=(14, max(4.0, 3.1 * rows)), layout="constrained")
+    places = figure.add_gridspec(max(rows, 1), 3)
+    if results.throughput:
+        throughput(results, figure.add_subplot(places[:2, :]))
+    for number, panel in enumerate(panels):
+        row = (2 if results.throughput else 0) + number // 3
+        panel(results, figure.add_subplot(places[row, number % 3]))
+    names = ", ".join(f"{peer} {version}" for peer, version in results.versions.items())
+    figure.suptitle(f"{names}\n{results.machine.cpu}, broker on one core, {results.started[:10]}", fontsize=10)
+    figure.savefig(path, dpi=DPI)
+    plt.close(figure)
+
+
+def plain(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", alpha=0.25)
+    axes.set_axisbelow(True)
+
+
+def throughput(results: Results, axes: Axes) -> None:
+    """Logarithmic, because the peers differ by factors; a dash shows what the generator can do."""
+    names = list(results.versions)
+    width = 0.8 / len(names)
+    for place, cell in enumerate(results.throughput):
+        for number, peer in enumerate(names):
+            at = place + (number - (len(names) - 1) / 2) * width
+            if rate := cell.rate(peer):
+                axes.bar(at, rate, width * 0.94, color=COLOURS[peer], label=peer if place == 0 else None)
+                rates = [run.delivered_per_s for run in cell.runs[peer]]
+                axes.vlines(at, min(rates), max(rates), color="black", lw=1)
+                axes.annotate(
+                    amount(rate), (at, max(rates)), (0, 2), textcoords="offset points", ha="center", fontsize=7
+                )
+            else:
+                axes.annotate("failed", (at, 2e2), ha="center", rotation=90, fontsize=7, color="red")
+        if cell.capacity:
+            label = "the generator against a relay" if place == 0 else "_"  # an underscore: not in the legend
+            capacity = cell.capacity.delivered_per_s
+            axes.hlines(capacity, place - 0.42, place + 0.42, color=CAPACITY_COLOUR, lw=1.5, ls=":", label=label)
+    axes.set_yscale("log")
+    axes.set_ylim(bottom=1e2)
+    axes.set_xticks(range(len(results.throughput)))
+    axes.set_xticklabels([f"{cell.name}\nQoS {cell.qos}" for cell in results.throughput], fontsize=8)
+    axes.set_ylabel("delivered messages/s")
+    axes.set_title("Pipelined throughput, 64-byte payloads (median; line: lowest to highest run)", fontsize=10)
+    # Above the axes: bars and capacities reach everywhere inside.
+    axes.legend(ncols=len(names) + 1, fontsize=8, loc="lower right", bbox_to_anchor=(1.0, 1.0), frameon=False)
+    plain(axes)
+
+
+def amount(value: float) -> str:
+    return f"{value / 1e6:.2f}M" if value >= 1e6 else f"{value / 1e3:.0f}k" if value >= 1e4 else f"{value / 1e3:.1f}k"
+
+
+def bars(axes: Axes, rows: list[tuple[str, str, float]], title: str, form: str) -> None:
+    """Rows of (label, peer, value)."""
+    for place, (_, peer, value) in enumerate(rows):
+        axes.bar(place, value, 0.7, color=COLOURS[peer])
+        axes.annotate(format(value, form), (place, value), (0, 2), textcoords="offset points", ha="center", fontsize=7)
+    axes.set_xticks(range(len(rows)))
+    axes.set_xticklabels([label for label, _, _ in rows], fontsize=7)
+    axes.margins(y=0.15)
+    axes.set_title(title, fontsize=9)
+    plain(axes)
+
+
+def peer_label(peer: str) -> str:
+    return peer.replace("-", "\n")
+
+
+def paced_cpu(results: Results, axes: Axes) -> None:
+    rows = [
+        (f"{peer_label(peer)}\nQoS {place.qos}", peer, median([run.cpu_us_per_message for run in runs]))
+        for place in results.paced
+        for peer, runs in place.runs.items()
+    ]
+    bars(axes, rows, f"Paced {results.paced[0].rate:,.0f}/s: broker CPU per message, us", ".1f")
+
+
+def paced_latency(results: Results, axes: Axes) -> None:
+    """A line per peer and QoS through p50, p99 and p99.9."""
+    for place in results.paced:
+        for peer, runs in place.runs.items():
+            values = [median([run.latency_us[index] for run in runs]) for index in range(3)]
+            style = ("-", "--", ":")[place.qos]
+            axes.plot(range(3), values, style, marker="o", ms=3, color=COLOURS[peer], label=f"{peer} QoS {place.qos}")
+    axes.set_xticks(range(3))
+    axes.set_xticklabels(["p50", "p99", "p99.9"], fontsize=8)
+    axes.set_yscale("log")
+    axes.set_title("Paced: latency, us", fontsize=9)
+    axes.legend(fontsize=6)
+    plain(axes)
+
+
+def memory(results: Results, axes: Axes) -> None:
+    place = results.memory[0]
+    rows = [(peer, peer, median([run.rss_per_connection for run in runs])) for peer, runs in place.runs.items()]
+    bars(axes, rows, f"Bytes per idle connection ({place.connections:,} connections)", ",.0f")
+
+
+def accepted(results: Results, axes: Axes) -> None:
+    rows = [(peer, peer, median([run.accepted_per_s for run in runs])) for peer, runs in results.memory[0].runs.items()]
+    bars(axes, rows, "Connections accepted and subscribed per second", ",.0f")
+
+
+def filter_cost(places: list[Filters], kind: str, axes: Axes) -> None:
+    for peer in COLOURS:
+        points = [
+            (place.filters, median([run.cpu_us_per_message for run in place.runs[peer]]))
+            for place in places
+            if peer in place.runs
+        ]
+        if points:
+            axes.plot(*zip(*points, strict=True), marker="o", ms=3, color=COLOURS[peer], label=peer)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel(kind, fontsize=8)
+    axes.set_title("CPU per PUBLISH, us", fontsize=9)
+    axes.legend(fontsize=7)
+    plain(axes)
+
+
+def replay(results: Results, axes: Axes) -> None:
+    place = results.wildcards[-1]
+    rows = [
+        (peer, peer, median([seconds * 1e3 for run in runs for seconds in run.replay_s]))
+        for peer, runs in place.runs.items()
+    ]
+    title = f"Replay of {place.retained:,} retained messages, ms\n(beside {place.filters:,} wildcard filters)"
+    bars(axes, rows, title, ",.1f")

@@ -1,0 +1,87 @@
+"""What a whole run writes to JSON: settings, machine, versions, every raw run, and the medians drawn from them."""
+
+from __future__ import annotations
+
+import statistics
+
+import msgspec
+
+from bench import generator, idle, load, paced
+
+
+class Cell(msgspec.Struct):
+    """One throughput cell. ``windows`` is the window each peer delivered most with, found in ``probes``."""
+
+    shape: str
+    publishers: int
+    subscribers: int
+    qos: int
+    capacity: generator.Outcome | None = None
+    windows: dict[str, int] = {}
+    probes: dict[str, dict[int, float]] = {}
+    runs: dict[str, list[generator.Outcome]] = {}
+    errors: dict[str, str] = {}
+
+    @property
+    def name(self) -> str:
+        return f"{self.shape} {self.publishers}:{self.subscribers}"
+
+    def rate(self, peer: str) -> float | None:
+        """Median of the deliveries per second."""
+        runs = self.runs.get(peer)
+        return statistics.median(run.delivered_per_s for run in runs) if runs else None
+
+
+class Paced(msgspec.Struct):
+    qos: int
+    rate: float
+    pairs: int
+    runs: dict[str, list[paced.Outcome]] = {}
+    errors: dict[str, str] = {}
+
+
+class Idle(msgspec.Struct):
+    connections: int
+    runs: dict[str, list[idle.Outcome]] = {}
+    errors: dict[str, str] = {}
+
+
+class Filters(msgspec.Struct):
+    """One number of filters, unrelated ones or wildcards that match."""
+
+    filters: int
+    wildcards: bool
+    retained: int = 0
+    runs: dict[str, list[load.Outcome]] = {}
+    errors: dict[str, str] = {}
+
+
+class Machine(msgspec.Struct):
+    cpu: str
+    cores: int
+    memory_bytes: int
+    kernel: str
+    python: str
+    broker_core: int
+    generator_core: int
+    load_before: list[float]
+    load_after: list[float] = []
+
+
+class Results(msgspec.Struct):
+    started: str
+    commit: str
+    quick: bool
+    machine: Machine
+    versions: dict[str, str]
+    notes: list[str]
+    throughput: list[Cell] = []
+    paced: list[Paced] = []
+    memory: list[Idle] = []
+    subscriptions: list[Filters] = []
+    wildcards: list[Filters] = []
+    summary: dict[str, object] = {}
+
+
+def median(values: list[float]) -> float:
+    return statistics.median(values) if values else float("nan")
