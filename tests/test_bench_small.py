@@ -1,0 +1,40 @@
+"""The benchmark runs small here, so that it cannot rot: every section, against our own broker and the relay."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PNG = b"\x89PNG"
+
+
+@pytest.mark.slow
+def test_the_quick_benchmark_measures_every_section(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", "--quick", "--peers", "starlingmq", "--out", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=55,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = json.loads((tmp_path / "results.json").read_text())
+    for cell in results["throughput"]:
+        assert cell["errors"] == {}
+        assert cell["capacity"]["delivered_per_s"] > 0
+        (run,) = cell["runs"]["starlingmq"]
+        assert run["delivered"] > 0
+        assert run["missing"] == 0 or not run["drained"]
+    for section in ("paced", "memory", "subscriptions", "wildcards"):
+        for place in results[section]:
+            assert place["errors"] == {}
+            assert len(place["runs"]["starlingmq"]) == 1
+    assert results["wildcards"][0]["runs"]["starlingmq"][0]["replayed"] == [200]
+    assert results["wildcards"][0]["runs"]["starlingmq"][0]["stall_max_ms"] is not None
+    assert (tmp_path / "results.png").read_bytes().startswith(PNG)
