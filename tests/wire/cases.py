@@ -478,8 +478,9 @@ def bad_publish_cases() -> Iterator[Case]:
         yield bad("PUBLISH of one byte", v, frame(0x30, "00"))
         yield bad("PUBLISH topic cut", v, frame(0x30, "0005", b"abc"))
         yield bad("PUBLISH topic far too long", v, frame(0x30, "ffff", b"abc"))
-        yield bad("PUBLISH topic empty", v, frame(0x30, "0000", none, b"x"), TOPIC)
-        yield bad("PUBLISH QoS 1 topic empty", v, frame(0x32, "0000 0001", none), TOPIC)
+        yield bad("PUBLISH topic empty", v, frame(0x30, "0000", none, b"x"), PROTOCOL)
+        yield bad("PUBLISH topic empty and nothing else", v, frame(0x30, "0000", none), PROTOCOL)
+        yield bad("PUBLISH QoS 1 topic empty", v, frame(0x32, "0000 0001", none), PROTOCOL)
     only_format = frame(0x30, "0000", props("01 00"), b"x")
     yield bad("PUBLISH topic empty, properties without alias", 5, only_format, PROTOCOL)
 

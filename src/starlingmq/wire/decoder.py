@@ -163,7 +163,7 @@ def decode_publish(first: int, data: bytes, start: int, end: int, version: int) 
             return _publish_with_properties(first, data, pos, end, topic, packet_id)
         pos += 1
     if len(topic) == 0:
-        raise ProtocolError("PUBLISH without a topic", Reason.TOPIC_NAME_INVALID)  # [MQTT-4.7.3-1]
+        raise ProtocolError("PUBLISH without a topic")  # [MQTT-4.7.3-1]
     return Publish(topic, data[pos:end], qos, first & 1 != 0, dup, packet_id)
 
 
