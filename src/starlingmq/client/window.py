@@ -63,11 +63,12 @@ class PacketIds:
 class Outgoing:
     """One message on its way out. ``properties`` are encoded, without length prefix, ``alias`` is the one in them.
 
-    ``dup`` says whether the transmission at hand repeats an earlier one; ``resent`` whether any ever did.
+    ``counted`` says whether it takes room in the send quota of the connection at hand; ``dup`` whether the transmission at hand repeats an earlier one; ``resent`` whether any ever did.
     """
 
     __slots__ = (
         "alias",
+        "counted",
         "dup",
         "packet_id",
         "payload",
@@ -88,6 +89,7 @@ class Outgoing:
         self.retain = retain
         self.properties = properties
         self.alias = 0
+        self.counted = False
         self.packet_id = 0
         self.stage = WAITING
         self.dup = False
@@ -103,7 +105,6 @@ class Window:
         self._resend: deque[Outgoing] = deque()
         self._waiting: deque[Outgoing] = deque()
         self._quota = 0
-        self._quota_max = 0
 
     def __len__(self) -> int:
         """Messages not yet acknowledged, waiting ones included."""
@@ -118,7 +119,9 @@ class Window:
 
     def connected(self, session_present: bool, quota: int) -> None:
         """A new connection with room for ``quota`` unacknowledged PUBLISH packets."""
-        self._quota = self._quota_max = quota
+        self._quota = quota
+        for outgoing in self._sent.values():
+            outgoing.counted = False
         if session_present:
             self._resend = deque(self._sent.values())
             return
@@ -146,7 +149,7 @@ class Window:
         if self._quota <= 0 or self._ids.free() == 0:
             return None
         self._waiting.popleft()
-        self._quota -= 1
+        self._count(outgoing)
         outgoing.packet_id = self._ids.take()
         outgoing.stage = PUBLISHED
         outgoing.dup = False
@@ -158,9 +161,13 @@ class Window:
         if outgoing.stage == PUBLISHED:
             if self._quota <= 0:
                 return None
-            self._quota -= 1
+            self._count(outgoing)
         outgoing.dup = outgoing.resent = True
         return self._resend.popleft()
+
+    def _count(self, outgoing: Outgoing) -> None:
+        outgoing.counted = True
+        self._quota -= 1
 
     def puback(self, packet_id: int) -> Outgoing | None:
         """The finished message; None when nothing waits for this (an acknowledgement that came twice)."""
@@ -198,7 +205,8 @@ class Window:
     def _done(self, outgoing: Outgoing) -> Outgoing:
         del self._sent[outgoing.packet_id]
         self._ids.give_back(outgoing.packet_id)
-        self._quota = min(self._quota + 1, self._quota_max)
+        if outgoing.counted:  # a repeated PUBREL took no room and gives none, so the quota never exceeds its start
+            self._quota += 1
         outgoing.stage = DONE
         return outgoing
 

@@ -1,0 +1,638 @@
+"""The client's state machine against a scripted server, under a clock the test moves."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from starlingmq.client.events import Challenged, Completed, Connected, Ended, Event, Message, Refused
+from starlingmq.client.options import ConnectOptions, Subscription
+from starlingmq.client.state import CLOSING
+from starlingmq.wire.mqtt import encode
+from starlingmq.wire.packets import (
+    PUBACK,
+    PUBCOMP,
+    PUBREC,
+    PUBREL,
+    Ack,
+    Auth,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Publish,
+    Suback,
+    Subscribe,
+    SubscribeRequest,
+    Unsuback,
+    Unsubscribe,
+    Will,
+)
+from starlingmq.wire.properties import (
+    ASSIGNED_CLIENT_IDENTIFIER,
+    AUTHENTICATION_DATA,
+    AUTHENTICATION_METHOD,
+    MAXIMUM_PACKET_SIZE,
+    MAXIMUM_QOS,
+    MESSAGE_EXPIRY_INTERVAL,
+    RECEIVE_MAXIMUM,
+    RETAIN_AVAILABLE,
+    SERVER_KEEP_ALIVE,
+    SESSION_EXPIRY_INTERVAL,
+    SUBSCRIPTION_IDENTIFIER,
+    TOPIC_ALIAS,
+    TOPIC_ALIAS_MAXIMUM,
+    Properties,
+)
+from starlingmq.wire.reasons import Reason
+
+from .script import Line, line
+
+VERSIONS = [3, 4, 5]
+
+
+def only(events: list[Event]) -> Event:
+    (event,) = events
+    return event
+
+
+def publishes(sent: list[Packet]) -> list[tuple[bytes, bool]]:
+    return [(each.payload, each.dup) for each in sent if isinstance(each, Publish)]
+
+
+# Connecting
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_connect_says_what_the_options_say(version: int) -> None:
+    will = Will(b"w", b"gone", 1, True)
+    options = ConnectOptions(
+        client_id="c", version=version, keep_alive=30, username="u", password=b"p", will=will, session_expiry=60
+    )
+    client = Line(options)
+    client.state.connection_made(client.now)
+    announced: Properties = {SESSION_EXPIRY_INTERVAL: 60, RECEIVE_MAXIMUM: 1000} if version == 5 else {}
+    assert client.sent() == [Connect(version, "c", True, 30, "u", b"p", will, announced)]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_connack_makes_it_connected(version: int) -> None:
+    client = line(version)
+    event = only(client.connect(session_present=version != 3))
+    assert event == Connected(version != 3, {})
+
+
+@pytest.mark.parametrize(
+    ("version", "sent", "understood"),
+    [
+        (3, 1, Reason.UNSUPPORTED_PROTOCOL_VERSION),
+        (4, 2, Reason.CLIENT_IDENTIFIER_NOT_VALID),
+        (4, 3, Reason.SERVER_UNAVAILABLE),
+        (4, 4, Reason.BAD_USER_NAME_OR_PASSWORD),
+        (4, 5, Reason.NOT_AUTHORIZED),
+        (5, 0x87, Reason.NOT_AUTHORIZED),
+    ],
+)
+def test_a_refusal_has_an_mqtt_5_reason_in_every_version(version: int, sent: int, understood: Reason) -> None:
+    client = line(version)
+    client.state.connection_made(client.now)
+    client.sent()
+    assert only(client.receive(Connack(False, sent))) == Refused(understood, {})
+    assert client.receive(Connack(False, 0)) == [], "nothing counts after a refusal"
+
+
+def test_the_server_must_answer_connect_in_time() -> None:
+    client = line()
+    client.state.connection_made(client.now)
+    assert client.state.wake_at() == client.now + 10.0
+    client.now += 10.0
+    assert isinstance(only(client.state.tick(client.now)), Ended)
+
+
+@pytest.mark.parametrize("packet", [Pingresp(), Publish(b"t", b"x"), Suback(1, [0])])
+def test_nothing_may_come_before_connack(packet: Packet) -> None:
+    client = line()
+    client.state.connection_made(client.now)
+    event = only(client.receive(packet))
+    assert isinstance(event, Ended)
+    assert event.reason == Reason.PROTOCOL_ERROR
+
+
+def test_a_session_that_a_clean_start_should_have_ended_is_refused() -> None:
+    client = line(clean_start=True)
+    assert isinstance(only(client.connect(session_present=True)), Ended)  # [MQTT-3.2.2-4]
+
+
+def test_an_assigned_client_id_and_the_session_are_used_again() -> None:
+    client = Line(ConnectOptions(session_expiry=60))
+    client.connect(properties={ASSIGNED_CLIENT_IDENTIFIER: "given"})
+    client.state.connection_lost()
+    client.state.connection_made(client.now)
+    (connect,) = client.sent()
+    assert isinstance(connect, Connect)
+    assert (connect.client_id, connect.clean_start) == ("given", False)
+
+
+def test_a_clean_session_of_3_1_1_is_clean_every_time() -> None:
+    client = line(4, clean_start=True)
+    client.connect()
+    client.state.connection_lost()
+    client.state.connection_made(client.now)
+    (connect,) = client.sent()
+    assert isinstance(connect, Connect)
+    assert connect.clean_start
+
+
+@pytest.mark.parametrize("packet", [Subscribe(1, [SubscribeRequest(b"t")]), Pingreq(), Connack(), Unsuback(9, [0, 0])])
+def test_what_a_server_may_not_send_ends_the_connection_or_is_nothing(packet: Packet) -> None:
+    client = line()
+    client.connect()
+    events = client.receive(packet)
+    if isinstance(packet, Unsuback):
+        assert events == []
+        return
+    ended = only(events)
+    assert isinstance(ended, Ended)
+    assert not ended.by_server
+    assert client.sent() == [Disconnect(Reason.PROTOCOL_ERROR)]
+
+
+def test_a_disconnect_of_the_server_is_told_with_its_reason() -> None:
+    client = line()
+    client.connect()
+    ended = only(client.receive(Disconnect(Reason.SESSION_TAKEN_OVER)))
+    assert isinstance(ended, Ended)
+    assert (ended.reason, ended.by_server) == (Reason.SESSION_TAKEN_OVER, True)
+    assert "session taken over" in ended.detail
+    assert client.state.phase == CLOSING
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_3_x_servers_have_no_disconnect(version: int) -> None:
+    client = line(version)
+    client.connect()
+    assert isinstance(only(client.state.receive(b"\xe0\x00", client.now)), Ended)
+    assert client.sent() == [], "and 3.x clients have no reason to give"
+
+
+def test_an_enhanced_authentication_is_led_by_the_caller() -> None:
+    client = line()
+    client.state.connection_made(client.now)
+    client.sent()
+    step: Properties = {AUTHENTICATION_METHOD: "m", AUTHENTICATION_DATA: b"1"}
+    assert only(client.receive(Auth(Reason.CONTINUE_AUTHENTICATION, step))) == Challenged(0x18, step)
+    client.state.authenticate(Reason.CONTINUE_AUTHENTICATION, step)
+    assert client.sent() == [Auth(Reason.CONTINUE_AUTHENTICATION, step)]
+    assert isinstance(only(client.receive(Connack())), Connected)
+
+
+# Publishing
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_is_published_early_waits_for_the_connection(version: int) -> None:
+    client = line(version)
+    first = client.state.publish("t", b"0")
+    second = client.state.publish("t", b"1", 1)
+    assert client.state.events() == []
+    events = client.connect()
+    assert Completed(first, [0], {}) in events
+    assert client.sent() == [Publish(b"t", b"0"), Publish(b"t", b"1", 1, packet_id=1)]
+    assert client.receive(Ack(PUBACK, 1)) == [Completed(second, [0], {})]
+    assert client.state.outstanding == 0
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_qos_2_goes_through_its_four_packets(version: int) -> None:
+    client = line(version)
+    client.connect()
+    token = client.state.publish("t", b"x", 2)
+    assert client.sent() == [Publish(b"t", b"x", 2, packet_id=1)]
+    assert client.receive(Ack(PUBREC, 1)) == []
+    assert client.sent() == [Ack(PUBREL, 1)]
+    assert client.receive(Ack(PUBCOMP, 1)) == [Completed(token, [0], {})]
+
+
+def test_a_reason_of_success_is_passed_on() -> None:
+    client = line()
+    client.connect()
+    token = client.state.publish("t", b"x", 1)
+    client.sent()
+    assert client.receive(Ack(PUBACK, 1, Reason.NO_MATCHING_SUBSCRIBERS)) == [Completed(token, [0x10], {})]
+
+
+def test_a_refused_qos_2_message_is_over_and_its_id_is_free() -> None:
+    client = line()
+    client.connect(properties={RECEIVE_MAXIMUM: 1})
+    first = client.state.publish("t", b"1", 2)
+    client.state.publish("t", b"2", 2)
+    client.sent()
+    assert client.receive(Ack(PUBREC, 1, Reason.QUOTA_EXCEEDED)) == [Completed(first, [0x97], {})]
+    assert client.sent() == [Publish(b"t", b"2", 2, packet_id=2)], "no PUBREL, and the next message has its turn"
+
+
+def test_the_receive_maximum_of_the_server_is_kept() -> None:
+    client = line()
+    client.connect(properties={RECEIVE_MAXIMUM: 2})
+    for number in range(5):
+        client.state.publish("t", b"%d" % number, 1 + number % 2)
+    assert [payload for payload, _ in publishes(client.sent())] == [b"0", b"1"]
+    client.receive(Ack(PUBREC, 2))
+    assert client.sent() == [Ack(PUBREL, 2)], "a released message still counts"
+    client.receive(Ack(PUBCOMP, 2))
+    assert [payload for payload, _ in publishes(client.sent())] == [b"2"]
+    client.receive(Ack(PUBACK, 1), Ack(PUBACK, 3))
+    assert [payload for payload, _ in publishes(client.sent())] == [b"3", b"4"]
+
+
+def test_an_acknowledgement_that_comes_twice_does_not_widen_the_window() -> None:
+    client = line()
+    client.connect(properties={RECEIVE_MAXIMUM: 1})
+    for number in range(3):
+        client.state.publish("t", b"%d" % number, 1)
+    client.sent()
+    client.receive(Ack(PUBACK, 1), Ack(PUBACK, 1))
+    assert len(publishes(client.sent())) == 1
+
+
+def test_an_acknowledgement_of_the_wrong_kind_is_a_protocol_error() -> None:
+    client = line()
+    client.connect()
+    client.state.publish("t", b"x", 1)
+    client.sent()
+    assert isinstance(only(client.receive(Ack(PUBREC, 1))), Ended)
+
+
+@pytest.mark.parametrize(
+    ("announced", "qos", "retain", "properties", "refusal"),
+    [
+        ({MAXIMUM_QOS: 1}, 2, False, {}, Reason.QOS_NOT_SUPPORTED),
+        ({RETAIN_AVAILABLE: 0}, 0, True, {}, Reason.RETAIN_NOT_SUPPORTED),
+        ({MAXIMUM_PACKET_SIZE: 20}, 1, False, {}, Reason.PACKET_TOO_LARGE),
+        ({TOPIC_ALIAS_MAXIMUM: 1}, 0, False, {TOPIC_ALIAS: 2}, Reason.TOPIC_ALIAS_INVALID),
+    ],
+)
+def test_what_the_server_said_it_would_not_take_is_not_sent(
+    announced: Properties, qos: int, retain: bool, properties: Properties, refusal: Reason
+) -> None:
+    client = line()
+    client.connect(properties=announced)
+    token = client.state.publish("t", b"x" * 20, qos, retain, properties)
+    assert client.state.events() == [Completed(token, [refusal], {})]
+    assert client.sent() == []
+    client.state.publish("t", b"y")
+    assert client.sent() == [Publish(b"t", b"y")], "others are not held up"
+
+
+@pytest.mark.parametrize("topic", ["", "a/+", "#", "a\0b", "x" * 65_536])
+def test_an_impossible_topic_is_refused_at_once(topic: str) -> None:
+    with pytest.raises(ValueError):
+        line().state.publish(topic, b"")
+
+
+def test_waiting_messages_are_bounded() -> None:
+    client = Line(ConnectOptions(client_id="c", max_queued=2))
+    client.state.publish("t", b"")
+    client.state.publish("t", b"")
+    with pytest.raises(ValueError, match="max_queued"):
+        client.state.publish("t", b"")
+
+
+# Coming back
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_the_window_is_sent_again_in_its_order(version: int) -> None:
+    client = line(version)
+    client.connect()
+    for payload, qos in [(b"a", 1), (b"b", 2), (b"c", 2), (b"d", 1)]:
+        client.state.publish("t", payload, qos)
+    client.sent()
+    client.receive(Ack(PUBREC, 2))
+    client.sent()
+    assert client.reconnect() == [
+        Publish(b"t", b"a", 1, dup=True, packet_id=1),
+        Ack(PUBREL, 2),  # never PUBLISH again [MQTT-4.3.3-6]
+        Publish(b"t", b"c", 2, dup=True, packet_id=3),
+        Publish(b"t", b"d", 1, dup=True, packet_id=4),
+    ]
+
+
+def test_resending_keeps_the_new_receive_maximum_and_goes_before_new_messages() -> None:
+    client = line()
+    client.connect()
+    for number in range(3):
+        client.state.publish("t", b"%d" % number, 1)
+    client.sent()
+    client.state.connection_lost()
+    client.state.publish("t", b"new", 1)
+    client.connect(session_present=True, properties={RECEIVE_MAXIMUM: 2})
+    assert publishes(client.sent()) == [(b"0", True), (b"1", True)]
+    client.receive(Ack(PUBACK, 1))
+    assert publishes(client.sent()) == [(b"2", True)]
+    client.receive(Ack(PUBACK, 2))
+    assert publishes(client.sent()) == [(b"new", False)]
+
+
+def test_an_acknowledgement_before_its_resending_makes_it_unnecessary() -> None:
+    client = line()
+    client.connect()
+    for number in range(3):
+        client.state.publish("t", b"%d" % number, 1)
+    client.sent()
+    client.state.connection_lost()
+    client.connect(session_present=True, properties={RECEIVE_MAXIMUM: 1})
+    assert publishes(client.sent()) == [(b"0", True)]
+    client.receive(Ack(PUBACK, 2))
+    assert client.sent() == [], "it took no room on this connection and gives none"
+    client.receive(Ack(PUBACK, 1))
+    assert publishes(client.sent()) == [(b"2", True)]
+
+
+def test_without_a_session_everything_begins_again_as_new() -> None:
+    client = line()
+    client.connect()
+    client.state.subscribe([Subscription(filter="a/#", qos=2), Subscription(filter="b")])
+    client.sent()
+    client.receive(Suback(1, [2, 0x87]))
+    for payload in (b"x", b"y"):
+        client.state.publish("t", payload, 2)
+    client.sent()
+    client.receive(Ack(PUBREC, 2))
+    client.sent()
+    sent = client.reconnect(session_present=False)
+    renewed, *messages = sent
+    assert isinstance(renewed, Subscribe)
+    assert renewed.subscriptions == [SubscribeRequest(b"a/#", 2)], "what is in effect, before any message"
+    assert publishes(messages) == [(b"x", False), (b"y", False)]
+    ids = [each.packet_id for each in sent if isinstance(each, Subscribe | Publish)]
+    assert len(set(ids)) == 3
+    assert client.receive(Suback(ids[0], [2])) == [Completed(0, [2], {})]
+
+
+def test_an_unanswered_subscription_is_asked_for_again() -> None:
+    client = line()
+    client.connect()
+    token = client.state.subscribe([Subscription(filter="a", qos=1)], {SUBSCRIPTION_IDENTIFIER: [7]})
+    client.sent()
+    (again,) = client.reconnect()
+    assert isinstance(again, Subscribe)
+    assert again.properties == {SUBSCRIPTION_IDENTIFIER: [7]}
+    assert client.receive(Suback(again.packet_id, [1])) == [Completed(token, [1], {})]
+
+
+def test_what_was_unsubscribed_is_not_renewed() -> None:
+    client = line()
+    client.connect()
+    client.state.subscribe([Subscription(filter="a")])
+    client.receive(Suback(1, [0]))
+    token = client.state.unsubscribe(["a"])
+    assert Unsubscribe(2, [b"a"]) in client.sent()
+    assert client.receive(Unsuback(2, [0])) == [Completed(token, [0], {})]
+    assert client.reconnect(session_present=False) == []
+
+
+def test_many_subscriptions_are_renewed_in_batches() -> None:
+    client = line()
+    client.connect()
+    client.state.subscribe([Subscription(filter=f"f/{number}") for number in range(250)])
+    client.sent()
+    client.receive(Suback(1, [0] * 250))
+    again = client.reconnect(session_present=False)
+    assert [len(each.subscriptions) for each in again if isinstance(each, Subscribe)] == [100, 100, 50]
+
+
+def test_a_miscounted_suback_is_a_protocol_error() -> None:
+    client = line()
+    client.connect()
+    client.state.subscribe([Subscription(filter="a")])
+    assert isinstance(only(client.receive(Suback(1, [0, 0]))), Ended)
+
+
+# Receiving
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_message_is_acknowledged_when_it_is_taken(version: int) -> None:
+    client = line(version)
+    client.connect()
+    message = only(client.receive(Publish(b"t", b"x", 1, packet_id=5)))
+    assert isinstance(message, Message)
+    assert client.sent() == []
+    client.state.taken(message)
+    assert client.sent() == [Ack(PUBACK, 5)]
+
+
+def test_qos_2_is_given_once_and_completed() -> None:
+    client = line()
+    client.connect()
+    publish = Publish(b"t", b"x", 2, packet_id=5)
+    message = only(client.receive(publish))
+    assert isinstance(message, Message)
+    assert client.receive(publish) == [], "not taken yet: nothing to say"
+    assert client.sent() == []
+    client.state.taken(message)
+    assert client.receive(publish) == []
+    assert client.sent() == [Ack(PUBREC, 5), Ack(PUBREC, 5)]
+    client.receive(Ack(PUBREL, 5), Ack(PUBREL, 5))
+    assert client.sent() == [Ack(PUBCOMP, 5), Ack(PUBCOMP, 5, Reason.PACKET_IDENTIFIER_NOT_FOUND)]
+    assert isinstance(only(client.receive(publish)), Message), "the id is free for another message"
+
+
+def test_qos_2_taken_over_a_reconnection_is_given_once() -> None:
+    client = line()
+    client.connect()
+    message = only(client.receive(Publish(b"t", b"x", 2, packet_id=5)))
+    assert isinstance(message, Message)
+    assert client.reconnect() == []
+    repeated = Publish(b"t", b"x", 2, dup=True, packet_id=5)
+    assert client.receive(repeated) == []
+    client.state.taken(message)
+    assert client.sent() == [Ack(PUBREC, 5)], "owed to the connection that repeated it"
+    # taken between the connections: the repetition is answered at once
+    client.receive(Ack(PUBREL, 5))
+    second = only(client.receive(Publish(b"t", b"y", 2, packet_id=5)))
+    assert isinstance(second, Message)
+    client.state.connection_lost()
+    client.state.taken(second)
+    client.connect(session_present=True)
+    assert client.receive(Publish(b"t", b"y", 2, dup=True, packet_id=5)) == []
+    assert client.sent() == [Ack(PUBREC, 5)]
+
+
+def test_what_an_old_connection_brought_is_not_acknowledged_on_the_next() -> None:
+    client = line()
+    client.connect()
+    message = only(client.receive(Publish(b"t", b"x", 1, packet_id=5)))
+    assert isinstance(message, Message)
+    client.reconnect()
+    client.state.taken(message)
+    assert client.sent() == []
+
+
+def test_a_message_of_a_lost_session_does_not_answer_for_its_successor() -> None:
+    client = line()
+    client.connect()
+    old = only(client.receive(Publish(b"t", b"old", 2, packet_id=5)))
+    assert isinstance(old, Message)
+    client.reconnect(session_present=False)
+    new = only(client.receive(Publish(b"t", b"new", 2, packet_id=5)))
+    assert isinstance(new, Message)
+    client.state.taken(old)
+    assert client.sent() == []
+    client.state.taken(new)
+    assert client.sent() == [Ack(PUBREC, 5)]
+
+
+def test_more_unacknowledged_messages_than_allowed_end_the_connection() -> None:
+    client = Line(ConnectOptions(client_id="c", receive_maximum=2))
+    client.connect()
+    events = client.receive(*[Publish(b"t", b"x", 1, packet_id=number) for number in (1, 2, 3)])
+    assert [type(each) for each in events] == [Message, Message, Ended]
+    assert client.sent() == [Disconnect(Reason.RECEIVE_MAXIMUM_EXCEEDED)]
+
+
+def test_properties_of_a_message_are_one_dictionary() -> None:
+    client = line()
+    client.connect()
+    packet = Publish(b"t", b"x", expiry=9, subscription_ids=[3, 4], properties=b"\x03\x00\x01a")
+    message = only(client.receive(packet))
+    assert isinstance(message, Message)
+    assert message.properties == {3: "a", MESSAGE_EXPIRY_INTERVAL: 9, SUBSCRIPTION_IDENTIFIER: [3, 4]}
+
+
+def test_topic_aliases_stand_for_the_topic_until_the_connection_ends() -> None:
+    client = Line(ConnectOptions(client_id="c", topic_alias_maximum=2, clean_start=False))
+    client.connect()
+    events = client.receive(Publish(b"long", b"1", topic_alias=2), Publish(b"", b"2", topic_alias=2))
+    assert [each.topic for each in events if isinstance(each, Message)] == ["long", "long"]
+    client.reconnect()
+    ended = only(client.receive(Publish(b"", b"3", topic_alias=2)))
+    assert isinstance(ended, Ended)
+    assert ended.reason == Reason.TOPIC_ALIAS_INVALID
+
+
+def test_a_topic_alias_above_what_we_allowed_ends_the_connection() -> None:
+    client = line()
+    client.connect()
+    client.receive(Publish(b"t", b"", topic_alias=1))
+    assert client.sent() == [Disconnect(Reason.TOPIC_ALIAS_INVALID)]
+
+
+@pytest.mark.parametrize("topic", [b"\xff", b"a\0"])
+def test_a_topic_that_is_no_text_ends_the_connection(topic: bytes) -> None:
+    client = line()
+    client.connect()
+    client.state.receive(b"\x30%c\0%c%b\0" % (3 + len(topic), len(topic), topic), client.now)
+    assert client.sent() == [Disconnect(Reason.MALFORMED_PACKET)]
+
+
+def test_a_packet_over_our_limit_ends_the_connection_before_it_is_there() -> None:
+    client = Line(ConnectOptions(client_id="c", max_packet_size=100))
+    client.connect()
+    client.state.receive(b"\x30\xff\x01", client.now)
+    assert client.sent() == [Disconnect(Reason.PACKET_TOO_LARGE)]
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 7, 1000])
+def test_it_does_not_matter_how_the_network_divides_the_bytes(step: int) -> None:
+    client = line()
+    client.connect()
+    wanted = [Publish(b"t", b"a" * size, size % 2, packet_id=size % 2) for size in (0, 3, 200, 20_000)]
+    stream = b"".join(encode(each, 5) for each in wanted)
+    events: list[Event] = []
+    for at in range(0, len(stream), step):
+        events += client.state.receive(stream[at : at + step], client.now)
+    assert [len(each.payload) for each in events if isinstance(each, Message)] == [0, 3, 200, 20_000]
+
+
+# Keeping alive
+
+
+def test_an_idle_client_pings_before_its_keep_alive_is_over() -> None:
+    client = line(keep_alive=10)
+    client.connect()
+    client.sent()
+    assert client.state.wake_at() == client.now + 8.0
+    client.now += 8.0
+    assert client.state.tick(client.now) == []
+    assert client.sent() == [Pingreq()]
+    client.receive(Pingresp())
+    assert client.state.wake_at() == client.now + 8.0
+
+
+def test_a_silent_server_is_given_up() -> None:
+    client = line(keep_alive=10)
+    client.connect()
+    client.now += 8.0
+    client.state.tick(client.now)
+    client.sent()
+    assert client.state.wake_at() == client.now + 10.0
+    client.now += 10.0
+    ended = only(client.state.tick(client.now))
+    assert isinstance(ended, Ended)
+    assert ended.reason == Reason.KEEP_ALIVE_TIMEOUT
+
+
+def test_a_server_that_we_do_not_read_is_not_given_up() -> None:
+    client = line(keep_alive=10)
+    client.connect()
+    client.now += 8.0
+    client.state.tick(client.now, reading=False)
+    client.sent()
+    client.now += 10.0
+    assert client.state.tick(client.now, reading=False) == []
+    assert client.sent() == [Pingreq()], "but it still hears that we are there"
+
+
+def test_the_keep_alive_of_the_server_counts() -> None:
+    client = line(keep_alive=60)
+    client.connect(properties={SERVER_KEEP_ALIVE: 5})
+    client.sent()
+    assert client.state.wake_at() == client.now + 4.0
+
+
+def test_without_keep_alive_there_is_nothing_to_wake_up_for() -> None:
+    client = line(keep_alive=0)
+    client.connect()
+    assert client.state.wake_at() == math.inf
+    client.now += 1e6
+    assert client.state.tick(client.now) == []
+
+
+# Leaving
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_goodbye(version: int) -> None:
+    client = line(version)
+    client.connect()
+    client.state.disconnect()
+    assert client.sent() == [Disconnect()]
+    assert client.receive(Pingresp()) == []
+
+
+def test_a_goodbye_with_the_will_exists_in_mqtt_5_only() -> None:
+    for version, expected in ((4, []), (5, [Disconnect(Reason.DISCONNECT_WITH_WILL)])):
+        client = line(version)
+        client.connect()
+        client.state.disconnect(Reason.DISCONNECT_WITH_WILL)
+        assert client.sent() == expected
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"version": 6},
+        {"keep_alive": 70_000},
+        {"max_inflight": 0},
+        {"version": 4, "clean_start": False},
+        {"version": 3},
+    ],
+)
+def test_impossible_options_are_refused(fields: dict[str, int]) -> None:
+    with pytest.raises(ValueError):
+        ConnectOptions(**fields)  # type: ignore[arg-type]
