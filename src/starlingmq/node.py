@@ -84,15 +84,15 @@ class Broker:
         return self._driver.state
 
     async def start(self) -> None:
-        hooks = self.hooks
-        refuse_open_listeners(self.config, hooks.authenticate is not None)
+        specs = [parse_listener(settings) for settings in self.config.listeners]
+        refuse_open_listeners(self.config, self.hooks.authenticate is not None)
         self._driver = self._make_driver()
         try:
-            for settings in self.config.listeners:
+            for spec in specs:
                 self._listeners.append(
                     await open_listener(
                         asyncio.get_running_loop(),
-                        parse_listener(settings),
+                        spec,
                         self._driver,
                         write_buffer=self.config.limits.write_buffer,
                         handshake_timeout=self.config.mqtt.connect_timeout,

@@ -223,7 +223,7 @@ class Driver:
         if client.gone:
             return
         transport: Any = client.transport
-        if isinstance(transport, asyncio.Transport) and client.last_words and transport.can_write_eof():
+        if client.last_words and transport.can_write_eof():
             # A close with unread bytes makes TCP reset, and a reset can overtake what we said last. So only our half
             # is closed; the client's end, or the time limit, closes the rest.
             if client.paused:
