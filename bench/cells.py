@@ -59,7 +59,7 @@ QUICK: dict[str, Any] = {
     "shapes": (("pair", 1, 1, (0,)), ("pairs", 3, 3, (1,)), ("fan-in", 3, 1, (2,)), ("fan-out", 1, 3, (1,))),
     "windows": (20,),
     "warm_up": 0.1,
-    "duration": 0.2,
+    "duration": 0.3,
     "paced_qos": (1,),
     "paced_pairs": 10,
     "paced_rate": 1_000.0,
@@ -91,7 +91,8 @@ def child(module: str, spec: msgspec.Struct, outcome: type[T]) -> T:
     except subprocess.TimeoutExpired:
         raise RunError(f"not finished after {RUN_TIMEOUT_S:.0f} s") from None
     if done.returncode:
-        raise RunError((done.stderr.decode(errors="replace").strip().splitlines() or ["no output"])[-1])
+        last = (done.stderr.decode(errors="replace").strip().splitlines() or ["no output"])[-1]
+        raise RunError(last.removeprefix("bench.wire.").removeprefix("bench.flow."))
     return msgspec.json.decode(done.stdout, type=outcome)
 
 

@@ -17,6 +17,7 @@ import msgspec
 
 from bench.flow import Group, Publisher, Subscriber
 from bench.frames import Layout, publish
+from bench.generator import delivered, flow
 from bench.loop import Loop
 from bench.ping import Pings
 from bench.process import cpu_seconds, memory
@@ -151,21 +152,19 @@ def measure(spec: Spec, clients: list[socket.socket]) -> tuple[float, float, flo
         Subscriber(loop, sock, layout, group)
     publisher = Publisher(loop, open_connection(spec.port, "bench-pub", spec.version), layout, topics, group)
     publisher.start()
-    now = loop.run_until(time.perf_counter() + spec.warm_up)
-    sent, got, cpu = publisher.published, total(group), cpu_seconds(spec.broker)
-    then = loop.run_until(now + spec.duration)
-    sent, got, cpu = publisher.published - sent, total(group) - got, cpu_seconds(spec.broker) - cpu
+    flow(loop, [group], spec.warm_up)
+    start = time.perf_counter()
+    sent, got, cpu = publisher.published, delivered([group]), cpu_seconds(spec.broker)
+    flow(loop, [group], spec.duration)
+    seconds = time.perf_counter() - start
+    sent, got, cpu = publisher.published - sent, delivered([group]) - got, cpu_seconds(spec.broker) - cpu
     publisher.stop()
     loop.run_until(time.perf_counter() + 0.3)
     loop.close()
     if got == 0:
-        raise SetupError(f"nothing was delivered within {spec.duration} s")
+        raise SetupError(f"nothing was delivered within {seconds:.1f} s")
     # A delivery is what was handled; what was sent may still wait in a socket. Each message has one receiver.
-    return sent / (then - now), got / (then - now), cpu * 1e6 / got
-
-
-def total(group: Group) -> int:
-    return sum(item.delivered for item in group.subscribers)
+    return sent / seconds, got / seconds, cpu * 1e6 / got
 
 
 def run(spec: Spec) -> Outcome:

@@ -150,7 +150,8 @@ def filter_cost(places: list[Filters], kind: str, axes: Axes) -> None:
     axes.set_yscale("log")
     axes.set_xlabel(kind, fontsize=8)
     axes.set_title("CPU per PUBLISH, us", fontsize=9)
-    axes.legend(fontsize=7)
+    if axes.lines:
+        axes.legend(fontsize=7)
     plain(axes)
 
 
