@@ -35,6 +35,11 @@ def expiry_property(message: Message, now: float) -> bytes:
     return bytes((2, left >> 24 & 255, left >> 16 & 255, left >> 8 & 255, left & 255))
 
 
+def _unadorned(outgoing: Outgoing) -> bool:
+    """Whether an MQTT 5 receiver gets nothing but the properties that every other gets too."""
+    return len(outgoing.ids) == 0 and outgoing.message.expires_at == 0.0
+
+
 class Delivery:
     ctx: Context
 
@@ -154,12 +159,19 @@ class Delivery:
         """Write a PUBLISH; False when the client will not take one of this size [MQTT-3.1.2-24]."""
         ctx = self.ctx
         message = outgoing.message
-        if client.plain and not dup and outgoing.qos != 0 and client.version != 5:
-            head, tail = publish_parts(message.topic, message.payload, outgoing.qos, outgoing.retain, 4, b"")
-            client.frames.append(head)
+        if client.plain and not dup and outgoing.qos != 0 and (client.version != 5 or _unadorned(outgoing)):
+            shape = outgoing.qos if client.version != 5 else outgoing.qos + 4
+            if outgoing.retain:
+                shape += 8
+            if message.shape != shape:
+                message.head, message.tail = publish_parts(
+                    message.topic, message.payload, outgoing.qos, outgoing.retain, client.version, message.properties
+                )
+                message.shape = shape
+            client.frames.append(message.head)
             client.frames.append(packet_id_bytes(packet_id))
-            client.frames.append(tail)
-            client.size += len(head) + 2 + len(tail)
+            client.frames.append(message.tail)
+            client.size += len(message.head) + 2 + len(message.tail)
         else:
             frame = self.frame(client, outgoing, packet_id, dup)
             if client.max_packet != 0 and len(frame) > client.max_packet:

@@ -1,6 +1,7 @@
 """An application message inside the broker: what was published, freed from the packet that brought it.
 
-One Message is shared by every receiver, queue and window that wants it; nothing in it changes after it was made.
+One Message is shared by every receiver, queue and window that wants it; nothing in it changes after it was made, but
+for the encoded parts that are kept from one receiver to the next of the same kind.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ class Message:
     expires_at: float
     publisher: str
     published_at: float
+    head: bytes  # frame parts around the packet id, as last sent ...
+    tail: bytes
+    shape: int  # ... and to what kind of receiver: see core.delivery; -1: to none yet
 
     def __init__(
         self,
@@ -42,6 +46,9 @@ class Message:
         self.expires_at = expires_at
         self.publisher = publisher
         self.published_at = published_at
+        self.head = b""
+        self.tail = b""
+        self.shape = -1
 
     def expired(self, now: float) -> bool:
         return self.expires_at != 0.0 and self.expires_at <= now

@@ -54,6 +54,8 @@ class Publishing:
         packet = decode_publish(first, data, start, end, client.version)
         ctx.counters.publish_received += 1
         ctx.work -= 1
+        if packet.subscription_ids is not None:
+            raise ProtocolError("a PUBLISH with a subscription identifier from a client")  # [MQTT-3.3.4-6]
         if client.version == 5 and (packet.topic_alias != 0 or not packet.topic):
             self._resolve_alias(client, packet)
         if packet.qos > ctx.max_qos:
