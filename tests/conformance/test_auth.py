@@ -120,6 +120,16 @@ def test_only_auth_may_come_during_the_exchange(asking: World, packet: bytes) ->
     refused(c, Reason.PROTOCOL_ERROR)
 
 
+@clause(v5="3.1.2-30 3.14.0-1")
+def test_a_client_may_give_the_exchange_up(asking: World) -> None:
+    c = begin(asking)
+    asking.answer(asking.question(), Reason.CONTINUE_AUTHENTICATION)
+    assert sole(c, Auth).reason == Reason.CONTINUE_AUTHENTICATION
+    c.send(b"\xe0\x00")
+    assert c.closed
+    assert c.receive() == []
+
+
 @clause(v5="4.12.0-3 4.12.0-5 3.14.0-1")
 @pytest.mark.parametrize(
     "auth",

@@ -198,3 +198,25 @@ def test_a_suback_larger_than_the_client_takes_is_not_sent(w: World) -> None:
     c.send(Subscribe(1, [SubscribeRequest(b"%d" % number) for number in range(40)]))
     assert [p for p in c.receive() if isinstance(p, Suback)] == []
     assert c.closed
+
+
+@clause(v5="3.1.2-25")
+def test_a_whole_queue_too_large_for_the_next_connection_counts_as_delivered(w: World) -> None:
+    sub = w.connect(client_id="sub", properties={SESSION_EXPIRY_INTERVAL: NEVER})
+    subscribe(sub, "t", qos=1)
+    sub.drop()
+    pub = w.connect(client_id="pub")
+    for _ in range(999):
+        deliver(pub, "t", b"y" * 200, qos=1)
+    deliver(pub, "t", b"fits", qos=1)
+    properties: Properties = {SESSION_EXPIRY_INTERVAL: NEVER, MAXIMUM_PACKET_SIZE: 100}
+    assert payloads(w.connect(client_id="sub", clean_start=False, properties=properties)) == [b"fits"]
+
+
+@clause(v5="4.9.0-3")
+def test_a_repeat_at_the_limit_is_no_further_message(make_world: MakeWorld) -> None:
+    w = make_world(max_awaiting_rel=1)
+    c = w.connect(client_id="a")
+    for dup in (False, True):
+        publish(c, "t", qos=2, packet_id=1, dup=dup)
+        assert sole(c, Ack) == Ack(PUBREC, 1)

@@ -205,3 +205,16 @@ def test_order_survives_a_narrow_window_and_a_reconnection(w: World, version: in
     assert [m.payload for m in first] == [b"0", b"1"]
     assert [m.payload for m in back] == [b"%d" % number for number in range(20)]
     assert [m.dup for m in back] == [True, True, *[False] * 18]
+
+
+@clause(v3="4.3.2-1", v5="4.3.2-3 2.2.1-5")
+@pytest.mark.parametrize(("qos", "strangers"), [(1, (PUBREC, PUBCOMP)), (2, (PUBACK, PUBCOMP))])
+@pytest.mark.parametrize("version", BOTH)
+def test_only_the_right_packet_acknowledges(w: World, version: int, qos: int, strangers: tuple[int, ...]) -> None:
+    sub, (message,) = waiting(w, version, count=1, qos=qos)
+    for kind in strangers:
+        sub.send(Ack(kind, message.packet_id))
+        sub.receive()  # a PUBREC for what is none is answered in its own way
+    sub.drop()
+    (again,) = messages(persistent(w, "sub", version))
+    assert (again.packet_id, again.qos, again.dup) == (message.packet_id, qos, True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from starlingmq.wire.mqtt import Ack, Suback, Subscribe, SubscribeRequest, Unsuback, Unsubscribe
+from starlingmq.wire.mqtt import Ack, Pingreq, Pingresp, Suback, Subscribe, SubscribeRequest, Unsuback, Unsubscribe
 from starlingmq.wire.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
 from starlingmq.wire.reasons import Reason
 from tests.conformance.clauses import clause
@@ -223,3 +223,33 @@ def test_deliveries_already_begun_are_completed(w: World, version: int) -> None:
     c.send(Ack(PUBCOMP, two.packet_id))
     assert c.receive() == []
     assert not c.closed
+
+
+@clause(v3="3.10.4-2", v5="3.10.4-2")
+@pytest.mark.parametrize("version", BOTH)
+def test_retained_messages_that_were_not_begun_are_not_sent_after_unsubscribe(
+    make_world: MakeWorld, version: int
+) -> None:
+    w = make_world(retained_batch=10)
+    pub = w.connect(client_id="pub")
+    for number in range(100):
+        deliver(pub, f"t/{number}", retain=True)
+    c = w.connect(client_id="a", version=version)
+    c.send_all([Subscribe(1, [SubscribeRequest(b"t/#")]), Unsubscribe(2, [b"t/#"])])
+    packets = c.receive()
+    unsuback = [type(packet) for packet in packets].index(Unsuback)
+    assert packets[unsuback + 1 :] == []
+
+
+@clause(v3="3.8.4-1 3.8.4-5 3.9.3-1 3.10.4-4", v5="3.8.4-1 3.8.4-6 3.9.3-1 3.10.4-4 3.11.3-1")
+@pytest.mark.parametrize("version", BOTH)
+def test_thousands_of_filters_are_answered_in_order_and_before_what_follows(w: World, version: int) -> None:
+    c = w.connect(client_id="a", version=version)
+    filters = [b"t/%d" % number for number in range(2500)]
+    requests = [SubscribeRequest(filter, number % 3) for number, filter in enumerate(filters)]
+    c.send_all([Subscribe(1, requests), Unsubscribe(2, [b"none", *filters]), Pingreq()])
+    assert c.receive() == [
+        Suback(1, [number % 3 for number in range(2500)]),
+        Unsuback(2, [int(Reason.NO_SUBSCRIPTION_EXISTED)] + [0] * 2500 if version == 5 else []),
+        Pingresp(),
+    ]
