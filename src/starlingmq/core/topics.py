@@ -1,0 +1,87 @@
+"""Topic names and topic filters: what is well formed, what a shared subscription names, what matches what.
+
+Both are the encoded bytes of the wire, compared byte by byte: no normalization, no case folding [MQTT-4.7.3-4].
+Clause tags are those of MQTT 5.0; the rules are the same in 3.1.1, where some carry other numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAX_LENGTH: Final = 65535  # bytes: the length prefix of an MQTT string has two [MQTT-4.7.3-3]
+SHARE: Final = b"$share"
+
+
+def valid_topic(topic: bytes) -> bool:
+    """Whether a message may be published to ``topic``: an MQTT string, not empty, without wildcards [MQTT-3.3.2-2]."""
+    return b"+" not in topic and b"#" not in topic and _valid_name(topic)
+
+
+def valid_filter(filter: bytes) -> bool:
+    """Whether ``filter`` may be subscribed to, as far as its characters and wildcards go.
+
+    A shared subscription passes as the ordinary filter it also looks like; ``parse_share`` knows its further rules.
+    """
+    if not _valid_name(filter):
+        return False
+    if b"+" not in filter and b"#" not in filter:
+        return True
+    # '#' is a whole level and the last one [MQTT-4.7.1-1]; '+' is a whole level, anywhere [MQTT-4.7.1-2].
+    parts = filter.split(b"/")
+    if parts[-1] == b"#":
+        parts.pop()
+    return all(part == b"+" or (b"+" not in part and b"#" not in part) for part in parts)
+
+
+def levels(topic: bytes) -> int:
+    """Number of levels of a topic or filter; empty ones count, so ``b"/"`` has two."""
+    return topic.count(b"/") + 1
+
+
+def parse_share(filter: bytes) -> tuple[bytes, bytes] | None:
+    """The group and the inner filter of ``$share/group/filter``; None for an ordinary filter.
+
+    A filter whose first level is ``$share`` is a shared subscription or nothing: ValueError says what it lacks.
+    That the wildcards of the inner filter are in place follows from ``valid_filter`` of the whole.
+    """
+    parts = filter.split(b"/", 2)
+    if parts[0] != SHARE:
+        return None
+    if len(parts) < 2 or not parts[1]:
+        raise ValueError("a shared subscription needs a group name after $share/ [MQTT-4.8.2-1]")
+    if b"+" in parts[1] or b"#" in parts[1]:
+        raise ValueError("the group name of a shared subscription has no wildcards [MQTT-4.8.2-2]")
+    if len(parts) < 3 or not parts[2]:
+        raise ValueError("a shared subscription needs a topic filter after $share/group/ [MQTT-4.8.2-2]")
+    return parts[1], parts[2]
+
+
+def matches(filter: bytes, topic: bytes) -> bool:
+    """The definition of matching, level by level; FilterTree and RetainedTree must agree with it.
+
+    Both arguments are valid. Linear in their length: for one pair at a time, not for a scan over many filters.
+    """
+    wanted = filter.split(b"/")
+    given = topic.split(b"/")
+    if given[0].startswith(b"$") and (wanted[0] == b"+" or wanted[0] == b"#"):
+        return False  # [MQTT-4.7.2-1]
+    for depth, level in enumerate(wanted):
+        if level == b"#":
+            return True  # of the parent level too, which ``given`` may end with
+        if depth == len(given) or (level != b"+" and level != given[depth]):
+            return False
+    return len(given) == len(wanted)
+
+
+def _valid_name(name: bytes) -> bool:
+    """What topics and filters have in common: at least one character [MQTT-4.7.3-1], no NUL [MQTT-4.7.3-2], not too
+    long, and UTF-8 as Unicode defines it, hence without surrogates [MQTT-1.5.4-1]."""
+    if not 0 < len(name) <= MAX_LENGTH or b"\0" in name:
+        return False
+    if name.isascii():
+        return True
+    try:
+        name.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
