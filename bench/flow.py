@@ -60,7 +60,7 @@ def split(buffer: Bytes, end: int, layout: Layout) -> tuple[NDArray[Any], NDArra
         used = int(publishes[-1])
         publishes = publishes[:-1]
     if publishes.size * layout.frame + releases.size * ACK_SIZE != used:
-        raise UnexpectedBytesError(f"expected PUBLISH and PUBREL only, found {bytes(buffer[:32]).hex()}")
+        raise UnexpectedBytesError(f"expected PUBLISH and PUBREL only, found {bytes(buffer[:32])!r}")
     return publishes, releases, used
 
 
@@ -127,7 +127,7 @@ class Subscriber(Connection):
         used = count * layout.frame
         rows = buffer[:used].reshape(count, layout.frame)
         if not ((rows[:, 0] == 0x30 | layout.qos << 1) & (rows[:, 1] == layout.body_size)).all():
-            raise UnexpectedBytesError(f"expected PUBLISH only, found {bytes(buffer[:32]).hex()}")
+            raise UnexpectedBytesError(f"expected PUBLISH only, found {bytes(buffer[:32])!r}")
         self.delivered += count
         if layout.qos and count:
             self.write(acks(PUBACK, rows[:, layout.packet_id : layout.packet_id + 2]))
@@ -219,7 +219,7 @@ class Publisher(Connection):
         used = end // ACK_SIZE * ACK_SIZE
         rows = buffer[:used].reshape(-1, ACK_SIZE)
         if not (rows[:, 1] == 2).all():
-            raise UnexpectedBytesError(f"expected acknowledgements, found {bytes(buffer[:32]).hex()}")
+            raise UnexpectedBytesError(f"expected acknowledgements, found {bytes(buffer[:32])!r}")
         if self.layout.qos == 1:
             self.finish(rows, PUBACK, 1)
         else:

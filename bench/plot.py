@@ -76,7 +76,9 @@ def throughput(results: Results, axes: Axes) -> None:
     axes.set_xticks(range(len(results.throughput)))
     axes.set_xticklabels([f"{cell.name}\nQoS {cell.qos}" for cell in results.throughput], fontsize=8)
     axes.set_ylabel("delivered messages/s")
-    axes.set_title("Pipelined throughput, 64-byte payloads (median; line: lowest to highest run)", fontsize=10)
+    axes.set_title(
+        "Pipelined throughput, 64-byte payloads (median; line: lowest to highest run)", fontsize=10, loc="left"
+    )
     # Above the axes: bars and capacities reach everywhere inside.
     axes.legend(ncols=len(names) + 1, fontsize=8, loc="lower right", bbox_to_anchor=(1.0, 1.0), frameon=False)
     plain(axes)
