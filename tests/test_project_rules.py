@@ -30,7 +30,7 @@ RANKS: Final = (
     ("wire",),
     ("core",),
     ("cluster",),
-    ("storage", "net", "auth", "api", "hooks", "log", "client"),
+    ("storage", "net", "auth", "api", "hooks", "log", "client", "process"),
     ("node",),
     ("pytest_plugin",),
     ("cli", "__main__"),

@@ -22,6 +22,7 @@ from starlingmq.config import Config, ConfigError, load_config
 
 if TYPE_CHECKING:
     from starlingmq.node import Node
+from starlingmq.process import raise_file_limit, tune_allocator
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -57,6 +58,8 @@ def command(
     def load() -> Config:
         return load_config(config, overrides, os.environ)
 
+    tune_allocator()
+    raise_file_limit()
     loaded = load()
     with asyncio.Runner(loop_factory=_loop_factory(loaded.node.event_loop), debug=False) as runner:
         runner.run(_serve(loaded, load))
