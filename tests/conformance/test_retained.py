@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.conformance.clauses import clause
-from tests.conformance.kit import ALL, BOTH, deliver, messages, payloads, subscribe, subscriber, unsubscribe
+from tests.conformance.kit import ALL, BOTH, deliver, messages, payloads, persistent, subscribe, subscriber, unsubscribe
 from tests.harness import FakeClient, World
 
 
@@ -57,20 +57,35 @@ def test_one_of_qos_0_displaces_one_of_qos_2(w: World, pub: FakeClient) -> None:
 
 
 @clause(v3="3.3.1-9", v5="3.3.1-12")
+@pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("retain", [False, True])
 @pytest.mark.parametrize("version", BOTH)
-def test_an_established_subscription_sees_no_retain(w: World, pub: FakeClient, version: int, retain: bool) -> None:
-    sub = subscriber(w, "t", version=version)
-    deliver(pub, "t", b"live", retain=retain)
+def test_an_established_subscription_sees_no_retain(
+    w: World, pub: FakeClient, version: int, retain: bool, qos: int
+) -> None:
+    sub = subscriber(w, "t", version=version, qos=qos)
+    deliver(pub, "t", b"live", retain=retain, qos=qos)
     assert [(m.payload, m.retain) for m in messages(sub)] == [(b"live", False)]
 
 
+@clause(v3="3.3.1-9", v5="3.3.1-12")
+@pytest.mark.parametrize("version", BOTH)
+def test_nor_does_one_whose_client_was_away(w: World, pub: FakeClient, version: int) -> None:
+    sub = persistent(w, "sub", version)
+    subscribe(sub, "t", qos=1)
+    sub.drop()
+    for qos in (0, 1):
+        deliver(pub, "t", b"live", retain=True, qos=qos)
+    assert [(m.qos, m.retain) for m in messages(persistent(w, "sub", version))] == [(0, False), (1, False)]
+
+
 @clause(v5="3.3.1-13")
+@pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("retain", [False, True])
-def test_retain_as_published_shows_what_was_published(w: World, pub: FakeClient, retain: bool) -> None:
+def test_retain_as_published_shows_what_was_published(w: World, pub: FakeClient, retain: bool, qos: int) -> None:
     sub = w.connect(client_id="sub")
-    subscribe(sub, "t", retain_as_published=True)
-    deliver(pub, "t", b"live", retain=retain)
+    subscribe(sub, "t", retain_as_published=True, qos=qos)
+    deliver(pub, "t", b"live", retain=retain, qos=qos)
     assert [(m.payload, m.retain) for m in messages(sub)] == [(b"live", retain)]
 
 
