@@ -61,9 +61,10 @@ class PacketIds:
 
 
 class Outgoing:
-    """One message on its way out. ``properties`` are encoded, without length prefix, ``alias`` is the one in them.
+    """One message on its way out. ``properties`` are encoded, without length prefix; ``alias`` is the one in them.
 
-    ``counted`` says whether it takes room in the send quota of the connection at hand; ``dup`` whether the transmission at hand repeats an earlier one; ``resent`` whether any ever did.
+    ``counted``: it takes room in the send quota of the connection at hand. ``dup``: the transmission at hand repeats
+    an earlier one. ``resent``: some transmission did.
     """
 
     __slots__ = (
