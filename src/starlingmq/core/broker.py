@@ -223,6 +223,10 @@ class BrokerState:
             self.connecting.on_connect(client, connect)
             return
         if client.state == AUTHENTICATING:
+            if kind == DISCONNECT:
+                decode(first, data, start, end, client.version)
+                self.connecting.close(client, "disconnect")
+                return
             if kind != AUTH or client.version != 5:
                 raise ProtocolError("a packet before CONNACK")  # [MQTT-3.1.2-30]
             self.connecting.on_auth(client, cast(Auth, decode(first, data, start, end, 5)))
@@ -248,6 +252,8 @@ class BrokerState:
             self.connecting.on_auth(client, cast(Auth, decode(first, data, start, end, 5)))
         elif kind == CONNECT:
             raise ProtocolError("a second CONNECT")  # [MQTT-3.1.0-2]
+        elif kind == 0:
+            raise MalformedPacket("a packet of type 0, which does not exist")
         else:
             raise ProtocolError("a packet that only a server may send")
 
@@ -320,6 +326,9 @@ class BrokerState:
             ctx.work -= 500
             if not job.step():
                 ctx.jobs.append(job)
+        while ctx.unsendable:
+            client = ctx.unsendable.pop()
+            self.connecting.fail(client, Reason.PACKET_TOO_LARGE, "the answer is larger than this client takes")
         for item in ctx.client_wheel.due(now, LOOKS_PER_TURN):
             self.connecting.look_at_client(cast(Client, item))
         for item in ctx.session_wheel.due(now, LOOKS_PER_TURN):
@@ -343,7 +352,7 @@ class BrokerState:
 
     def pending(self) -> bool:
         """Whether there is work left for a next turn, without waiting for anything."""
-        return len(self.ctx.resumable) != 0 or len(self.ctx.jobs) != 0
+        return len(self.ctx.resumable) != 0 or len(self.ctx.jobs) != 0 or len(self.ctx.unsendable) != 0
 
     def wake_at(self) -> float:
         """When ``turn`` is to be called at the latest though nothing happened; 0.0: never."""

@@ -61,7 +61,7 @@ class Client:
     plain: bool  # neither of the last two: it takes the frames that are shared between receivers
     problem_information: bool
     auth_method: str
-    clean_end: bool  # it said DISCONNECT without wanting its will
+    challenged: bool  # its next AUTH is awaited
     full: bool  # it came when there were connections enough
     last_words: bool  # it is closed with something left for the client to read
     paused: bool  # the shell's note whether it reads the transport
@@ -101,7 +101,7 @@ class Client:
         self.plain = True
         self.problem_information = True
         self.auth_method = ""
-        self.clean_end = False
+        self.challenged = False
         self.full = False
         self.last_words = False
         self.paused = False

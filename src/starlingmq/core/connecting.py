@@ -75,6 +75,7 @@ class Connecting:
         client.problem_information = number(connect.properties, prop.REQUEST_PROBLEM_INFORMATION, 1) == 1
         client.username = connect.username or client.certificate_name
         client.state = AUTHENTICATING
+        client.max_packet = number(connect.properties, prop.MAXIMUM_PACKET_SIZE, 0)
         self._check(client, connect)
         method = connect.properties.get(prop.AUTHENTICATION_METHOD)
         self._waiting[client] = connect
@@ -128,8 +129,11 @@ class Connecting:
             raise ProtocolError("AUTH with another method than CONNECT")  # [MQTT-4.12.0-5]
         if packet.reason == Reason.RE_AUTHENTICATE and client.state != OPEN:
             raise ProtocolError("re-authentication before CONNACK")
+        if packet.reason == Reason.CONTINUE_AUTHENTICATION and not client.challenged:
+            raise ProtocolError("AUTH that goes on with an exchange nobody began")
         if packet.reason != Reason.RE_AUTHENTICATE and packet.reason != Reason.CONTINUE_AUTHENTICATION:
             raise ProtocolError("AUTH with a reason only a server may send")
+        client.challenged = False
         self._ask(client, self._waiting.get(client), packet.properties.get(prop.AUTHENTICATION_DATA))
 
     def answered(self, question: Question, answer: Answer) -> None:
@@ -145,6 +149,7 @@ class Connecting:
             else:
                 self._refuse(client, answer.reason, "authentication refused")
         elif answer.reason == Reason.CONTINUE_AUTHENTICATION or client.state == OPEN:
+            client.challenged = answer.reason == Reason.CONTINUE_AUTHENTICATION
             properties: Properties = {prop.AUTHENTICATION_METHOD: client.auth_method}
             if answer.data is not None:
                 properties[prop.AUTHENTICATION_DATA] = answer.data
@@ -157,10 +162,9 @@ class Connecting:
         self._waiting.pop(client, None)
         self.ctx.notice(Reason(reason).name.lower(), client, detail)
         if client.version == 5:
-            properties: Properties = {}
-            if client.problem_information and detail:
-                properties[prop.REASON_STRING] = detail
-            self.ctx.send(client, encode(Connack(False, reason, properties), 5))
+            self._say(
+                client, encode(Connack(False, reason, self._why(client, detail)), 5), encode(Connack(False, reason), 5)
+            )
         else:
             code = connack_return_code(reason)
             if code > 0:
@@ -191,6 +195,11 @@ class Connecting:
             ctx.write(Write(SESSION_PUT, session))
         told = present and client.version != 3  # 3.1 has no such flag
         frame = encode(Connack(told, 0, agreed if client.version == 5 else {}), client.version)
+        if client.max_packet != 0 and len(frame) > client.max_packet:
+            ctx.notice("packet_too_large", client, "CONNACK is larger than this client takes")
+            session.will = None
+            self.close(client, "packet_too_large")
+            return
         ctx.send_stored(client, frame)
         ctx.event("connected", client.client_id, client.peer)
         if present:
@@ -265,7 +274,6 @@ class Connecting:
         client.window_limit = number(wishes, prop.RECEIVE_MAXIMUM, 65535)
         if mqtt.max_inflight != 0:
             client.window_limit = min(client.window_limit, mqtt.max_inflight)
-        client.max_packet = number(wishes, prop.MAXIMUM_PACKET_SIZE, 0)
         client.alias_limit = mqtt.topic_alias_max
         client.alias_out_limit = min(number(wishes, prop.TOPIC_ALIAS_MAXIMUM, 0), mqtt.topic_alias_max)
         if mqtt.topic_alias_max != 0:
@@ -317,13 +325,22 @@ class Connecting:
             return
         self.ctx.notice(Reason(reason).name.lower(), client, detail)
         if client.state == OPEN and client.version == 5:
-            properties: Properties = {}
-            if client.problem_information and detail:
-                properties[prop.REASON_STRING] = detail
+            properties = self._why(client, detail)
             if self.ctx.mqtt.server_reference and reason in (Reason.USE_ANOTHER_SERVER, Reason.SERVER_MOVED):
                 properties[prop.SERVER_REFERENCE] = self.ctx.mqtt.server_reference
-            self.ctx.send(client, encode(Disconnect(reason, properties), 5))
+            self._say(client, encode(Disconnect(reason, properties), 5), encode(Disconnect(reason), 5))
         self.close(client, Reason(reason).name.lower())
+
+    def _why(self, client: Client, detail: str) -> Properties:
+        return {prop.REASON_STRING: detail} if client.problem_information and detail else {}
+
+    def _say(self, client: Client, frame: bytes, short: bytes) -> None:
+        """Send last words: whole, or short, or none, as the client's Maximum Packet Size lets us [MQTT-3.14.2-3]."""
+        limit = client.max_packet
+        if limit == 0 or len(frame) <= limit:
+            self.ctx.send(client, frame)
+        elif len(short) <= limit:
+            self.ctx.send(client, short)
 
     def close(self, client: Client, why: str) -> None:
         """End a connection; its session lives on as long as it was agreed. Safe to call twice."""

@@ -27,6 +27,7 @@ class Context:
     session_wheel: Wheel
     jobs: deque[Job]  # long work, done a piece a turn
     resumable: deque[Client]  # no longer halted, with bytes still to be handled
+    unsendable: list[Client]  # have to be told something that is larger than they take [MQTT-3.1.2-24]
     work: int  # left for this turn
     recording: bool  # whether anything keeps ``Ready.writes``
     want_events: bool
@@ -58,6 +59,7 @@ class Context:
         self.session_wheel = Wheel()
         self.jobs = deque()
         self.resumable = deque()
+        self.unsendable = []
         self.work = TURN_WORK
         self.recording = False
         self.want_events = False
@@ -85,6 +87,9 @@ class Context:
 
     def send(self, client: Client, frame: bytes) -> None:
         """Put a frame into the lane for now (or behind those of this connection that wait for storage)."""
+        if client.max_packet != 0 and len(frame) > client.max_packet:
+            self.unsendable.append(client)
+            return
         if client.waiting != 0 and client.stored_from < 0:
             client.stored_from = 0
         client.frames.append(frame)
@@ -95,6 +100,9 @@ class Context:
 
     def send_stored(self, client: Client, frame: bytes) -> None:
         """Put a frame into the lane that is sent only after this turn's writes are stored."""
+        if client.max_packet != 0 and len(frame) > client.max_packet:
+            self.unsendable.append(client)
+            return
         if client.stored_from < 0 and (self.recording or client.waiting != 0):
             client.stored_from = len(client.frames)
         client.frames.append(frame)

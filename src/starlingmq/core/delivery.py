@@ -149,8 +149,7 @@ class Delivery:
             if client.stored_from < 0:
                 client.stored_from = len(client.frames)
         if not self.transmit(client, outgoing, packet_id, False):
-            window.discard(packet_id)
-            self.forget(session, packet_id)
+            self._take_out(session, window, packet_id)
             return
         if client.version != 5 and ctx.retry_interval != 0.0:
             ctx.arm(session, ctx.now + ctx.retry_interval)
@@ -390,7 +389,13 @@ class Delivery:
         if outgoing.stage == RELEASED:
             self.ctx.send_stored(client, ack_frame(0x62, packet_id))
         elif not self.transmit(client, outgoing, packet_id, True):
-            window.discard(packet_id)
+            self._take_out(session, window, packet_id)
+
+    def _take_out(self, session: Session, window: SendWindow, packet_id: int) -> None:
+        """What this client will never take because of its size leaves the window."""
+        window.discard(packet_id)
+        if self.ctx.recording and session.expiry != 0:
+            self.ctx.write(Write(WINDOW_DELETE, session, packet_id))
 
     # Shared groups
 

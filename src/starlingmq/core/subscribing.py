@@ -133,8 +133,11 @@ class ReplayJob(Job):
         ctx = self.owner.ctx
         session = self.session
         client = session.client
-        if session.ended or client is None:
+        subscriptions = session.subscriptions
+        if session.ended or client is None or subscriptions is None:
             return True
+        if subscriptions.get(self.subscription.filter) is not self.subscription:
+            return True  # unsubscribed, or subscribed to anew, meanwhile [MQTT-3.10.4-2]
         if client.blocked or (session.queue is not None and len(session.queue.items) * 4 >= self._room()):
             session.replays = [self] if session.replays is None else [*session.replays, self]
             return True  # goes on from ``Subscribing.drained``
