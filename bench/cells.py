@@ -13,6 +13,7 @@ from bench import generator, idle, load, paced, peers
 from bench.results import Cell, Filters, Idle, Paced, Results
 
 RUN_TIMEOUT_S = 400.0
+AMQTT_WINDOW = 100  # in a flood it reads to the end before it delivers
 NODELAY = "mosquitto-nodelay"
 STARLING_OPTIONS = ["--set", "mqtt.sys_interval=1s"]  # so that $SYS tells about the stall while the run lasts
 
@@ -38,6 +39,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ("fan-out", 1, 50, (0, 1, 2)),
     )
     windows: tuple[int, ...] = (10, 20, 100, 1_000)
+    windows_qos0: tuple[int, ...] = (20, 100, 1_000, 0)  # 0 is a flood
     warm_up: float = 0.5
     duration: float = 2.0
     probe: float = 0.5
@@ -58,6 +60,7 @@ QUICK: dict[str, Any] = {
     "repeats": 1,
     "shapes": (("pair", 1, 1, (0,)), ("pairs", 3, 3, (1,)), ("fan-in", 3, 1, (2,)), ("fan-out", 1, 3, (1,))),
     "windows": (20,),
+    "windows_qos0": (0,),
     "warm_up": 0.1,
     "duration": 0.3,
     "paced_qos": (1,),
@@ -146,9 +149,10 @@ class Throughput(Section):
     def cell_jobs(self, cell: Cell) -> list[Job]:
         name = f"{cell.name} QoS {cell.qos}"
         jobs = [Job(f"{name}: generator capacity", lambda: self.capacity(cell))]
-        if cell.qos and len(self.settings.windows) > 1:
+        windows = self.windows(cell)
+        if len(windows) > 1:
             for peer in self.settings.peers:
-                for window in self.settings.windows:
+                for window in windows:
                     jobs.append(Job(f"{name}: {peer}, window {window}?", self.bind(self.probe, cell, peer, window)))
         for _ in range(self.settings.repeats):
             jobs += [Job(f"{name}: {peer}", self.bind(self.run, cell, peer)) for peer in self.settings.peers]
@@ -172,8 +176,11 @@ class Throughput(Section):
             duration=duration,
         )
 
+    def windows(self, cell: Cell) -> tuple[int, ...]:
+        return self.settings.windows if cell.qos else self.settings.windows_qos0
+
     def capacity(self, cell: Cell) -> None:
-        window, duration = self.settings.windows[-1], self.settings.duration / 2
+        window, duration = self.windows(cell)[-1], self.settings.duration / 2
         cell.capacity = self.once(
             "relay",
             "generator",
@@ -198,7 +205,7 @@ class Throughput(Section):
         cell.windows[peer] = max(found, key=lambda item: found[item], default=window)
 
     def run(self, cell: Cell, peer: str) -> None:
-        window = cell.windows.setdefault(peer, self.settings.windows[-1])
+        window = cell.windows.setdefault(peer, self.windows(cell)[-1])
         self.measure(
             cell,
             peer,
@@ -296,11 +303,12 @@ class ManyFilters(Section):
             filters=place.filters,
             wildcards=place.wildcards,
             topics=8_192 if place.wildcards else 1_024,
-            retained=place.retained,
+            retained=0 if broker.peer == "amqtt" else place.retained,  # see NOTES
             replays=self.settings.replays,
             warm_up=self.settings.warm_up,
             duration=self.settings.duration,
             load_limit_s=self.settings.load_limit,
+            window=AMQTT_WINDOW if broker.peer == "amqtt" else 0,
             tells_stall=broker.peer == "starlingmq",
         )
 

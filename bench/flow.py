@@ -67,12 +67,14 @@ def split(buffer: Bytes, end: int, layout: Layout) -> tuple[NDArray[Any], NDArra
 class Group:
     """Publishers and the subscribers that receive everything they send, with one bound on what is under way.
 
-    The bound makes QoS 1 and 2 a closed loop: no more than ``window`` messages per publisher are on their way to the
-    slowest subscriber. Without it a broker that acknowledges before it delivers is only measured at dropping.
+    The bound makes a closed loop: no more than ``window`` messages per publisher are on their way to the slowest
+    subscriber. Without it a broker that acknowledges before it delivers is only measured at dropping. Window 0 is the
+    flood, for QoS 0 only: as fast as the socket takes it.
     """
 
-    def __init__(self, window: int) -> None:
+    def __init__(self, window: int, shared: bool = False) -> None:
         self.window = window
+        self.shared = shared  # each message goes to one of the subscribers instead of all
         self.publishers: list[Publisher] = []
         self.subscribers: list[Subscriber] = []
         self.released = 0
@@ -84,8 +86,9 @@ class Group:
         return self.window * len(self.publishers)
 
     def delivered(self) -> int:
-        """To the slowest subscriber."""
-        return min(item.delivered for item in self.subscribers)
+        """To the slowest subscriber, or to all together when they share."""
+        counts = [item.delivered for item in self.subscribers]
+        return sum(counts) if self.shared else min(counts)
 
     def room(self) -> int:
         return self.limit - (self.released - self.forgiven - self.delivered())
@@ -99,7 +102,7 @@ class Group:
     def forgive_lost(self) -> None:
         """Called at intervals: what was under way while nothing arrived is lost, and may not block the loop."""
         delivered = self.delivered()
-        if delivered == self.seen:
+        if self.window and delivered == self.seen:
             self.forgiven = self.released - delivered
             self.refill()
         self.seen = delivered
@@ -117,7 +120,7 @@ class Subscriber(Connection):
 
     def parse(self, buffer: Bytes, end: int) -> int:
         used = self.parse_mixed(buffer, end) if self.layout.qos == 2 else self.parse_equal(buffer, end)
-        if self.layout.qos:
+        if self.group.window:
             self.group.refill()
         return used
 
@@ -144,7 +147,7 @@ class Subscriber(Connection):
 
 
 class Publisher(Connection):
-    """Sends the ring round and round: as fast as the socket takes it (QoS 0), or a window ahead of the broker's acks.
+    """Sends the ring round and round: a flood, or a window ahead of the broker's acknowledgements and deliveries.
 
     ``goal`` is the absolute count of bytes that may be sent by now, ``position`` what was sent of them.
     """
@@ -155,6 +158,8 @@ class Publisher(Connection):
         self.group = group
         group.publishers.append(self)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        if layout.qos and not group.window:
+            raise ValueError("only QoS 0 can be a flood")
         frames = RING_FRAMES if layout.qos else max(len(topics), FLOOD_BYTES // layout.frame)
         self.ring = layout.publishes(topics, frames).reshape(-1).data
         self.state = np.zeros(RING_FRAMES + 1, np.uint8)  # by identifier: 0 free, 1 published, 2 released
@@ -170,7 +175,7 @@ class Publisher(Connection):
 
     def start(self) -> None:
         self.stopped = False
-        if self.layout.qos:
+        if self.group.window:
             self.refill()
         else:
             self.wait_for(select.EPOLLIN | select.EPOLLOUT)
@@ -187,9 +192,9 @@ class Publisher(Connection):
             self.push()
 
     def push(self) -> None:
-        """Sends ring bytes up to the goal, or without end for QoS 0."""
+        """Sends ring bytes up to the goal, or without end in a flood."""
         size = len(self.ring)
-        flood = self.layout.qos == 0 and not self.stopped
+        flood = not self.group.window and not self.stopped
         at = self.position % size
         end = size if flood else min(size, at + self.goal - self.position)
         if end > at:
@@ -204,16 +209,22 @@ class Publisher(Connection):
         room = min(group.window - self.unfinished, group.room())
         if self.stopped or room * REFILL_PART < group.window:
             return
-        numbers = (np.arange(self.next, self.next + room) % RING_FRAMES) + 1
-        if self.state[numbers].any():
-            return  # an old identifier is still in use: wait for its acknowledgement
-        self.state[numbers] = 1
-        self.next = (self.next + room) % RING_FRAMES
-        self.unfinished += room
+        if self.layout.qos and not self.take_identifiers(room):
+            return
         group.released += room
         self.goal += room * self.layout.frame
         if not self.out:
             self.push()
+
+    def take_identifiers(self, count: int) -> bool:
+        """The next in the ring; False while an old one among them is still in use."""
+        numbers = (np.arange(self.next, self.next + count) % RING_FRAMES) + 1
+        if self.state[numbers].any():
+            return False
+        self.state[numbers] = 1
+        self.next = (self.next + count) % RING_FRAMES
+        self.unfinished += count
+        return True
 
     def parse(self, buffer: Bytes, end: int) -> int:
         used = end // ACK_SIZE * ACK_SIZE

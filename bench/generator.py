@@ -18,7 +18,7 @@ from bench.loop import Loop
 from bench.process import core_seconds, cpu_seconds
 from bench.wire import open_connection, subscribe_all
 
-LOST_AFTER_S = 0.1
+LOST_AFTER_S = 0.5
 POLL_S = 0.01
 FIRST_MAX_S = 5.0  # a slow broker may take seconds to deliver the first message of a flood
 DRAIN_QUIET_S = 0.4
@@ -27,7 +27,7 @@ DRAIN_MAX_S = 3.0
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
     """One run. ``publishers`` and ``subscribers`` are either equal (pairs), or one of them is 1; ``window`` counts
-    unacknowledged messages per publisher; ``core`` is where the generator runs; ``broker`` is a process id."""
+    messages under way per publisher, 0 is a flood; ``core`` is where the generator runs; ``broker`` is a process id."""
 
     port: int
     broker: int

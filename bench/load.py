@@ -45,6 +45,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     warm_up: float = 0.5
     duration: float = 2.0
     load_limit_s: float = 60.0
+    window: int = 0  # 0 floods; a broker that starves in a flood gets a window
     tells_stall: bool = False  # the broker publishes STALL_TOPIC, every second
 
 
@@ -138,8 +139,8 @@ def own_stall(spec: Spec) -> float | None:
 
 
 def measure(spec: Spec, clients: list[socket.socket]) -> tuple[float, float, float]:
-    """Floods the topics with QoS 0; returns published and delivered per second and CPU microseconds per PUBLISH."""
-    loop, layout, group = Loop(), Layout(0, spec.version, 64), Group(1)
+    """Publishes to the topics in turn with QoS 0; returns published/s, delivered/s, CPU us per PUBLISH."""
+    loop, layout, group = Loop(), Layout(0, spec.version, 64), Group(spec.window, shared=True)
     if spec.wildcards:
         source = random.Random(1)
         numbers = [source.randrange(spec.filters) for _ in range(spec.topics)]

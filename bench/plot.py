@@ -162,6 +162,7 @@ def replay(results: Results, axes: Axes) -> None:
     rows = [
         (peer, peer, median([seconds * 1e3 for run in runs for seconds in run.replay_s]))
         for peer, runs in place.runs.items()
+        if runs[0].replay_s
     ]
     title = f"Replay of {place.retained:,} retained messages, ms\n(beside {place.filters:,} wildcard filters)"
     bars(axes, rows, title, ",.1f")

@@ -175,7 +175,7 @@ def rate_text(cell: Cell, peer: str) -> str:
         return short(cell.errors.get(peer, "-"))
     cpu = median([run.broker_cpu for run in runs])
     lost = sum(run.missing for run in runs if run.drained) / max(1, sum(run.delivered + run.missing for run in runs))
-    window = f"w{cell.windows[peer]} " if cell.qos else ""
+    window = f"w{cell.windows[peer]} " if cell.windows[peer] else "flood "
     return f"{thousands(cell.rate(peer))} ({window}{cpu:.0%}{f' lost {lost:.1%}' if lost else ''})"
 
 
