@@ -24,7 +24,8 @@ from starlingmq.storage.store import NoStore
 
 log = logging.getLogger("starlingmq")
 
-SWEEP_INTERVAL: Final = 10.0  # seconds between looks for reference cycles
+YOUNG_MAX: Final = 10_000  # objects that are looked at for reference cycles at once: about a millisecond
+FREEZE_INTERVAL: Final = 1.0  # seconds
 
 
 class Broker:
@@ -84,6 +85,9 @@ class Broker:
         return self._driver.state
 
     async def start(self) -> None:
+        """Open the listeners and serve from now on. A broker is started once."""
+        if self._driver is not None:
+            raise RuntimeError("this broker was started before; make another one")
         specs = [parse_listener(settings) for settings in self.config.listeners]
         refuse_open_listeners(self.config, self.hooks.authenticate is not None)
         self._driver = self._make_driver()
@@ -125,8 +129,7 @@ class Broker:
 
     async def stop(self) -> None:
         """Stop listening, tell the clients, wait for them ``node.shutdown_timeout`` at most. May be called again."""
-        for listener in self._listeners:
-            listener.close()
+        await asyncio.gather(*(listener.stop() for listener in self._listeners))
         driver = self._driver
         if driver is not None and not self._closed.is_set():
             await driver.stop(min(self.config.node.shutdown_timeout, 2.0))
@@ -143,22 +146,21 @@ class Node(Broker):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         set_up_logging(config.log)
-        self._sweeper: asyncio.TimerHandle | None = None
+        self._freezer: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
         await super().start()
+        # A full collection over a million sessions would stall everybody for seconds, and the core makes no reference
+        # cycles: only what is young is looked at, and what has survived that is left to its reference count.
         gc.collect()
-        self._sweep()
+        gc.set_threshold(YOUNG_MAX, 1_000_000, 1_000_000)
+        self._freeze()
 
-    def _sweep(self) -> None:
-        """The core makes no reference cycles, and a full collection over a million sessions would stall everybody for
-        seconds. So only what came since the last look is looked at, then it is frozen; reference counts free it."""
-        gc.disable()
-        gc.collect(1)
+    def _freeze(self) -> None:
         gc.freeze()
-        self._sweeper = asyncio.get_running_loop().call_later(SWEEP_INTERVAL, self._sweep)
+        self._freezer = asyncio.get_running_loop().call_later(FREEZE_INTERVAL, self._freeze)
 
     async def stop(self) -> None:
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        if self._freezer is not None:
+            self._freezer.cancel()
         await super().stop()
