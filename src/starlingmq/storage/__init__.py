@@ -1,1 +1,7 @@
 """Where what must outlive a turn is kept: interfaces and engines."""
+
+from starlingmq.storage.journal import Journal
+from starlingmq.storage.kv import Batch, Kv
+from starlingmq.storage.memory import MemoryJournal, MemoryKv
+
+__all__ = ["Batch", "Journal", "Kv", "MemoryJournal", "MemoryKv"]
