@@ -154,7 +154,9 @@ class Bench:
                 return
 
     def _all_there(self) -> bool:
-        return self._received() >= self._expected(self._last)
+        # not before everybody has said how much was sent in the end
+        stopped = all(report.state == "stopped" for report in self._last.values())
+        return stopped and self._received() >= self._expected(self._last)
 
     def _received(self) -> int:
         return sum(report.received for report in self._last.values())

@@ -299,6 +299,7 @@ class Worker:
         self._load = load
         self._pipe = pipe
         self._failed: Exception | None = None
+        self._phase = "running"
         self._orders: asyncio.Queue[str] = asyncio.Queue()
         count = len(load.publish_to)
         self._publishers = [
@@ -354,8 +355,10 @@ class Worker:
             tasks.append(asyncio.create_task(self._keep_pace()))
         while (order := await self._orders.get()) != "end":
             if order == "stop":
+                self._phase = "stopped"
                 for publisher in self._publishers:
                     publisher.running = False
+                self._pipe.send(self._report(self._phase))
         for task in tasks:
             task.cancel()
         for peer in [*self._publishers, *self._subscribers]:
@@ -388,7 +391,7 @@ class Worker:
 
     async def _report_often(self) -> None:
         while True:
-            self._pipe.send(self._report("running"))
+            self._pipe.send(self._report(self._phase))
             await asyncio.sleep(REPORT)
 
     def _report(self, state: str) -> Report:

@@ -1,0 +1,68 @@
+"""Commands as a user runs them, in processes of their own."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+
+PATIENCE = 20.0
+
+
+class Command:
+    """A running command. ``subscribed`` waits for the line about SUBACK that ``-d`` prints."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.process = subprocess.Popen(
+            list(words), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        self.errors = b""
+
+    def wait_for(self, words: bytes) -> None:
+        """Until a line of stderr contains ``words``."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.errors += line
+            if words in line:
+                return
+        pytest.fail(f"never said {words!r}: {self.errors.decode()}")
+
+    def finish(self, stdin: bytes | None = None) -> tuple[int, bytes, str]:
+        """Exit code, stdout and stderr."""
+        output, errors = self.process.communicate(stdin, timeout=PATIENCE)
+        return self.process.returncode, output, (self.errors + errors).decode()
+
+    def interrupt(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+
+
+def start(*words: str) -> Command:
+    """``starlingmq words...``, on its way."""
+    return Command([sys.executable, "-m", "starlingmq", *words])
+
+
+def run(*words: str, stdin: bytes | None = None) -> tuple[int, bytes, str]:
+    return start(*words).finish(stdin)
+
+
+def subscriber(url: str, *words: str) -> Command:
+    """``starlingmq sub -L url -d words...``, subscribed."""
+    command = start("sub", "-L", url, "-d", *words)
+    command.wait_for(b"received SUBACK")
+    return command
+
+
+def foreign(name: str, *words: str) -> Command:
+    """A command of mosquitto's; the test is skipped where it is not installed."""
+    program = shutil.which(name)
+    if program is None:
+        pytest.skip(f"{name} is not installed")
+    if name == "mosquitto_sub":
+        # line buffered, so that its debug line can be waited for; they go to stdout
+        words = ("-d", *words)
+        return Command(["stdbuf", "-oL", program, *words])
+    return Command([program, *words])

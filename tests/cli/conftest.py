@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from ..client.brokers import BROKERS, Broker
+
+
+@pytest.fixture(scope="module", params=BROKERS)
+def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """Every test runs against our broker and, as a cross-check, against mosquitto."""
+    with BROKERS[request.param](tmp_path_factory.mktemp(request.param)) as running:
+        yield running
