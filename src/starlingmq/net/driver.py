@@ -12,6 +12,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from starlingmq.core.broker import BrokerState
@@ -24,6 +25,7 @@ from starlingmq.storage.store import Store
 log = logging.getLogger("starlingmq")
 
 LINGER: Final = 2.0  # seconds a client we have closed has to take our last words
+CUT_SECONDS: Final = 1.0  # until a connection that was cut is gone: a turn or two of the event loop
 
 
 class Asked(Protocol):
@@ -69,6 +71,9 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._answers: set[asyncio.Task[None]] = set()
+        self._deserted = asyncio.Event()  # no connection is left
+        self._deserted.set()
+        self._stopping = False
         self._schedule()
 
     # What connections tell
@@ -78,7 +83,10 @@ class Driver:
         client.transport = transport
         client.certificate_name = common_name(transport) or ""
         self.clients[client] = None
+        self._deserted.clear()
         self._schedule()
+        if self._stopping:
+            transport.abort()  # its TLS handshake took longer than its listener lived
         return client
 
     def received(self, client: Client, data: bytes) -> None:
@@ -95,6 +103,8 @@ class Driver:
         self.clients.pop(client, None)
         self.state.closed(client, self.clock())
         client.transport = None
+        if not self.clients:
+            self._deserted.set()
         self._schedule()
 
     def blocked(self, client: Client) -> None:
@@ -264,7 +274,7 @@ class Driver:
 
     def _arm(self, when: float, now: float) -> None:
         """One timer for everything that has to happen without anything arriving."""
-        if when == 0.0 or (self._timer_at != 0.0 and self._timer_at <= when and self._timer_at > now):
+        if self._stopping or when == 0.0 or (self._timer_at != 0.0 and self._timer_at <= when and self._timer_at > now):
             return
         if self._timer is not None:
             self._timer.cancel()
@@ -279,19 +289,28 @@ class Driver:
     # The end
 
     async def stop(self, timeout: float) -> None:
-        """Say good-bye to every client, wait ``timeout`` seconds for them to take it, then cut."""
+        """Say good-bye to every client, wait ``timeout`` seconds for them to take it, then cut.
+
+        Afterwards no connection, no timer and no open question is left.
+        """
+        self._stopping = True
+        if self._timer is not None:
+            self._timer.cancel()
         self.state.shut_down(self.clock())
         self._schedule()
-        deadline = self.loop.time() + timeout
-        while self.clients and self.loop.time() < deadline:
-            await asyncio.sleep(0.01)
+        await self._wait_deserted(timeout)
         for client in list(self.clients):
             if client.transport is not None:
                 client.transport.abort()
-        for task in list(self._answers):
+        for task in self._answers:
             task.cancel()
-        if self._timer is not None:
-            self._timer.cancel()
+        await self._wait_deserted(CUT_SECONDS)
+        if self._answers:
+            await asyncio.wait(self._answers, timeout=CUT_SECONDS)
+
+    async def _wait_deserted(self, timeout: float) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._deserted.wait(), timeout)
 
 
 def broker_clock() -> Callable[[], float]:

@@ -20,6 +20,9 @@ __all__ = ["Listener", "ListenerError", "ListenerSpec", "open_listener", "parse_
 HANDSHAKE_TIMEOUT: Final = 10.0
 """Seconds for a TLS handshake: until it is done the driver does not know of the connection and has no timer for it."""
 
+ACCEPT_TURNS: Final = 4
+"""Turns of the event loop from accepting a connection to ``connection_made``, and one more."""
+
 TLS_CLOSE_TIMEOUT: Final = 5.0
 """Seconds that a closing TLS connection waits for its peer to agree."""
 
@@ -32,12 +35,25 @@ class Listener:
         self.gate = gate
         self._context = context
         self._file = file
-        self._servers: list[asyncio.AbstractServer] = []
+        self._servers: list[asyncio.Server] = []
 
     @property
     def address(self) -> str:
         """The URL, with the port that was bound."""
         return self.gate.name
+
+    async def stop(self) -> None:
+        """``close``, when every connection that was accepted is known to the driver.
+
+        asyncio forgets a connection that it accepts in the turn in which its server is closed:
+        nobody closes it, and its client waits for ever. So accepting ends a few turns before the server does.
+        """
+        for server in self._servers:
+            for sock in server.sockets:
+                server.get_loop().remove_reader(sock.fileno())  # uvloop has no reader here, nor this problem
+        for _ in range(ACCEPT_TURNS):
+            await asyncio.sleep(0)
+        self.close()
 
     def close(self) -> None:
         """Accept no more; connections that are open stay. May be called again."""
@@ -127,7 +143,7 @@ async def _serve(
     sock: socket.socket,
     context: ssl.SSLContext | None,
     handshake_timeout: float,
-) -> asyncio.AbstractServer:
+) -> asyncio.Server:
     options: dict[str, Any] = {"sock": sock, "backlog": BACKLOG}
     if context is not None:
         options |= {
