@@ -1,0 +1,98 @@
+"""Shared groups against a list of members: whoever is chosen must be one of the best there are."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.core.session_twins import outgoing
+
+from starlingmq.core.client import Client
+from starlingmq.core.groups import Group
+from starlingmq.core.queue import MessageQueue
+from starlingmq.core.session import Session, Subscription
+
+CLIENTS = 5
+READY, BUSY, AWAY = range(3)
+
+
+def state(session: Session) -> int:
+    """The lower the better."""
+    if session.client is None:
+        return AWAY
+    return BUSY if session.client.blocked or session.queue else READY
+
+
+class GroupAsTheListSays(RuleBasedStateMachine):
+    numbers = st.integers(0, CLIENTS - 1)
+
+    @initialize(seed=st.integers(0, 2**64 - 1))
+    def begin(self, seed: int) -> None:
+        self.group = Group(b"g", b"t", seed)
+        self.sessions = [self.new_session(number) for number in range(CLIENTS)]
+        self.twin: dict[str, Subscription] = {}
+
+    def new_session(self, number: int) -> Session:
+        session = Session(f"client {number}")
+        session.client = Client("", "", 0.0)
+        return session
+
+    @rule(number=numbers)
+    def join(self, number: int) -> None:
+        session = self.sessions[number]
+        subscription = Subscription(session, b"t", 1, False, False, b"")
+        self.group.join(subscription)
+        self.twin[session.client_id] = subscription
+
+    @rule(number=numbers)
+    def leave(self, number: int) -> None:
+        session = self.sessions[number]
+        self.group.leave(session)
+        member = self.twin.get(session.client_id)
+        if member is not None and member.session is session:
+            del self.twin[session.client_id]
+
+    @rule(number=numbers)
+    def begin_a_new_session(self, number: int) -> None:
+        """The old one leaves later, when its turn to be cleaned up comes."""
+        old = self.sessions[number]
+        self.sessions[number] = self.new_session(number)
+        self.join(number)
+        self.group.leave(old)
+
+    @rule(number=numbers, wanted=st.sampled_from([READY, BUSY, AWAY]), by_queue=st.booleans())
+    def change(self, number: int, wanted: int, by_queue: bool) -> None:
+        session = self.sessions[number]
+        session.client = None if wanted == AWAY else Client("", "", 0.0)
+        session.queue = None
+        if wanted == BUSY and session.client is not None:
+            session.client.blocked = not by_queue
+            if by_queue:
+                session.queue = MessageQueue(0, 0)
+                session.queue.push(outgoing(1), 0.0)
+
+    @rule(refusing=st.none() | numbers)
+    def choose(self, refusing: int | None) -> None:
+        refused = None if refusing is None else self.sessions[refusing]
+        candidates = [member for member in self.twin.values() if member.session is not refused]
+        chosen = self.group.choose(refused)
+        if not candidates:
+            assert chosen is None
+        else:
+            best = min(state(member.session) for member in candidates)
+            assert chosen in [member for member in candidates if state(member.session) == best]
+
+    @rule()
+    def nobody_is_left_out(self) -> None:
+        """Of n members at random, one that is missing in 40 n choices is no accident (e to the power of -40)."""
+        ready = [member for member in self.twin.values() if state(member.session) == READY]
+        chosen = {self.group.choose() for _ in range(40 * len(ready))}
+        assert chosen == set(ready) or not ready
+
+    @invariant()
+    def the_members_are_those_of_the_list(self) -> None:
+        assert sorted(map(id, self.group.members)) == sorted(map(id, self.twin.values()))
+
+
+TestGroup = GroupAsTheListSays.TestCase
+TestGroup.settings = settings(max_examples=60, deadline=None)

@@ -1,0 +1,49 @@
+"""MessageQueue against a list that is measured anew every time."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.core.session_twins import ListQueue, outgoing
+
+from starlingmq.core.queue import MessageQueue
+
+
+class QueueAsTheListSays(RuleBasedStateMachine):
+    @initialize(max_length=st.integers(0, 6), max_bytes=st.sampled_from([0, 1, 10, 30]))
+    def begin(self, max_length: int, max_bytes: int) -> None:
+        self.queue = MessageQueue(max_length, max_bytes)
+        self.twin = ListQueue(max_length, max_bytes)
+        self.now = 1000.0
+
+    @rule(qos=st.integers(0, 2), size=st.integers(0, 12), lifetime=st.sampled_from([0.0, 0.0, 1.0, 3.0, 9.0]))
+    def push(self, qos: int, size: int, lifetime: float) -> None:
+        item = outgoing(qos, b"x" * size, self.now + lifetime if lifetime else 0.0)
+        gone = self.queue.push(item, self.now)
+        assert (gone or []) == self.twin.push(item, self.now)
+
+    @precondition(lambda self: self.twin.items)
+    @rule()
+    def pop(self) -> None:
+        assert self.queue.pop() is self.twin.items.pop(0)
+
+    @rule()
+    def expire(self) -> None:
+        assert self.queue.expire(self.now) == self.twin.expire(self.now)
+
+    @rule(time=st.sampled_from([0.5, 1.0, 5.0]))
+    def time_passes(self, time: float) -> None:
+        self.now += time
+
+    @invariant()
+    def order_counts_and_bounds(self) -> None:
+        assert [*self.queue.items] == self.twin.items
+        assert len(self.queue) == len(self.twin.items)
+        assert self.queue.bytes == self.twin.bytes()
+        assert self.queue.qos0 == sum(item.qos == 0 for item in self.twin.items)
+        assert not self.twin.over()
+
+
+TestQueue = QueueAsTheListSays.TestCase
+TestQueue.settings = settings(max_examples=80, deadline=None)
