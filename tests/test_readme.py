@@ -1,0 +1,69 @@
+"""What the README shows is run as it stands there; only the port is a free one."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+README = (Path(__file__).parent.parent / "README.md").read_text()
+BIN = Path(sys.executable).parent
+ENVIRONMENT = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
+
+
+def block(name: str) -> str:
+    """The code block that follows ``<!-- run: name -->``."""
+    found = re.search(rf"<!-- run: {name} -->\n```\w+\n(.*?)```", README, re.DOTALL)
+    assert found, f"no block {name}"
+    return found[1]
+
+
+def commands(text: str) -> list[tuple[str, str]]:
+    """Each ``$ command`` with what it prints."""
+    parts = re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]
+    return [(part.partition("\n")[0], part.partition("\n")[2]) for part in parts]
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    command = [sys.executable, "-m", "starlingmq", "serve", "--listen", "mqtt://127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as broker:
+        assert broker.stdout is not None
+        address = broker.stdout.readline().split()[1]
+        yield urlsplit(address).port or 0
+        broker.terminate()
+
+
+def run(command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, shell=True, capture_output=True, text=True, timeout=30, env=ENVIRONMENT, check=False)
+
+
+def test_the_tour_prints_what_it_says(port: int) -> None:
+    shown = commands(block("tour"))
+    assert len(shown) >= 4
+    for command, output in shown:
+        done = run(re.sub(r"\b(starlingmq (?:pub|sub)|mosquitto_sub)\b", rf"\1 -p {port}", command))
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == output
+
+
+def test_the_program_prints_what_it_says() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", block("python")], capture_output=True, text=True, timeout=30, check=False
+    )
+    said = re.search(r"^prints `(.*?)`", README, re.MULTILINE)
+    assert said
+    assert done.stdout.strip() == said[1], done.stderr
+
+
+def test_an_open_listener_is_refused_in_the_words_shown() -> None:
+    (command, output), *_ = commands(block("refusal"))
+    done = run(command)
+    assert done.returncode == 2
+    assert done.stderr == output
