@@ -18,11 +18,12 @@ from multiprocessing.connection import Connection as Pipe
 from typing import Final
 
 from starlingmq.cli.bench_stats import bucket
+from starlingmq.client.dial import open_link
 from starlingmq.client.endpoint import Tls, parse_url
 from starlingmq.client.errors import ClientError, ConnectFailed, ConnectionLost, ConnectRefused, SubscribeFailed
 from starlingmq.client.events import Completed, Connected, Ended, Event, Refused
 from starlingmq.client.frames import body_start
-from starlingmq.client.link import Link, open_link
+from starlingmq.client.link import Link
 from starlingmq.client.options import ConnectOptions, Subscription
 from starlingmq.client.state import ClientState
 from starlingmq.wire.mqtt import frame_length, publish_frame

@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import Final, Self, Unpack
 
+from starlingmq.client.dial import open_link
 from starlingmq.client.endpoint import Tls, parse_url
 from starlingmq.client.errors import (
     ClientError,
@@ -29,7 +30,7 @@ from starlingmq.client.errors import (
     explain,
 )
 from starlingmq.client.events import Challenged, Completed, Connected, Ended, Event, Message, Refused
-from starlingmq.client.link import Link, open_link
+from starlingmq.client.link import Link
 from starlingmq.client.options import V31, ConnectFields, ConnectOptions, Subscription
 from starlingmq.client.requests import RENEWED
 from starlingmq.client.state import CONNECTED, ClientState

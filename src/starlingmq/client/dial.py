@@ -1,0 +1,65 @@
+"""Opens the link to a broker, or says in one sentence why it can not."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import ssl
+
+from starlingmq.client.endpoint import Endpoint, Tls
+from starlingmq.client.errors import ConnectFailed
+from starlingmq.client.link import Link, Owner
+
+
+async def open_link(endpoint: Endpoint, tls: Tls, owner: Owner) -> Link:
+    """A link that is ready. Raises ConnectFailed with a sentence; on errors nothing stays open."""
+    context: ssl.SSLContext | None = None
+    if endpoint.secure:
+        try:
+            context = tls.context()
+        except (OSError, ssl.SSLError) as error:
+            raise ConnectFailed(f"can not use the TLS files: {error}") from error
+    try:
+        return await _open(endpoint, context, owner)
+    except OSError as error:
+        raise ConnectFailed(_sentence(endpoint, error)) from error
+
+
+async def _open(endpoint: Endpoint, context: ssl.SSLContext | None, owner: Owner) -> Link:
+    loop = asyncio.get_running_loop()
+
+    def make() -> Link:
+        if endpoint.web:
+            from starlingmq.client.weblink import WebLink  # its imports cost more than all the rest of a short command
+
+            return WebLink(owner, endpoint)
+        return Link(owner)
+
+    link: Link
+    if endpoint.scheme == "unix":
+        _, link = await loop.create_unix_connection(make, endpoint.path)
+        return link
+    _, link = await loop.create_connection(make, endpoint.host, endpoint.port, ssl=context)
+    try:
+        await link.ready
+    except BaseException:
+        link.abort()
+        raise
+    return link
+
+
+def _sentence(endpoint: Endpoint, error: OSError) -> str:
+    """What happened and what to do, in one line."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the certificate of {endpoint} is not trusted: {error.verify_message} (give its authority, --cafile)"
+    if isinstance(error, ssl.SSLError):
+        return f"no TLS with {endpoint}: {error.reason or error}"
+    if isinstance(error, socket.gaierror):
+        return f"no host is called {endpoint.host!r}: {error.strerror}"
+    if endpoint.scheme == "unix" and isinstance(error, FileNotFoundError):
+        return f"there is no socket {endpoint.path}; is the broker running?"
+    # asyncio joins the failures of several addresses of one name into a text without an errno
+    if isinstance(error, ConnectionRefusedError) or f"[Errno {errno.ECONNREFUSED}]" in str(error):
+        return f"nobody listens at {endpoint}; start a broker there (starlingmq serve) or name another with -h and -p"
+    return f"can not connect to {endpoint}: {error.strerror or error}"
