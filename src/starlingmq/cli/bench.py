@@ -289,8 +289,8 @@ def _table(bench: Bench) -> Any:
     table = Table(title=bench.phase, title_justify="left")
     now = bench.now()
     latency = now.get("latency_ms", {})
-    for heading in ("sent/s", "received/s", *[f"{name} ms" for name in SHARES]):
-        table.add_column(heading, justify="right", min_width=9)
+    for heading in ("sent/s", "recv/s", *[f"{name} ms" for name in SHARES]):
+        table.add_column(heading, justify="right", min_width=7)
     if now:
         rates = [f"{now['sent_per_second']:,.0f}", f"{now['received_per_second']:,.0f}"]
         table.add_row(*rates, *[f"{latency[name]:,.2f}" for name in SHARES])

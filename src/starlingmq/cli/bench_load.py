@@ -20,7 +20,14 @@ from typing import Final
 from starlingmq.cli.bench_stats import bucket
 from starlingmq.client.dial import open_link
 from starlingmq.client.endpoint import Tls, parse_url
-from starlingmq.client.errors import ClientError, ConnectFailed, ConnectionLost, ConnectRefused, SubscribeFailed
+from starlingmq.client.errors import (
+    ClientError,
+    ConnectFailed,
+    ConnectionLost,
+    ConnectRefused,
+    SubscribeFailed,
+    reason_name,
+)
 from starlingmq.client.events import Completed, Connected, Ended, Event, Refused
 from starlingmq.client.frames import body_start
 from starlingmq.client.link import Link
@@ -145,8 +152,9 @@ class Peer:
 
     def frame(self, data: bytes, pos: int) -> None:
         """One whole frame that begins at ``pos``."""
-        if data[pos] >> 4 == 14:
-            self._lost(ConnectionLost("the server sent DISCONNECT"))
+        if data[pos] >> 4 == 14:  # without a body its reason is 0
+            reason = data[body_start(data, pos)] if data[pos + 1] else 0
+            self._lost(ConnectionLost(f"the server closed a connection: {reason_name(reason)}", reason))
 
     def turn_over(self) -> None:
         """All frames of one read are handled."""
