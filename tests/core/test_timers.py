@@ -23,6 +23,12 @@ class WheelAsTheListSays(RuleBasedStateMachine):
         self.waiting[self.added] = self.now + delay
         self.wheel.add(self.added, self.now + delay)
 
+    @rule(place=st.integers(0, 5))
+    def remove(self, place: int) -> None:
+        items = list(self.waiting)
+        if place < len(items):
+            self.wheel.remove(items[place], self.waiting.pop(items[place]))
+
     @rule(limit=st.integers(1, 4))
     def due(self, limit: int) -> None:
         found = self.wheel.due(self.now, limit)

@@ -177,10 +177,10 @@ class Connecting:
         ctx = self.ctx
         connect = self._waiting.pop(client)
         agreed: Properties = {}
-        if auth_data is not None:
-            agreed[prop.AUTHENTICATION_DATA] = auth_data
         if client.auth_method:
             agreed[prop.AUTHENTICATION_METHOD] = client.auth_method
+            if auth_data is not None:
+                agreed[prop.AUTHENTICATION_DATA] = auth_data
         if not connect.client_id:
             client.client_id = self._assign_id()
             agreed[prop.ASSIGNED_CLIENT_IDENTIFIER] = client.client_id
@@ -389,6 +389,7 @@ class Connecting:
         """Discard a session and everything in it. Its will, if one is pending, is due now."""
         ctx = self.ctx
         session.ended = True
+        ctx.disarm(session)
         if session.will is not None:
             self._publish_will(session)
         if ctx.sessions.get(session.client_id) is session:

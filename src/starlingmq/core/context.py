@@ -145,5 +145,12 @@ class Context:
     def arm(self, session: Session, when: float) -> None:
         """Have the timer wheel look at a session at ``when`` at the latest."""
         if session.armed_at == 0.0 or when < session.armed_at:
+            self.disarm(session)
             session.armed_at = when
             self.session_wheel.add(session, when)
+
+    def disarm(self, session: Session) -> None:
+        """Take a session out of the timer wheel, which holds it once at most."""
+        if session.armed_at != 0.0:
+            self.session_wheel.remove(session, session.armed_at)
+            session.armed_at = 0.0

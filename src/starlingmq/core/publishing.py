@@ -275,8 +275,11 @@ class Publishing:
         """Keep it as the topic's retained message, or remove that [MQTT-3.3.1-6]; a reason code."""
         ctx = self.ctx
         if not message.payload:
-            if self.retained.remove(message.topic) is not None and ctx.recording:
-                ctx.write(Write(RETAINED_DELETE, topic=message.topic))
+            previous = self.retained.remove(message.topic)
+            if previous is not None:
+                self._let_expire(previous)
+                if ctx.recording:
+                    ctx.write(Write(RETAINED_DELETE, topic=message.topic))
             return 0
         limit = ctx.limits.retained_messages
         limit_bytes = ctx.limits.retained_bytes
@@ -284,12 +287,19 @@ class Publishing:
             return Reason.QUOTA_EXCEEDED
         if limit_bytes != 0 and self.retained.total_bytes + message.size() > limit_bytes:
             return Reason.QUOTA_EXCEEDED
-        self.retained.put(message)
+        previous = self.retained.put(message)
+        if previous is not None:
+            self._let_expire(previous)
         if message.expires_at != 0.0:
             self.retained_wheel.add(message, message.expires_at)
         if ctx.recording:
             ctx.write(Write(RETAINED_PUT, message=message))
         return 0
+
+    def _let_expire(self, previous: Message) -> None:
+        """Nobody has to look at it any more: the wheel must not keep it until its time."""
+        if previous.expires_at != 0.0:
+            self.retained_wheel.remove(previous, previous.expires_at)
 
     def expire_retained(self, limit: int) -> None:
         for item in self.retained_wheel.due(self.ctx.now, limit):
