@@ -20,6 +20,7 @@ from starlingmq.core.context import Context
 from starlingmq.core.delivery import Delivery
 from starlingmq.core.message import Message
 from starlingmq.core.publishing import Publishing
+from starlingmq.core.qos import MAX_PACKET_ID
 from starlingmq.core.ready import AUTHENTICATE, SESSION_DELETE, SESSION_PUT, Answer, Question, Write
 from starlingmq.core.router import Router
 from starlingmq.core.session import NEVER, Session
@@ -257,6 +258,7 @@ class Connecting:
                 agreed[prop.SERVER_KEEP_ALIVE] = imposed
         else:
             session.expiry = 0 if connect.clean_start else mqtt.session_expiry_v3
+            client.window_limit = mqtt.max_inflight or MAX_PACKET_ID
         client.keep_alive = keep_alive * 1.5  # [MQTT-3.1.2-22]
         client.plain = client.max_packet == 0 and client.alias_out_limit == 0
         if session.window is not None:
