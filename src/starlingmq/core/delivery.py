@@ -291,6 +291,9 @@ class Delivery:
             self.let_go(session)
         if not queue.items:
             session.queue = None
+        elif budget == 0 and not client.dirty:
+            client.dirty = True  # nothing but expired messages so far: ``sent`` is to go on with the rest
+            ctx.ready.dirty.append(client)
 
     def give_up(self, session: Session, outgoing: Outgoing, reason: str) -> None:
         self.ctx.drop(reason, session.client_id)
