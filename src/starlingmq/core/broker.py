@@ -232,10 +232,10 @@ class BrokerState:
             self.connecting.on_auth(client, cast(Auth, decode(first, data, start, end, 5)))
             return
         session = cast(Session, client.session)
+        self.ctx.work -= 1
         if kind >= PUBACK and kind <= PUBCOMP:
             self._on_ack(client, session, first, data, start, end)
             return
-        self.ctx.work -= 1
         if kind == PINGREQ:
             decode(first, data, start, end, client.version)
             self.ctx.send(client, PINGRESP)  # [MQTT-3.12.4-1]
@@ -273,7 +273,6 @@ class BrokerState:
         elif kind == PUBREC:
             self.delivery.pubrec(session, client, packet_id, reason)
         elif kind == PUBREL:
-            self.ctx.work -= 1
             self.publishing.on_pubrel(client, session, packet_id)
         else:
             self.delivery.pubcomp(session, packet_id)
