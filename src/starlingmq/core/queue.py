@@ -59,13 +59,6 @@ class MessageQueue:
             self.qos0 -= 1
         return outgoing
 
-    def push_front(self, outgoing: Outgoing) -> None:
-        """Give back what ``pop`` gave and could not be sent after all."""
-        self.items.appendleft(outgoing)
-        self.bytes += outgoing.message.size()
-        if outgoing.qos == 0:
-            self.qos0 += 1
-
     def expire(self, now: float) -> list[Outgoing]:
         """Take out what has expired. Looks at the items only when one may have."""
         if self._expiry == 0.0 or now < self._expiry:
