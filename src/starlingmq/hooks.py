@@ -1,11 +1,12 @@
 """What an embedding program may decide: who connects, who may do what, what a message becomes.
 
 Hooks are plain functions, or coroutines when they have to wait for something. A connection waits for its own hooks and
-for nobody else's. A hook that raises refuses: nothing is let through because of a bug.
+for nobody else's. A hook that raises, or gives what can not be, refuses: nothing is let through because of a bug.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
@@ -15,6 +16,7 @@ from typing import Any, Literal
 from starlingmq.core.client import Client
 from starlingmq.core.message import Message
 from starlingmq.core.ready import AUTHENTICATE, PUBLISH, Answer, Event, Question
+from starlingmq.core.topics import valid_topic
 from starlingmq.wire.properties import Properties, decode_property_bytes, encode_properties
 from starlingmq.wire.reasons import Reason
 
@@ -119,6 +121,11 @@ class Hooks:
         except StopIteration as stop:
             answer: Answer = stop.value
             return answer
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise  # the broker stops
+            return _refusal(question)  # something that the hook waited for was cancelled
         except Exception:
             return _refusal(question)
 
@@ -150,6 +157,8 @@ class Hooks:
         )
         result = yield self.authenticate(request)
         if isinstance(result, AuthResult):
+            if result.reason == Reason.CONTINUE_AUTHENTICATION and not question.method:
+                raise ValueError("authenticate: AUTH is for clients that named an authentication method")
             return Answer(result.reason, result.data, result.username)
         return Answer(Reason.SUCCESS if result else Reason.NOT_AUTHORIZED)
 
@@ -192,6 +201,11 @@ def _access(action: Literal["publish", "subscribe"], client: Client, topic: byte
 
 
 def _changed(message: Message, publication: Publication) -> Message:
+    topic = publication.topic.encode()
+    if not valid_topic(topic):
+        raise ValueError(f"on_publish: not a topic: {publication.topic!r}")
+    if not isinstance(publication.payload, bytes):
+        raise TypeError(f"on_publish: a payload is bytes, not {type(publication.payload).__name__}")
     properties = b""
     if publication.properties:
         encoded = encode_properties(publication.properties)
@@ -200,7 +214,7 @@ def _changed(message: Message, publication: Publication) -> Message:
             length += 1
         properties = encoded[length:]
     return Message(
-        publication.topic.encode(),
+        topic,
         publication.payload,
         message.qos,
         publication.retain,
