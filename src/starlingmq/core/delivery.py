@@ -408,26 +408,21 @@ class Delivery:
         ``ended``: for good, so that its unacknowledged QoS 1 messages are free too. A QoS 2 message it has been sent
         is nobody else's [MQTT-4.8.2-5] [MQTT-4.8.2-6].
         """
-        free: list[Outgoing] = []
         window = session.window
         if ended and window is not None:
-            free += [outgoing for outgoing in window.entries.values() if outgoing.qos == 1]
+            for packet_id, outgoing in list(window.entries.items()):  # they came before what is queued
+                if outgoing.qos == 1 and outgoing.source is not None and self._pass(outgoing, session, ended):
+                    window.discard(packet_id)
         queue = session.queue
-        if queue is not None:
-            free += list(queue.items)
-        free = [outgoing for outgoing in free if outgoing.source is not None]
-        if not free:
+        if queue is None or all(outgoing.source is None for outgoing in queue.items):
             return
-        kept = MessageQueue(self.ctx.max_queue, self.ctx.max_queue_bytes)
-        if queue is not None:
-            for outgoing in queue.items:
-                if outgoing.source is None or not self._pass(outgoing, session, ended):
-                    kept.push(outgoing, self.ctx.now)
+        kept = MessageQueue(queue.max_length, queue.max_bytes)
+        for outgoing in queue.items:
+            if outgoing.source is None or not self._pass(outgoing, session, ended):
+                kept.push(outgoing, self.ctx.now)
+            elif self.ctx.recording and session.expiry != 0 and outgoing.qos != 0:
+                self.ctx.write(Write(QUEUE_DELETE, session, outgoing=outgoing))
         session.queue = kept if kept.items else None
-        if ended:
-            for outgoing in free:
-                if outgoing.stage != 0:
-                    self._pass(outgoing, session, ended)
 
     def _pass(self, outgoing: Outgoing, from_session: Session, ended: bool) -> bool:
         member = cast(Group, outgoing.source).choose(from_session)
