@@ -32,7 +32,8 @@ from starlingmq.wire.mqtt import Will as WillPacket
 from starlingmq.wire.properties import Properties, encode_properties
 from starlingmq.wire.reasons import ProtocolError, Reason, connack_return_code
 
-LOOK_AGAIN: Final = 30.0  # the timer wheel forgets a closed connection after this many seconds at most
+LOOK_AGAIN: Final = 30.0  # seconds until the timer wheel looks at a connection again at the latest
+LOOK_SOONEST: Final = 0.5  # and at the earliest: less than the shortest keep alive allows
 
 
 def number(properties: Properties, name: int, default: int) -> int:
@@ -190,6 +191,7 @@ class Connecting:
         session.client = client
         client.session = session
         client.state = OPEN
+        self.watch(client)
         session.will = self._will(client, connect.will)
         ctx.counters.clients_connected += 1
         if ctx.recording and session.expiry != 0:
@@ -263,7 +265,6 @@ class Connecting:
         client.plain = client.max_packet == 0 and client.alias_out_limit == 0
         if session.window is not None:
             session.window.limit = client.window_limit
-        self.watch(client)
         agreed[prop.MAXIMUM_PACKET_SIZE] = limits.max_packet_size
 
     def _agree_5(self, client: Client, connect: Connect, session: Session, agreed: Properties) -> None:
@@ -374,6 +375,7 @@ class Connecting:
     def _shut(self, client: Client) -> None:
         """Nothing more is read; the transport closes once what is to be written has been."""
         client.state = CLOSED
+        self._forget(client)
         self._waiting.pop(client, None)
         client.rest = b""
         client.chunks = None
@@ -400,9 +402,13 @@ class Connecting:
             ctx.write(Write(SESSION_DELETE, session))
         self.delivery.pass_on(session, True)
         self.subscribing.discard(session)
-        queue = session.queue
-        if queue is not None and queue.items:
-            ctx.drop("session_ended", session.client_id, len(queue.items))
+        lost = 0 if session.queue is None else len(session.queue.items)
+        if session.window is not None:
+            lost += session.window.unanswered()
+        if session.inbound is not None:
+            lost += session.inbound.held
+        if lost != 0:
+            ctx.drop("session_ended", session.client_id, lost)
         session.queue = None
         session.window = None
         session.inbound = None
@@ -454,10 +460,21 @@ class Connecting:
             when = client.last_packet + client.keep_alive
         else:
             return
-        ctx.client_wheel.add(client, min(when, ctx.now + LOOK_AGAIN))
+        # A halted connection may be past its time, and is looked at again: but not in a circle.
+        when = max(min(when, ctx.now + LOOK_AGAIN), ctx.now + LOOK_SOONEST)
+        self._forget(client)
+        client.check_at = when
+        ctx.client_wheel.add(client, when)
+
+    def _forget(self, client: Client) -> None:
+        """The timer wheel has a connection once at most."""
+        if client.check_at != 0.0:
+            self.ctx.client_wheel.remove(client, client.check_at)
+            client.check_at = 0.0
 
     def look_at_client(self, client: Client) -> None:
         now = self.ctx.now
+        client.check_at = 0.0
         if client.state == CLOSED:
             return
         if client.state != OPEN:

@@ -96,6 +96,10 @@ class SendWindow:
         """A new connection: everything is to be sent again."""
         self.owed = list(self.entries)[::-1]
 
+    def unanswered(self) -> int:
+        """How many of the entries the receiver may never have seen."""
+        return sum([entry.stage == PUBLISHED for entry in self.entries.values()])
+
     def discard(self, packet_id: int) -> None:
         self.entries.pop(packet_id, None)
 
