@@ -78,6 +78,8 @@ class WindowAsTheListSays(RuleBasedStateMachine):
     def a_new_connection_owes_everything(self) -> None:
         self.window.owe_all()
         assert self.window.owed[::-1] == [sent.packet_id for sent in self.twin.sent]
+        assert self.window.full() or not self.twin.sent
+        self.window.owed.clear()
 
     @rule(time=seconds)
     def time_passes(self, time: float) -> None:
@@ -86,7 +88,7 @@ class WindowAsTheListSays(RuleBasedStateMachine):
     @invariant()
     def order_and_bound(self) -> None:
         assert [*self.window.entries.items()] == [(sent.packet_id, sent.item) for sent in self.twin.sent]
-        assert self.window.full() == (len(self.twin.sent) >= self.window.limit)
+        assert self.window.full() == (len(self.twin.sent) >= self.window.limit or bool(self.window.owed))
         if self.twin.sent:
             assert self.window.oldest() == min(sent.at for sent in self.twin.sent)
 

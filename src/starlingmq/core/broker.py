@@ -123,13 +123,16 @@ class BrokerState:
         """The frames of this client were handed to its transport: its queue may move up."""
         client.size = 0
         session = client.session
-        if session is not None and (session.queue is not None or session.replays is not None) and not client.blocked:
+        if session is None or client.blocked:
+            return
+        window = session.window
+        if session.queue is not None or session.replays is not None or (window is not None and window.owed):
             self._more(client)
 
     def _more(self, client: Client) -> None:
         session = client.session
         if session is not None and session.client is client:
-            self.delivery.pump(session)
+            self.delivery.go_on(session)
             self.subscribing.drained(session)
 
     # Bytes

@@ -261,6 +261,14 @@ class Delivery:
             for client in waiters:
                 self.ctx.unhalt(client, HELD)
 
+    def go_on(self, session: Session) -> None:
+        """The client takes more: first what is to be sent again, then the queue."""
+        window = session.window
+        if window is not None and window.owed and session.client is not None:
+            self._send_owed(session, session.client, window)
+        if session.queue is not None:
+            self.pump(session)
+
     def pump(self, session: Session) -> None:
         """Send from the queue what the client can take now."""
         queue = session.queue
@@ -335,11 +343,7 @@ class Delivery:
         """An id is free again: note it, and let the queue move up."""
         if self.ctx.recording and session.expiry != 0:
             self.ctx.write(Write(WINDOW_DELETE, session, packet_id))
-        window = session.window
-        if window is not None and window.owed and session.client is not None:
-            self._send_owed(session, session.client, window)
-        if session.queue is not None:
-            self.pump(session)
+        self.go_on(session)
 
     def unknown_packet_id(self, client: Client, first: int, packet_id: int) -> None:
         """PUBREL or PUBCOMP for an id nobody knows: 0x92 in MQTT 5; 3.x has no code for it, the bare packet must do."""
@@ -362,8 +366,12 @@ class Delivery:
         self.pump(session)
 
     def _send_owed(self, session: Session, client: Client, window: SendWindow) -> None:
-        """Send again as many as the client's Receive Maximum, which may be smaller than last time, has room for."""
+        """Send again as many as the client takes now: those that its write buffer, and its Receive Maximum, which may be
+        smaller than last time, have room for."""
+        size_max = self.ctx.write_buffer
         while window.owed and len(window.entries) - len(window.owed) < window.limit:
+            if client.blocked or client.size > size_max:
+                return
             packet_id = window.owed.pop()
             outgoing = window.entries.get(packet_id)
             if outgoing is not None:
@@ -376,10 +384,10 @@ class Delivery:
         interval = self.ctx.retry_interval
         if client is None or client.version == 5 or window is None or not window.entries or interval == 0.0:
             return
-        if not client.blocked:
+        if not client.blocked and not window.owed:
             for packet_id, outgoing in window.due(self.ctx.now - interval):
-                if window.owed and packet_id in window.owed:
-                    continue
+                if client.size > self.ctx.write_buffer:
+                    break  # the others stay due
                 self.send_again(session, client, window, packet_id, outgoing)
         if window.entries:
             self.ctx.arm(session, max(window.oldest() + interval, self.ctx.now + 1.0))

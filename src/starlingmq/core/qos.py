@@ -44,7 +44,8 @@ class SendWindow:
         self.last_id = 0
 
     def full(self) -> bool:
-        return len(self.entries) >= self.limit
+        """Whether there is no room for a new message, or earlier ones are still to be sent again before it."""
+        return len(self.entries) >= self.limit or len(self.owed) != 0
 
     def add(self, outgoing: Outgoing, now: float) -> int:
         """Take a message into the window and give its packet id; the caller has seen that there is room."""
