@@ -27,8 +27,8 @@ NOTES = [
     "The broker runs on one core, the load generator on another; brokers take turns; figures are medians.",
     "Closed loop: at most `window` messages per publisher are unacknowledged or undelivered; window 0 (QoS 0 only)"
     " floods; each broker gets the window with which it delivered most in a short run before.",
-    "amqtt is left out of the paced section, whose rate it does not carry, and of the replay: it sends retained messages"
-    " to clients that have not subscribed. In the sections about filters it gets a window instead of a flood.",
+    "amqtt is left out of the paced section, whose rate it does not carry, and of the replay: it sends retained"
+    " messages to clients that have not subscribed. In the sections about filters it gets a window instead of a flood.",
     "The generator's sockets acknowledge TCP segments at once, because mosquitto leaves Nagle's algorithm on;"
     " not so in the paced section, where `mosquitto-nodelay` has set_tcp_nodelay true.",
 ]

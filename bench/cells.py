@@ -53,7 +53,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     wildcards: tuple[int, ...] = (1, 100_000)
     retained: int = 10_000
     replays: int = 5
-    load_limit: float = 30.0
+    load_limit: float = 60.0
 
 
 QUICK: dict[str, Any] = {
