@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import gc
 
+from tests.conformance.kit import subscribe
 from tests.harness import FakeClient, World
 
+from starlingmq.core.client import Client
 from starlingmq.core.message import Message
+from starlingmq.core.ready import Answer
 from starlingmq.core.session import Session
 from starlingmq.wire.mqtt import (
+    Disconnect,
+    Pingreq,
+    Pingresp,
     Publish,
+    Will,
 )
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL
 
@@ -53,3 +60,92 @@ def test_a_session_that_was_discarded_is_not_kept_until_it_would_have_expired() 
         forget(w)
     w.advance(60)
     assert alive(Session) == before
+
+
+def test_a_short_keep_alive_counts_from_the_start() -> None:
+    w = World()
+    c = w.connect("c", keep_alive=1)
+    w.advance(2.5)
+    assert c.closed
+
+
+def test_a_connection_is_in_the_timer_wheel_once_and_not_at_all_when_it_is_closed() -> None:
+    w = World()
+    c = w.connect("c", keep_alive=20)
+    for _ in range(20):
+        c.send(Pingreq())
+        w.advance(10)
+    assert sum(map(len, w.state.ctx.client_wheel._slots.values())) == 1
+    c.drop()
+    w.open().drop()
+    assert w.state.ctx.client_wheel.wake_at() == 0.0
+    del c
+    forget(w)
+    assert alive(Client) == 0
+
+
+def test_a_silent_connection_that_waits_for_a_hook_does_not_keep_the_broker_busy() -> None:
+    w = World(ask_publish=True)
+    c = w.connect("c", keep_alive=1)
+    c.send(Publish(b"t", b""))
+    w.advance(20)
+    assert w.state.wake_at() > w.now
+    w.allow(w.question())
+    assert not c.closed
+
+
+def test_a_client_that_sends_and_never_reads_is_not_read_any_more() -> None:
+    w = World(write_buffer=1000)
+    c = w.connect("c")
+    c.block()
+    for _ in range(100):
+        c.send(b"\xc0\0" * 100)
+    assert len(c.output) <= 2000
+    assert not c.reading
+    c.unblock()
+    assert c.output.count(b"\xd0\x00") == 10_000
+
+
+def test_a_large_packet_survives_that_its_sender_was_not_read_in_the_middle_of_it() -> None:
+    w = World(write_buffer=1000)
+    c = w.connect("c")
+    subscribe(c, "t")
+    whole = bytes((0x30, 0xB0, 0x09)) + b"\0\x01t\0" + bytes(0x4B0 - 4)
+    c.send(whole[:600])
+    c.block()
+    c.send(whole[600:900])
+    c.send(whole[900:] + b"\xc0\0" * 400)
+    assert not c.reading
+    c.unblock()
+    assert [type(packet) for packet in c.receive()] == [Publish] + [Pingresp] * 400
+
+
+def test_a_client_that_neither_reads_nor_is_read_ends_with_its_keep_alive_or_its_transport() -> None:
+    w = World(write_buffer=100)
+    c, d = w.connect("c", keep_alive=10), w.connect("d")
+    watcher = w.connect("w")
+    subscribe(watcher, "t")
+    for client in (c, d):
+        client.block()
+        client.send(b"\xc0\0" * 60 + b"\x30\x04\0\x01t\0")
+    w.advance(16)
+    assert c.closed
+    d.drop()
+    assert len(payloads(watcher)) == 1
+    assert w.state.ctx.counters.clients_connected == 1
+
+
+def test_what_a_client_sent_before_it_went_away_is_handled_although_it_was_just_let_go() -> None:
+    w = World(ask_publish=True)
+    watcher = w.connect("w")
+    w.state.ctx.ask_publish = False
+    subscribe(watcher, "t")
+    w.state.ctx.ask_publish = True
+    c = w.connect("c", will=Will(b"t", b"will"))
+    c.send_all([Publish(b"t", b"1"), Disconnect()])
+    question = w.question()
+    w.state.ctx.work = 0
+
+    w.state.answer(question, Answer(message=question.message), w.now)
+    c.drop()
+    assert payloads(watcher) == [b"1"]

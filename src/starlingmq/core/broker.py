@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final, cast
 
 from starlingmq.config import LimitsConfig, MqttConfig
-from starlingmq.core.client import AUTHENTICATING, CLOSED, NEW, OPEN, TURN_OVER, Client
+from starlingmq.core.client import AUTHENTICATING, CLOSED, DEAF, NEW, OPEN, TURN_OVER, Client
 from starlingmq.core.connecting import Connecting
 from starlingmq.core.context import TURN_WORK, Context
 from starlingmq.core.delivery import Delivery
@@ -107,6 +107,7 @@ class BrokerState:
             return
         client.gone = True
         ctx.counters.connections_open -= 1
+        ctx.unhalt(client, DEAF)  # nothing will drain it any more
         if client.halted == 0 or not client.rest:
             self.connecting.close(client, "connection lost")
 
@@ -117,6 +118,8 @@ class BrokerState:
     def drained(self, client: Client, now: float) -> None:
         self.ctx.now = now
         client.blocked = False
+        client.heard = 0
+        self.ctx.unhalt(client, DEAF)
         self._more(client)
 
     def sent(self, client: Client) -> None:
@@ -126,7 +129,7 @@ class BrokerState:
         if session is None or client.blocked:
             return
         window = session.window
-        if session.queue is not None or session.replays is not None or (window is not None and window.owed):
+        if session.queue is not None or session.replay is not None or (window is not None and window.owed):
             self._more(client)
 
     def _more(self, client: Client) -> None:
@@ -147,6 +150,8 @@ class BrokerState:
         if client.halted != 0:
             client.rest += data  # at most what the transport had read before it was paused
             return
+        if client.blocked and self._deaf(client, data):
+            return
         if client.missing > len(data):
             assert client.chunks is not None
             client.chunks.append(data)
@@ -161,6 +166,20 @@ class BrokerState:
             data = client.rest + data
             client.rest = b""
         self._handle(client, data)
+
+    def _deaf(self, client: Client, data: bytes) -> bool:
+        """Count what a client sends that does not read: no answer is much larger than what it answers, so this bounds
+        them too. Past ``limits.write_buffer`` it is not read either, until it reads or its keep alive is over."""
+        client.heard += len(data)
+        if client.heard <= self.ctx.write_buffer:
+            return False
+        if client.chunks is not None:
+            client.rest = b"".join(client.chunks)
+            client.chunks = None
+            client.missing = 0
+        client.rest += data
+        self.ctx.halt(client, DEAF)
+        return True
 
     def _handle(self, client: Client, data: bytes) -> None:
         ctx = self.ctx

@@ -22,6 +22,7 @@ HELD: Final = 2  # a receiver's queue is full
 TURN_OVER: Final = 4  # its share of this turn is used up
 WORKING: Final = 8  # one of its packets is being worked off over several turns
 PARKED: Final = 16  # too many QoS 2 handshakes (3.1 and 3.1.1: Receive Maximum is not theirs to know)
+DEAF: Final = 32  # it sends but does not read: our answers would pile up without bound
 
 
 class Client:
@@ -37,7 +38,7 @@ class Client:
     connected_at: float
     last_packet: float
     keep_alive: float  # seconds without a packet after which the connection is closed; 0.0: never
-    check_at: float  # when the timer wheel looks at this connection next
+    check_at: float  # when the timer wheel looks at this connection next; 0.0: it does not
     # reading
     rest: bytes  # read, not yet handled
     chunks: list[bytes] | None  # more of the same while a large frame comes in
@@ -50,6 +51,7 @@ class Client:
     waiting: int  # turns whose writes are not yet stored and that hold frames of this connection
     dirty: bool
     blocked: bool  # the transport holds more than it should
+    heard: int  # bytes read from it while it was blocked
     closing: bool  # to be closed after ``frames`` are written
     # agreed at CONNECT
     window_limit: int
@@ -91,6 +93,7 @@ class Client:
         self.waiting = 0
         self.dirty = False
         self.blocked = False
+        self.heard = 0
         self.closing = False
         self.window_limit = 65535
         self.max_packet = 0

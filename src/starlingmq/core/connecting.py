@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final, cast
 
-from starlingmq.core.client import ASKING, AUTHENTICATING, CLOSED, NEW, OPEN, Client
+from starlingmq.core.client import ASKING, AUTHENTICATING, CLOSED, DEAF, NEW, OPEN, Client
 from starlingmq.core.context import Context
 from starlingmq.core.delivery import Delivery
 from starlingmq.core.message import Message
@@ -358,7 +358,7 @@ class Connecting:
         session.client = None
         session.stalled = False
         self.delivery.let_go(session)
-        session.replays = None
+        session.replay = None
         session.parked = None
         ctx.event("disconnected", session.client_id, why)
         self._leave_will(session)
@@ -484,7 +484,7 @@ class Connecting:
                 return
         elif client.keep_alive == 0.0:
             return
-        elif client.halted == 0 and now >= client.last_packet + client.keep_alive:
+        elif client.halted & ~DEAF == 0 and now >= client.last_packet + client.keep_alive:
             self.fail(client, Reason.KEEP_ALIVE_TIMEOUT, "silent for more than one and a half keep alives")
             return
         self.watch(client)

@@ -6,7 +6,7 @@ from collections import deque
 from typing import Final
 
 from starlingmq.config import LimitsConfig, MqttConfig
-from starlingmq.core.client import CLOSED, Client
+from starlingmq.core.client import CLOSED, TURN_OVER, Client
 from starlingmq.core.counters import Counters
 from starlingmq.core.job import Job
 from starlingmq.core.ready import Event, Notice, Ready, Write
@@ -126,6 +126,7 @@ class Context:
             return
         client.halted &= ~why
         if client.halted == 0 and client.state != CLOSED:
+            client.halted = TURN_OVER  # until then what arrives is put behind what was read before
             self.resumable.append(client)
 
     def event(self, kind: str, client_id: str, detail: str = "") -> None:
