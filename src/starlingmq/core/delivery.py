@@ -366,8 +366,8 @@ class Delivery:
         self.pump(session)
 
     def _send_owed(self, session: Session, client: Client, window: SendWindow) -> None:
-        """Send again as many as the client takes now: those that its write buffer, and its Receive Maximum, which may be
-        smaller than last time, have room for."""
+        """Send again what the client takes now: what its write buffer, and its Receive Maximum, which may be smaller
+        than last time, have room for."""
         size_max = self.ctx.write_buffer
         while window.owed and len(window.entries) - len(window.owed) < window.limit:
             if client.blocked or client.size > size_max:

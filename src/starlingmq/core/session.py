@@ -29,7 +29,7 @@ class Session:
     window: SendWindow | None
     inbound: Inbound | None
     parked: deque[Parked] | None  # QoS 2 PUBLISHes past max_awaiting_rel (3.x), not yet answered
-    replays: list[Job] | None  # retained messages that wait for the client to take them
+    replay: Job | None  # retained messages on their way to its new subscriptions
     will: Will | None
     will_at: float  # when the will is due after a disconnection; 0.0: not pending
     expires_at: float  # when a disconnected session ends; 0.0: it is connected, or never ends
@@ -49,7 +49,7 @@ class Session:
         self.window = None
         self.inbound = None
         self.parked = None
-        self.replays = None
+        self.replay = None
         self.will = None
         self.will_at = 0.0
         self.expires_at = 0.0

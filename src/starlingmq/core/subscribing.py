@@ -6,6 +6,7 @@ a batch a turn; the connection is not read before its SUBSCRIBE is answered, the
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final
 
 from starlingmq.core.client import ASKING, WORKING, Client
@@ -114,41 +115,62 @@ class DiscardJob(Job):
 
 
 class ReplayJob(Job):
-    """Retained messages on their way to a new subscription; they wait while the client does not take them."""
+    """Retained messages on their way to the new subscriptions of a session, one subscription after the other; they
+    wait while the client does not take them. One job a session, however many filters it subscribes to."""
 
     owner: Subscribing
     session: Session
-    subscription: Subscription
-    cursor: RetainedCursor
+    todo: deque[Subscription]
+    cursor: RetainedCursor | None  # of the first one in ``todo``
+    waiting: bool  # not among the jobs: goes on from ``Subscribing.drained``
 
-    def __init__(
-        self, owner: Subscribing, session: Session, subscription: Subscription, cursor: RetainedCursor
-    ) -> None:
+    def __init__(self, owner: Subscribing, session: Session) -> None:
         self.owner = owner
         self.session = session
-        self.subscription = subscription
-        self.cursor = cursor
+        self.todo = deque()
+        self.cursor = None
+        self.waiting = False
 
     def step(self) -> bool:
-        ctx = self.owner.ctx
         session = self.session
         client = session.client
-        subscriptions = session.subscriptions
-        if session.ended or client is None or subscriptions is None:
+        if session.ended or client is None or session.replay is not self:
             return True
-        if subscriptions.get(self.subscription.filter) is not self.subscription:
-            return True  # unsubscribed, or subscribed to anew, meanwhile [MQTT-3.10.4-2]
-        if client.blocked or (session.queue is not None and len(session.queue.items) * 4 >= self._room()):
-            session.replays = [self] if session.replays is None else [*session.replays, self]
-            return True  # goes on from ``Subscribing.drained``
+        left = FILTERS_PER_TURN
+        while self.todo and left > 0:
+            if client.blocked or (session.queue is not None and len(session.queue.items) * 4 >= self._room()):
+                self.waiting = True
+                return True
+            left -= self._piece(self.todo[0])
+        if not self.todo:
+            session.replay = None
+        return not self.todo
+
+    def _piece(self, subscription: Subscription) -> int:
+        """Go on with a subscription; what it cost, in filters and messages."""
+        ctx = self.owner.ctx
+        session = self.session
+        subscriptions = session.subscriptions
+        if subscriptions is None or subscriptions.get(subscription.filter) is not subscription:
+            self._next()
+            return 1  # unsubscribed, or subscribed to anew, meanwhile [MQTT-3.10.4-2]
+        cursor = self.cursor
+        if cursor is None:
+            cursor = self.cursor = self.owner.retained.cursor(subscription.filter)
         limit = min(ctx.mqtt.retained_batch, max(1, self._room() // 4))
-        for message in self.cursor.next(limit):
-            if message.expired(ctx.now):
-                continue
-            qos = min(message.qos, self.subscription.qos)
-            outgoing = Outgoing(message, qos, True, self.subscription.ids, None)
-            self.owner.delivery.offer(session, outgoing, None)
-        return self.cursor.done
+        looks = cursor.looks
+        found = cursor.next(limit)
+        for message in found:
+            if not message.expired(ctx.now):
+                qos = min(message.qos, subscription.qos)
+                self.owner.delivery.offer(session, Outgoing(message, qos, True, subscription.ids, None), None)
+        if cursor.done:
+            self._next()
+        return 1 + 2 * len(found) + (cursor.looks - looks) // 2
+
+    def _next(self) -> None:
+        self.todo.popleft()
+        self.cursor = None
 
     def _room(self) -> int:
         return self.owner.ctx.max_queue or 4096
@@ -238,8 +260,15 @@ class Subscribing:
         ctx.event("subscribed", session.client_id, request.filter.decode())
         replay = request.retain_handling == 0 or (request.retain_handling == 1 and not existed)
         if replay and share is None and len(self.retained) != 0:  # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]
-            ctx.jobs.append(ReplayJob(self, session, subscription, self.retained.cursor(filter)))
+            self._replay(session, subscription)
         return qos
+
+    def _replay(self, session: Session, subscription: Subscription) -> None:
+        job = session.replay
+        if not isinstance(job, ReplayJob):
+            job = session.replay = ReplayJob(self, session)
+            self.ctx.jobs.append(job)
+        job.todo.append(subscription)
 
     def _refusal(self, client: Client, session: Session, whole: bytes, filter: bytes, shared: bool) -> int:
         mqtt = self.ctx.mqtt
@@ -278,8 +307,8 @@ class Subscribing:
             self.ctx.jobs.append(DiscardJob(self, session))
 
     def drained(self, session: Session) -> None:
-        """The client takes messages again: go on with the replays that waited."""
-        replays = session.replays
-        if replays is not None and (session.queue is None or not session.queue.items):
-            session.replays = None
-            self.ctx.jobs.extend(replays)
+        """The client takes messages again: go on with the replay that waited."""
+        job = session.replay
+        if isinstance(job, ReplayJob) and job.waiting and (session.queue is None or not session.queue.items):
+            job.waiting = False
+            self.ctx.jobs.append(job)
