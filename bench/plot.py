@@ -124,7 +124,7 @@ def paced_latency(results: Results, axes: Axes) -> None:
     axes.set_xticklabels(["p50", "p99", "p99.9"], fontsize=8)
     axes.set_yscale("log")
     axes.set_title("Paced: latency, us", fontsize=9)
-    axes.legend(fontsize=6)
+    axes.legend(fontsize=6, loc="lower right")
     plain(axes)
 
 
