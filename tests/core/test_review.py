@@ -7,16 +7,23 @@ import gc
 from tests.conformance.kit import subscribe
 from tests.harness import FakeClient, World
 
+import starlingmq.core.router as router_module
 from starlingmq.core.client import Client
 from starlingmq.core.message import Message
 from starlingmq.core.ready import Answer
-from starlingmq.core.session import Session
+from starlingmq.core.router import Router
+from starlingmq.core.session import Session, Subscription
 from starlingmq.wire.mqtt import (
+    Ack,
+    Connect,
     Disconnect,
     Pingreq,
     Pingresp,
     Publish,
+    Subscribe,
+    SubscribeRequest,
     Will,
+    encode,
 )
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL
 
@@ -149,3 +156,58 @@ def test_what_a_client_sent_before_it_went_away_is_handled_although_it_was_just_
     w.state.answer(question, Answer(message=question.message), w.now)
     c.drop()
     assert payloads(watcher) == [b"1"]
+
+
+def test_a_publisher_that_fills_every_turn_does_not_keep_a_subscribe_from_being_answered() -> None:
+    w = World()
+    for number in range(50):
+        subscribe(w.connect(f"s{number}"), "t")
+    w.state.ctx.work = 0  # the publisher's bytes have to wait for turns
+    pub = w.state.open("mqtt://test", "flood", w.now)
+    other = w.connect("other")
+    burst = encode(Connect(4, "pub", True, 0), 4) + encode(Publish(b"t", b""), 4) * 2000
+    w.state.receive(pub, burst, w.now)
+    many = [SubscribeRequest(b"a/%d" % number, 0, False, False, 0) for number in range(2500)]
+    w.state.receive(other.client, encode(Subscribe(1, many), 5), w.now)
+    for _ in range(5):
+        w.state.turn(w.now)
+        assert pub.halted != 0, "the publisher has not filled its turns"
+    assert any(frame[0] == 0x90 for frame in other.client.frames)
+
+
+def test_the_route_cache_is_bounded_in_topics_and_in_receivers() -> None:
+    router = Router(1, 65535, 128)
+    for number in range(64):
+        router.subscribe(Subscription(Session(f"s{number}"), b"#", 0, False, False, b""))
+    for number in range(router_module.CACHED_TOPICS + 10):
+        router.resolve(b"t/%d" % number)
+        assert router._receivers <= router_module.CACHED_RECEIVERS
+    assert 1 < len(router._cache) <= router_module.CACHED_RECEIVERS // 64
+    assert router._receivers == sum(len(route.subscriptions) for route in router._cache.values())
+    for number in range(200):
+        session = Session(f"x{number}")
+        router.subscribe(Subscription(session, b"x", 0, False, False, b""))
+        router.resolve(b"x")
+        router.unsubscribe(b"x", session)
+    assert router._receivers == sum(len(route.subscriptions) for route in router._cache.values())
+    assert len(router._order) <= router_module.CACHED_TOPICS
+
+
+def test_limits_for_topics_do_not_stop_the_brokers_own() -> None:
+    w = World(topic_levels=2, max_topic_length=8, sys_interval=1.0)
+    w.advance(5)
+    c = w.connect("c")
+    c.send(Publish(b"a/b/c", b""))
+    assert c.closed
+
+
+def test_a_group_member_that_ended_is_given_nothing_while_it_is_cleared_away() -> None:
+    w = World()
+    sub = w.connect("sub")
+    many = [SubscribeRequest(b"a/%d" % number, 0, False, False, 0) for number in range(3000)]
+    sub.send(Subscribe(1, [SubscribeRequest(b"$share/g/t", 1, False, False, 0), *many]))
+    pub = w.connect("pub")
+    w.state.connecting.fail(sub.client, 0x98, "")
+    w.state.receive(pub.client, encode(Publish(b"t", b"", qos=1, packet_id=1), 5), w.now)
+    w.run()
+    assert pub.expect(Ack).reason == 0x10

@@ -47,6 +47,8 @@ from starlingmq.wire.mqtt import SUBSCRIBE as SUBSCRIBE_PACKET
 from starlingmq.wire.reasons import MalformedPacket, MqttError, ProtocolError, Reason
 
 LOOKS_PER_TURN: Final = 500  # sessions, connections or retained messages whose time has come, a turn
+JOBS_PER_TURN: Final = 8  # pieces of long work a turn: about half of it
+JOB_WORK: Final = 500  # what such a piece counts for
 PINGRESP: Final = b"\xd0\x00"
 
 
@@ -123,8 +125,8 @@ class BrokerState:
         self._more(client)
 
     def sent(self, client: Client) -> None:
-        """The frames of this client were handed to its transport: its queue may move up."""
-        client.size = 0
+        """The frames of this client were handed to its transport, but for ``unstored``: its queue may move up."""
+        client.size = client.unstored
         session = client.session
         if session is None or client.blocked:
             return
@@ -336,17 +338,16 @@ class BrokerState:
         ctx = self.ctx
         ctx.now = now
         ctx.work = TURN_WORK
+        # Jobs first, or publishers that fill every turn would keep them from ever being done.
+        for _ in range(min(len(ctx.jobs), JOBS_PER_TURN)):
+            job = ctx.jobs.popleft()
+            ctx.work -= JOB_WORK
+            if not job.step():
+                ctx.jobs.append(job)
         for _ in range(len(ctx.resumable)):
             if ctx.work <= 0:
                 break
             self._resume(ctx.resumable.popleft())
-        for _ in range(len(ctx.jobs)):
-            if ctx.work <= 0:
-                break
-            job = ctx.jobs.popleft()
-            ctx.work -= 500
-            if not job.step():
-                ctx.jobs.append(job)
         while ctx.unsendable:
             client = ctx.unsendable.pop()
             self.connecting.fail(client, Reason.PACKET_TOO_LARGE, "the answer is larger than this client takes")

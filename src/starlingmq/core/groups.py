@@ -66,7 +66,7 @@ class Group(Subscriber):
         for step in range(count):
             member = self.members[(start + step) % count]
             session = member.session
-            if session is refused:
+            if session is refused or session.ended:
                 continue
             client = session.client
             if client is None:

@@ -7,6 +7,7 @@ used; a change to a filter without wildcards only touches its own topic.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final, cast
 
 from starlingmq.core.filter_tree import FilterTree
@@ -16,6 +17,7 @@ from starlingmq.core.topics import levels, valid_topic
 from starlingmq.wire.reasons import ProtocolError, Reason
 
 CACHED_TOPICS: Final = 65536
+CACHED_RECEIVERS: Final = 1 << 20  # of all cached topics together: many topics, each with many receivers, are too many
 
 
 class Route:
@@ -37,6 +39,8 @@ class Router:
     tree: FilterTree
     version: int  # counts the changes to wildcard filters
     _cache: dict[bytes, Route]
+    _order: deque[bytes]  # the topics in ``_cache``, in the order in which they came, and some that were let go
+    _receivers: int  # of all routes in ``_cache``
     _groups: dict[bytes, Group]  # by "name/filter"
     _seed: int
     _max_length: int
@@ -46,6 +50,8 @@ class Router:
         self.tree = FilterTree()
         self.version = 0
         self._cache = {}
+        self._order = deque()
+        self._receivers = 0
         self._groups = {}
         self._seed = seed
         self._max_length = max_length
@@ -59,12 +65,11 @@ class Router:
         return self._look_up(topic)
 
     def _look_up(self, topic: bytes) -> Route:
-        if not valid_topic(topic) or len(topic) > self._max_length:
+        reserved = topic.startswith(b"$SYS/")  # the broker's own, to which limits for clients do not apply
+        if not valid_topic(topic) or (len(topic) > self._max_length and not reserved):
             raise ProtocolError("the topic name is not valid", Reason.TOPIC_NAME_INVALID)
-        if levels(topic) > self._max_levels:
+        if levels(topic) > self._max_levels and not reserved:
             raise ProtocolError(f"the topic has more than {self._max_levels} levels", Reason.TOPIC_NAME_INVALID)
-        if len(self._cache) >= CACHED_TOPICS:
-            self._cache.clear()
         subscriptions: list[Subscription] = []
         groups: list[Group] = []
         overlapping: dict[str, list[Subscription]] | None = None
@@ -85,9 +90,26 @@ class Router:
         if overlapping is not None:
             for several in overlapping.values():
                 subscriptions.append(several[0] if len(several) == 1 else merge(several))
-        route = Route(subscriptions, groups, self.version, topic.startswith(b"$SYS/"))
-        self._cache[topic] = route
+        route = Route(subscriptions, groups, self.version, reserved)
+        self._remember(topic, route)
         return route
+
+    def _remember(self, topic: bytes, route: Route) -> None:
+        """Put a route into the cache; what has been there for longest makes room, little by little."""
+        previous = self._cache.get(topic)
+        if previous is None:
+            self._order.append(topic)
+        else:
+            self._receivers -= len(previous.subscriptions)
+        self._cache[topic] = route
+        self._receivers += len(route.subscriptions)
+        while len(self._order) > CACHED_TOPICS or (self._receivers > CACHED_RECEIVERS and len(self._order) > 1):
+            self._let_go(self._order.popleft())
+
+    def _let_go(self, topic: bytes) -> None:
+        route = self._cache.pop(topic, None)
+        if route is not None:
+            self._receivers -= len(route.subscriptions)
 
     def subscribe(self, subscription: Subscription) -> None:
         self.tree.add(subscription.filter, subscription.session, subscription)
@@ -122,4 +144,4 @@ class Router:
         if b"+" in filter or b"#" in filter:
             self.version += 1
         else:
-            self._cache.pop(filter, None)
+            self._let_go(filter)
