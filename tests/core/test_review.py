@@ -25,7 +25,8 @@ from starlingmq.wire.mqtt import (
     Will,
     encode,
 )
-from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL
+from starlingmq.wire.packets import PUBACK
+from starlingmq.wire.properties import RECEIVE_MAXIMUM, SESSION_EXPIRY_INTERVAL
 
 NEVER = 0xFFFFFFFF
 
@@ -211,3 +212,41 @@ def test_a_group_member_that_ended_is_given_nothing_while_it_is_cleared_away() -
     w.state.receive(pub.client, encode(Publish(b"t", b"", qos=1, packet_id=1), 5), w.now)
     w.run()
     assert pub.expect(Ack).reason == 0x10
+
+
+def test_a_publisher_to_many_slow_receivers_is_held_once_not_by_one_after_the_other() -> None:
+    w = World(max_mqueue_len=10, publisher_hold=1.0)
+    for number in range(20):
+        slow = w.connect(f"slow{number}", properties={RECEIVE_MAXIMUM: 1})
+        subscribe(slow, "t", qos=1)
+    pub = w.connect("pub")
+    for number in range(50):
+        pub.send(Publish(b"t", b"", qos=1, packet_id=number + 1))
+    w.advance(2.0)
+    assert len(pub.receive()) == 50
+
+
+def test_nobody_is_held_for_messages_to_himself() -> None:
+    w = World(max_mqueue_len=10, publisher_hold=1.0)
+    c = w.connect("c", properties={RECEIVE_MAXIMUM: 1})
+    subscribe(c, "t", qos=1)
+    for number in range(8):
+        c.send(Publish(b"t", b"%d" % number, qos=1, packet_id=number + 1))
+    seen: list[bytes] = []
+    for _ in range(8):
+        for packet in c.receive():
+            if isinstance(packet, Publish):
+                seen.append(packet.payload)
+                c.send(Ack(PUBACK, packet.packet_id))
+    assert seen == [b"%d" % number for number in range(8)]
+
+
+def test_two_clients_that_publish_to_each_other_are_not_both_held() -> None:
+    w = World(max_mqueue_len=10, publisher_hold=1.0)
+    a, b = (w.connect(name, properties={RECEIVE_MAXIMUM: 1}) for name in "ab")
+    subscribe(a, "to/a", qos=1)
+    subscribe(b, "to/b", qos=1)
+    for number in range(8):
+        a.send(Publish(b"to/b", b"", qos=1, packet_id=number + 1))
+        b.send(Publish(b"to/a", b"", qos=1, packet_id=number + 1))
+    assert a.reading or b.reading

@@ -239,15 +239,24 @@ class Delivery:
         return UNBOUNDED_HIGH if bound == 0 else (bound + 1) // 2
 
     def hold(self, session: Session, publisher: Session) -> None:
-        """Do not read a publisher until this queue has drained, or has had its time to."""
+        """Do not read a publisher until this queue has drained, or has had its time to.
+
+        A receiver that is held itself can not acknowledge anything: nobody is held for it, least of all itself. The
+        time of every slow receiver runs at once, or a publisher to many of them would be held by one after the other.
+        """
         ctx = self.ctx
         client = publisher.client
-        if session.stalled or client is None or client.halted & HELD or ctx.hold_seconds == 0.0:
+        receiver = session.client
+        if session.stalled or client is None or receiver is None or ctx.hold_seconds == 0.0:
+            return
+        if receiver is client or receiver.halted & HELD:
             return
         if session.waiters is None:
             session.waiters = []
             session.held_until = ctx.now + ctx.hold_seconds
             ctx.arm(session, session.held_until)
+        if client.halted & HELD:
+            return
         session.waiters.append(client)
         ctx.counters.held_publishers += 1
         ctx.halt(client, HELD)
