@@ -113,6 +113,14 @@ class BrokerState:
         if client.halted == 0 or not client.rest:
             self.connecting.close(client, "connection lost")
 
+    def not_stored(self, client: Client, now: float) -> None:
+        """Something this client was to hear could not be stored: it hears nothing more, and its connection ends."""
+        self.ctx.now = now
+        if client.state != CLOSED:
+            self.ctx.notice("not_stored", client, "what it was to be told could not be stored")
+        self.connecting.close(client, "storage failed")
+        client.last_words = False
+
     def blocked(self, client: Client) -> None:
         """The transport has more to write than ``limits.write_buffer``: give it nothing until ``drained``."""
         client.blocked = True

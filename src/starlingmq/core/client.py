@@ -46,8 +46,9 @@ class Client:
     halted: int
     # writing
     frames: list[bytes]
-    size: int  # bytes in ``frames``
+    size: int  # bytes in ``frames``, and ``unstored`` ones
     stored_from: int  # frames from this index on wait for this turn's writes; -1: none does
+    unstored: int  # bytes of frames that wait for storage and are no longer in ``frames``
     waiting: int  # turns whose writes are not yet stored and that hold frames of this connection
     dirty: bool
     blocked: bool  # the transport holds more than it should
@@ -65,6 +66,7 @@ class Client:
     auth_method: str
     challenged: bool  # its next AUTH is awaited
     full: bool  # it came when there were connections enough
+    mute: bool  # the shell's note that nothing more may be written: something before it could not be stored
     last_words: bool  # it is closed with something left for the client to read
     paused: bool  # the shell's note whether it reads the transport
     gone: bool  # the transport is closed; what it sent before is still being handled
@@ -90,6 +92,7 @@ class Client:
         self.frames = []
         self.size = 0
         self.stored_from = -1
+        self.unstored = 0
         self.waiting = 0
         self.dirty = False
         self.blocked = False
@@ -106,6 +109,7 @@ class Client:
         self.auth_method = ""
         self.challenged = False
         self.full = False
+        self.mute = False
         self.last_words = False
         self.paused = False
         self.gone = False

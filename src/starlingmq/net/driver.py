@@ -149,17 +149,18 @@ class Driver:
                     held = b"".join(frames[client.stored_from :])
                     del frames[client.stored_from :]
                     client.waiting += 1
+                    client.unstored += len(held)
                     ticket.frames.append((client, held))
                 client.stored_from = -1
-            if frames and not client.gone:
+            if frames and not client.gone and not client.mute:
                 data = frames[0] if len(frames) == 1 else b"".join(frames)
                 counters.bytes_sent += len(data)
                 client.transport.write(data)
             frames.clear()
-            if client.closing and client.waiting == 0:
-                self._close(client)
-            else:
+            if not client.closing:
                 sent(client)
+            elif client.waiting == 0 and not client.mute:
+                self._close(client)
         for client in ready.pause:
             self._pause(client)
         if ready.events and self.on_event is not None:
@@ -210,21 +211,36 @@ class Driver:
     def _stored(self, ticket: Ticket, done: asyncio.Future[None]) -> None:
         error = done.exception()
         if error is not None:
-            # Not stored, so not acknowledged: the clients must hear nothing and begin again.
             log.error("storage failed: %s", error)
             for client, _ in ticket.frames:
-                client.closing = True
-            ticket.frames = [(client, b"") for client, _ in ticket.frames]
+                self._silence(client)
         ticket.done = True
         while self._tickets and self._tickets[0].done:
             for client, data in self._tickets.popleft().frames:
-                client.waiting -= 1
-                if data and not client.gone:
-                    self.state.ctx.counters.bytes_sent += len(data)
-                    client.transport.write(data)
-                if client.closing and client.waiting == 0:
-                    self._close(client)
+                self._release(client, data)
         self._schedule()
+
+    def _release(self, client: Client, data: bytes) -> None:
+        """Send what waited for a commit that is done."""
+        client.waiting -= 1
+        client.unstored -= len(data)
+        if client.gone or client.mute:
+            return
+        if data:
+            self.state.ctx.counters.bytes_sent += len(data)
+            client.transport.write(data)
+        if client.closing and client.waiting == 0:
+            self._close(client)
+        else:
+            self.state.sent(client)
+
+    def _silence(self, client: Client) -> None:
+        """Not stored, so not acknowledged: the client must hear nothing more, not even what is stored later (it would
+        come without what went before it), and begin again."""
+        if not client.mute:
+            client.mute = True
+            self.state.not_stored(client, self.clock())
+            self._close(client)
 
     # Closing
 
