@@ -21,8 +21,7 @@ ASKING: Final = 1  # a question to a hook is open
 HELD: Final = 2  # a receiver's queue is full
 TURN_OVER: Final = 4  # its share of this turn is used up
 WORKING: Final = 8  # one of its packets is being worked off over several turns
-PARKED: Final = 16  # too many QoS 2 handshakes (3.1 and 3.1.1: Receive Maximum is not theirs to know)
-DEAF: Final = 32  # it sends but does not read: our answers would pile up without bound
+DEAF: Final = 16  # it sends but does not read: our answers would pile up without bound
 
 
 class Client:

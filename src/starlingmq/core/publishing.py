@@ -7,13 +7,11 @@ again elsewhere can then not deliver twice.
 
 from __future__ import annotations
 
-from collections import deque
-
-from starlingmq.core.client import ASKING, PARKED, Client
+from starlingmq.core.client import ASKING, Client
 from starlingmq.core.context import Context
 from starlingmq.core.delivery import Delivery
 from starlingmq.core.message import Message
-from starlingmq.core.qos import Inbound, Parked
+from starlingmq.core.qos import Inbound, Parking
 from starlingmq.core.ready import (
     INBOUND_COMPLETED,
     INBOUND_PUT,
@@ -193,7 +191,7 @@ class Publishing:
         if limit != 0 and inbound.held >= limit:
             if client.version == 5:
                 raise ProtocolError("more QoS 2 messages than the receive maximum", Reason.RECEIVE_MAXIMUM_EXCEEDED)
-            self._park(client, session, packet_id, message)
+            self._park(session, packet_id, message)
             return
         if inbound.held == 0:
             ctx.arm(session, ctx.now + ctx.await_rel_timeout)
@@ -202,19 +200,22 @@ class Publishing:
             ctx.write(Write(INBOUND_PUT, session, packet_id, message=message))
         self._acknowledge(client, 0x50, packet_id, 0)
 
-    def _park(self, client: Client, session: Session, packet_id: int, message: Message) -> None:
-        """A 3.x client went past ``max_awaiting_rel``, of which it can not know. Its PUBREC waits for a free place;
-        as many again may wait before it is not read any more. (Not reading it at once would leave its PUBRELs
-        unread behind the PUBLISH, and nothing would ever become free.)"""
+    def _park(self, session: Session, packet_id: int, message: Message) -> None:
+        """A 3.x client went past ``max_awaiting_rel``, of which it can not know. Its PUBREC waits for a free place,
+        and so, before long, does the client. It has to be read on all the same:
+
+        1. With a limit of 2 it sends PUBLISH 1 to 5 in one go; 1 and 2 get PUBREC.
+        2. It sends PUBREL 1 and 2. They come behind PUBLISH 5.
+        3. Whoever does not read before a place is free does not read what frees it.
+
+        What is parked counts against ``limits.queue_bytes``; a client with more than that begins again.
+        """
         parked = session.parked
         if parked is None:
-            parked = session.parked = deque()
-        for waiting in parked:
-            if waiting.packet_id == packet_id:
-                return  # repeated: the first stands
-        parked.append(Parked(packet_id, message))
-        if len(parked) >= self.ctx.max_awaiting_rel:
-            self.ctx.halt(client, PARKED)
+            parked = session.parked = Parking()
+        parked.add(packet_id, message)
+        if self.ctx.max_queue_bytes != 0 and parked.bytes > self.ctx.max_queue_bytes:
+            raise ProtocolError("too much waits behind unfinished QoS 2 messages", Reason.QUOTA_EXCEEDED)
 
     def unpark(self, session: Session) -> None:
         """A place has become free: the longest waiting PUBLISH is held and answered."""
@@ -223,13 +224,11 @@ class Publishing:
         if parked is None or client is None:
             return
         inbound = self.inbound(session)
-        while parked and inbound.held < self.ctx.max_awaiting_rel:
-            waiting = parked.popleft()
-            self._hold(client, session, waiting.packet_id, waiting.message)
-        if not parked:
+        while parked.entries and (self.ctx.max_awaiting_rel == 0 or inbound.held < self.ctx.max_awaiting_rel):
+            packet_id, message = parked.take()
+            self._hold(client, session, packet_id, message)
+        if not parked.entries:
             session.parked = None
-        if len(parked) < self.ctx.max_awaiting_rel:
-            self.ctx.unhalt(client, PARKED)
 
     def on_pubrel(self, client: Client, session: Session, packet_id: int) -> None:
         ctx = self.ctx

@@ -21,6 +21,7 @@ remembered for ``await_rel_timeout``, so that a repeated PUBREL is recognised [M
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Final
 
 from starlingmq.core.message import Message
@@ -180,12 +181,24 @@ class Inbound:
         return min([entry.since for entry in self.entries.values()], default=0.0)
 
 
-class Parked:
-    """A QoS 2 PUBLISH beyond ``max_awaiting_rel`` of a client that could not be told the limit; not yet answered."""
+class Parking:
+    """QoS 2 PUBLISHes beyond ``max_awaiting_rel`` of a client that could not be told the limit, in order. They are not
+    yet answered, so the client keeps them too."""
 
-    packet_id: int
-    message: Message
+    entries: OrderedDict[int, Message]  # by packet id
+    bytes: int
 
-    def __init__(self, packet_id: int, message: Message) -> None:
-        self.packet_id = packet_id
-        self.message = message
+    def __init__(self) -> None:
+        self.entries = OrderedDict()
+        self.bytes = 0
+
+    def add(self, packet_id: int, message: Message) -> None:
+        if packet_id not in self.entries:  # repeated: the first stands
+            self.entries[packet_id] = message
+            self.bytes += message.size()
+
+    def take(self) -> tuple[int, Message]:
+        """The one that waits longest; there must be one."""
+        packet_id, message = self.entries.popitem(last=False)
+        self.bytes -= message.size()
+        return packet_id, message

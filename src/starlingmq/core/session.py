@@ -6,13 +6,12 @@ an idle subscriber must cost little.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Final
 
 from starlingmq.core.client import Client
 from starlingmq.core.filter_tree import Subscriber
 from starlingmq.core.job import Job
-from starlingmq.core.qos import Inbound, Parked, SendWindow
+from starlingmq.core.qos import Inbound, Parking, SendWindow
 from starlingmq.core.queue import MessageQueue
 from starlingmq.core.will import Will
 
@@ -28,7 +27,7 @@ class Session:
     queue: MessageQueue | None
     window: SendWindow | None
     inbound: Inbound | None
-    parked: deque[Parked] | None  # QoS 2 PUBLISHes past max_awaiting_rel (3.x), not yet answered
+    parked: Parking | None  # QoS 2 PUBLISHes past max_awaiting_rel (3.x), not yet answered
     replay: Job | None  # retained messages on their way to its new subscriptions
     will: Will | None
     will_at: float  # when the will is due after a disconnection; 0.0: not pending
