@@ -24,6 +24,12 @@ listeners:
   - url: wss://127.0.0.1:0/mqtt
     tls: *tls
   - unix://{directory}/broker.sock
+  - url: mqtts://127.0.0.1:0
+    tls:
+      cert: {directory}/server.pem
+      key: {directory}/server.key
+      ca: {directory}/ca.pem
+      require_client_cert: true
 """
 
 
@@ -34,6 +40,16 @@ class ServedBroker:
         self.process = process
         self.addresses = addresses
         self.ca = ca
+
+    @property
+    def directory(self) -> Path:
+        """Where the certificates are: ca, and client.pem with client.key for the listener that asks for one."""
+        return self.ca.parent
+
+    @property
+    def port_for_certificates(self) -> int:
+        """Of the listener that lets in who shows a certificate."""
+        return urlsplit(self.addresses[-1]).port or 0
 
     def address(self, scheme: str) -> str:
         return next(address for address in self.addresses if address.startswith(f"{scheme}://"))
@@ -69,8 +85,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedBroker]:
 
 def _write_certificates(directory: Path) -> Path:
     authority = trustme.CA()
-    issued = authority.issue_cert("localhost", "127.0.0.1")
-    issued.cert_chain_pems[0].write_to_path(os.fspath(directory / "server.pem"))
-    issued.private_key_pem.write_to_path(os.fspath(directory / "server.key"))
+    for name, hosts in (("server", ["localhost", "127.0.0.1"]), ("client", ["ann.example"])):
+        issued = authority.issue_cert(*hosts, common_name=hosts[0])
+        issued.cert_chain_pems[0].write_to_path(os.fspath(directory / f"{name}.pem"))
+        issued.private_key_pem.write_to_path(os.fspath(directory / f"{name}.key"))
     authority.cert_pem.write_to_path(os.fspath(directory / "ca.pem"))
     return directory / "ca.pem"

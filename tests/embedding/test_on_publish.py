@@ -179,9 +179,9 @@ async def test_a_will_goes_through_the_hook(
     bob = await join(broker, "bob")
     await bob.subscribe("lost/#")
     for payload in (b"drop", b"keep"):
-        ann = await join(
-            broker, "ann", username="Ann", will=Will(b"will", payload, properties={0x18: 0} if delay else {})
-        )
+        # The delay ends with the session, that is with the connection: then nobody is there but the will.
+        will = Will(b"will", payload, properties={WILL_DELAY_INTERVAL: 60} if delay else {})
+        ann = await join(broker, "ann", username="Ann", will=will)
         ann.abort()
     message = await bob.message()
     assert (message.topic, message.payload) == (b"lost/ann/Ann", b"keep")
