@@ -129,7 +129,7 @@ class InboundAsTheDictsSay(RuleBasedStateMachine):
     def sweep(self, timeout: float) -> None:
         before = self.now - timeout
         abandoned = [packet_id for packet_id, (_, since) in self.twin.held.items() if since <= before]
-        assert self.inbound.sweep(before) == len(abandoned)
+        assert self.inbound.sweep(before)[1] == len(abandoned)
         for packet_id in abandoned:
             del self.twin.held[packet_id]
         for packet_id, since in list(self.twin.completed.items()):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 
+import pytest
 from tests.conformance.kit import subscribe
 from tests.harness import FakeClient, World
 
 import starlingmq.core.router as router_module
 from starlingmq.core.client import Client
 from starlingmq.core.message import Message
-from starlingmq.core.ready import Answer
+from starlingmq.core.ready import INBOUND_DELETE, Answer
 from starlingmq.core.router import Router
 from starlingmq.core.session import Session, Subscription
 from starlingmq.wire.mqtt import (
@@ -25,7 +26,7 @@ from starlingmq.wire.mqtt import (
     Will,
     encode,
 )
-from starlingmq.wire.packets import PUBACK
+from starlingmq.wire.packets import PUBACK, PUBREC, PUBREL
 from starlingmq.wire.properties import RECEIVE_MAXIMUM, SESSION_EXPIRY_INTERVAL
 
 NEVER = 0xFFFFFFFF
@@ -250,3 +251,30 @@ def test_two_clients_that_publish_to_each_other_are_not_both_held() -> None:
         a.send(Publish(b"to/b", b"", qos=1, packet_id=number + 1))
         b.send(Publish(b"to/a", b"", qos=1, packet_id=number + 1))
     assert a.reading or b.reading
+
+
+@pytest.mark.parametrize("limit", [0, 1])
+def test_qos_2_messages_that_are_never_released_are_bounded_in_bytes(limit: int) -> None:
+    w = World(queue_bytes=10_000, max_awaiting_rel=limit)
+    c = w.connect("c", version=4)
+    for number in range(1, 30):
+        c.send(Publish(b"t", bytes(1000), qos=2, packet_id=number))
+    assert c.closed
+    assert w.state.ctx.counters.errors == {"quota_exceeded": 1}
+
+
+def test_forgotten_handshakes_are_forgotten_by_the_store_too() -> None:
+    w = World(recording=True)
+    c = w.connect("c", properties={SESSION_EXPIRY_INTERVAL: NEVER})
+    c.send(Publish(b"t", b"", qos=2, packet_id=1))
+    c.send(Publish(b"t", b"", qos=2, packet_id=2))
+    c.send(Ack(PUBREL, 2))
+    w.advance(400)
+    assert [write.packet_id for write in w.writes if write.kind == INBOUND_DELETE] == [1, 2]
+
+
+def test_a_qos_2_message_to_the_brokers_topics_is_refused_before_it_is_acknowledged() -> None:
+    w = World()
+    c = w.connect("c")
+    c.send(Publish(b"$SYS/broker/x", b"", qos=2, packet_id=1))
+    assert c.expect(Ack) == Ack(PUBREC, 1, 0x87)

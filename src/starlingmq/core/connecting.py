@@ -21,7 +21,7 @@ from starlingmq.core.delivery import Delivery
 from starlingmq.core.message import Message
 from starlingmq.core.publishing import Publishing
 from starlingmq.core.qos import MAX_PACKET_ID
-from starlingmq.core.ready import AUTHENTICATE, SESSION_DELETE, SESSION_PUT, Answer, Question, Write
+from starlingmq.core.ready import AUTHENTICATE, INBOUND_DELETE, SESSION_DELETE, SESSION_PUT, Answer, Question, Write
 from starlingmq.core.router import Router
 from starlingmq.core.session import NEVER, Session
 from starlingmq.core.subscribing import Subscribing
@@ -519,13 +519,17 @@ class Connecting:
         if inbound is None:
             return
         timeout = self.ctx.await_rel_timeout
-        abandoned = inbound.sweep(self.ctx.now - timeout)
+        forgotten, abandoned = inbound.sweep(self.ctx.now - timeout)
+        if self.ctx.recording and session.expiry != 0:
+            for packet_id in forgotten:
+                self.ctx.write(Write(INBOUND_DELETE, session, packet_id))
         if abandoned != 0:
             self.ctx.drop("await_rel_timeout", session.client_id, abandoned)
             session.dropped += abandoned
             self.publishing.unpark(session)
         oldest = inbound.next_sweep()
         if oldest != 0.0:
-            self.ctx.arm(session, max(oldest + timeout, self.ctx.now + 1.0))
+            # A sweep looks at up to 65,535 handshakes: not every second.
+            self.ctx.arm(session, max(oldest + timeout, self.ctx.now + max(1.0, timeout / 16)))
         else:
             session.inbound = None

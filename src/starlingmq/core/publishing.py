@@ -146,6 +146,9 @@ class Publishing:
             session = client.session
             if session is not None and (reason < 0x80 or client.version != 5):
                 self.inbound(session).answered(packet_id, self.ctx.now)  # a PUBREL will follow
+                self.ctx.arm(session, self.ctx.now + self.ctx.await_rel_timeout)
+                if self.ctx.recording and session.expiry != 0:
+                    self.ctx.write(Write(INBOUND_COMPLETED, session, packet_id))
             self._acknowledge(client, 0x50, packet_id, reason)
 
     # Taking a message
@@ -153,13 +156,12 @@ class Publishing:
     def accept(self, client: Client, session: Session, message: Message, packet_id: int) -> None:
         """The message may be published: route it (QoS 2: hold it) and acknowledge."""
         ctx = self.ctx
-        if message.qos == 2:
-            self.router.resolve(message.topic)
-            self._hold(client, session, packet_id, message)
-            return
         route = self.router.resolve(message.topic)
         if route.reserved:
             self._refuse(client, message, packet_id, Reason.NOT_AUTHORIZED)
+            return
+        if message.qos == 2:
+            self._hold(client, session, packet_id, message)
             return
         reason = 0
         if message.retain:
@@ -195,6 +197,8 @@ class Publishing:
             return
         if inbound.held == 0:
             ctx.arm(session, ctx.now + ctx.await_rel_timeout)
+        if ctx.max_queue_bytes != 0 and inbound.bytes + message.size() > ctx.max_queue_bytes:
+            raise ProtocolError("too much waits for its PUBREL", Reason.QUOTA_EXCEEDED)
         inbound.hold(packet_id, message, ctx.now)
         if ctx.recording and session.expiry != 0:
             ctx.write(Write(INBOUND_PUT, session, packet_id, message=message))

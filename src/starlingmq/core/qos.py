@@ -130,11 +130,13 @@ class Inbound:
 
     entries: dict[int, Handshake]
     held: int  # how many entries are HELD
+    bytes: int  # of their messages
     _completed: Handshake  # one COMPLETED entry shared by all that finished at about the same time
 
     def __init__(self) -> None:
         self.entries = {}
         self.held = 0
+        self.bytes = 0
         self._completed = Handshake(None, 0.0)
 
     def holds(self, packet_id: int) -> bool:
@@ -145,6 +147,7 @@ class Inbound:
         """A first PUBLISH with this id; the caller has asked ``holds`` before."""
         self.entries[packet_id] = Handshake(message, now)
         self.held += 1
+        self.bytes += message.size()
 
     def release(self, packet_id: int, now: float) -> Message | None:
         """The first PUBREL of a held handshake: its message, to be routed now. None: nothing is held."""
@@ -156,6 +159,7 @@ class Inbound:
             completed = self._completed = Handshake(None, now)
         self.entries[packet_id] = completed
         self.held -= 1
+        self.bytes -= entry.message.size()
         return entry.message
 
     def completed(self, packet_id: int) -> bool:
@@ -166,15 +170,17 @@ class Inbound:
         """A PUBLISH that was acknowledged with PUBREC though nothing is held of it: its PUBREL finds it COMPLETED."""
         self.entries[packet_id] = Handshake(None, now)
 
-    def sweep(self, before: float) -> int:
-        """Forget what is older than ``before``; the number of HELD handshakes given up (their messages are lost)."""
+    def sweep(self, before: float) -> tuple[list[int], int]:
+        """Forget what is older than ``before``: the packet ids, and how many of them were HELD (messages lost)."""
         old = [packet_id for packet_id, entry in self.entries.items() if entry.since <= before]
         abandoned = 0
         for packet_id in old:
-            if self.entries.pop(packet_id).message is not None:
+            message = self.entries.pop(packet_id).message
+            if message is not None:
                 abandoned += 1
+                self.bytes -= message.size()
         self.held -= abandoned
-        return abandoned
+        return old, abandoned
 
     def next_sweep(self) -> float:
         """The age of the oldest entry as its time of birth; 0.0 when there is none."""
