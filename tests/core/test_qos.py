@@ -77,7 +77,7 @@ class WindowAsTheListSays(RuleBasedStateMachine):
     @rule()
     def a_new_connection_owes_everything(self) -> None:
         self.window.owe_all()
-        assert self.window.owed[::-1] == [sent.packet_id for sent in self.twin.sent]
+        assert [*self.window.owed][::-1] == [sent.packet_id for sent in self.twin.sent]
         assert self.window.full() or not self.twin.sent
         self.window.owed.clear()
 

@@ -11,6 +11,7 @@ from tests.harness import FakeClient, World
 import starlingmq.core.router as router_module
 from starlingmq.core.client import Client
 from starlingmq.core.message import Message
+from starlingmq.core.qos import WINDOW_MAX
 from starlingmq.core.ready import INBOUND_DELETE, Answer
 from starlingmq.core.router import Router
 from starlingmq.core.session import Session, Subscription
@@ -27,7 +28,7 @@ from starlingmq.wire.mqtt import (
     encode,
 )
 from starlingmq.wire.packets import PUBACK, PUBREC, PUBREL
-from starlingmq.wire.properties import RECEIVE_MAXIMUM, SESSION_EXPIRY_INTERVAL
+from starlingmq.wire.properties import RECEIVE_MAXIMUM, SESSION_EXPIRY_INTERVAL, Properties
 
 NEVER = 0xFFFFFFFF
 
@@ -278,3 +279,40 @@ def test_a_qos_2_message_to_the_brokers_topics_is_refused_before_it_is_acknowled
     c = w.connect("c")
     c.send(Publish(b"$SYS/broker/x", b"", qos=2, packet_id=1))
     assert c.expect(Ack) == Ack(PUBREC, 1, 0x87)
+
+
+def test_an_acknowledgement_of_what_was_not_sent_again_makes_no_room() -> None:
+    w = World()
+    agreed: Properties = {SESSION_EXPIRY_INTERVAL: NEVER}
+    sub = w.connect("sub", properties=agreed)
+    subscribe(sub, "t", qos=1)
+    pub = w.connect("pub")
+    for number in range(4):
+        pub.send(Publish(b"t", b"%d" % number, qos=1, packet_id=1))
+    last = [packet.packet_id for packet in sub.receive() if isinstance(packet, Publish)][-1]
+    sub.drop()
+    back = w.connect("sub", clean_start=False, properties={**agreed, RECEIVE_MAXIMUM: 1})
+    assert payloads(back) == [b"0"]
+    back.send(Ack(PUBACK, last))
+    assert payloads(back) == [], "one is unacknowledged, and one is all it takes"
+
+
+def test_what_is_unacknowledged_is_bounded_in_bytes() -> None:
+    w = World(queue_bytes=10_000)
+    sub = w.connect("sub", version=4)
+    subscribe(sub, "t", qos=1)
+    pub = w.connect("pub")
+    for _ in range(50):
+        pub.send(Publish(b"t", bytes(1000), qos=1, packet_id=1))
+    received = [packet for packet in sub.receive() if isinstance(packet, Publish)]
+    assert len(received) == 10
+    for packet in received:
+        sub.send(Ack(PUBACK, packet.packet_id))
+    assert len(payloads(sub)) == 9, "as many as the queue had room for"
+
+
+def test_a_window_never_takes_more_ids_than_it_leaves() -> None:
+    w = World()
+    for version in (4, 5):
+        client = w.connect(f"c{version}", version=version).client
+        assert client.window_limit == WINDOW_MAX

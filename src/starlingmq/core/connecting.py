@@ -20,7 +20,7 @@ from starlingmq.core.context import Context
 from starlingmq.core.delivery import Delivery
 from starlingmq.core.message import Message
 from starlingmq.core.publishing import Publishing
-from starlingmq.core.qos import MAX_PACKET_ID
+from starlingmq.core.qos import MAX_PACKET_ID, WINDOW_MAX
 from starlingmq.core.ready import AUTHENTICATE, INBOUND_DELETE, SESSION_DELETE, SESSION_PUT, Answer, Question, Write
 from starlingmq.core.router import Router
 from starlingmq.core.session import NEVER, Session
@@ -263,6 +263,7 @@ class Connecting:
             client.window_limit = mqtt.max_inflight or MAX_PACKET_ID
         client.keep_alive = keep_alive * 1.5  # [MQTT-3.1.2-22]
         client.plain = client.max_packet == 0 and client.alias_out_limit == 0
+        client.window_limit = min(client.window_limit, WINDOW_MAX)
         if session.window is not None:
             session.window.limit = client.window_limit
         agreed[prop.MAXIMUM_PACKET_SIZE] = limits.max_packet_size

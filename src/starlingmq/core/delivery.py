@@ -137,7 +137,7 @@ class Delivery:
     def window(self, session: Session, client: Client) -> SendWindow:
         window = session.window
         if window is None:
-            window = session.window = SendWindow(client.window_limit)
+            window = session.window = SendWindow(client.window_limit, self.ctx.max_queue_bytes)
         return window
 
     def transmit_acknowledged(self, session: Session, client: Client, window: SendWindow, outgoing: Outgoing) -> None:
@@ -381,7 +381,7 @@ class Delivery:
         while window.owed and len(window.entries) - len(window.owed) < window.limit:
             if client.blocked or client.size > size_max:
                 return
-            packet_id = window.owed.pop()
+            packet_id, _ = window.owed.popitem()
             outgoing = window.entries.get(packet_id)
             if outgoing is not None:
                 self.send_again(session, client, window, packet_id, outgoing)

@@ -28,6 +28,9 @@ from starlingmq.core.message import Message
 from starlingmq.core.outgoing import PUBLISHED, RELEASED, Outgoing
 
 MAX_PACKET_ID: Final = 65535
+WINDOW_MAX: Final = (
+    32767  # with half of the ids free the next one is found in two looks, taken over a round of them all
+)
 
 
 class SendWindow:
@@ -36,17 +39,23 @@ class SendWindow:
     entries: dict[int, Outgoing]
     limit: int  # how many may be unacknowledged at once: the receiver's Receive Maximum or max_inflight
     last_id: int
-    owed: list[int]  # packet ids still to be sent again on this connection, the first one last
+    owed: dict[int, None]  # packet ids still to be sent again on this connection, the first one last
+    bytes: int  # of the messages in it
+    max_bytes: int  # past which it counts as full; 0: no bound
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, max_bytes: int = 0) -> None:
         self.entries = {}
-        self.owed = []
+        self.owed = {}
+        self.bytes = 0
+        self.max_bytes = max_bytes
         self.limit = limit
         self.last_id = 0
 
     def full(self) -> bool:
         """Whether there is no room for a new message, or earlier ones are still to be sent again before it."""
-        return len(self.entries) >= self.limit or len(self.owed) != 0
+        if len(self.entries) >= self.limit or len(self.owed) != 0:
+            return True
+        return self.max_bytes != 0 and self.bytes >= self.max_bytes
 
     def add(self, outgoing: Outgoing, now: float) -> int:
         """Take a message into the window and give its packet id; the caller has seen that there is room."""
@@ -59,6 +68,7 @@ class SendWindow:
         outgoing.stage = PUBLISHED
         outgoing.sent_at = now
         self.entries[packet_id] = outgoing
+        self.bytes += outgoing.message.size()
         return packet_id
 
     def acknowledged(self, packet_id: int) -> Outgoing | None:
@@ -66,7 +76,7 @@ class SendWindow:
         outgoing = self.entries.get(packet_id)
         if outgoing is None or outgoing.qos != 1:
             return None
-        del self.entries[packet_id]
+        self._remove(packet_id, outgoing)
         return outgoing
 
     def received(self, packet_id: int, now: float) -> bool:
@@ -83,7 +93,7 @@ class SendWindow:
         outgoing = self.entries.get(packet_id)
         if outgoing is None or outgoing.qos != 2 or outgoing.stage != PUBLISHED:
             return None
-        del self.entries[packet_id]
+        self._remove(packet_id, outgoing)
         return outgoing
 
     def completed(self, packet_id: int) -> Outgoing | None:
@@ -91,19 +101,27 @@ class SendWindow:
         outgoing = self.entries.get(packet_id)
         if outgoing is None or outgoing.stage != RELEASED:
             return None
-        del self.entries[packet_id]
+        self._remove(packet_id, outgoing)
         return outgoing
 
     def owe_all(self) -> None:
         """A new connection: everything is to be sent again."""
-        self.owed = list(self.entries)[::-1]
+        self.owed = dict.fromkeys(list(self.entries)[::-1])
 
     def unanswered(self) -> int:
         """How many of the entries the receiver may never have seen."""
         return sum([entry.stage == PUBLISHED for entry in self.entries.values()])
 
     def discard(self, packet_id: int) -> None:
-        self.entries.pop(packet_id, None)
+        outgoing = self.entries.get(packet_id)
+        if outgoing is not None:
+            self._remove(packet_id, outgoing)
+
+    def _remove(self, packet_id: int, outgoing: Outgoing) -> None:
+        del self.entries[packet_id]
+        self.bytes -= outgoing.message.size()
+        if self.owed:  # an acknowledgement from before the reconnection: it makes no room on this connection
+            self.owed.pop(packet_id, None)
 
     def due(self, before: float) -> list[tuple[int, Outgoing]]:
         """Entries whose last transmission is at or before ``before``, in their original order."""
