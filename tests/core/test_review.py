@@ -5,18 +5,19 @@ from __future__ import annotations
 import gc
 
 import pytest
-from tests.conformance.kit import subscribe
+from tests.conformance.kit import connect_frame, subscribe, utf8
 from tests.harness import FakeClient, World
 
 import starlingmq.core.router as router_module
 from starlingmq.core.client import Client
 from starlingmq.core.message import Message
 from starlingmq.core.qos import WINDOW_MAX
-from starlingmq.core.ready import INBOUND_DELETE, Answer
+from starlingmq.core.ready import INBOUND_DELETE, SESSION_PUT, Answer
 from starlingmq.core.router import Router
 from starlingmq.core.session import Session, Subscription
 from starlingmq.wire.mqtt import (
     Ack,
+    Connack,
     Connect,
     Disconnect,
     Pingreq,
@@ -29,6 +30,7 @@ from starlingmq.wire.mqtt import (
 )
 from starlingmq.wire.packets import PUBACK, PUBREC, PUBREL
 from starlingmq.wire.properties import RECEIVE_MAXIMUM, SESSION_EXPIRY_INTERVAL, Properties
+from starlingmq.wire.reasons import Reason
 
 NEVER = 0xFFFFFFFF
 
@@ -316,3 +318,72 @@ def test_a_window_never_takes_more_ids_than_it_leaves() -> None:
     for version in (4, 5):
         client = w.connect(f"c{version}", version=version).client
         assert client.window_limit == WINDOW_MAX
+
+
+def test_a_long_connect_that_is_malformed_is_answered_like_a_short_one() -> None:
+    w = World()
+    c = w.open(version=5)
+    c.send(connect_frame(5, utf8("c" * 300) + b"trailing"))
+    assert c.expect(Connack).reason == Reason.MALFORMED_PACKET
+
+
+def test_every_version_is_told_that_the_server_is_full() -> None:
+    w = World(max_connections=1)
+    w.connect("first")
+    for version in (3, 4, 5):
+        late = w.connect(f"late{version}", version=version)
+        late_output = late.output
+        assert late.closed and late_output[0] == 0x20
+        assert late_output[3] == (Reason.SERVER_BUSY if version == 5 else 3)
+
+
+@pytest.mark.parametrize("reason", [0x18, 0xFE])
+def test_a_mistaken_authenticator_refuses(reason: int) -> None:
+    w = World(ask_authenticate=True)
+    c = w.connect("c", answer=reason)
+    assert c.closed
+    assert c.output[3] == Reason.UNSPECIFIED_ERROR
+
+
+def test_a_session_that_now_ends_with_its_connection_is_stored_as_such() -> None:
+    w = World(recording=True)
+    w.connect("c", properties={SESSION_EXPIRY_INTERVAL: 100}).drop()
+    w.writes.clear()
+    assert w.connect("c", clean_start=False).connack.session_present
+    assert [write.kind for write in w.writes] == [SESSION_PUT]
+
+
+def test_a_qos_0_message_is_not_lost_because_its_sender_left_while_a_hook_was_asked() -> None:
+    w = World()
+    watcher = w.connect("w")
+    subscribe(watcher, "t")
+    w.state.ctx.ask_publish = True
+    c = w.connect("c")
+    c.send(Publish(b"t", b"1"))
+    c.drop()
+    w.allow(w.question())
+    assert payloads(watcher) == [b"1"]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("qos", [0, 1])
+def test_no_room_to_retain_a_message_is_told_or_it_is_delivered(version: int, qos: int) -> None:
+    w = World(retained_messages=1)
+    watcher = w.connect("w")
+    subscribe(watcher, "#")
+    c = w.connect("c", version=version)
+    c.send(Publish(b"a", b"1", retain=True))
+    c.send(Publish(b"b", b"2", qos=qos, packet_id=qos, retain=True))
+    refused = qos == 1 and version == 5
+    assert payloads(watcher) == ([b"1"] if refused else [b"1", b"2"])
+    assert w.dropped == {"retained_quota": 1}
+    if refused:
+        assert c.expect(Ack).reason == Reason.QUOTA_EXCEEDED
+
+
+def test_a_retained_message_may_be_replaced_although_there_is_no_room_for_another() -> None:
+    w = World(retained_bytes=20)
+    c = w.connect("c")
+    for payload in (b"123456789012345", b"1234567890abcde"):
+        c.send(Publish(b"a", payload, qos=1, packet_id=1, retain=True))
+        assert c.expect(Ack).reason < 0x80

@@ -313,7 +313,7 @@ class BrokerState:
         if client.state == NEW and not client.full:
             if error.reason == Reason.UNSUPPORTED_PROTOCOL_VERSION:
                 self.ctx.send(client, encode(Connack(False, 1), 4))  # [MQTT-3.1.2-2]
-            elif data[start - 2] >> 4 == CONNECT and _level(data, start, end) == 5:
+            elif data[0] >> 4 == CONNECT and _level(data, start, end) == 5:
                 client.version = 5  # so it is told
         unknown = error.reason == Reason.PACKET_IDENTIFIER_NOT_FOUND and client.version != 5
         session = client.session

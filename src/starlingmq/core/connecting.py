@@ -34,6 +34,7 @@ from starlingmq.wire.reasons import ProtocolError, Reason, connack_return_code
 
 LOOK_AGAIN: Final = 30.0  # seconds until the timer wheel looks at a connection again at the latest
 LOOK_SOONEST: Final = 0.5  # and at the earliest: less than the shortest keep alive allows
+REASONS: Final = frozenset(int(reason) for reason in Reason)
 
 
 def number(properties: Properties, name: int, default: int) -> int:
@@ -145,11 +146,16 @@ class Connecting:
             return
         if answer.username is not None:
             client.username = answer.username
-        if answer.reason >= 0x80:
+        reason = answer.reason
+        if (reason >= 0x80 and reason not in REASONS) or (
+            reason == Reason.CONTINUE_AUTHENTICATION and not client.auth_method
+        ):
+            reason = Reason.UNSPECIFIED_ERROR  # the hook's mistake: no such reason, or nothing to go on with
+        if reason >= 0x80:
             if client.state == OPEN:
-                self.fail(client, answer.reason, "re-authentication failed")
+                self.fail(client, reason, "re-authentication failed")
             else:
-                self._refuse(client, answer.reason, "authentication refused")
+                self._refuse(client, reason, "authentication refused")
         elif answer.reason == Reason.CONTINUE_AUTHENTICATION or client.state == OPEN:
             client.challenged = answer.reason == Reason.CONTINUE_AUTHENTICATION
             properties: Properties = {prop.AUTHENTICATION_METHOD: client.auth_method}
@@ -194,7 +200,7 @@ class Connecting:
         self.watch(client)
         session.will = self._will(client, connect.will)
         ctx.counters.clients_connected += 1
-        if ctx.recording and session.expiry != 0:
+        if ctx.recording and (session.expiry != 0 or present):  # kept until now, it may end with this connection
             ctx.write(Write(SESSION_PUT, session))
         told = present and client.version != 3  # 3.1 has no such flag
         frame = encode(Connack(told, 0, agreed if client.version == 5 else {}), client.version)
@@ -324,7 +330,7 @@ class Connecting:
         """End a connection for ``reason``: told to the client where its version has words for it, counted, logged."""
         if client.state == CLOSED:
             return
-        if client.state == AUTHENTICATING or (client.state == NEW and client.version == 5):
+        if client.state == AUTHENTICATING or (client.state == NEW and (client.version == 5 or client.full)):
             self._refuse(client, reason, detail)
             return
         self.ctx.notice(Reason(reason).name.lower(), client, detail)

@@ -125,7 +125,10 @@ class Publishing:
                 self.route(answer.message, None)
             return
         if session is None or session.client is not client:
-            return  # taken over meanwhile and not acknowledged: the client will send it again
+            # The connection is gone. What was to be acknowledged the client will send again, QoS 0 it will not.
+            if asked.qos == 0 and answer.reason < 0x80 and answer.message is not None and session is not None:
+                self.route(answer.message, session)
+            return
         if answer.reason >= 0x80:
             self._refuse(client, asked, packet_id, answer.reason)
         elif answer.message is None:
@@ -163,16 +166,17 @@ class Publishing:
         if message.qos == 2:
             self._hold(client, session, packet_id, message)
             return
-        reason = 0
         if message.retain:
             reason = self._retain(message)
-        found = self.delivery.fan_out(message, route, session) if reason == 0 else 0
+            if reason != 0:
+                ctx.drop("retained_quota", session.client_id)
+                if message.qos == 1 and client.version == 5:
+                    self._acknowledge(client, 0x40, packet_id, reason)
+                    return
+        # Who can not be told that there is no room to retain it at least has it delivered.
+        found = self.delivery.fan_out(message, route, session)
         if message.qos == 1:
-            if reason == 0 and found == 0:
-                reason = 0x10
-            self._acknowledge(client, 0x40, packet_id, reason)
-        elif reason != 0:
-            ctx.drop("retained_quota", session.client_id)
+            self._acknowledge(client, 0x40, packet_id, 0 if found != 0 else 0x10)
 
     def _acknowledge(self, client: Client, first: int, packet_id: int, reason: int) -> None:
         if reason != 0 and client.version == 5:
@@ -289,7 +293,9 @@ class Publishing:
         if limit != 0 and len(self.retained) >= limit and self.retained.get(message.topic) is None:
             return Reason.QUOTA_EXCEEDED
         if limit_bytes != 0 and self.retained.total_bytes + message.size() > limit_bytes:
-            return Reason.QUOTA_EXCEEDED
+            replaced = self.retained.get(message.topic)
+            if replaced is None or message.size() > replaced.size():
+                return Reason.QUOTA_EXCEEDED
         previous = self.retained.put(message)
         if previous is not None:
             self._let_expire(previous)
