@@ -387,3 +387,15 @@ def test_a_retained_message_may_be_replaced_although_there_is_no_room_for_anothe
     for payload in (b"123456789012345", b"1234567890abcde"):
         c.send(Publish(b"a", payload, qos=1, packet_id=1, retain=True))
         assert c.expect(Ack).reason < 0x80
+
+
+def test_large_retained_messages_are_replayed_no_faster_than_the_queue_can_bear() -> None:
+    w = World(queue_bytes=1_000_000, write_buffer=100_000)
+    pub = w.connect("pub")
+    for number in range(100):
+        pub.send(Publish(b"r/%03d" % number, bytes(50_000), retain=True))
+    for qos in (0, 1):
+        sub = w.connect(f"sub{qos}", properties={RECEIVE_MAXIMUM: 3})
+        subscribe(sub, "#", qos=qos)
+        assert len(payloads(sub)) == 100
+        assert w.dropped == {}

@@ -26,6 +26,7 @@ from starlingmq.wire.properties import SUBSCRIPTION_IDENTIFIER
 from starlingmq.wire.reasons import ProtocolError, Reason
 
 FILTERS_PER_TURN: Final = 1000
+REPLAY_PIECE: Final = 16  # retained messages between two looks whether the client takes more
 
 
 class SubscribeJob(Job):
@@ -138,7 +139,7 @@ class ReplayJob(Job):
             return True
         left = FILTERS_PER_TURN
         while self.todo and left > 0:
-            if client.blocked or (session.queue is not None and len(session.queue.items) * 4 >= self._room()):
+            if client.blocked or client.size > self.owner.ctx.write_buffer or self._queued():
                 self.waiting = True
                 return True
             left -= self._piece(self.todo[0])
@@ -157,7 +158,10 @@ class ReplayJob(Job):
         cursor = self.cursor
         if cursor is None:
             cursor = self.cursor = self.owner.retained.cursor(subscription.filter)
-        limit = min(ctx.mqtt.retained_batch, max(1, self._room() // 4))
+        # Small pieces, so that the largest messages do not fill the queue before we look again.
+        limit = min(REPLAY_PIECE, ctx.mqtt.retained_batch, max(1, self._room() // 4))
+        if ctx.max_queue_bytes != 0:
+            limit = max(1, min(limit, ctx.max_queue_bytes // 4 // ctx.max_packet))
         looks = cursor.looks
         found = cursor.next(limit)
         for message in found:
@@ -171,6 +175,14 @@ class ReplayJob(Job):
     def _next(self) -> None:
         self.todo.popleft()
         self.cursor = None
+
+    def _queued(self) -> bool:
+        """Whether as much is queued as a replay may put there, a quarter of its bounds."""
+        queue = self.session.queue
+        if queue is None:
+            return False
+        bound = self.owner.ctx.max_queue_bytes
+        return len(queue.items) * 4 >= self._room() or (bound != 0 and queue.bytes * 4 >= bound)
 
     def _room(self) -> int:
         return self.owner.ctx.max_queue or 4096
