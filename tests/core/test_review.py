@@ -399,3 +399,23 @@ def test_large_retained_messages_are_replayed_no_faster_than_the_queue_can_bear(
         subscribe(sub, "#", qos=qos)
         assert len(payloads(sub)) == 100
         assert w.dropped == {}
+
+
+def test_a_long_queue_is_not_freed_in_one_turn() -> None:
+    w = World(max_mqueue_len=0, publisher_hold=0)
+    sub = w.connect("sub", properties={SESSION_EXPIRY_INTERVAL: 10})
+    subscribe(sub, "t", qos=1)
+    sub.drop()
+    pub = w.connect("pub", version=4)
+    pub.send(encode(Publish(b"t", b"", qos=1, packet_id=1), 4) * 30_000)
+    queue = w.state.ctx.sessions["sub"].queue
+    assert queue is not None
+    items = queue.items
+    del queue
+    w.now += 11
+    w.state.turn(w.now)
+    w.state.turn(w.now)
+    assert 0 < len(items) < 30_000
+    w.run()
+    assert not items and w.dropped == {"session_ended": 30_000}
+    assert not w.state.pending()

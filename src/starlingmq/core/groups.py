@@ -13,6 +13,7 @@ from starlingmq.core.session import Session, Subscription
 
 _MULTIPLIER: Final = 6364136223846793005  # Knuth's MMIX generator: choosing a member needs no better
 _INCREMENT: Final = 1442695040888963407
+LOOKS_MAX: Final = 64  # after so many members without a free one, a connected one will do
 _MASK: Final = (1 << 64) - 1
 
 
@@ -73,6 +74,8 @@ class Group(Subscriber):
                 third = member if third is None else third
             elif client.blocked or (session.queue is not None and len(session.queue.items) != 0):
                 second = member if second is None else second
+                if step >= LOOKS_MAX:
+                    break
             else:
                 return member
         return second if second is not None else third

@@ -26,6 +26,8 @@ from starlingmq.wire.properties import SUBSCRIPTION_IDENTIFIER
 from starlingmq.wire.reasons import ProtocolError, Reason
 
 FILTERS_PER_TURN: Final = 1000
+FREED_PER_TURN: Final = 10_000  # queued messages of an ended session
+FREED_AT_ONCE: Final = 100
 REPLAY_PIECE: Final = 16  # retained messages between two looks whether the client takes more
 
 
@@ -98,21 +100,25 @@ class UnsubscribeJob(Job):
 
 
 class DiscardJob(Job):
-    """The subscriptions of an ended session on their way out of the tree."""
+    """What an ended session leaves: its subscriptions, to be taken out of the tree, and its queue, to be freed."""
 
     owner: Subscribing
     session: Session
     left: list[bytes]
+    queue: deque[Outgoing]
 
     def __init__(self, owner: Subscribing, session: Session) -> None:
         self.owner = owner
         self.session = session
         self.left = list(session.subscriptions) if session.subscriptions is not None else []
+        self.queue = session.queue.items if session.queue is not None else deque()
 
     def step(self) -> bool:
+        for _ in range(min(FREED_PER_TURN, len(self.queue))):
+            self.queue.popleft()
         for _ in range(min(FILTERS_PER_TURN, len(self.left))):
             self.owner.unsubscribe(self.session, self.left.pop())
-        return not self.left
+        return not self.left and not self.queue
 
 
 class ReplayJob(Job):
@@ -314,8 +320,8 @@ class Subscribing:
         return 0
 
     def discard(self, session: Session) -> None:
-        """Take an ended session's subscriptions out of the tree."""
-        if session.subscriptions:
+        """Take an ended session's subscriptions out of the tree, and free a long queue little by little."""
+        if session.subscriptions or (session.queue is not None and len(session.queue.items) > FREED_AT_ONCE):
             self.ctx.jobs.append(DiscardJob(self, session))
 
     def drained(self, session: Session) -> None:
