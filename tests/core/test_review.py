@@ -419,3 +419,34 @@ def test_a_long_queue_is_not_freed_in_one_turn() -> None:
     w.run()
     assert not items and w.dropped == {"session_ended": 30_000}
     assert not w.state.pending()
+
+
+def test_a_reconnection_does_not_overtake_what_the_gone_connection_had_sent() -> None:
+    w = World()
+    watcher = w.connect("w", properties={RECEIVE_MAXIMUM: 65535})
+    subscribe(watcher, "#")
+    c = w.connect("c", will=Will(b"will", b""))
+    burst = encode(Publish(b"t", b""), 5) * 20_000 + encode(Disconnect(), 5)
+    w.state.receive(c.client, burst, w.now)
+    w.state.closed(c.client, w.now)
+    back = w.connect("c")
+    assert back.connack.reason == 0
+    back.send(Publish(b"t", b"last"))
+    topics = [packet.topic for packet in watcher.receive() if isinstance(packet, Publish)]
+    assert topics == [b"t"] * 20_001
+
+
+def test_a_reconnection_that_waits_may_go_away_again() -> None:
+    w = World()
+    c = w.connect("c", properties={SESSION_EXPIRY_INTERVAL: 5})
+    w.state.receive(c.client, encode(Publish(b"t", b""), 5) * 20_000, w.now)
+    w.state.closed(c.client, w.now)
+    back = w.state.open("mqtt://test", "back", w.now)
+    w.state.receive(back, encode(Connect(5, "c", False, 0), 5) + b"\xc0\0", w.now)
+    w.state.closed(back, w.now)
+    w._by_client[back] = FakeClient(w, back, 5, "c")
+    w.run()
+    assert not w.state.pending()
+    assert w.state.ctx.counters.connections_open == w.state.ctx.counters.clients_connected == 0
+    w.advance(10)
+    assert not w.state.ctx.sessions

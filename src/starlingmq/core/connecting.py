@@ -15,9 +15,10 @@ from __future__ import annotations
 import hashlib
 from typing import Final, cast
 
-from starlingmq.core.client import ASKING, AUTHENTICATING, CLOSED, DEAF, NEW, OPEN, Client
+from starlingmq.core.client import ASKING, AUTHENTICATING, CLOSED, DEAF, NEW, OPEN, TURN_OVER, WORKING, Client
 from starlingmq.core.context import Context
 from starlingmq.core.delivery import Delivery
+from starlingmq.core.job import Job
 from starlingmq.core.message import Message
 from starlingmq.core.publishing import Publishing
 from starlingmq.core.qos import MAX_PACKET_ID, WINDOW_MAX
@@ -40,6 +41,31 @@ REASONS: Final = frozenset(int(reason) for reason in Reason)
 def number(properties: Properties, name: int, default: int) -> int:
     value = properties.get(name)
     return value if isinstance(value, int) else default
+
+
+class SuccessionJob(Job):
+    """A CONNECT with the client id of a connection that is gone, but of which not everything is handled that it sent,
+    perhaps a DISCONNECT that takes its will back. That is a matter of some turns, then the new one has its place."""
+
+    owner: Connecting
+    client: Client
+    earlier: Client
+    auth_data: bytes | None
+
+    def __init__(self, owner: Connecting, client: Client, earlier: Client, auth_data: bytes | None) -> None:
+        self.owner = owner
+        self.client = client
+        self.earlier = earlier
+        self.auth_data = auth_data
+
+    def step(self) -> bool:
+        if self.client.state != AUTHENTICATING:
+            return True
+        if self.earlier.state != CLOSED and self.earlier.halted == TURN_OVER:
+            return False
+        self.owner.ctx.unhalt(self.client, WORKING)
+        self.owner.accept(self.client, self.auth_data)
+        return True
 
 
 class Connecting:
@@ -90,7 +116,7 @@ class Connecting:
         elif not self.ctx.allow_anonymous:
             self._refuse(client, Reason.NOT_AUTHORIZED, "anonymous connections are not allowed")
         else:
-            self._accept(client, None)
+            self.accept(client, None)
 
     def _check(self, client: Client, connect: Connect) -> None:
         limits = self.ctx.limits
@@ -163,7 +189,7 @@ class Connecting:
                 properties[prop.AUTHENTICATION_DATA] = answer.data
             self.ctx.send(client, encode(Auth(answer.reason, properties), 5))
         else:
-            self._accept(client, answer.data)
+            self.accept(client, answer.data)
 
     def _refuse(self, client: Client, reason: int, detail: str) -> None:
         """CONNACK with a refusal, then close. 3.x clients get their nearest return code, or just the close."""
@@ -181,8 +207,14 @@ class Connecting:
 
     # A connection is accepted
 
-    def _accept(self, client: Client, auth_data: bytes | None) -> None:
+    def accept(self, client: Client, auth_data: bytes | None) -> None:
         ctx = self.ctx
+        session = ctx.sessions.get(self._waiting[client].client_id)
+        earlier = None if session is None else session.client
+        if earlier is not None and earlier.gone and earlier.halted == TURN_OVER:
+            ctx.halt(client, WORKING)
+            ctx.jobs.append(SuccessionJob(self, client, earlier, auth_data))
+            return
         connect = self._waiting.pop(client)
         agreed: Properties = {}
         if client.auth_method:
