@@ -125,9 +125,12 @@ class Driver:
     def _turn(self) -> None:
         self._scheduled = False
         state = self.state
-        state.turn(self.clock())
-        if state.ctx.ready.questions:
-            self._ask()
+        try:
+            state.turn(self.clock())
+            if state.ctx.ready.questions:
+                self._ask()
+        except Exception:
+            log.exception("a turn failed")  # a mistake of ours in serving one must not leave all others unserved
         self._carry_out(state.take_ready())
         now = self.clock()
         stall_ms = (now - self._began) * 1000.0
