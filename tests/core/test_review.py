@@ -6,12 +6,14 @@ import asyncio
 import gc
 from typing import Any
 
+import msgspec
 import pytest
 from tests.conformance.kit import connect_frame, subscribe, utf8
 from tests.harness import FakeClient, World
 
 import starlingmq
 import starlingmq.core.router as router_module
+from starlingmq.config import LimitsConfig, MqttConfig
 from starlingmq.core.client import Client
 from starlingmq.core.message import Message
 from starlingmq.core.qos import WINDOW_MAX
@@ -489,3 +491,20 @@ def test_a_mistake_in_one_turn_leaves_everybody_else_served() -> None:
             return connack + pong
 
     assert asyncio.run(visit()) == b"\x20\x02\0\0\xd0\0"
+
+
+def test_new_limits_for_topics_and_new_sys_topics_need_no_restart() -> None:
+    w = World()
+    sub, pub = w.connect("sub"), w.connect("pub")
+    subscribe(sub, "#")
+    subscribe(sub, "$SYS/#")
+    pub.send(Publish(b"a/b/c", b"1"))
+    w.state.configure(
+        msgspec.convert({"sys_interval": 1.0}, MqttConfig), msgspec.convert({"topic_levels": 2}, LimitsConfig)
+    )
+    pub.send(Publish(b"a/b/c", b"2"))
+    assert pub.closed
+    w.advance(1)
+    got = [packet for packet in sub.receive() if isinstance(packet, Publish)]
+    assert got[0].payload == b"1" and len(got) > 1
+    assert all(packet.topic.startswith(b"$SYS/") for packet in got[1:])

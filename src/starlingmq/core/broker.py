@@ -85,6 +85,9 @@ class BrokerState:
     def configure(self, mqtt: MqttConfig, limits: LimitsConfig) -> None:
         """Take new settings; clients keep what was agreed with them."""
         self.ctx.configure(mqtt, limits)
+        self.router.configure(limits.max_topic_length, limits.topic_levels)
+        if self.sys.due_at == 0.0 and mqtt.sys_interval != 0.0:
+            self.sys.due_at = self.ctx.now
 
     # Connections
 

@@ -54,8 +54,13 @@ class Router:
         self._receivers = 0
         self._groups = {}
         self._seed = seed
+        self.configure(max_length, max_levels)
+
+    def configure(self, max_length: int, max_levels: int) -> None:
+        """Take new limits; what is cached is looked at anew."""
         self._max_length = max_length
         self._max_levels = max_levels
+        self.version += 1
 
     def resolve(self, topic: bytes) -> Route:
         """Who gets what is published to ``topic``. Raises ProtocolError for what is not a topic [MQTT-3.3.2-2]."""
