@@ -1,0 +1,76 @@
+"""A short run of every target with seeds that never change, and what a run does when it finds something."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from starlingmq.wire.mqtt import decode
+from tests.fuzz import __main__ as fuzzing
+from tests.fuzz import codec, core, process
+
+
+def test_the_decoder() -> None:
+    for seed in range(100):
+        codec.run(seed)
+
+
+def test_the_core() -> None:
+    for seed in range(150):
+        core.run(seed)
+
+
+@pytest.mark.slow
+def test_a_broker_process() -> None:
+    for seed in range(20):
+        process.run(seed)
+    process.stop()
+
+
+def test_an_episode_is_the_same_again() -> None:
+    def outputs() -> list[bytes]:
+        episode = core.Episode(7)
+        for _ in range(core.STEPS):
+            episode.step()
+        return [client.output for client in episode.world.clients]
+
+    assert outputs() == outputs()
+
+
+def test_a_failure_is_printed_with_the_seed_that_repeats_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def careless(first: int, data: bytes, start: int, end: int, version: int) -> object:
+        if first == 0x62 and end - start == 3:
+            raise IndexError("as if nobody had checked the length")
+        return decode(first, data, start, end, version)
+
+    monkeypatch.setattr(codec, "decode", careless)
+    assert not fuzzing.fuzz("codec", 1, 20.0)
+    said = capsys.readouterr()
+    assert "as if nobody had checked the length" in said.err
+    seed = int(said.out.rpartition("codec:")[2])
+    with pytest.raises(IndexError):
+        codec.run(seed)
+    monkeypatch.undo()
+    codec.run(seed)
+
+
+def test_a_disturbed_bystander_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut_all(self: core.Episode) -> None:
+        self.sane[0].drop()
+
+    monkeypatch.setattr(core.Episode, "begin", cut_all)
+    with pytest.raises(AssertionError):
+        core.run(1)
+
+
+def test_the_command() -> None:
+    command = [sys.executable, "-m", "tests.fuzz", "--seconds", "0.1", "--seed", "5", "--target", "codec"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    first, second = done.stdout.splitlines()
+    assert first.endswith("seed 5")
+    assert second.startswith("codec: ")
+    assert second.endswith("a second, no failure")
