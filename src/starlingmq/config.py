@@ -198,9 +198,13 @@ class LimitsConfig(Section, frozen=True):
     retained_bytes: Annotated[
         Size, Meta(description="Topics, payloads and properties of all retained messages together; 0 sets no limit.")
     ] = 0
-    user_properties: Annotated[
-        Count, Meta(description="User properties one packet may carry; 0 leaves it to the packet size.")
-    ] = 0
+    connect_size: Annotated[
+        PositiveSize,
+        Meta(description="Largest CONNECT, will included: what a client nobody knows yet may make us keep."),
+    ] = 256 * 1024
+    hook_timeout: Annotated[
+        PositiveDuration, Meta(description="How long a hook may take before what it was asked about is refused.")
+    ] = 30.0
     queue_bytes: Annotated[
         Size,
         Meta(description="Bytes that wait for one client before the oldest message is dropped; 0 sets no limit."),

@@ -17,7 +17,7 @@ from starlingmq.core.client import Client
 from starlingmq.core.message import Message
 from starlingmq.core.ready import AUTHENTICATE, PUBLISH, Answer, Event, Question
 from starlingmq.core.topics import valid_topic
-from starlingmq.wire.properties import Properties, decode_property_bytes, encode_properties
+from starlingmq.wire.properties import Properties, decode_property_bytes, encode_property_bytes
 from starlingmq.wire.reasons import Reason
 
 log = logging.getLogger("starlingmq.hooks")
@@ -85,6 +85,7 @@ OnEvent = Callable[[Event], None]
 class Hooks:
     """The hooks of one broker, and the answers to the core's questions that they give.
 
+    ``timeout`` in seconds bounds what a hook may wait for (None: it does not).
     ``on_publish`` drops the message by returning False; None or True lets it through as it is by then.
     """
 
@@ -94,11 +95,13 @@ class Hooks:
         authorize: Authorize | None = None,
         on_publish: OnPublish | None = None,
         on_event: OnEvent | None = None,
+        timeout: float | None = None,
     ) -> None:
         self.authenticate = authenticate
         self.authorize = authorize
         self.on_publish = on_publish
         self.on_event = on_event
+        self.timeout = timeout
 
     def ask(self, question: Question) -> Answer | Awaitable[Answer]:
         """The answer, or an awaitable of it when a hook had to wait. Never raises."""
@@ -116,8 +119,9 @@ class Hooks:
 
     async def _wait(self, question: Question, steps: Any, value: Any) -> Answer:
         try:
-            while True:
-                value = steps.send(await value if inspect.isawaitable(value) else value)
+            async with asyncio.timeout(self.timeout):
+                while True:
+                    value = steps.send(await value if inspect.isawaitable(value) else value)
         except StopIteration as stop:
             answer: Answer = stop.value
             return answer
@@ -208,11 +212,7 @@ def _changed(message: Message, publication: Publication) -> Message:
         raise TypeError(f"on_publish: a payload is bytes, not {type(publication.payload).__name__}")
     properties = b""
     if publication.properties:
-        encoded = encode_properties(publication.properties)
-        length = 1
-        while encoded[length - 1] >= 0x80:
-            length += 1
-        properties = encoded[length:]
+        properties = encode_property_bytes(publication.properties)
     return Message(
         topic,
         publication.payload,

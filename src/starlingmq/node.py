@@ -52,7 +52,7 @@ class Broker:
                 **{name: getattr(self.config, name) for name in self.config.__struct_fields__ if name != "listeners"},
                 listeners=urls,
             )
-        self.hooks = Hooks(authenticate, authorize, on_publish, on_event)
+        self.hooks = Hooks(authenticate, authorize, on_publish, on_event, self.config.limits.hook_timeout)
         self._listeners: list[Listener] = []
         self._closed = asyncio.Event()
         self._driver: Driver | None = None

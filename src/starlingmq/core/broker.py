@@ -197,7 +197,7 @@ class BrokerState:
     def _handle(self, client: Client, data: bytes) -> None:
         ctx = self.ctx
         size = len(data)
-        largest = ctx.max_packet
+        modest = ctx.connect_size  # nobody may send more before CONNACK
         pos = 0
         start = 0
         end = 0
@@ -217,7 +217,7 @@ class BrokerState:
                     start = pos + 2
                     while data[start - 1] >= 0x80:
                         start += 1
-                if length > largest:
+                if length > modest and (length > ctx.max_packet or client.state != OPEN):
                     end = size
                     raise MalformedPacket("the packet is larger than this server's maximum", Reason.PACKET_TOO_LARGE)
                 end = pos + length

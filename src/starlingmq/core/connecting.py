@@ -30,7 +30,7 @@ from starlingmq.core.will import Will
 from starlingmq.wire import properties as prop
 from starlingmq.wire.mqtt import Auth, Connack, Connect, Disconnect, encode
 from starlingmq.wire.mqtt import Will as WillPacket
-from starlingmq.wire.properties import Properties, encode_properties
+from starlingmq.wire.properties import Properties, encode_property_bytes
 from starlingmq.wire.reasons import ProtocolError, Reason, connack_return_code
 
 LOOK_AGAIN: Final = 30.0  # seconds until the timer wheel looks at a connection again at the latest
@@ -341,8 +341,7 @@ class Connecting:
         properties = packet.properties.copy()
         delay = properties.pop(prop.WILL_DELAY_INTERVAL, 0)
         expiry = properties.pop(prop.MESSAGE_EXPIRY_INTERVAL, -1)
-        encoded = encode_properties(properties)
-        raw = encoded[1:] if len(encoded) < 129 else encoded[2:] if len(encoded) < 16386 else encoded[3:]
+        raw = encode_property_bytes(properties)
         message = Message(packet.topic, packet.payload, packet.qos, packet.retain, raw, 0.0, client.client_id, 0.0)
         return Will(message, cast(int, delay), cast(int, expiry), client)
 

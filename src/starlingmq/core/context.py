@@ -43,6 +43,7 @@ class Context:
     hold_seconds: float
     retry_interval: float
     max_packet: int
+    connect_size: int
     max_qos: int
     retain_available: bool
     max_awaiting_rel: int
@@ -80,6 +81,7 @@ class Context:
         self.hold_seconds = limits.publisher_hold
         self.retry_interval = mqtt.retry_interval
         self.max_packet = limits.max_packet_size
+        self.connect_size = min(limits.max_packet_size, limits.connect_size)
         self.max_qos = mqtt.max_qos
         self.retain_available = mqtt.retain_available
         self.max_awaiting_rel = mqtt.max_awaiting_rel

@@ -158,7 +158,7 @@ class Driver:
             if frames and not client.gone and not client.mute:
                 data = frames[0] if len(frames) == 1 else b"".join(frames)
                 counters.bytes_sent += len(data)
-                client.transport.write(data)
+                self._write(client, data)
             frames.clear()
             if not client.closing:
                 sent(client)
@@ -172,6 +172,13 @@ class Driver:
         if ready.notices and self.on_notice is not None:
             for notice in ready.notices:
                 self._tell(self.on_notice, notice)
+
+    def _write(self, client: Client, data: bytes) -> None:
+        try:
+            client.transport.write(data)
+        except Exception:
+            log.exception("a transport failed; its connection is cut")  # the others are still to be served
+            client.transport.abort()
 
     def _pause(self, client: Client) -> None:
         if client.gone or client.closing:
@@ -231,7 +238,7 @@ class Driver:
             return
         if data:
             self.state.ctx.counters.bytes_sent += len(data)
-            client.transport.write(data)
+            self._write(client, data)
         if client.closing and client.waiting == 0:
             self._close(client)
         else:
