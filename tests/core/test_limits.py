@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from tests.harness import World
+
 from starlingmq.wire.mqtt import Ack, Connack, Connect, Publish, Will
 from starlingmq.wire.reasons import Reason
-from tests.harness import World
 
 
 def test_a_connect_may_be_as_large_as_connect_size_says() -> None:
