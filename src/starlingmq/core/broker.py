@@ -222,6 +222,8 @@ class BrokerState:
                     raise MalformedPacket("the packet is larger than this server's maximum", Reason.PACKET_TOO_LARGE)
                 end = pos + length
                 if end > size:
+                    if client.state == NEW and data[pos] >> 4 != CONNECT:
+                        raise ProtocolError("the first packet is not CONNECT")  # not worth waiting for its end
                     self._wait_for(client, data, pos, end - size)
                     return
                 first = data[pos]
