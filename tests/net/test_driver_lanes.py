@@ -1,0 +1,519 @@
+"""The two lanes: what acknowledges something leaves when it is stored, everything else at once, nothing out of order.
+
+The driver is the real one on a real event loop. The store finishes its commits when the test says so, in any order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable
+from typing import Any
+
+import pytest
+from tests.harness import body_start
+
+from starlingmq.config import LimitsConfig, MqttConfig
+from starlingmq.core.broker import BrokerState
+from starlingmq.core.ready import INBOUND_PUT, QUEUE_PUT, SESSION_PUT, WINDOW_PUT, Write
+from starlingmq.net.driver import Driver
+from starlingmq.wire.mqtt import (
+    Ack,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Publish,
+    Suback,
+    Subscribe,
+    SubscribeRequest,
+    decode,
+    encode,
+    frame_length,
+)
+from starlingmq.wire.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
+from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, Properties
+from starlingmq.wire.reasons import Reason
+
+EIO = OSError(5, "Input/output error")
+
+
+async def turns(count: int = 12) -> None:
+    """Let the event loop go round; what the driver has to do takes it two or three turns."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+class Commit:
+    def __init__(self, writes: list[Write]) -> None:
+        self.writes = writes
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def kinds(self) -> list[int]:
+        return [write.kind for write in self.writes]
+
+    def payloads(self) -> set[bytes]:
+        """Of the messages that were given into a queue or window, or are held."""
+        messages = [write.outgoing.message if write.outgoing else write.message for write in self.writes]
+        return {message.payload for message in messages if message is not None}
+
+    def stored(self) -> bool:
+        return self.future.done() and self.future.exception() is None
+
+
+class SlowStore:
+    """``at_once``: None is returned and everything is stored; an exception: it is raised."""
+
+    keeps = True
+
+    def __init__(self) -> None:
+        self.commits: list[Commit] = []
+        self.at_once: bool | OSError = False
+
+    def commit(self, writes: list[Write]) -> Awaitable[None] | None:
+        if isinstance(self.at_once, OSError):
+            raise self.at_once
+        commit = Commit(writes)
+        self.commits.append(commit)
+        if self.at_once:
+            commit.future.set_result(None)
+            return None
+        return commit.future
+
+    def open(self) -> list[Commit]:
+        return [commit for commit in self.commits if not commit.future.done()]
+
+    async def finish(self, *commits: Commit, error: OSError | None = None) -> None:
+        """All that are open, or those given, in that order."""
+        for commit in commits or self.open():
+            if error is None:
+                commit.future.set_result(None)
+            else:
+                commit.future.set_exception(error)
+        await turns()
+
+
+class Wire:
+    """A transport that keeps what is written."""
+
+    def __init__(self) -> None:
+        self.output = b""
+        self.closed = False
+        self.reading = True
+        self.on_write: Any = None
+
+    def write(self, data: bytes) -> None:
+        assert not self.closed, "written after close"
+        self.output += data
+        if self.on_write is not None:
+            self.on_write()
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.closed = True
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
+        self.closed = True
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default
+
+
+class Peer:
+    """A client of the driver."""
+
+    def __init__(self, bench: Bench, client_id: str, version: int) -> None:
+        self.bench = bench
+        self.client_id = client_id
+        self.version = version
+        self.wire = Wire()
+        self.client = bench.driver.opened(self.wire, "mqtt://test", client_id)
+        self._seen = 0
+
+    def send(self, *packets: Packet) -> None:
+        self.bench.driver.received(self.client, b"".join(encode(packet, self.version) for packet in packets))
+
+    def got(self) -> list[Packet]:
+        """What was written since the last look."""
+        packets: list[Packet] = []
+        data = self.wire.output
+        while self._seen < len(data):
+            end = self._seen + frame_length(data, self._seen)
+            frame = data[self._seen : end]
+            packets.append(decode(frame[0], frame, body_start(frame), len(frame), self.version))
+            self._seen = end
+        return packets
+
+    def lost(self) -> None:
+        self.bench.driver.lost(self.client)
+
+
+class Bench:
+    def __init__(self, **limits: Any) -> None:
+        self.store = SlowStore()
+        self.state = BrokerState(MqttConfig(sys_interval=0.0), LimitsConfig(**limits), 1000.0, b"s" * 32)
+        self.driver = Driver(self.state, self.store, clock=lambda: 1000.0)
+
+    def open(self, client_id: str, *, lasting: bool, version: int = 5) -> Peer:
+        """A peer that has sent CONNECT."""
+        peer = Peer(self, client_id, version)
+        properties: Properties = {SESSION_EXPIRY_INTERVAL: 3600} if lasting and version == 5 else {}
+        peer.send(Connect(version, client_id, not lasting, properties=properties))
+        return peer
+
+    async def connect(self, client_id: str, *, lasting: bool = False, filter: bytes = b"") -> Peer:
+        """A peer that is connected, and subscribed at QoS 2."""
+        peer = self.open(client_id, lasting=lasting)
+        if filter:
+            peer.send(Subscribe(1, [SubscribeRequest(filter, 2)]))
+        await turns()
+        await self.store.finish()
+        assert [type(packet) for packet in peer.got()] == ([Connack, Suback] if filter else [Connack])
+        return peer
+
+    async def away(self, filter: bytes) -> None:
+        """A session that keeps what is published, without a client."""
+        peer = await self.connect(f"away {filter.decode()}", lasting=True, filter=filter)
+        peer.lost()
+        await turns()
+        await self.store.finish()
+
+
+@pytest.fixture
+async def bench() -> Bench:
+    return Bench()
+
+
+async def test_connack_of_a_lasting_session_waits(bench: Bench) -> None:
+    peer = bench.open("c", lasting=True)
+    await turns()
+    assert bench.store.commits[-1].kinds() == [SESSION_PUT]
+    assert peer.got() == []
+    await bench.store.finish()
+    assert [type(packet) for packet in peer.got()] == [Connack]
+
+
+async def test_suback_waits(bench: Bench) -> None:
+    peer = await bench.connect("c", lasting=True)
+    peer.send(Subscribe(7, [SubscribeRequest(b"t", 1)]))
+    await turns()
+    assert peer.got() == []
+    await bench.store.finish()
+    assert peer.got() == [Suback(7, [1])]
+
+
+async def test_puback_waits(bench: Bench) -> None:
+    await bench.away(b"t")
+    peer = await bench.connect("c")
+    peer.send(Publish(b"t", b"m", 1, packet_id=7))
+    await turns()
+    (commit,) = bench.store.open()
+    assert commit.kinds() == [QUEUE_PUT] and commit.payloads() == {b"m"}
+    assert peer.got() == []
+    await bench.store.finish()
+    assert peer.got() == [Ack(PUBACK, 7)]
+
+
+async def test_both_answers_of_qos_2_wait(bench: Bench) -> None:
+    await bench.away(b"t")
+    peer = await bench.connect("c", lasting=True)
+    peer.send(Publish(b"t", b"m", 2, packet_id=7))
+    await turns()
+    assert bench.store.open()[0].kinds() == [INBOUND_PUT]
+    assert peer.got() == []
+    await bench.store.finish()
+    assert peer.got() == [Ack(PUBREC, 7)]
+    peer.send(Ack(PUBREL, 7))
+    await turns()
+    assert peer.got() == []
+    await bench.store.finish()
+    assert peer.got() == [Ack(PUBCOMP, 7)]
+
+
+async def test_a_message_to_a_lasting_session_waits_for_its_place_in_the_window(bench: Bench) -> None:
+    """Else it could be sent, lost in a crash, and its id be used for another."""
+    sub = await bench.connect("sub", lasting=True, filter=b"t")
+    pub = await bench.connect("pub")
+    pub.send(Publish(b"t", b"m", 1, packet_id=7))
+    await turns()
+    assert bench.store.open()[0].kinds() == [WINDOW_PUT]
+    assert sub.got() == [] and pub.got() == []
+    await bench.store.finish()
+    assert sub.got() == [Publish(b"t", b"m", 1, packet_id=1)]
+    assert pub.got() == [Ack(PUBACK, 7)]
+
+
+async def test_qos_0_of_others_does_not_wait(bench: Bench) -> None:
+    await bench.away(b"t")
+    slow, pub = await bench.connect("slow"), await bench.connect("pub")
+    sub = await bench.connect("sub", filter=b"u")
+    slow.send(Publish(b"t", b"m", 1, packet_id=7))
+    await turns()
+    pub.send(Publish(b"u", b"now"), Pingreq(), Publish(b"u", b"acknowledged", 1, packet_id=9))
+    await turns()
+    assert [packet.payload for packet in sub.got() if isinstance(packet, Publish)] == [b"now", b"acknowledged"]
+    assert pub.got() == [Pingresp()], "its PUBACK waits for what was handed over before it"
+    assert slow.got() == []
+    await bench.store.finish()
+    assert slow.got() == [Ack(PUBACK, 7)] and pub.got() == [Ack(PUBACK, 9, Reason.SUCCESS)]
+
+
+async def test_nothing_overtakes_what_waits_on_the_same_connection(bench: Bench) -> None:
+    sub = await bench.connect("sub", lasting=True, filter=b"t")
+    pub = await bench.connect("pub")
+    pub.send(Publish(b"t", b"1", 0), Publish(b"t", b"2", 1, packet_id=1), Publish(b"t", b"3", 0))
+    await turns()
+    pub.send(Publish(b"t", b"4", 0))
+    sub.send(Pingreq())
+    await turns()
+    assert [packet.payload for packet in sub.got() if isinstance(packet, Publish)] == [b"1"]
+    await bench.store.finish()
+    found = sub.got()
+    assert [packet.payload for packet in found if isinstance(packet, Publish)] == [b"2", b"3", b"4"]
+    assert sum(isinstance(packet, Pingresp) for packet in found) == 1
+
+
+async def test_commits_that_finish_out_of_order_release_in_order(bench: Bench) -> None:
+    await bench.away(b"t")
+    first, second = await bench.connect("first"), await bench.connect("second")
+    first.send(Publish(b"t", b"1", 1, packet_id=1))
+    await turns()
+    second.send(Publish(b"t", b"2", 1, packet_id=2))
+    await turns()
+    first.send(Publish(b"t", b"3", 1, packet_id=3))
+    await turns()
+    one, two, three = bench.store.open()
+    await bench.store.finish(three)
+    await bench.store.finish(two)
+    assert first.got() == [] and second.got() == []
+    await bench.store.finish(one)
+    assert first.got() == [Ack(PUBACK, 1), Ack(PUBACK, 3)] and second.got() == [Ack(PUBACK, 2)]
+
+
+async def test_what_is_stored_at_once_is_acknowledged_in_the_same_turn(bench: Bench) -> None:
+    await bench.away(b"t")
+    peer = await bench.connect("c")
+    bench.store.at_once = True
+    peer.send(Publish(b"t", b"m", 1, packet_id=7))
+    await asyncio.sleep(0)
+    assert peer.got() == [Ack(PUBACK, 7)]
+
+
+async def test_what_is_stored_at_once_waits_behind_what_is_not(bench: Bench) -> None:
+    await bench.away(b"t")
+    peer = await bench.connect("c")
+    peer.send(Publish(b"t", b"1", 1, packet_id=1))
+    await turns()
+    bench.store.at_once = True
+    peer.send(Publish(b"t", b"2", 1, packet_id=2))
+    await turns()
+    assert peer.got() == []
+    await bench.store.finish()
+    assert peer.got() == [Ack(PUBACK, 1), Ack(PUBACK, 2)]
+
+
+async def test_one_turn_is_one_commit(bench: Bench) -> None:
+    await bench.away(b"t")
+    peers = [await bench.connect(f"c{number}") for number in range(5)]
+    before = len(bench.store.commits)
+    for peer in peers:
+        peer.send(Publish(b"t", peer.client_id.encode(), 1, packet_id=1), Publish(b"t", b"more", 1, packet_id=2))
+    await turns()
+    assert len(bench.store.commits) == before + 1
+    assert bench.store.commits[-1].payloads() == {b"more", *(peer.client_id.encode() for peer in peers)}
+
+
+async def test_an_engine_that_keeps_nothing_is_asked_nothing() -> None:
+    class Nothing(SlowStore):
+        keeps = False
+
+    bench = Bench()
+    bench.store = Nothing()
+    bench.driver = Driver(bench.state, bench.store, clock=lambda: 1000.0)
+    await bench.away(b"t")
+    peer = await bench.connect("c", lasting=True)
+    peer.send(Publish(b"t", b"m", 1, packet_id=7))
+    await turns()
+    assert peer.got() == [Ack(PUBACK, 7)]
+    assert bench.store.commits == []
+
+
+# Failing
+
+
+@pytest.mark.parametrize("raised", [False, True])
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_what_was_not_stored_is_not_acknowledged(bench: Bench, qos: int, raised: bool) -> None:
+    await bench.away(b"t")
+    peer, other = await bench.connect("c", lasting=True), await bench.connect("other")
+    if raised:
+        bench.store.at_once = EIO
+    peer.send(Publish(b"t", b"m", qos, packet_id=7))
+    await turns()
+    await bench.store.finish(error=EIO)
+    assert peer.got() == []
+    assert peer.wire.closed and not other.wire.closed
+    assert bench.state.ctx.counters.errors == {"not_stored": 1}
+    other.send(Pingreq())
+    await turns()
+    assert other.got() == [Pingresp()]
+
+
+async def test_a_failed_commit_does_not_take_along_those_of_others(bench: Bench) -> None:
+    await bench.away(b"t")
+    peers = [await bench.connect(f"c{number}") for number in range(3)]
+    for peer in peers:
+        peer.send(Publish(b"t", b"m", 1, packet_id=7))
+        await turns()
+    one, two, three = bench.store.open()
+    await bench.store.finish(two, error=EIO)
+    await bench.store.finish(three)
+    assert [peer.got() for peer in peers] == [[], [], []]
+    await bench.store.finish(one)
+    assert [peer.got() for peer in peers] == [[Ack(PUBACK, 7)], [], [Ack(PUBACK, 7)]]
+    assert [peer.wire.closed for peer in peers] == [False, True, False]
+
+
+async def test_nothing_is_said_after_what_could_not_be_stored(bench: Bench) -> None:
+    """A SUBACK without a CONNACK, or a PUBACK ahead of one that never came."""
+    peer = bench.open("c", lasting=True)
+    await turns()
+    peer.send(Subscribe(1, [SubscribeRequest(b"t", 1)]))
+    await turns()
+    peer.send(Pingreq())
+    await turns()
+    connect, subscribe = bench.store.open()
+    await bench.store.finish(connect, error=EIO)
+    await bench.store.finish(subscribe)
+    peer.send(Pingreq())
+    await turns()
+    assert peer.wire.output == b"" and peer.wire.closed
+
+
+async def test_a_client_that_was_cut_off_begins_again(bench: Bench) -> None:
+    await bench.away(b"t")
+    peer = await bench.connect("c", lasting=True)
+    peer.send(Publish(b"t", b"m", 1, packet_id=7))
+    await turns()
+    await bench.store.finish(error=EIO)
+    peer.lost()
+    await turns()
+    await bench.store.finish()
+    back = await bench.connect("c", lasting=True)
+    back.send(Publish(b"t", b"m", 1, packet_id=7, dup=True))
+    await turns()
+    await bench.store.finish()
+    assert back.got() == [Ack(PUBACK, 7)]
+
+
+# Connections that end while something waits
+
+
+async def test_a_client_that_went_away_is_not_written_to(bench: Bench) -> None:
+    await bench.away(b"t")
+    peer = await bench.connect("c")
+    peer.send(Publish(b"t", b"m", 1, packet_id=7))
+    await turns()
+    peer.lost()
+    await turns()
+    await bench.store.finish()
+    assert peer.got() == []
+
+
+async def test_last_words_come_last(bench: Bench) -> None:
+    await bench.away(b"t")
+    peer = await bench.connect("c", lasting=True)
+    peer.send(Publish(b"t", b"m", 1, packet_id=7))
+    await turns()
+    taker = bench.open("c", lasting=True)
+    await turns()
+    assert not peer.wire.closed
+    await bench.store.finish()
+    found = peer.got()
+    assert found[0] == Ack(PUBACK, 7)
+    assert isinstance(found[1], Disconnect) and found[1].reason == Reason.SESSION_TAKEN_OVER
+    assert peer.wire.closed
+    assert [type(packet) for packet in taker.got()] == [Connack]
+
+
+# Bounds
+
+
+async def test_what_waits_for_a_slow_store_is_bounded() -> None:
+    bench = Bench(write_buffer=10_000)
+    sub = await bench.connect("sub", lasting=True, filter=b"t")
+    pub = await bench.connect("pub")
+    pub.send(Publish(b"t", b"stored", 1, packet_id=1))
+    await turns()
+    payload = b"x" * 1000
+    for _ in range(100):
+        pub.send(Publish(b"t", payload))
+        await turns(2)
+    queue = bench.state.ctx.sessions["sub"].queue
+    assert queue is not None and len(queue) >= 85
+    await bench.store.finish()
+    assert len([packet for packet in sub.got() if isinstance(packet, Publish)]) == 101
+
+
+# Everything at once
+
+
+class Oracle:
+    """Looks at every write as it happens: is everything stored that it stands for?"""
+
+    def __init__(self, bench: Bench, peer: Peer) -> None:
+        self.store = bench.store
+        self.peer = peer
+        self.published: dict[int, bytes] = {}
+        self.answered: list[int] = []
+        peer.wire.on_write = self.look
+
+    def publish(self, packet_id: int, payload: bytes, qos: int) -> None:
+        self.published[packet_id] = payload
+        self.peer.send(Publish(b"t", payload, qos, packet_id=packet_id))
+
+    def look(self) -> None:
+        for packet in self.peer.got():
+            if not isinstance(packet, Ack) or packet.type not in (PUBACK, PUBREC):
+                continue
+            payload = self.published[packet.packet_id]
+            commits = self.store.commits
+            places = [number for number, commit in enumerate(commits) if payload in commit.payloads()]
+            assert places, "acknowledged, and nobody was asked to store it"
+            assert all(commits[number].stored() for number in places)
+            assert all(commit.future.done() for commit in commits[: max(places)]), "ahead of an earlier commit"
+            self.answered.append(packet.packet_id)
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_whatever_the_store_does_an_acknowledgement_is_true(bench: Bench, seed: int) -> None:
+    chance = random.Random(seed)
+    await bench.away(b"#")
+    await bench.connect("sub", lasting=True, filter=b"#")
+    peers = [Oracle(bench, await bench.connect(f"c{number}", lasting=True)) for number in range(4)]
+    for number in range(1, 200):
+        oracle = chance.choice(peers)
+        if not oracle.peer.wire.closed:
+            oracle.publish(number, b"message %d" % number, chance.choice([1, 2]))
+        await turns(chance.randrange(3))
+        if chance.random() < 0.3 and bench.store.open():
+            failing = chance.random() < 0.02
+            await bench.store.finish(chance.choice(bench.store.open()), error=EIO if failing else None)
+    await bench.store.finish()
+    for oracle in peers:
+        assert oracle.answered == sorted(oracle.answered)
+        assert oracle.peer.wire.closed or oracle.answered == list(oracle.published)
+    assert any(oracle.answered for oracle in peers)
