@@ -50,6 +50,7 @@ LOOKS_PER_TURN: Final = 500  # sessions, connections or retained messages whose 
 JOBS_PER_TURN: Final = 8  # pieces of long work a turn: about half of it
 JOB_WORK: Final = 500  # what such a piece counts for
 PINGRESP: Final = b"\xd0\x00"
+TURNED_AWAY: Final = 256  # connections past max_connections that are heard, to be told so; more are closed at once
 
 
 def _level(data: bytes, start: int, end: int) -> int:
@@ -100,7 +101,9 @@ class BrokerState:
         ctx.counters.connections_open += 1
         self.connecting.watch(client)
         limit = ctx.limits.max_connections
-        if limit != 0 and ctx.counters.connections_open > limit:
+        if limit != 0 and ctx.counters.connections_open > limit + TURNED_AWAY:
+            self.connecting.fail(client, Reason.SERVER_BUSY, "far more connections than the server takes")
+        elif limit != 0 and ctx.counters.connections_open > limit:
             client.full = True  # told so when its CONNECT has shown its version
         return client
 
