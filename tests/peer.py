@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import deque
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
@@ -38,10 +39,10 @@ class Peer:
         self._aside: deque[Publish] = deque()  # messages that came while something else was waited for
 
     @classmethod
-    async def open(cls, address: str, version: int = 5) -> Self:
+    async def open(cls, address: str, version: int = 5, tls: ssl.SSLContext | None = None) -> Self:
         """A connection that has not said anything yet."""
         url = urlsplit(address)
-        reader, writer = await asyncio.open_connection(url.hostname, url.port)
+        reader, writer = await asyncio.open_connection(url.hostname, url.port, ssl=tls)
         return cls(reader, writer, version)
 
     @classmethod

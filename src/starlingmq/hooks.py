@@ -149,7 +149,7 @@ class Hooks:
         connect = question.connect
         request = AuthRequest(
             client.client_id,
-            connect.username if connect is not None else client.username,
+            client.username if connect is None or client.identity else connect.username,
             connect.password if connect is not None else None,
             client.version,
             client.peer,

@@ -59,6 +59,9 @@ class FakeDriver:
         self.on_received(client, data)
         self._news.set()
 
+    def identified(self, client: Seen) -> None:
+        self._note(client, "identified")
+
     def lost(self, client: Seen) -> None:
         self._note(client, "lost")
 

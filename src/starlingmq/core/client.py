@@ -28,7 +28,8 @@ class Client:
     transport: Any  # the shell's handle, never touched here
     listener: str
     peer: str
-    certificate_name: str  # subject of a verified client certificate, "" without
+    certificate_name: str  # common name of a verified client certificate, "" without
+    identity: bool  # that name is its user name, whatever CONNECT says
     state: int
     version: int  # 3, 4 or 5
     client_id: str
@@ -75,6 +76,7 @@ class Client:
         self.listener = listener
         self.peer = peer
         self.certificate_name = ""
+        self.identity = False
         self.state = NEW
         self.version = 4
         self.client_id = ""

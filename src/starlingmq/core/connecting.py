@@ -102,7 +102,7 @@ class Connecting:
         client.version = connect.version
         client.client_id = connect.client_id
         client.problem_information = number(connect.properties, prop.REQUEST_PROBLEM_INFORMATION, 1) == 1
-        client.username = connect.username or client.certificate_name
+        client.username = client.certificate_name if client.identity else connect.username or ""
         client.state = AUTHENTICATING
         client.max_packet = number(connect.properties, prop.MAXIMUM_PACKET_SIZE, 0)
         self._check(client, connect)

@@ -31,9 +31,13 @@ class Handle(Protocol):
 
 
 class Driver(Protocol):
-    """What a connection tells: ``opened`` first, ``lost`` last, each once. The client is the driver's own object."""
+    """What a connection tells: ``opened`` first, ``lost`` last, each once. The client is the driver's own object.
+
+    ``identified`` follows ``opened`` where the name in a client's certificate is its user name.
+    """
 
     def opened(self, transport: Any, listener: str, peer: str) -> Any: ...
+    def identified(self, client: Any) -> None: ...
     def received(self, client: Any, data: bytes) -> None: ...
     def lost(self, client: Any) -> None: ...
     def blocked(self, client: Any) -> None: ...
@@ -66,6 +70,8 @@ class Connection(asyncio.Protocol):
             return
         stream.set_write_buffer_limits(high=self.gate.write_buffer)
         self.client = self.driver.opened(stream, self.gate.name, peer_name(stream))
+        if self.gate.identity:
+            self.driver.identified(self.client)
 
     def data_received(self, data: bytes) -> None:
         self.driver.received(self.client, data)

@@ -89,6 +89,9 @@ class Driver:
             transport.abort()  # its TLS handshake took longer than its listener lived
         return client
 
+    def identified(self, client: Client) -> None:
+        client.identity = True
+
     def received(self, client: Client, data: bytes) -> None:
         now = self.clock()
         if not self._scheduled:

@@ -10,16 +10,24 @@ class Gate:
 
     ``name`` is the bound URL; ``max_connections`` 0 means no limit; ``write_buffer`` is in bytes: above it the driver
     is told ``blocked``; ``path`` is the URL path a WebSocket request must name; ``refused`` counts by reason and only
-    ever holds the few reasons spelled in this package.
+    ever holds the few reasons spelled in this package; with ``identity`` a client is called what its certificate says.
     """
 
-    __slots__ = ("connections", "max_connections", "name", "path", "refused", "write_buffer")
+    __slots__ = ("connections", "identity", "max_connections", "name", "path", "refused", "write_buffer")
 
-    def __init__(self, name: str, max_connections: int = 0, write_buffer: int = WRITE_BUFFER, path: str = "") -> None:
+    def __init__(
+        self,
+        name: str,
+        max_connections: int = 0,
+        write_buffer: int = WRITE_BUFFER,
+        path: str = "",
+        identity: bool = False,
+    ) -> None:
         self.name = name
         self.max_connections = max_connections
         self.write_buffer = write_buffer
         self.path = path
+        self.identity = identity
         self.connections = 0
         self.refused: dict[str, int] = {}
 

@@ -94,7 +94,8 @@ async def open_listener(
         sockets, file = await _listen(loop, spec)
     except OSError as error:
         raise ListenerError(f"{spec}: cannot listen: {error.strerror or error}") from error
-    gate = Gate(str(_bound(spec, sockets)), spec.max_connections, write_buffer, spec.path)
+    identity = spec.tls is not None and spec.tls.use_identity_as_username
+    gate = Gate(str(_bound(spec, sockets)), spec.max_connections, write_buffer, spec.path, identity)
     listener = Listener(spec, gate, context, file)
     accept = _acceptor(spec, driver, gate)
     for sock in sockets:

@@ -75,6 +75,8 @@ class WebSocketConnection(asyncio.Protocol):
             return
         self.stream.set_write_buffer_limits(high=self.gate.write_buffer)
         self.client = self.driver.opened(self, self.gate.name, peer_name(transport))
+        if self.gate.identity:
+            self.driver.identified(self.client)
 
     def data_received(self, data: bytes) -> None:
         if self.state == OPEN:
