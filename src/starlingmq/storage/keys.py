@@ -1,0 +1,116 @@
+"""The keys of the key-value store: every layout there is, and the only file that knows them.
+
+A change that an older program would misread raises ``KV_LAYOUT``; the number stands in the store under
+``META_LAYOUT``, and a store of another number is not opened. Numbers in keys are big-endian, so that the order of keys
+is that of numbers. A session has a number, given once and never again, in place of its client id: its keys are short,
+and a session that ends and begins anew can not find what is left of the old one.
+
+| key | value |
+|---|---|
+| ``m`` name | one fact about the whole store |
+| ``s`` session (u64) | the session: client id, expiry, will ... |
+| ``u`` session (u64) filter | a subscription |
+| ``q`` session (u64) chunk (u32) | a piece of the queue: packed references into the journal |
+| ``w`` session (u64) | the window: what was sent and not yet acknowledged |
+| ``i`` session (u64) | inbound handshakes: QoS 2 messages between PUBLISH and PUBREL |
+| ``r`` topic | a retained message |
+
+Filters and topics are their UTF-8 bytes as on the wire. Values are encoded in records.py.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlingmq.storage.kv import prefix_end
+
+KV_LAYOUT: Final = 1
+
+META_LAYOUT: Final = b"mlayout"
+"""``KV_LAYOUT`` of the program that made the store."""
+
+META_CHECKPOINT: Final = b"mcheckpoint"
+"""The journal offset from which on the journal has to be replayed over what the store says."""
+
+META_NEXT_SESSION: Final = b"msession"
+"""The least session number that was never given."""
+
+META_INCARNATION: Final = b"mincarnation"
+"""How often the node was started: part of every message id."""
+
+SESSION: Final = b"s"
+SUBSCRIPTION: Final = b"u"
+QUEUE: Final = b"q"
+WINDOW: Final = b"w"
+INBOUND: Final = b"i"
+RETAINED: Final = b"r"
+
+_HEAD: Final = 9  # a letter and a session number
+
+
+class UnknownKey(ValueError):
+    """A key of none of the layouts: the store is damaged, or of a layout that we do not know."""
+
+
+def session_key(session: int) -> bytes:
+    return SESSION + session.to_bytes(8, "big")
+
+
+def subscription_key(session: int, filter: bytes) -> bytes:
+    return SUBSCRIPTION + session.to_bytes(8, "big") + filter
+
+
+def queue_key(session: int, chunk: int) -> bytes:
+    """``chunk`` counts up from 0 for as long as the session lives: the head of the queue is its least key."""
+    return QUEUE + session.to_bytes(8, "big") + chunk.to_bytes(4, "big")
+
+
+def window_key(session: int) -> bytes:
+    return WINDOW + session.to_bytes(8, "big")
+
+
+def inbound_key(session: int) -> bytes:
+    return INBOUND + session.to_bytes(8, "big")
+
+
+def retained_key(topic: bytes) -> bytes:
+    return RETAINED + topic
+
+
+def session_of(key: bytes) -> int:
+    """The session that a key of sessions, subscriptions, queues, windows or handshakes belongs to."""
+    if len(key) < _HEAD:
+        raise UnknownKey(f"no session in key {key!r}")
+    return int.from_bytes(key[1:_HEAD], "big")
+
+
+def filter_of(key: bytes) -> bytes:
+    """The filter in a subscription's key."""
+    return key[_HEAD:]
+
+
+def chunk_of(key: bytes) -> int:
+    """The number of the chunk in a queue's key."""
+    if len(key) != _HEAD + 4:
+        raise UnknownKey(f"no chunk in key {key!r}")
+    return int.from_bytes(key[_HEAD:], "big")
+
+
+def topic_of(key: bytes) -> bytes:
+    """The topic in a retained message's key."""
+    return key[1:]
+
+
+def all_of(kind: bytes) -> tuple[bytes, bytes | None]:
+    """Start and end of a scan over everything of a kind, in order of sessions or topics."""
+    return kind, prefix_end(kind)
+
+
+def all_of_session(kind: bytes, session: int) -> tuple[bytes, bytes | None]:
+    """Start and end of a scan over the subscriptions or the queue of one session.
+
+    A queue whose head moves on should be scanned from its head's key instead: the keys deleted before it cost as much
+    as keys that are there.
+    """
+    prefix = kind + session.to_bytes(8, "big")
+    return prefix, prefix_end(prefix)
