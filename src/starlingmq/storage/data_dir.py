@@ -1,0 +1,152 @@
+"""A data directory: whose it is, what it was made for, and that only one process works in it.
+
+    LAYOUT     ``starlingmq data layout 1``, then what was decided at creation, as lines ``key: value``
+    LOCK       held by flock while a process works here; the number of that process
+    kv/        the key-value store
+    journal/   the journal
+
+LAYOUT is written before anything else is. So where there is nothing but LAYOUT and LOCK, a LAYOUT that can not be read
+is what a crash at creation left, and is written again; beside data it is never touched.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from starlingmq.storage.file_copy import sync_directory
+
+LAYOUT: Final = 1
+_TITLE: Final = "starlingmq data layout "
+_NO_DATA: Final = frozenset(["LAYOUT", "LAYOUT.new", "LOCK", "lost+found"])  # the last: a file system of its own
+
+STAGE_PREFIX: Final = "stage-"
+"""Directories in the data directory that a backup works in; left over ones are removed at opening."""
+
+
+class DataDirError(Exception):
+    """The directory can not be used as it is. One line for whoever runs the broker: what it is, and what to do."""
+
+
+class DataDir:
+    """An open data directory, locked until ``close``.
+
+    ``decided``: what can not be changed once there is data, such as ``{"journal": "segment"}``, by the names that the
+    settings have below ``storage``. A directory that was made with something else is refused.
+    ``facts``: what was written down at creation: ``decided``, and whatever else was to be remembered.
+
+    Raises DataDirError, or OSError where the file system refuses.
+    """
+
+    def __init__(self, path: Path, decided: Mapping[str, str], remember: Mapping[str, str] | None = None) -> None:
+        self.path = path
+        self._lock = _open_locked(path)
+        try:
+            self.facts = self._read_or_create({**decided, **(remember or {})}, decided)
+            self._check_decided(decided)
+            self._tidy()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def kv(self) -> Path:
+        return self.path / "kv"
+
+    @property
+    def journal(self) -> Path:
+        return self.path / "journal"
+
+    def close(self) -> None:
+        """Let another process have it. May be called again."""
+        lock, self._lock = self._lock, -1
+        if lock >= 0:
+            os.close(lock)
+
+    def _read_or_create(self, facts: Mapping[str, str], decided: Mapping[str, str]) -> dict[str, str]:
+        try:
+            text = (self.path / "LAYOUT").read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            text = ""
+        found = read_layout(text, self.path)
+        if found is not None and decided.keys() <= found.keys():
+            return found
+        if _has_data(self.path):
+            raise DataDirError(f"{self.path}: LAYOUT is missing or damaged; restore the directory from a backup")
+        write_layout(self.path, facts)
+        return dict(facts)
+
+    def _check_decided(self, decided: Mapping[str, str]) -> None:
+        for key, wanted in decided.items():
+            made_with = self.facts[key]
+            if made_with != wanted:
+                raise DataDirError(
+                    f"{self.path} was made with storage.{key}: {made_with}, but the settings say {wanted}; "
+                    f"set storage.{key}: {made_with}, or name another directory"
+                )
+
+    def _tidy(self) -> None:
+        for left_over in self.path.glob(STAGE_PREFIX + "*"):
+            shutil.rmtree(left_over)
+
+
+def read_layout(text: str, path: Path) -> dict[str, str] | None:
+    """The facts in the text of LAYOUT; None when it is not complete. DataDirError for a layout we do not know."""
+    title, newline, rest = text.partition("\n")
+    if not newline or not title.startswith(_TITLE):
+        return None
+    version = title.removeprefix(_TITLE)
+    if version != str(LAYOUT):
+        raise DataDirError(
+            f"{path} has data layout {version}, and this version of starlingmq knows only layout {LAYOUT}; "
+            "use the version that wrote it, or name another directory"
+        )
+    if rest and not rest.endswith("\n"):
+        return None
+    pairs = (line.partition(": ") for line in rest.splitlines())
+    return {key: value for key, _, value in pairs}
+
+
+def layout_text(facts: Mapping[str, str]) -> str:
+    return f"{_TITLE}{LAYOUT}\n" + "".join(f"{key}: {value}\n" for key, value in facts.items())
+
+
+def write_layout(path: Path, facts: Mapping[str, str]) -> None:
+    """LAYOUT appears whole and on disk, or not at all."""
+    new = path / "LAYOUT.new"
+    with open(new, "w", encoding="utf-8") as file:
+        file.write(layout_text(facts))
+        file.flush()
+        os.fsync(file.fileno())
+    new.rename(path / "LAYOUT")
+    sync_directory(path)
+
+
+def _has_data(path: Path) -> bool:
+    return any(entry.name not in _NO_DATA for entry in path.iterdir())
+
+
+def _open_locked(path: Path) -> int:
+    """Make the directory where there is none, and take its lock. A descriptor that holds it."""
+    if not path.is_dir():
+        path.mkdir(mode=0o700, parents=True)
+        sync_directory(path.parent)
+    elif not (path / "LAYOUT").exists() and _has_data(path):
+        raise DataDirError(f"{path} is not empty and is no data directory; name a new or an empty one")
+    lock = os.open(path / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(lock, 20).decode("ascii", "replace").strip() or "unknown"
+        os.close(lock)
+        raise DataDirError(f"{path} is in use by another process (pid {holder})") from None
+    except OSError as error:
+        os.close(lock)
+        raise OSError(error.errno, f"can not be locked: {error.strerror}", str(path)) from None
+    os.ftruncate(lock, 0)
+    os.write(lock, b"%d\n" % os.getpid())
+    return lock

@@ -1,0 +1,85 @@
+"""Bringing a file to another place, onto the disk there, with its CRC and with word of how far it is."""
+
+from __future__ import annotations
+
+import errno
+import os
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+CHUNK_BYTES: Final = 1 << 20
+
+Progress = Callable[[int, int], None]
+"""Called after every chunk, in the thread that works, with the bytes done and the bytes there are to do. What it raises
+ends the work."""
+
+_NO_LINKS: Final = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP)
+
+
+class Steps:
+    """How far the work is. ``total`` in bytes."""
+
+    __slots__ = ("_done", "_progress", "total")
+
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self.total = total
+        self._done = 0
+        self._progress = progress
+
+    def done(self, count: int) -> None:
+        self._done += count
+        if self._progress is not None:
+            self._progress(self._done, self.total)
+
+
+def copy(source: Path, target: Path, size: int, steps: Steps) -> int:
+    """Copy the first ``size`` bytes and fsync them; their CRC-32. OSError (EIO) when there are fewer."""
+    crc, left = 0, size
+    with open(source, "rb") as reader, open(target, "xb") as writer:
+        while left:
+            chunk = reader.read(min(left, CHUNK_BYTES))
+            if not chunk:
+                raise OSError(errno.EIO, f"ends {left} bytes too early", str(source))
+            writer.write(chunk)
+            crc = zlib.crc32(chunk, crc)
+            left -= len(chunk)
+            steps.done(len(chunk))
+        writer.flush()
+        os.fsync(writer.fileno())
+    return crc
+
+
+def link(source: Path, target: Path, size: int, steps: Steps) -> int:
+    """The same for a whole file that nobody will write to again, without copying where the file system allows it."""
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        return copy(source, target, size, steps)
+    crc = 0
+    with open(target, "rb") as reader:
+        while chunk := reader.read(CHUNK_BYTES):
+            crc = zlib.crc32(chunk, crc)
+            steps.done(len(chunk))
+        os.fsync(reader.fileno())
+    return crc
+
+
+def sync_directory(path: Path) -> None:
+    """The names in a directory survive a power failure from here on."""
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def put_in_place(made: Path, target: Path) -> None:
+    """Give a finished directory its name, all of it on disk. ``target`` is not there, or an empty directory."""
+    for directory, _, _ in os.walk(made):
+        sync_directory(Path(directory))
+    made.rename(target)
+    sync_directory(target.parent)
