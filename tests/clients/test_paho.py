@@ -207,7 +207,8 @@ def test_what_was_not_acknowledged_comes_again(paho: Open, version: int) -> None
     sender.publish(topic, "2")
     again = paho(version, name, clean=False, expiry=NEVER)
     got = [again.message() for _ in range(2)]
-    assert [(m.payload, m.dup) for m in got] == [(b"1", True), (b"2", False)]
+    assert [m.payload for m in got] == [b"1", b"2"]
+    assert got[0].dup  # the other may have gone to the connection that was just cut, or not
 
 
 @VERSIONS
