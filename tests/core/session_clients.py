@@ -84,6 +84,12 @@ class Publisher:
         packets: list[Packet] = [Ack(PUBREL, packet_id) for packet_id in to_release]
         self.fake.send_all(packets)
 
+    def finish(self) -> None:
+        """Carry the handshakes through, as far as the broker reads us."""
+        self.read()
+        self.release()
+        self.read()
+
 
 class Witness:
     """Gets at QoS 0, at once and in order, everything that is routed."""
@@ -120,6 +126,7 @@ class Receiver:
         self.inflight: dict[int, Publish] = {}  # in the broker's window, as far as anybody can know from outside
         self.rec: set[int] = set()  # of those, answered with PUBREC
         self.here: set[int] = set()  # PUBLISHes on this connection that are not finished
+        self.last_again = -1  # place in ``inflight`` of the last one that was sent again on this connection
         self.releases = Counter[int]()  # PUBRELs that we may expect on this connection
         self.unanswered = 0  # in flight when a session ended
         # in the client
@@ -155,6 +162,7 @@ class Receiver:
         self.lasting = lasting if version == 5 else not clean
         self.attached = True
         self.releases = Counter(self.rec)
+        self.last_again = -1
         self.observe()
 
     def lose_connection(self, arrived: int) -> None:
@@ -216,8 +224,12 @@ class Receiver:
             assert known is not None and known.payload == packet.payload and known.qos == packet.qos
             assert packet.packet_id not in self.rec, "PUBLISH again after PUBREC"
             assert self.version != 5 or packet.packet_id not in self.here, "sent again within an MQTT 5 connection"
+            place = list(self.inflight).index(packet.packet_id)
+            assert place > self.last_again or packet.packet_id in self.here, "not in its first order"
+            self.last_again = place
         else:
             assert packet.packet_id not in self.inflight, "an id in use, or sent again without DUP"
+            assert packet.expiry != 0, "expired"
             self.check_order(packet)
             self.written += 1
         if packet.qos != 0:
@@ -273,6 +285,7 @@ class Receiver:
                 if packet_id in self.inflight:
                     self.rec.add(packet_id)
             else:
+                self.last_again -= packet_id in list(self.inflight)[: self.last_again + 1]
                 self.inflight.pop(packet_id, None)
                 self.rec.discard(packet_id)
                 self.here.discard(packet_id)

@@ -259,6 +259,23 @@ def test_a_new_message_does_not_overtake_what_is_still_to_be_sent_again() -> Non
     assert found == [*(b"%d" % number * 3 for number in range(10)), b"new"]
 
 
+def test_a_new_message_does_not_overtake_a_long_queue() -> None:
+    """Which is sent in pieces, between which there is room in the window and in the write buffer."""
+    w = World(max_mqueue_len=0)
+    sub = persistent(w, "sub", 5)
+    subscribe(sub, "t", qos=1)
+    sub.drop()
+    pub = w.connect("pub")
+    count = 3 * PUMP_BATCH
+    queue: list[Packet] = [Publish(b"t", b"%d" % number, 1, packet_id=1) for number in range(count)]
+    pub.send_all(queue)
+    sub = w.open(5, "sub")
+    w.state.receive(sub.client, encode(Connect(5, "sub", False), 5), w.now)
+    deliver(pub, "t", b"%d" % count, qos=1)
+    found = [int(packet.payload) for packet in sub.receive() if isinstance(packet, Publish)]
+    assert found == list(range(count + 1))
+
+
 def test_a_queue_whose_first_thousands_have_expired() -> None:
     w = World(max_mqueue_len=0)
     sub = persistent(w, "sub", 5)
