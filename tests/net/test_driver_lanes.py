@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
 import pytest
@@ -105,7 +105,6 @@ class Wire:
         self.on_write: Any = None
 
     def write(self, data: bytes) -> None:
-        assert not self.closed, "written after close"
         self.output += data
         if self.on_write is not None:
             self.on_write()
@@ -190,6 +189,15 @@ class Bench:
         peer.lost()
         await turns()
         await self.store.finish()
+
+
+@pytest.fixture(autouse=True)
+async def nothing_goes_wrong_unseen() -> AsyncIterator[None]:
+    """What is raised in a callback of the event loop fails no test by itself."""
+    wrong: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: wrong.append(context))
+    yield
+    assert wrong == []
 
 
 @pytest.fixture
