@@ -5,13 +5,16 @@ from __future__ import annotations
 import errno
 import itertools
 from pathlib import Path
+from timeit import timeit
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from tests.storage.engines import DictKv, ListJournal
+from tests.storage.figures import figures
 
+from starlingmq.storage.keys import queue_key
 from starlingmq.storage.kv import Batch, after, prefix_end
 from starlingmq.storage.rocks import JOURNAL_TUNING, KV_TUNING, MARK_RECORDS, MEMORY_BYTES_MAX, RocksJournal, RocksKv
 
@@ -200,3 +203,29 @@ def test_a_second_opening_is_refused(tmp_path: Path) -> None:
 
 def test_memory_is_bounded() -> None:
     assert KV_TUNING.memory_bytes + JOURNAL_TUNING.memory_bytes == MEMORY_BYTES_MAX
+
+
+def test_the_figures_in_small(tmp_path: Path) -> None:
+    """They run, and nothing is slower by orders of magnitude than it was: on a loaded machine too."""
+    found = figures(tmp_path, scale=0.02)
+    assert found["kv puts, batches of 100"] > 20_000
+    assert found["kv scan, 1000 at a time"] > 20_000
+    assert found["journal appends, batches of 100"] > 10_000
+    assert found["journal read_at, every 20th"] > 5_000
+
+
+def test_the_head_of_a_queue_is_found_behind_what_was_deleted(tmp_path: Path) -> None:
+    """Looking for it from the beginning would step over every deleted key, again and again."""
+    kv = RocksKv(tmp_path / "kv")
+    for chunk in range(100_000):
+        changed = Batch()
+        changed.put(queue_key(1, chunk), b"")
+        if chunk:
+            changed.delete(queue_key(1, chunk - 1))
+        kv.write(changed)
+    end = prefix_end(b"q")
+    from_start = min(timeit(lambda: kv.scan(queue_key(1, 0), end, 1), number=1) for _ in range(5))
+    from_head = min(timeit(lambda: kv.scan(queue_key(1, 99_999), end, 1), number=1) for _ in range(5))
+    assert kv.scan(queue_key(1, 99_999), end, 1) == [(queue_key(1, 99_999), b"")]
+    assert from_head < from_start
+    kv.close()

@@ -105,15 +105,15 @@ def test_a_database_that_can_not_be_opened_anew_is_still_read(small_disk: Path) 
     written = write_until_full(kv)
     database = kv._database
     database._free_bytes = lambda: FREE_BYTES_MIN  # type: ignore[method-assign]  # there is none: opening fails
-    now = 1e12
+    now = [1e12]
+    database._clock = lambda: now[0]
     for _ in range(3):
-        now += RETRY_SECONDS
-        database._clock = lambda at=now: at
+        now[0] += RETRY_SECONDS
         with pytest.raises(OSError, match="No space left"):
             kv.write(Batch())
         assert len(kv.scan(b"", None, 1_000_000)) == written
     filler.unlink()
-    database._clock = lambda: now + RETRY_SECONDS
+    now[0] += RETRY_SECONDS
     kv.write(one(b"more", b""))
     assert len(kv.scan(b"", None, 1_000_000)) == written + 1
     kv.close()
