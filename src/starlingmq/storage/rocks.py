@@ -7,6 +7,7 @@ Both engines together use no more than ``MEMORY_BYTES_MAX`` of memory for what t
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import islice
@@ -108,6 +109,9 @@ class RocksJournal:
         self._cut = self._looked = self._first  # the last mark below what nobody needs, and how far we looked for it
         self._cut_bytes = self._bytes_before
         self._next, self._bytes, self._mark, self._mark_total = self._find_end()
+        self._begin = self._next  # what this process has appended begins here
+        # Of that, offset behind the mark and bytes up to there; 120 bytes in memory for each MiB that is kept.
+        self._marks: deque[tuple[int, int]] = deque()
 
     @property
     def failed(self) -> bool:
@@ -141,6 +145,7 @@ class RocksJournal:
         begin, self._next, self._bytes = self._next, offset, total
         if marked:
             self._mark, self._mark_total = offset, total
+            self._marks.append((offset, total))
         return begin
 
     def read(self, offset: int, max_records: int, max_bytes: int) -> list[tuple[int, bytes]]:
@@ -202,17 +207,21 @@ class RocksJournal:
         return end or self._first, self._bytes_before + since, self._first, self._bytes_before
 
     def _look_for_mark(self, before: int) -> None:
-        """Find the last mark below ``before``, looking at no record twice however often we are asked."""
-        if before <= self._looked:
-            return
+        """Find the last mark below ``before``. Those of this process are remembered, others are looked for among the
+        keys: at no key twice, however often we are asked."""
         if before == self._next:
             self._cut, self._cut_bytes = before, self._bytes
-        else:
-            for key, value in self._database.items_backwards(_key(self._looked), _key(before)):
+        elif before > self._looked and self._looked < self._begin:
+            for key in self._database.keys_backwards(_key(self._looked), _key(min(before, self._begin))):
                 if len(key) != 8:
-                    self._cut, self._cut_bytes = int.from_bytes(key[:8], "big") + 1, int.from_bytes(value, "big")
+                    self._cut = int.from_bytes(key[:8], "big") + 1
+                    self._cut_bytes = int.from_bytes(self._database.get(key) or b"", "big")
                     break
-        self._looked = before
+        self._looked = max(self._looked, before)
+        while self._marks and self._marks[0][0] <= before:
+            mark = self._marks.popleft()
+            if mark[0] > self._cut:
+                self._cut, self._cut_bytes = mark
 
     def _give_back(self) -> None:
         if self._freed < COMPACT_BYTES or (self._compacting is not None and self._compacting.is_alive()):

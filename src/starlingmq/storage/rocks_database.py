@@ -31,6 +31,7 @@ from rocksdict import (
     DBRecoveryMode,
     Options,
     Rdict,
+    RdictIter,
     ReadOptions,
     WriteBatch,
 )
@@ -149,18 +150,26 @@ class Database:
             raise os_error(error, self.path) from None
 
     def items_backwards(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """The same from the last one down. (Up to rocksdict 0.3.29 the setter of a lower bound sets the upper one.)"""
+        """The same from the last one down."""
+        for cursor, key in self._backwards(start, end):
+            yield key, cursor.value()
+
+    def keys_backwards(self, start: bytes, end: bytes | None) -> Iterator[bytes]:
+        return (key for _, key in self._backwards(start, end))
+
+    def _backwards(self, start: bytes, end: bytes | None) -> Iterator[tuple[RdictIter, bytes]]:
+        """Compares with ``start`` itself: up to rocksdict 0.3.29 the setter of a lower bound sets the upper one."""
         try:
             cursor = self._open_db().iter()
             if end is None:
                 cursor.seek_to_last()
             else:
                 cursor.seek_for_prev(end)
-            valid, key, value, step = cursor.valid, cursor.key, cursor.value, cursor.prev
+            valid, key, step = cursor.valid, cursor.key, cursor.prev
             if valid() and key() == end:
                 step()
             while valid() and (found := key()) >= start:
-                yield found, value()
+                yield cursor, found
                 step()
             cursor.status()
         except Exception as error:
