@@ -55,9 +55,8 @@ class RocksKv:
         return self._database.get(key)
 
     def scan(self, start: bytes, end: bytes | None, limit: int, reverse: bool = False) -> list[tuple[bytes, bytes]]:
-        if reverse:
-            return list(islice(self._database.items_backwards(start, end), limit))
-        return self._database.scan(start, end, limit)
+        items = self._database.items_backwards if reverse else self._database.items
+        return list(islice(items(start, end), limit))
 
     def write(self, batch: Batch) -> None:
         made = WriteBatch(raw_mode=True)

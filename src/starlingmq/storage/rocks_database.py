@@ -5,7 +5,7 @@ So the law here is: a failed write or sync marks the database as failed; reads g
 will do) opens it anew, at most once in ``RETRY_SECONDS`` and, when the disk was full, only once there is room again. It
 serves again only if everything that was ever written successfully is still there.
 
-Threads: ``write``, ``get`` and ``scan`` belong to one thread. ``sync``, ``checkpoint`` and ``compact`` release the GIL
+Threads: ``write``, ``get`` and the iterators belong to one thread. ``sync``, ``checkpoint`` and ``compact`` release the GIL
 for the long part and may be called from others; closing and opening anew wait for them.
 """
 
@@ -121,15 +121,6 @@ class Database:
         except Exception as error:
             raise os_error(error, self.path) from None
         return value
-
-    def scan(self, start: bytes, end: bytes | None, limit: int) -> list[tuple[bytes, bytes]]:
-        """The first ``limit`` items with start <= key < end."""
-        found: list[tuple[bytes, bytes]] = []
-        for item in self.items(start, end):
-            if len(found) >= limit:
-                break
-            found.append(item)
-        return found
 
     def items(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         """Items with start <= key < end. Not to be kept: an iterator pins files, and the database can not be closed."""
