@@ -5,8 +5,8 @@ So the law here is: a failed write or sync marks the database as failed; reads g
 will do) opens it anew, at most once in ``RETRY_SECONDS`` and, when the disk was full, only once there is room again. It
 serves again only if everything that was ever written successfully is still there.
 
-Threads: ``write``, ``get`` and the iterators belong to one thread. ``sync``, ``checkpoint`` and ``compact`` release the GIL
-for the long part and may be called from others; closing and opening anew wait for them.
+Threads: ``write``, ``get`` and the iterators belong to one thread. ``sync``, ``checkpoint`` and ``compact`` release the
+GIL for the long part and may be called from others; closing and opening anew wait for them.
 """
 
 from __future__ import annotations
