@@ -6,6 +6,7 @@ is there when a call returns. Settings are given by name, wherever they live (``
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,7 +15,7 @@ from starlingmq.config import LimitsConfig, MqttConfig
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.client import Client
 from starlingmq.core.message import Message
-from starlingmq.core.ready import Answer, Event, Notice, Question, Write
+from starlingmq.core.ready import Answer, Event, Notice, Question, Ready, Write
 from starlingmq.wire.mqtt import Connack, Connect, Disconnect, Packet, Will, decode, encode, frame_length
 from starlingmq.wire.properties import MAXIMUM_PACKET_SIZE, Properties
 
@@ -49,7 +50,7 @@ class FakeClient:
     def send(self, packet: Packet | bytes) -> None:
         self.send_all([packet])
 
-    def send_all(self, packets: list[Packet] | list[Packet | bytes] | list[bytes]) -> None:
+    def send_all(self, packets: Sequence[Packet | bytes]) -> None:
         """Send packets (or raw bytes) so that they arrive in one read."""
         data = b"".join(p if isinstance(p, bytes) else encode(p, self.version) for p in packets)
         if not self.reading:
@@ -206,17 +207,22 @@ class World:
             self.events += ready.events
             self.notices += ready.notices
             self.writes += ready.writes
-            for client in ready.dirty:
-                self._write(client)
-            for client in ready.pause:
-                fake = self._by_client[client]
-                fake.reading = client.halted == 0
-                if fake.reading:
-                    fake.read_again()
+            self.carry_out(ready)
             more = self.state.ctx.ready
-            if not (self.state.pending() or more.dirty or more.pause or more.questions):
+            if not (self.state.pending() or more.urgent() or more.questions):
                 return
         raise AssertionError("the broker does not come to rest")
+
+    def carry_out(self, ready: Ready) -> None:
+        for client in ready.dirty:
+            self._write(client)
+        for client in ready.pause:
+            fake = self._by_client.get(client)
+            if fake is None:
+                continue
+            fake.reading = client.halted == 0
+            if fake.reading:
+                fake.read_again()
 
     def _write(self, client: Client) -> None:
         fake = self._by_client[client]

@@ -11,6 +11,7 @@ from starlingmq.config import LimitsConfig, MqttConfig
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.ready import Write
 from starlingmq.net.driver import Driver
+from starlingmq.storage.store import NoStore
 from starlingmq.wire.mqtt import Disconnect, Pingreq, Pingresp
 from starlingmq.wire.reasons import Reason
 from tests.conformance.clauses import clause
@@ -117,7 +118,7 @@ def test_a_disconnect_from_the_broker_has_no_session_expiry(w: World) -> None:
     assert [sorted(p.properties) for p in first.receive() if isinstance(p, Disconnect)] in ([[]], [[0x1F]])
 
 
-class BrokenStore:
+class BrokenStore(NoStore):
     """A store that fails, at once or when it gets to it."""
 
     keeps = True

@@ -14,9 +14,12 @@ from starlingmq.core.client import AUTHENTICATING, CLOSED, DEAF, NEW, OPEN, TURN
 from starlingmq.core.connecting import Connecting
 from starlingmq.core.context import TURN_WORK, Context
 from starlingmq.core.delivery import Delivery
+from starlingmq.core.message import Message
 from starlingmq.core.publishing import Publishing
+from starlingmq.core.queue import KEPT_IN_MEMORY
 from starlingmq.core.ready import AUTHENTICATE, SUBSCRIBE, Answer, Question, Ready
 from starlingmq.core.ready import PUBLISH as ASK_PUBLISH
+from starlingmq.core.restoring import Restoring
 from starlingmq.core.retained import RetainedTree
 from starlingmq.core.router import Router
 from starlingmq.core.session import Session
@@ -71,6 +74,7 @@ class BrokerState:
     publishing: Publishing
     subscribing: Subscribing
     connecting: Connecting
+    restoring: Restoring
     sys: SysTopics
 
     def __init__(self, mqtt: MqttConfig, limits: LimitsConfig, now: float, secret: bytes, version: str = "") -> None:
@@ -81,6 +85,9 @@ class BrokerState:
         self.publishing = Publishing(self.ctx, self.router, self.delivery, self.retained)
         self.subscribing = Subscribing(self.ctx, self.router, self.delivery, self.retained)
         self.connecting = Connecting(self.ctx, self.router, self.delivery, self.publishing, self.subscribing, secret)
+        self.restoring = Restoring(
+            self.ctx, self.router, self.retained, self.publishing.retained_wheel, self.connecting
+        )
         self.sys = SysTopics(self.ctx, self.publishing, version)
 
     def configure(self, mqtt: MqttConfig, limits: LimitsConfig) -> None:
@@ -153,6 +160,48 @@ class BrokerState:
         if session is not None and session.client is client:
             self.delivery.go_on(session)
             self.subscribing.drained(session)
+
+    # Storage
+
+    def stored(self, ready: Ready) -> None:
+        """The writes of this Ready can be read back from the store: let go of messages that are not needed soon."""
+        for session in ready.spills:
+            session.spilling = False
+            queue = session.queue
+            if queue is not None and not session.ended:
+                queue.spill(0 if session.client is None else KEPT_IN_MEMORY)
+
+    def keep(self, ready: Ready) -> None:
+        """The writes of this Ready wait until the store takes them: its messages stay."""
+        for session in ready.spills:
+            session.spilling = False
+
+    def wanted(self, session: Session) -> list[int]:
+        """Where the messages are kept that a session needs next: first those of its window, then those of its queue."""
+        window = session.window
+        if window is not None and window.owed:
+            offsets = window.wanted()
+            if offsets:
+                return offsets
+        return [] if session.queue is None else session.queue.wanted()
+
+    def loaded(self, session: Session, messages: dict[int, Message], now: float) -> None:
+        """What ``wanted`` asked for was read back; what is not in ``messages`` is lost."""
+        self.ctx.now = now
+        if session.ended:
+            return
+        window = session.window
+        queue = session.queue
+        if window is not None and window.wanted(1):
+            for packet_id in window.fill(messages):
+                self.delivery.lose(session, packet_id)
+            if queue is not None:
+                queue.loading = False
+        elif queue is not None:
+            for outgoing in queue.loaded([messages.get(offset) for offset in queue.wanted()]):
+                self.delivery.give_up(session, outgoing, "lost_in_storage")
+        if session.client is not None:
+            self.delivery.go_on(session)
 
     # Bytes
 
@@ -409,6 +458,7 @@ class BrokerState:
         """What is to be done now; empty from here on until something happens."""
         ready = self.ctx.ready
         self.ctx.ready = Ready()
+        ready.finish()
         return ready
 
     def shut_down(self, now: float) -> None:

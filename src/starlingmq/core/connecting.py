@@ -216,6 +216,9 @@ class Connecting:
             ctx.jobs.append(SuccessionJob(self, client, earlier, auth_data))
             return
         connect = self._waiting.pop(client)
+        if ctx.refusing and session is None and self._wants_to_stay(connect):
+            self._refuse(client, Reason.QUOTA_EXCEEDED, "nothing can be stored at the moment")
+            return
         agreed: Properties = {}
         if client.auth_method:
             agreed[prop.AUTHENTICATION_METHOD] = client.auth_method
@@ -232,7 +235,8 @@ class Connecting:
         self.watch(client)
         session.will = self._will(client, connect.will)
         ctx.counters.clients_connected += 1
-        if ctx.recording and (session.expiry != 0 or present):  # kept until now, it may end with this connection
+        if ctx.recording and (session.expiry != 0 or session.kept or session.will is not None):
+            session.kept = True
             ctx.write(Write(SESSION_PUT, session))
         told = present and client.version != 3  # 3.1 has no such flag
         frame = encode(Connack(told, 0, agreed if client.version == 5 else {}), client.version)
@@ -245,6 +249,12 @@ class Connecting:
         ctx.event("connected", client.client_id, client.peer)
         if present:
             self.delivery.resume(session, client)
+
+    def _wants_to_stay(self, connect: Connect) -> bool:
+        """Whether the session is to outlive its connection."""
+        if connect.version == 5:
+            return number(connect.properties, prop.SESSION_EXPIRY_INTERVAL, 0) != 0
+        return not connect.clean_start
 
     def _assign_id(self) -> str:
         """A client id nobody can guess, and nobody has."""
@@ -268,7 +278,8 @@ class Connecting:
             if clean_start and not session.ended:
                 self.end(session)
         if session is None or session.ended:
-            session = Session(client.client_id)
+            session = Session(client.client_id, self.ctx.next_number)
+            self.ctx.next_number += 1
             self.ctx.sessions[client.client_id] = session
             return session, False
         session.expires_at = 0.0
@@ -408,7 +419,9 @@ class Connecting:
             session.expires_at = ctx.now + session.expiry
             ctx.arm(session, session.expires_at)
         if ctx.recording:
+            session.kept = True
             ctx.write(Write(SESSION_PUT, session))
+            ctx.spill(session)
 
     def _shut(self, client: Client) -> None:
         """Nothing more is read; the transport closes once what is to be written has been."""
@@ -436,11 +449,11 @@ class Connecting:
             self._publish_will(session)
         if ctx.sessions.get(session.client_id) is session:
             del ctx.sessions[session.client_id]
-        if ctx.recording:
+        if session.kept:
             ctx.write(Write(SESSION_DELETE, session))
         self.delivery.pass_on(session, True)
         self.subscribing.discard(session)
-        lost = 0 if session.queue is None else len(session.queue.items)
+        lost = 0 if session.queue is None else len(session.queue)
         if session.window is not None:
             lost += session.window.unanswered()
         if session.inbound is not None:
@@ -470,6 +483,8 @@ class Connecting:
         session.will_at = 0.0
         if will is None:
             return
+        if session.kept and not session.ended:
+            self.ctx.write(Write(SESSION_PUT, session))  # in the same turn as the message: it is not published twice
         message = will.message
         now = self.ctx.now
         message = Message(

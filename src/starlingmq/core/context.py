@@ -27,6 +27,8 @@ class Context:
     session_wheel: Wheel
     jobs: deque[Job]  # long work, done a piece a turn
     resumable: deque[Client]  # no longer halted, with bytes still to be handled
+    next_number: int  # for the next session
+    refusing: bool  # nothing can be stored at the moment
     unsendable: list[Client]  # have to be told something that is larger than they take [MQTT-3.1.2-24]
     work: int  # left for this turn
     recording: bool  # whether anything keeps ``Ready.writes``
@@ -60,6 +62,8 @@ class Context:
         self.session_wheel = Wheel()
         self.jobs = deque()
         self.resumable = deque()
+        self.next_number = 1
+        self.refusing = False
         self.unsendable = []
         self.work = TURN_WORK
         self.recording = False
@@ -115,6 +119,30 @@ class Context:
 
     def write(self, write: Write) -> None:
         self.ready.writes.append(write)
+
+    def done(self, session: Session, packet_id: int) -> None:
+        """A window entry is finished. The most frequent write of all is a number in a list."""
+        acknowledged = session.acknowledged
+        if acknowledged is None:
+            session.acknowledged = [packet_id]
+            self.ready.acknowledged.append(session)
+        else:
+            acknowledged.append(packet_id)
+
+    def spill(self, session: Session) -> None:
+        """Have this session's queue let go of its messages once they are stored."""
+        if not session.spilling:
+            session.spilling = True
+            self.ready.spills.append(session)
+
+    def load(self, session: Session) -> None:
+        """Have the messages read back that this session needs next."""
+        queue = session.queue
+        if queue is not None:
+            if queue.loading:
+                return
+            queue.loading = True
+        self.ready.reads.append(session)
 
     def halt(self, client: Client, why: int) -> None:
         """Stop reading this connection for one of the reasons in core.client."""

@@ -20,7 +20,7 @@ from starlingmq.core.message import Message
 from starlingmq.core.outgoing import RELEASED, Outgoing
 from starlingmq.core.qos import SendWindow
 from starlingmq.core.queue import MessageQueue
-from starlingmq.core.ready import QUEUE_DELETE, QUEUE_PUT, WINDOW_DELETE, WINDOW_PUT, Write
+from starlingmq.core.ready import QUEUE_DELETE, QUEUE_PUT, WINDOW_PUT, Write
 from starlingmq.core.router import Route
 from starlingmq.core.session import Session, Subscription
 from starlingmq.wire.mqtt import ack_frame, packet_id_bytes, publish_frame, publish_parts
@@ -129,7 +129,7 @@ class Delivery:
                 self.give_up(session, outgoing, "slow_receiver_qos0")
             return
         window = self.window(session, client)
-        if ready and (queue is None or len(queue.items) == 0) and not window.full():
+        if ready and (queue is None or len(queue) == 0) and not window.full():
             self.transmit_acknowledged(session, client, window, outgoing)
         else:
             self.enqueue(session, outgoing, publisher)
@@ -220,8 +220,9 @@ class Delivery:
         queue = session.queue
         if queue is None:
             queue = session.queue = MessageQueue(ctx.max_queue, ctx.max_queue_bytes)
-        if ctx.recording and session.expiry != 0 and outgoing.qos != 0:
+        if ctx.recording and session.expiry != 0:
             ctx.write(Write(QUEUE_PUT, session, outgoing=outgoing))
+            ctx.spill(session)
         ctx.counters.messages_queued += 1
         dropped = queue.push(outgoing, ctx.now)
         if dropped is not None:
@@ -230,7 +231,7 @@ class Delivery:
                     self.give_up(session, gone, "expired")
                 else:
                     self.give_up(session, gone, "queue_full")
-        if session.client is not None and len(queue.items) >= self.high_mark() and publisher is not None:
+        if session.client is not None and len(queue) >= self.high_mark() and publisher is not None:
             self.hold(session, publisher)
 
     def high_mark(self) -> int:
@@ -294,6 +295,8 @@ class Delivery:
                 continue
             if outgoing.qos == 0:
                 queue.pop()
+                if ctx.recording and session.expiry != 0:
+                    ctx.write(Write(QUEUE_DELETE, session, outgoing=outgoing))
                 self.transmit(client, outgoing, 0, False)
                 continue
             window = self.window(session, client)
@@ -303,11 +306,13 @@ class Delivery:
             if ctx.recording and session.expiry != 0:
                 ctx.write(Write(QUEUE_DELETE, session, outgoing=outgoing))
             self.transmit_acknowledged(session, client, window, outgoing)
-        if len(queue.items) <= self.high_mark() // 2:
+        if len(queue) <= self.high_mark() // 2:
             session.stalled = False
             self.let_go(session)
-        if not queue.items:
+        if len(queue) == 0:
             session.queue = None
+        elif not queue.items:
+            self.ctx.load(session)
         elif budget == 0 and not client.dirty:
             client.dirty = True  # nothing but expired messages so far: ``sent`` is to go on with the rest
             ctx.ready.dirty.append(client)
@@ -315,7 +320,7 @@ class Delivery:
     def give_up(self, session: Session, outgoing: Outgoing, reason: str) -> None:
         self.ctx.drop(reason, session.client_id)
         session.dropped += 1
-        if self.ctx.recording and session.expiry != 0 and outgoing.qos != 0:
+        if self.ctx.recording and session.expiry != 0:
             self.ctx.write(Write(QUEUE_DELETE, session, outgoing=outgoing))
 
     # Acknowledgements from the receiver
@@ -351,7 +356,7 @@ class Delivery:
     def forget(self, session: Session, packet_id: int) -> None:
         """An id is free again: note it, and let the queue move up."""
         if self.ctx.recording and session.expiry != 0:
-            self.ctx.write(Write(WINDOW_DELETE, session, packet_id))
+            self.ctx.done(session, packet_id)
         self.go_on(session)
 
     def unknown_packet_id(self, client: Client, first: int, packet_id: int) -> None:
@@ -381,8 +386,12 @@ class Delivery:
         while window.owed and len(window.entries) - len(window.owed) < window.limit:
             if client.blocked or client.size > size_max:
                 return
-            packet_id, _ = window.owed.popitem()
+            packet_id = next(reversed(window.owed))
             outgoing = window.entries.get(packet_id)
+            if outgoing is not None and not outgoing.message.loaded and outgoing.stage != RELEASED:
+                self.ctx.load(session)
+                return
+            del window.owed[packet_id]
             if outgoing is not None:
                 self.send_again(session, client, window, packet_id, outgoing)
 
@@ -415,7 +424,15 @@ class Delivery:
         """What this client will never take because of its size leaves the window."""
         window.discard(packet_id)
         if self.ctx.recording and session.expiry != 0:
-            self.ctx.write(Write(WINDOW_DELETE, session, packet_id))
+            self.ctx.done(session, packet_id)
+
+    def lose(self, session: Session, packet_id: int) -> None:
+        """A message that is to be sent again can not be read back any more."""
+        window = session.window
+        if window is not None:
+            self.ctx.drop("lost_in_storage", session.client_id)
+            session.dropped += 1
+            self._take_out(session, window, packet_id)
 
     # Shared groups
 
@@ -431,13 +448,13 @@ class Delivery:
                 if outgoing.qos == 1 and outgoing.source is not None and self._pass(outgoing, session, ended):
                     window.discard(packet_id)
         queue = session.queue
-        if queue is None or all(outgoing.source is None for outgoing in queue.items):
-            return
+        if queue is None or queue.shared == 0:
+            return  # a queue with something of a group in it is all in memory
         kept = MessageQueue(queue.max_length, queue.max_bytes)
         for outgoing in queue.items:
             if outgoing.source is None or not self._pass(outgoing, session, ended):
                 kept.push(outgoing, self.ctx.now)
-            elif self.ctx.recording and session.expiry != 0 and outgoing.qos != 0:
+            elif self.ctx.recording and session.expiry != 0:
                 self.ctx.write(Write(QUEUE_DELETE, session, outgoing=outgoing))
         session.queue = kept if kept.items else None
 

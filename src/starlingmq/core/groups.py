@@ -72,7 +72,7 @@ class Group(Subscriber):
             client = session.client
             if client is None:
                 third = member if third is None else third
-            elif client.blocked or (session.queue is not None and len(session.queue.items) != 0):
+            elif client.blocked or (session.queue is not None and len(session.queue) != 0):
                 second = member if second is None else second
                 if step >= LOOKS_MAX:
                     break

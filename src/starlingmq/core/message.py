@@ -25,6 +25,8 @@ class Message:
     published_at: float
     head: bytes  # frame parts around the packet id, as last sent ...
     tail: bytes
+    offset: int  # where a store keeps it; -1: nowhere yet
+    loaded: bool  # False: only ``offset`` is known, the rest is to be read from there first
     shape: int  # ... and to what kind of receiver: see core.delivery; -1: to none yet
 
     def __init__(
@@ -48,7 +50,30 @@ class Message:
         self.published_at = published_at
         self.head = b""
         self.tail = b""
+        self.offset = -1
+        self.loaded = True
         self.shape = -1
+
+    @staticmethod
+    def at(offset: int) -> Message:
+        """A message of which nothing is known yet but where it is kept."""
+        message = Message(b"", b"", 0, False, b"", 0.0, "", 0.0)
+        message.offset = offset
+        message.loaded = False
+        return message
+
+    def copy(self) -> Message:
+        """The same message, as one that no store has yet."""
+        return Message(
+            self.topic,
+            self.payload,
+            self.qos,
+            self.retain,
+            self.properties,
+            self.expires_at,
+            self.publisher,
+            self.published_at,
+        )
 
     def expired(self, now: float) -> bool:
         return self.expires_at != 0.0 and self.expires_at <= now

@@ -159,6 +159,9 @@ class Publishing:
     def accept(self, client: Client, session: Session, message: Message, packet_id: int) -> None:
         """The message may be published: route it (QoS 2: hold it) and acknowledge."""
         ctx = self.ctx
+        if ctx.refusing and message.qos != 0:
+            self._not_now(client, message, packet_id)
+            return
         route = self.router.resolve(message.topic)
         if route.reserved:
             self._refuse(client, message, packet_id, Reason.NOT_AUTHORIZED)
@@ -177,6 +180,14 @@ class Publishing:
         found = self.delivery.fan_out(message, route, session)
         if message.qos == 1:
             self._acknowledge(client, 0x40, packet_id, 0 if found != 0 else 0x10)
+
+    def _not_now(self, client: Client, message: Message, packet_id: int) -> None:
+        """Nothing can be stored, so nothing is accepted: MQTT 5 has a code for it; a 3.x client must not be
+        acknowledged, and publishes again when it is back."""
+        if client.version != 5:
+            raise ProtocolError("nothing can be stored at the moment", Reason.QUOTA_EXCEEDED)
+        self.ctx.drop("storage_failing", client.client_id)
+        self._acknowledge(client, 0x40 if message.qos == 1 else 0x50, packet_id, Reason.QUOTA_EXCEEDED)
 
     def _acknowledge(self, client: Client, first: int, packet_id: int, reason: int) -> None:
         if reason != 0 and client.version == 5:
@@ -301,7 +312,7 @@ class Publishing:
             self._let_expire(previous)
         if message.expires_at != 0.0:
             self.retained_wheel.add(message, message.expires_at)
-        if ctx.recording:
+        if ctx.recording and not message.topic.startswith(b"$SYS/"):
             ctx.write(Write(RETAINED_PUT, message=message))
         return 0
 

@@ -26,6 +26,7 @@ from typing import Final
 
 from starlingmq.core.message import Message
 from starlingmq.core.outgoing import PUBLISHED, RELEASED, Outgoing
+from starlingmq.core.stored import LOAD_BATCH
 
 MAX_PACKET_ID: Final = 65535
 WINDOW_MAX: Final = (
@@ -103,6 +104,42 @@ class SendWindow:
             return None
         self._remove(packet_id, outgoing)
         return outgoing
+
+    def wanted(self, limit: int = LOAD_BATCH) -> list[int]:
+        """Where the messages are kept that are to be sent again next and are not in memory."""
+        offsets: list[int] = []
+        for packet_id in reversed(self.owed):
+            outgoing = self.entries.get(packet_id)
+            if outgoing is not None and not outgoing.message.loaded and outgoing.stage == PUBLISHED:
+                offsets.append(outgoing.message.offset)
+                if len(offsets) == limit:
+                    break
+        return offsets
+
+    def fill(self, messages: dict[int, Message]) -> list[int]:
+        """Messages read back, by offset; the packet ids of those that were wanted and are lost."""
+        lost: list[int] = []
+        asked = 0
+        for packet_id in reversed(self.owed):
+            outgoing = self.entries.get(packet_id)
+            if outgoing is None or outgoing.message.loaded or outgoing.stage != PUBLISHED:
+                continue
+            asked += 1
+            if asked > LOAD_BATCH:
+                break
+            message = messages.get(outgoing.message.offset)
+            if message is None:
+                lost.append(packet_id)
+            else:
+                outgoing.message = message
+                self.bytes += message.size()
+        return lost
+
+    def restore(self, packet_id: int, outgoing: Outgoing) -> None:
+        """An entry that a store kept of an earlier run, in their first order."""
+        self.entries[packet_id] = outgoing
+        self.bytes += outgoing.message.size()
+        self.last_id = packet_id
 
     def owe_all(self) -> None:
         """A new connection: everything is to be sent again."""

@@ -24,7 +24,7 @@ SUBSCRIPTION_DELETE: Final = 4  # topic = the filter as subscribed
 QUEUE_PUT: Final = 5  # outgoing: appended at the end
 QUEUE_DELETE: Final = 6  # outgoing: taken from the queue
 WINDOW_PUT: Final = 7  # packet_id, outgoing (with its stage)
-WINDOW_DELETE: Final = 8  # packet_id
+WINDOW_DELETE: Final = 8  # packet_ids
 INBOUND_PUT: Final = 9  # packet_id, message: a QoS 2 handshake is held
 INBOUND_COMPLETED: Final = 10  # packet_id
 INBOUND_DELETE: Final = 11  # packet_id: given up
@@ -38,6 +38,7 @@ class Write:
     kind: int
     session: Session | None
     packet_id: int
+    packet_ids: list[int] | None
     topic: bytes
     outgoing: Outgoing | None
     message: Message | None
@@ -56,6 +57,7 @@ class Write:
         self.kind = kind
         self.session = session
         self.packet_id = packet_id
+        self.packet_ids = None
         self.topic = topic
         self.outgoing = outgoing
         self.message = message
@@ -152,6 +154,9 @@ class Ready:
     dirty: list[Client]  # have frames to be written, or are to be closed
     pause: list[Client]  # ``halted`` changed: read from them or not, accordingly
     writes: list[Write]
+    acknowledged: list[Session]  # have packet ids for a WINDOW_DELETE; ``finish`` makes it
+    spills: list[Session]  # have messages that may be let go of once ``writes`` are stored
+    reads: list[Session]  # need messages read back: ``BrokerState.wanted`` says which
     questions: list[Question]
     events: list[Event]
     notices: list[Notice]
@@ -160,6 +165,23 @@ class Ready:
         self.dirty = []
         self.pause = []
         self.writes = []
+        self.acknowledged = []
+        self.spills = []
+        self.reads = []
         self.questions = []
         self.events = []
         self.notices = []
+
+    def urgent(self) -> bool:
+        """Whether there is something to be done, rather than told."""
+        return len(self.dirty) + len(self.writes) + len(self.acknowledged) + len(self.reads) + len(self.pause) != 0
+
+    def finish(self) -> None:
+        """Write down what was only collected. It comes last: an id is not given again in the turn that freed it."""
+        for session in self.acknowledged:
+            if not session.ended:
+                write = Write(WINDOW_DELETE, session)
+                write.packet_ids = session.acknowledged
+                self.writes.append(write)
+            session.acknowledged = None
+        self.acknowledged.clear()

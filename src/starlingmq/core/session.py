@@ -21,6 +21,10 @@ NEVER: Final = 0xFFFFFFFF  # Session Expiry Interval: the session does not expir
 class Session:
     client_id: str
     client: Client | None  # the connection, while there is one
+    number: int  # never given to another session
+    kept: bool  # a store knows of it
+    acknowledged: list[int] | None  # packet ids that are free again, not yet noted by the store
+    spilling: bool  # its queue is to be looked at once this turn's writes are stored
     ended: bool  # discarded: whatever still refers to it must leave it alone
     expiry: int  # Session Expiry Interval in seconds, NEVER = none; 0: ends with the connection
     subscriptions: dict[bytes, Subscription] | None  # by filter as subscribed ($share prefix included)
@@ -38,8 +42,12 @@ class Session:
     held_until: float  # when ``waiters`` are let go in any case
     dropped: int  # messages given up for this session, whatever the reason
 
-    def __init__(self, client_id: str) -> None:
+    def __init__(self, client_id: str, number: int = 0) -> None:
         self.client_id = client_id
+        self.number = number
+        self.kept = False
+        self.acknowledged = None
+        self.spilling = False
         self.client = None
         self.ended = False
         self.expiry = 0

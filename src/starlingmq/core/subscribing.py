@@ -188,7 +188,7 @@ class ReplayJob(Job):
         if queue is None:
             return False
         bound = self.owner.ctx.max_queue_bytes
-        return len(queue.items) * 4 >= self._room() or (bound != 0 and queue.bytes * 4 >= bound)
+        return len(queue) * 4 >= self._room() or (bound != 0 and queue.bytes * 4 >= bound)
 
     def _room(self) -> int:
         return self.owner.ctx.max_queue or 4096
@@ -298,6 +298,8 @@ class Subscribing:
         if not mqtt.wildcard_subscription and (b"+" in filter or b"#" in filter):
             return Reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED
         subscriptions = session.subscriptions
+        if self.ctx.refusing and session.expiry != 0:
+            return Reason.QUOTA_EXCEEDED
         bound = limits.subscriptions_per_client
         if bound != 0 and subscriptions is not None and len(subscriptions) >= bound and whole not in subscriptions:
             return Reason.QUOTA_EXCEEDED
@@ -327,6 +329,6 @@ class Subscribing:
     def drained(self, session: Session) -> None:
         """The client takes messages again: go on with the replay that waited."""
         job = session.replay
-        if isinstance(job, ReplayJob) and job.waiting and (session.queue is None or not session.queue.items):
+        if isinstance(job, ReplayJob) and job.waiting and (session.queue is None or len(session.queue) == 0):
             job.waiting = False
             self.ctx.jobs.append(job)

@@ -74,6 +74,7 @@ class Driver:
         self._deserted = asyncio.Event()  # no connection is left
         self._deserted.set()
         self._stopping = False
+        store.attach(state, self._schedule)
         self._schedule()
 
     # What connections tell
@@ -139,7 +140,7 @@ class Driver:
         stall_ms = (now - self._began) * 1000.0
         if stall_ms > state.ctx.counters.stall_max_ms:
             state.ctx.counters.stall_max_ms = stall_ms
-        if state.pending() or state.ctx.ready.dirty or state.ctx.ready.writes:
+        if self.store.maintain() or state.pending() or state.ctx.ready.urgent():
             self._schedule()
         self._arm(state.wake_at(), now)
 
@@ -169,6 +170,7 @@ class Driver:
                 self._close(client)
         for client in ready.pause:
             self._pause(client)
+        self._read_back(ready)
         if ready.events and self.on_event is not None:
             for event in ready.events:
                 self._tell(self.on_event, event)
@@ -201,6 +203,15 @@ class Driver:
             log.exception("a listener for events failed")
 
     # Storage
+
+    def _read_back(self, ready: Ready) -> None:
+        """Let go of messages that are stored now, and get those that are needed again."""
+        if self.store.readable():
+            self.state.stored(ready)
+        else:
+            self.state.keep(ready)
+        for session in ready.reads:
+            self.state.loaded(session, self.store.load(self.state.wanted(session)), self.clock())
 
     def _commit(self, ready: Ready) -> Ticket | None:
         """Hand a turn's writes over; a ticket for the frames that must wait, None when none has to."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
+from starlingmq.core.broker import BrokerState
+from starlingmq.core.message import Message
 from starlingmq.core.ready import Write
 
 
@@ -19,6 +21,27 @@ class Store(Protocol):
     def commit(self, writes: list[Write]) -> Awaitable[None] | None:
         """Take the writes of one turn as one group. None: they are stored. Else they are once the awaitable is done;
         commits become durable in the order in which they were made. Raises OSError when they can not be stored."""
+        ...
+
+    def readable(self) -> bool:
+        """Whether everything that was committed can be read back (it can not while storage fails)."""
+        ...
+
+    def load(self, offsets: Sequence[int]) -> dict[int, Message]:
+        """Messages that were committed, by offset; those that are lost are missing."""
+        ...
+
+    def maintain(self) -> bool:
+        """Do a piece of the store's own work, at the end of a turn; whether there is more to do right away."""
+        ...
+
+    def attach(self, state: BrokerState, wake: Callable[[], None]) -> None:
+        """The broker that is stored here; ``wake`` has ``maintain`` called soon."""
+        ...
+
+    async def close(self) -> None:
+        """Store what is left and let go of everything."""
+        ...
 
 
 class NoStore:
@@ -26,5 +49,20 @@ class NoStore:
 
     keeps = False
 
-    def commit(self, writes: list[Write]) -> None:
+    def commit(self, writes: list[Write]) -> Awaitable[None] | None:
         return None
+
+    def readable(self) -> bool:
+        return False
+
+    def load(self, offsets: Sequence[int]) -> dict[int, Message]:
+        return {}
+
+    def maintain(self) -> bool:
+        return False
+
+    def attach(self, state: BrokerState, wake: Callable[[], None]) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass

@@ -1,0 +1,99 @@
+"""References to messages that are kept in the journal, not in memory: what a long queue is made of.
+
+16 bytes a reference: offset in the journal and flags in the first eight, then when the message expires (Unix seconds,
+0: never) and its size in bytes. Subscription Identifiers are rare and kept beside.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+ENTRY: Final = struct.Struct("<QII")
+QOS_MASK: Final = 3  # flags: QoS of the delivery,
+RETAIN: Final = 4  # Retain As Published,
+HAS_IDS: Final = 8  # Subscription Identifiers beside
+LOAD_BATCH: Final = 128  # messages read back at once
+COMPACT_BYTES: Final = 65536  # what was read is given back when there is as much of it
+
+
+class Reference:
+    offset: int
+    flags: int
+    expires: int
+    size: int
+    ids: bytes
+
+    def __init__(self, offset: int, flags: int, expires: int, size: int, ids: bytes) -> None:
+        self.offset = offset
+        self.flags = flags
+        self.expires = expires
+        self.size = size
+        self.ids = ids
+
+
+class References:
+    """A first-in, first-out line of references. ``total`` (bytes) and ``qos0`` count the messages meant."""
+
+    _packed: bytearray
+    _at: int  # where the first entry begins
+    _ids: dict[int, bytes]  # by offset
+    total: int
+    qos0: int
+
+    def __init__(self) -> None:
+        self._packed = bytearray()
+        self._at = 0
+        self._ids = {}
+        self.total = 0
+        self.qos0 = 0
+
+    def __len__(self) -> int:
+        return (len(self._packed) - self._at) // 16
+
+    def append(self, offset: int, flags: int, expires: int, size: int, ids: bytes) -> None:
+        if ids:
+            flags |= HAS_IDS
+            self._ids[offset] = ids
+        self._packed += ENTRY.pack(offset << 8 | flags, expires, size)
+        self.total += size
+        if flags & QOS_MASK == 0:
+            self.qos0 += 1
+
+    def peek(self, index: int = 0) -> Reference:
+        word, expires, size = ENTRY.unpack_from(self._packed, self._at + 16 * index)
+        flags = word & 255
+        ids = self._ids[word >> 8] if flags & HAS_IDS else b""
+        return Reference(word >> 8, flags, expires, size, ids)
+
+    def pop(self) -> Reference:
+        """The oldest; there must be one."""
+        first = self.peek()
+        self._at += 16
+        if first.flags & HAS_IDS:
+            del self._ids[first.offset]
+        self.total -= first.size
+        if first.flags & QOS_MASK == 0:
+            self.qos0 -= 1
+        if self._at >= COMPACT_BYTES or self._at == len(self._packed):
+            del self._packed[: self._at]
+            self._at = 0
+        return first
+
+    def offsets(self) -> list[int]:
+        return [word >> 8 for word, _, _ in ENTRY.iter_unpack(bytes(self._packed[self._at :]))]
+
+    def pack(self) -> tuple[bytes, dict[int, bytes]]:
+        """All entries as bytes, and the identifiers beside, for a store to keep."""
+        return bytes(self._packed[self._at :]), self._ids
+
+    @staticmethod
+    def unpack(packed: bytes, ids: dict[int, bytes]) -> References:
+        line = References()
+        line._packed = bytearray(packed)
+        line._ids = ids
+        for word, _expires, size in ENTRY.iter_unpack(packed):
+            line.total += size
+            if word & QOS_MASK == 0:
+                line.qos0 += 1
+        return line
