@@ -1,0 +1,244 @@
+"""Opening a journal directory: what of it can be used, and what is reported as lost."""
+
+from __future__ import annotations
+
+import os
+from itertools import pairwise
+
+from starlingmq.storage.damage import Damage
+from starlingmq.storage.files import Files, read_what_can_be, remove_if_there, write_all
+from starlingmq.storage.segment_file import Segment, records
+from starlingmq.storage.segment_format import (
+    HEADER_SIZE,
+    Gap,
+    Header,
+    Scan,
+    UnknownFormat,
+    decode_header,
+    doubt_name,
+    index_name,
+    log_name,
+    parse_gone_name,
+    parse_name,
+)
+from starlingmq.storage.segment_index import decode_index
+from starlingmq.storage.segment_shelf import Shelf, read_file
+
+
+def recover(files: Files, directory: str, open_max: int) -> Shelf:
+    """The segments of a directory, which is made if there is none. Segments without an index file are read whole.
+
+    Raises UnknownFormat, before anything is changed, if a file was written by a newer version.
+    """
+    files.make_directory(directory)
+    names = files.names(directory)
+    firsts = sorted(first for name in names if (first := parse_name(name, "log")) is not None)
+    headers = read_headers(files, directory, firsts)
+    salt = next((header.salt for header in headers.values() if header is not None), 0)
+    shelf = Shelf(files, directory, salt or files.salt(), open_max)
+    # Whether a power failure could still undo what the last process did to the directory is not known.
+    shelf.removals = 1 if names else 0
+    shelf.unlisted = bool(names)
+    shelf.gone = sorted(span for name in names if (span := parse_gone_name(name)) is not None)
+    for first in _unusable(shelf, firsts, headers, salt):
+        firsts.remove(first)
+    for place, first in enumerate(firsts):
+        limit = firsts[place + 1] if place + 1 < len(firsts) else None
+        _open_segment(shelf, first, headers[first], limit, doubt_name(first) in names)
+    _report_missing(shelf)
+    _clear_away(shelf, names)
+    if shelf.segments:
+        shelf.next = max(shelf.next, shelf.segments[-1].next)
+    elif shelf.next:
+        shelf.begin()
+    return shelf
+
+
+def read_headers(files: Files, directory: str, firsts: list[int]) -> dict[int, Header | None]:
+    """Those that check. Raises OSError if none does and some could not be read: another day they may be."""
+    headers: dict[int, Header | None] = {}
+    failure: OSError | None = None
+    for first in firsts:
+        headers[first] = None
+        try:
+            headers[first] = read_header(files, os.path.join(directory, log_name(first)))
+        except UnknownFormat:
+            raise
+        except OSError as error:
+            failure = error
+    if failure is not None and not any(headers.values()):
+        raise failure
+    return headers
+
+
+def read_header(files: Files, path: str) -> Header | None:
+    fd = files.open(path)
+    try:
+        return decode_header(files.read(fd, HEADER_SIZE, 0))
+    except UnknownFormat as error:
+        raise UnknownFormat(0, f"{path} {error.strerror}") from None
+    finally:
+        files.close(fd)
+
+
+def _unusable(shelf: Shelf, firsts: list[int], headers: dict[int, Header | None], salt: int) -> list[int]:
+    """Those to pass over: thrown away when the process died, under a wrong name, or with nothing to check them by."""
+    unusable: list[int] = []
+    for first in firsts:
+        header = headers[first]
+        path = shelf.path(log_name(first))
+        if any(begin <= first < end for begin, end in shelf.gone):
+            remove_if_there(shelf.files, path)
+        elif header is not None and header.first != first:
+            what = f"The name is wrong, it was made as {log_name(header.first)}; it is set aside."
+            _set_aside(shelf, path, header.first, what)
+        elif header is None and not salt:
+            what = "Neither copy of its header nor that of another segment can be read; it is set aside."
+            _set_aside(shelf, path, first, what)
+            shelf.next = first  # at least that is known
+        else:
+            continue
+        unusable.append(first)
+    return unusable
+
+
+def _set_aside(shelf: Shelf, path: str, first: int, what: str) -> None:
+    files = shelf.files
+    fd = files.open(path)
+    try:
+        size = files.size(fd)
+    finally:
+        files.close(fd)
+    if size > HEADER_SIZE:
+        files.rename(path, path.removesuffix(".log") + ".bad")
+    else:
+        files.remove(path)
+    shelf.damages.add(Damage(path, first, first - 1, size, what))
+
+
+def _open_segment(shelf: Shelf, first: int, header: Header | None, limit: int | None, doubted: bool) -> None:
+    files, path = shelf.files, shelf.path(log_name(first))
+    fd = files.open(path)
+    try:
+        modified = files.modified(fd)
+        size = files.size(fd)
+        segment = Segment(files, path, first, shelf.salt, header.created if header else modified)
+        segment.modified = modified
+        segment.fd = fd
+        whole = header is not None and header.whole
+        if not whole:
+            _repair_header(shelf, segment, header)
+        if doubted or not whole or not _take_index(shelf, segment, size, limit):
+            _scan(shelf, segment, size, limit)
+    finally:
+        files.close(fd)
+    segment.fd = -1
+    segment.doubted = doubted
+    # A damaged one grows no more. An empty one is written anew when its turn comes, its header may be torn.
+    segment.sealed = limit is not None or segment.damaged or segment.spoiled or doubted
+    shelf.insert(segment)
+
+
+def _repair_header(shelf: Shelf, segment: Segment, header: Header | None) -> None:
+    """Write it again, or the salt would be lost with the segments that still have it."""
+    size = HEADER_SIZE if header is None else HEADER_SIZE // 2
+    what = "The header was damaged; the name and the other segments tell what it said, nothing is lost."
+    shelf.damages.add(Damage(segment.path, segment.first, segment.first - 1, size, what))
+    try:
+        write_all(shelf.files, segment.fd, Header(segment.first, segment.created, shelf.salt).encode(), 0)
+    except OSError:
+        segment.damaged = True
+
+
+def _take_index(shelf: Shelf, segment: Segment, size: int, limit: int | None) -> bool:
+    """Whether the index file tells all about the segment; it was written when all of it had been synced."""
+    try:
+        data = read_file(shelf.files, shelf.path(index_name(segment.first)))
+    except OSError:
+        data = b"?"
+    if not data:
+        return False
+    found = decode_index(data, segment.first)
+    if found is None:
+        shelf.report_index(segment)
+        return False
+    _, following, indexed_size = found
+    if indexed_size != size or (limit is not None and following > limit):
+        return False  # of an earlier state of the segment
+    segment.next = segment.synced_next = following
+    segment.size = segment.synced_size = size
+    segment.listed = segment.indexed = True
+    segment.index = None  # when it is needed
+    return True
+
+
+def _scan(shelf: Shelf, segment: Segment, size: int, limit: int | None) -> None:
+    data, unreadable = read_what_can_be(shelf.files, segment.fd, max(0, size - HEADER_SIZE), HEADER_SIZE)
+    scan = Scan(data, segment.first, segment.salt, limit)
+    segment.learn(scan)
+    segment.next, segment.size = scan.next, HEADER_SIZE + scan.end
+    if limit is None and scan.group_end < len(data):
+        if scan.ends_whole():
+            _keep_last(segment, scan, len(data))
+        elif unreadable:
+            segment.damaged = True  # do not cut what a better day may read
+        else:
+            _cut_tail(shelf, segment, scan)
+    if unreadable:
+        what = f"{unreadable} bytes can not be read; what was in them is reported as lost where it is known."
+        shelf.damages.add(Damage(segment.path, segment.first, segment.first - 1, unreadable, what))
+    scan.gaps = [gap for gap in scan.gaps if gap.last < segment.next]
+    segment.damaged = segment.damaged or bool(scan.gaps)
+    segment.report(scan, scan.next, HEADER_SIZE, shelf.damages)
+
+
+def _keep_last(segment: Segment, scan: Scan, size: int) -> None:
+    """The last record is as long as it says, but does not check: it was damaged later."""
+    scan.gaps.append(Gap(scan.next, scan.next, scan.end, size))
+    segment.next += 1
+    segment.size = HEADER_SIZE + size
+
+
+def _cut_tail(shelf: Shelf, segment: Segment, scan: Scan) -> None:
+    """Take away the append that did not come to its end. Another segment is begun, see Segment._spoil for why."""
+    assert segment.index is not None
+    segment.index.cut(scan.group_next)
+    segment.next, segment.size = scan.group_next, HEADER_SIZE + scan.group_end
+    segment.spoiled = True
+    segment.cut_back()
+    cut = len(scan.data) - scan.group_end
+    what = f"{cut} bytes at the end were cut off, where record {segment.next} begins: an append that was not completed."
+    shelf.damages.add(Damage(segment.path, segment.next, segment.next - 1, cut, what))
+
+
+def _report_missing(shelf: Shelf) -> None:
+    """Offsets between segments that were not thrown away."""
+    for segment, following in pairwise(shelf.segments):
+        begin = segment.next
+        for span in [*shelf.gone, (following.first, following.first)]:
+            end = min(span[0], following.first)
+            if begin < end:
+                segment.damaged = True
+                _report_range(shelf, segment, begin, end - 1)
+            begin = max(begin, span[1])
+
+
+def _report_range(shelf: Shelf, segment: Segment, first: int, last: int) -> None:
+    fd = shelf.files.open(segment.path)
+    try:
+        behind = max(0, shelf.files.size(fd) - segment.size)
+    finally:
+        shelf.files.close(fd)
+    why = f"{behind} bytes at the end do not check" if behind else "it was cut short or a file behind it is missing"
+    shelf.damages.add(Damage(segment.path, first, last, behind, f"{records(first, last)} lost: {why}."))
+
+
+def _clear_away(shelf: Shelf, names: list[str]) -> None:
+    """Remove drafts, indexes of segments that are gone, and markers that nothing stands before."""
+    for name in names:
+        first = parse_name(name, "idx")
+        if first is None:
+            first = parse_name(name, "doubt")
+        if name.endswith(".tmp") or (first is not None and first not in shelf.firsts):
+            remove_if_there(shelf.files, shelf.path(name))
+    shelf.sweep()

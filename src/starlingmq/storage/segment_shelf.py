@@ -1,0 +1,245 @@
+"""The segments of one journal, in order, and which of them are open."""
+
+from __future__ import annotations
+
+import os
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from contextlib import suppress
+
+from starlingmq.storage.damage import Damage, Damages
+from starlingmq.storage.files import Files, remove_if_there, write_whole
+from starlingmq.storage.segment_file import Segment
+from starlingmq.storage.segment_format import HEADER_SIZE, Header, doubt_name, gone_name, index_name, log_name
+from starlingmq.storage.segment_index import decode_index
+
+
+class Shelf:
+    """What appending, reading, syncing and throwing away share. ``lock`` is held by whoever uses it."""
+
+    def __init__(self, files: Files, directory: str, salt: int, open_max: int) -> None:
+        self.files = files
+        self.directory = directory
+        self.salt = salt
+        self.open_max = open_max
+        self.lock = threading.Lock()
+        self.damages = Damages()
+        self.segments: list[Segment] = []
+        self.firsts: list[int] = []  # of each, for bisect
+        self.dirty: dict[int, Segment] = {}  # by first: those of which something is not synced
+        self.gone: list[tuple[int, int]] = []  # ranges of offsets thrown away between segments, each with a marker
+        self.unlisted = False  # names were made that a power failure may undo
+        self.removals = 0  # names removed in front, so far,
+        self.removals_synced = 0  # and how many of them a power failure can not bring back
+        self.next = 0
+        self.size = 0  # bytes of all segments
+        self._open: OrderedDict[int, Segment] = OrderedDict()  # clean ones, the longest unused first
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.directory, name)
+
+    def insert(self, segment: Segment) -> None:
+        """Put it in its place; what has the same first offset goes."""
+        place = bisect_right(self.firsts, segment.first)
+        if place and self.firsts[place - 1] == segment.first:
+            self.forget(self.segments[place - 1])
+            place -= 1
+        self.segments.insert(place, segment)
+        self.firsts.insert(place, segment.first)
+        self.size += segment.size
+        if segment.dirty:
+            self.dirty[segment.first] = segment
+
+    def forget(self, segment: Segment) -> None:
+        """Take it off the shelf and close it; its file is not our business."""
+        place = self.firsts.index(segment.first)
+        del self.segments[place], self.firsts[place]
+        self.size -= segment.size
+        self.dirty.pop(segment.first, None)
+        self._open.pop(segment.first, None)
+        segment.gone = True
+        self.unpin(segment, 0)
+
+    def begin(self) -> Segment:
+        """A new segment at the end, which may take the place of an empty one. That one's name may be all that tells the
+        next offset, so then the new one is synced before it takes the name."""
+        created = self.files.now()
+        path = self.path(log_name(self.next))
+        header = Header(self.next, created, self.salt).encode()
+        fd = write_whole(self.files, path, header, sync=self.next in self.firsts[-1:])
+        segment = Segment(self.files, path, self.next, self.salt, created)
+        segment.fd = fd
+        segment.written = True
+        self.unlisted = True
+        self.insert(segment)
+        return segment
+
+    def seal(self, segment: Segment) -> None:
+        """It grows no more; the next sync finishes it."""
+        segment.sealed = True
+        if not segment.gone:
+            self.dirty[segment.first] = segment
+
+    def place(self, offset: int) -> int:
+        """Where the segment is that has ``offset``, or should have; -1: before all of them."""
+        return bisect_right(self.firsts, offset) - 1
+
+    def use(self, segment: Segment) -> Segment:
+        """Make it ready to be read: opened, with its index."""
+        first = segment.first
+        if segment.fd < 0:
+            segment.fd = self.files.open(segment.path)
+        if segment.index is None:
+            self._load_index(segment)
+        if segment.sealed and not (segment.written and segment.dirty):
+            self._open[first] = segment
+            self._open.move_to_end(first)
+            if len(self._open) > self.open_max:
+                self._shut(self._open.popitem(last=False)[1])
+        return segment
+
+    def _shut(self, segment: Segment) -> None:
+        if segment.pins:
+            self._open[segment.first] = segment  # later
+            return
+        if segment.indexed:
+            segment.index = None
+        self.files.close(segment.fd)
+        segment.fd = -1
+
+    def unpin(self, segment: Segment, pins: int = 1) -> None:
+        segment.pins -= pins
+        if segment.gone and not segment.pins and segment.fd >= 0:
+            self.files.close(segment.fd)
+            segment.fd = -1
+
+    def _load_index(self, segment: Segment) -> None:
+        data = self._read_index(segment.first)
+        found = decode_index(data, segment.first) if data else None
+        if found is not None and found[1:] == (segment.next, segment.size):
+            segment.index = found[0]
+            return
+        if data:
+            self.report_index(segment)
+        scan = segment.scan(segment.next)
+        segment.learn(scan)
+        segment.report(scan, segment.next, HEADER_SIZE, self.damages)
+        segment.indexed = False
+
+    def report_index(self, segment: Segment) -> None:
+        path = self.path(index_name(segment.first))
+        what = "The index does not check; it is made again from the segment, nothing is lost."
+        self.damages.add(Damage(path, segment.first, segment.first - 1, 0, what))
+
+    def _read_index(self, first: int) -> bytes:
+        """Content of the index file; empty when it is not there."""
+        return read_file(self.files, self.path(index_name(first)))
+
+    def write_index(self, segment: Segment) -> None:
+        """So that the segment need not be scanned again. That it fails does no harm: it can be made at any time."""
+        if segment.index is None:
+            return
+        data = segment.index.encode(segment.first, segment.next, segment.size)
+        try:
+            self.files.close(write_whole(self.files, self.path(index_name(segment.first)), data, sync=False))
+            segment.indexed = True
+        except OSError:
+            pass
+
+    def unmark_doubt(self, segment: Segment) -> None:
+        with suppress(OSError):  # then it is copied once more
+            self.files.remove(self.path(doubt_name(segment.first)))
+
+    def sync_directory(self) -> None:
+        """May be called without the lock. Who does has to call ``doubt_names`` with it when this fails."""
+        removals = self.removals
+        self.files.sync_directory(self.directory)
+        self.removals_synced = max(self.removals_synced, removals)
+
+    def doubt_names(self) -> None:
+        """The directory has failed to sync: names in doubt are as bad as content, their files are written again."""
+        self.unlisted = True
+        for segment in self.dirty.values():
+            if not segment.listed:
+                segment.synced_next, segment.synced_size = segment.first, HEADER_SIZE
+                self.doubt(segment)
+
+    def doubt(self, segment: Segment) -> None:
+        """A sync of it has failed. The marker is for the next process, should this one die before the segment has been
+        copied; a disk that does not even take this name takes nothing."""
+        segment.doubted = segment.sealed = True
+        with suppress(OSError):
+            self.files.close(self.files.open(self.path(doubt_name(segment.first)), create=True))
+
+    def _sync_directory(self) -> None:
+        try:
+            self.sync_directory()
+        except OSError:
+            self.doubt_names()
+            raise
+
+    @property
+    def removing(self) -> bool:
+        return self.removals > self.removals_synced
+
+    def remove(self, segment: Segment) -> None:
+        """Delete a segment that has another one behind it, which is listed.
+
+        Names may come back in any order after a power failure. So that a segment thrown away is not taken for one that
+        is missing, in front of the others only one may be on its way out; between others it leaves a marker.
+        """
+        front = self.segments[0] is segment
+        following = self.segments[self.firsts.index(segment.first) + 1].first
+        if front:
+            if self.removing:
+                self._sync_directory()
+        else:
+            self._mark_gone(segment.first, following)
+        remove_if_there(self.files, self.path(index_name(segment.first)))
+        remove_if_there(self.files, segment.path)
+        if segment.doubted:
+            self.unmark_doubt(segment)
+        self.removals += front
+        self.forget(segment)
+
+    def _mark_gone(self, first: int, following: int) -> None:
+        """Extends the marker before it, if there is one, so that there are never more markers than segments."""
+        before = next((known for known in self.gone if known[1] == first), None)
+        wanted = (first if before is None else before[0], following)
+        if before is not None:
+            self.files.rename(self.path(gone_name(*before)), self.path(gone_name(*wanted)))
+            self.gone.remove(before)
+        elif wanted not in self.gone:
+            self.files.close(self.files.open(self.path(gone_name(*wanted)), create=True))
+        self.gone.append(wanted)
+        self._sync_directory()
+
+    def sweep(self) -> None:
+        """Remove markers that no segment stands before. Only while no segment before them can come back."""
+        for known in list(self.gone):
+            if not self.removing and (not self.firsts or known[0] < self.firsts[0]):
+                remove_if_there(self.files, self.path(gone_name(*known)))
+                self.gone.remove(known)
+
+    def close(self) -> None:
+        for segment in self.segments:
+            if segment.fd >= 0:
+                self.files.close(segment.fd)
+                segment.fd = -1
+        self.segments, self.firsts = [], []
+        self.dirty.clear()
+        self._open.clear()
+        self.size = 0
+
+
+def read_file(files: Files, path: str) -> bytes:
+    """All of it; nothing when it is not there."""
+    try:
+        fd = files.open(path)
+    except FileNotFoundError:
+        return b""
+    try:
+        return files.read(fd, files.size(fd), 0)
+    finally:
+        files.close(fd)
