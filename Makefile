@@ -7,7 +7,7 @@ ARGS ?=
 
 BIN := $(VENV)/bin
 PY := $(BIN)/python
-HOT := $(wildcard src/starlingmq/wire/*.py src/starlingmq/core/*.py)
+HOT := $(wildcard src/starlingmq/wire/*.py src/starlingmq/core/*.py) src/starlingmq/storage/operations.py src/starlingmq/storage/records.py
 CHECKED := src tests bench setup.py
 
 .DEFAULT_GOAL := help

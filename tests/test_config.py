@@ -88,7 +88,8 @@ def test_empty_file_and_empty_sections_are_defaults(tmp_path: Path) -> None:
         ("limits=5", "limits: expected a section, got int"),
         ("mqtt.max_qos.deep=1", "mqtt.max_qos: expected int, got a section"),
         ("log.level=loud", "log.level: 'loud' is not one of "),
-        ("storage.journal=rocksdb", "storage.journal: 'rocksdb' is not available in this version; only 'memory' is"),
+        ("storage.journal=rocksdb", "storage.journal: rocksdb needs a data directory; set node.data_dir"),
+        ("storage.durability=disk", "storage.durability: 'disk' is not one of "),
         (
             "listeners=tcp://127.0.0.1:1",
             "listeners[0].url: 'tcp://127.0.0.1:1' is no listener; it starts with one of mqtt://",

@@ -229,13 +229,24 @@ class AuthConfig(Section, frozen=True):
 
 
 class StorageConfig(Section, frozen=True):
-    engine: Annotated[str, Meta(description="Engine for sessions and retained messages; memory for now.")] = "memory"
-    journal: Annotated[str, Meta(description="Engine for messages that something durable wants; memory for now.")] = (
-        "memory"
-    )
+    engine: Annotated[
+        Literal["auto", "memory", "rocksdb"],
+        Meta(description="Engine for sessions and retained messages; auto is rocksdb with a data directory."),
+    ] = "auto"
+    journal: Annotated[
+        Literal["auto", "memory", "rocksdb", "segment"],
+        Meta(description="Engine for what is committed each turn; auto is segment files with a data directory."),
+    ] = "auto"
     durability: Annotated[
-        str, Meta(description="What an acknowledged message survives; memory, that is no crash, for now.")
-    ] = "memory"
+        Literal["auto", "memory", "process", "power"],
+        Meta(
+            description="What an acknowledged message survives: nothing, the end of the process, or of the power as "
+            "well (fsync); auto is process with a data directory."
+        ),
+    ] = "auto"
+    segment_size: Annotated[
+        PositiveSize, Meta(description="Bytes of journal in one file, and between checkpoints.")
+    ] = 64 * 1024 * 1024
 
 
 class LogConfig(Section, frozen=True):
@@ -370,6 +381,14 @@ def _check_listeners(config: Config) -> None:
 
 def _check_storage(config: Config) -> None:
     storage = config.storage
-    for key, value in (("engine", storage.engine), ("journal", storage.journal), ("durability", storage.durability)):
-        if value != "memory":
-            raise ConfigError(f"storage.{key}: {value!r} is not available in this version; only 'memory' is")
+    keeps = storage.engine != "memory"
+    if config.node.data_dir is None:
+        for key in ("engine", "journal", "durability"):
+            value = getattr(storage, key)
+            if value not in ("auto", "memory"):
+                raise ConfigError(f"storage.{key}: {value} needs a data directory; set node.data_dir")
+        return
+    for key in ("journal", "durability"):
+        value = getattr(storage, key)
+        if value != "auto" and (value == "memory") == keeps:
+            raise ConfigError(f"storage.{key}: {value} does not go with storage.engine: {storage.engine}")

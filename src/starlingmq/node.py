@@ -20,7 +20,7 @@ from starlingmq.hooks import Authenticate, Authorize, Hooks, OnEvent, OnPublish
 from starlingmq.log import NoticeLog, set_up_logging
 from starlingmq.net.driver import Driver, broker_clock
 from starlingmq.net.listeners import Listener, open_listener, parse_listener
-from starlingmq.storage.store import NoStore
+from starlingmq.storage.opening import open_store
 
 log = logging.getLogger("starlingmq")
 
@@ -118,7 +118,8 @@ class Broker:
         ctx.ask_subscribe = hooks.authorize is not None
         ctx.want_events = hooks.on_event is not None
         notices = NoticeLog(config.limits.log_rate, clock)
-        return Driver(state, NoStore(), hooks, hooks.on_event, notices.add, clock)
+        store = open_store(config, state, clock)
+        return Driver(state, store, hooks, hooks.on_event, notices.add, clock)
 
     def reload(self, config: Config) -> None:
         """Take over the settings that can change while serving: ``mqtt``, ``limits``, ``log`` and certificates."""
@@ -133,6 +134,7 @@ class Broker:
         driver = self._driver
         if driver is not None and not self._closed.is_set():
             await driver.stop(min(self.config.node.shutdown_timeout, 2.0))
+            await driver.store.close()
         self._listeners.clear()
         self._closed.set()
 

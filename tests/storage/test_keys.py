@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from starlingmq.storage import keys
 
 sessions = st.integers(0, 2**64 - 1)
-chunks = st.integers(0, 2**32 - 1)
-KINDS = (keys.SESSION, keys.SUBSCRIPTION, keys.QUEUE, keys.WINDOW, keys.INBOUND, keys.RETAINED)
+KINDS = (keys.SESSION, keys.SUBSCRIPTION, keys.HOLDINGS, keys.RETAINED)
 METAS = (keys.META_LAYOUT, keys.META_CHECKPOINT, keys.META_NEXT_SESSION, keys.META_INCARNATION)
 
 
@@ -19,40 +18,36 @@ def within(key: bytes, bounds: tuple[bytes, bytes | None]) -> bool:
     return start <= key and (end is None or key < end)
 
 
-def keys_of(session: int, chunk: int, text: bytes) -> dict[bytes, bytes]:
+def keys_of(session: int, text: bytes) -> dict[bytes, bytes]:
     """A key of every kind."""
     return {
         keys.SESSION: keys.session_key(session),
         keys.SUBSCRIPTION: keys.subscription_key(session, text),
-        keys.QUEUE: keys.queue_key(session, chunk),
-        keys.WINDOW: keys.window_key(session),
-        keys.INBOUND: keys.inbound_key(session),
+        keys.HOLDINGS: keys.holdings_key(session),
         keys.RETAINED: keys.retained_key(text),
     }
 
 
-@given(session=sessions, chunk=chunks, text=st.binary(min_size=1, max_size=20))
-def test_a_key_is_parsed_into_what_it_was_made_of(session: int, chunk: int, text: bytes) -> None:
-    made = keys_of(session, chunk, text)
+@given(session=sessions, text=st.binary(min_size=1, max_size=20))
+def test_a_key_is_parsed_into_what_it_was_made_of(session: int, text: bytes) -> None:
+    made = keys_of(session, text)
     for kind in KINDS[:-1]:
         assert keys.session_of(made[kind]) == session
     assert keys.filter_of(made[keys.SUBSCRIPTION]) == text
-    assert keys.chunk_of(made[keys.QUEUE]) == chunk
     assert keys.topic_of(made[keys.RETAINED]) == text
 
 
-@given(session=sessions, other=sessions, chunk=chunks, text=st.binary(max_size=20))
-def test_a_scan_finds_its_kind_and_its_session_and_no_other(session: int, other: int, chunk: int, text: bytes) -> None:
-    for kind, key in keys_of(session, chunk, text).items():
+@given(session=sessions, other=sessions, text=st.binary(max_size=20))
+def test_a_scan_finds_its_kind_and_its_session_and_no_other(session: int, other: int, text: bytes) -> None:
+    for kind, key in keys_of(session, text).items():
         assert [found for found in KINDS if within(key, keys.all_of(found))] == [kind]
-        if kind in (keys.SUBSCRIPTION, keys.QUEUE):
+        if kind == keys.SUBSCRIPTION:
             assert within(key, keys.all_of_session(kind, other)) == (session == other)
 
 
-@given(one=st.tuples(sessions, chunks), other=st.tuples(sessions, chunks))
-def test_keys_are_in_the_order_of_their_numbers(one: tuple[int, int], other: tuple[int, int]) -> None:
-    assert (keys.queue_key(*one) < keys.queue_key(*other)) == (one < other)
-    assert (keys.session_key(one[0]) < keys.session_key(other[0])) == (one[0] < other[0])
+@given(one=sessions, other=sessions)
+def test_keys_are_in_the_order_of_their_numbers(one: int, other: int) -> None:
+    assert (keys.session_key(one) < keys.session_key(other)) == (one < other)
 
 
 def test_meta_keys_are_apart_from_everything() -> None:
@@ -64,16 +59,9 @@ def test_numbers_that_do_not_fit_are_not_cut() -> None:
     for number in (-1, 2**64):
         with pytest.raises(OverflowError):
             keys.session_key(number)
-    with pytest.raises(OverflowError):
-        keys.queue_key(1, 2**32)
 
 
 @pytest.mark.parametrize("key", [b"", b"s", b"s1234567"])
 def test_a_key_without_a_session_is_refused(key: bytes) -> None:
     with pytest.raises(keys.UnknownKey, match="no session in key"):
         keys.session_of(key)
-
-
-def test_a_key_without_a_chunk_is_refused() -> None:
-    with pytest.raises(keys.UnknownKey, match="no chunk in key"):
-        keys.chunk_of(keys.window_key(1))

@@ -10,6 +10,15 @@ from collections.abc import Sequence
 from typing import Protocol
 
 
+class Segment(Protocol):
+    """A part of the journal that can be given back by itself: the offsets ``first`` to ``next`` - 1."""
+
+    @property
+    def first(self) -> int: ...
+    @property
+    def next(self) -> int: ...
+
+
 class Journal(Protocol):
     """An engine. Every method raises OSError when the storage fails; an ``append`` that raised has added nothing, and
     its offsets are given to the next one."""
@@ -38,6 +47,18 @@ class Journal(Protocol):
 
         As many as fit into both bounds, which count payload, but always one if there is one. [] at the end.
         """
+        ...
+
+    def read_at(self, offsets: Sequence[int]) -> list[bytes | None]:
+        """The records at these offsets, in the order asked for; None where one is gone or damaged."""
+        ...
+
+    def segments(self) -> Sequence[Segment]:
+        """What the journal is made of, oldest first; [] for an engine that gives back by ``trim`` alone."""
+        ...
+
+    def drop(self, first: int) -> None:
+        """Nobody needs anything in the segment that begins with this offset any more."""
         ...
 
     def trim(self, before: int) -> None:

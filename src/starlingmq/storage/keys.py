@@ -10,12 +10,10 @@ and a session that ends and begins anew can not find what is left of the old one
 | ``m`` name | one fact about the whole store |
 | ``s`` session (u64) | the session: client id, expiry, will ... |
 | ``u`` session (u64) filter | a subscription |
-| ``q`` session (u64) chunk (u32) | a piece of the queue: packed references into the journal |
-| ``w`` session (u64) | the window: what was sent and not yet acknowledged |
-| ``i`` session (u64) | inbound handshakes: QoS 2 messages between PUBLISH and PUBREL |
+| ``h`` session (u64) | what it holds: queue (references into the journal), window, inbound handshakes |
 | ``r`` topic | a retained message |
 
-Filters and topics are their UTF-8 bytes as on the wire. Values are encoded in records.py.
+Filters and topics are their UTF-8 bytes as on the wire. Values are encoded in values.py and, for messages, records.py.
 """
 
 from __future__ import annotations
@@ -32,6 +30,9 @@ META_LAYOUT: Final = b"mlayout"
 META_CHECKPOINT: Final = b"mcheckpoint"
 """The journal offset from which on the journal has to be replayed over what the store says."""
 
+META_AS_OF: Final = b"masof"
+"""The highest journal offset that anything in the store was true as of: the journal must go on from there at least."""
+
 META_NEXT_SESSION: Final = b"msession"
 """The least session number that was never given."""
 
@@ -40,9 +41,7 @@ META_INCARNATION: Final = b"mincarnation"
 
 SESSION: Final = b"s"
 SUBSCRIPTION: Final = b"u"
-QUEUE: Final = b"q"
-WINDOW: Final = b"w"
-INBOUND: Final = b"i"
+HOLDINGS: Final = b"h"
 RETAINED: Final = b"r"
 
 _HEAD: Final = 9  # a letter and a session number
@@ -60,17 +59,8 @@ def subscription_key(session: int, filter: bytes) -> bytes:
     return SUBSCRIPTION + session.to_bytes(8, "big") + filter
 
 
-def queue_key(session: int, chunk: int) -> bytes:
-    """``chunk`` counts up from 0 for as long as the session lives: the head of the queue is its least key."""
-    return QUEUE + session.to_bytes(8, "big") + chunk.to_bytes(4, "big")
-
-
-def window_key(session: int) -> bytes:
-    return WINDOW + session.to_bytes(8, "big")
-
-
-def inbound_key(session: int) -> bytes:
-    return INBOUND + session.to_bytes(8, "big")
+def holdings_key(session: int) -> bytes:
+    return HOLDINGS + session.to_bytes(8, "big")
 
 
 def retained_key(topic: bytes) -> bytes:
@@ -87,13 +77,6 @@ def session_of(key: bytes) -> int:
 def filter_of(key: bytes) -> bytes:
     """The filter in a subscription's key."""
     return key[_HEAD:]
-
-
-def chunk_of(key: bytes) -> int:
-    """The number of the chunk in a queue's key."""
-    if len(key) != _HEAD + 4:
-        raise UnknownKey(f"no chunk in key {key!r}")
-    return int.from_bytes(key[_HEAD:], "big")
 
 
 def topic_of(key: bytes) -> bytes:

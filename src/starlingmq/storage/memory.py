@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 
+from starlingmq.storage.journal import Segment
 from starlingmq.storage.kv import Batch
 
 
@@ -74,6 +75,15 @@ class MemoryJournal:
                 break
             found.append((at, record))
         return found
+
+    def read_at(self, offsets: Sequence[int]) -> list[bytes | None]:
+        return [self._records[at - self._origin] if self._first <= at < self.next else None for at in offsets]
+
+    def segments(self) -> Sequence[Segment]:
+        return []
+
+    def drop(self, first: int) -> None:
+        pass
 
     def trim(self, before: int) -> None:
         before = min(before, self.next)

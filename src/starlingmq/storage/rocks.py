@@ -16,6 +16,7 @@ from typing import Final
 
 from rocksdict import WriteBatch
 
+from starlingmq.storage.journal import Segment
 from starlingmq.storage.kv import Batch
 from starlingmq.storage.rocks_database import MIB, Database, Tuning
 
@@ -163,6 +164,12 @@ class RocksJournal:
         """The records at these offsets, in this order; None for those that are gone or were never there."""
         get, first = self._database.get, self._first
         return [get(offset.to_bytes(8, "big")) if offset >= first else None for offset in offsets]
+
+    def segments(self) -> Sequence[Segment]:
+        return []
+
+    def drop(self, first: int) -> None:
+        pass  # there are no segments
 
     def trim(self, before: int) -> None:
         before = min(before, self._next)

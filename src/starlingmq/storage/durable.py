@@ -1,0 +1,417 @@
+"""The store that keeps: a turn is one append to the journal, the key-value store is its checkpoint.
+
+``commit`` encodes a turn's writes and appends them; with ``power`` the returned awaitable is done when a sync that
+began after the append has come back, which several turns share. Nothing per message goes to the key-value store: from
+time to time ``maintain`` writes down, a piece a turn, what has changed, and then gives back what nobody needs.
+
+When the journal can not be written (a full disk), the records of the turn wait in memory, in order, and so does
+everything that was to be said after them; the core is told to take nothing new. A retry each second ends
+that by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, Literal
+
+from starlingmq.core.broker import BrokerState
+from starlingmq.core.message import Message
+from starlingmq.core.ready import (
+    RETAINED_DELETE,
+    RETAINED_PUT,
+    SESSION_DELETE,
+    SESSION_PUT,
+    SUBSCRIPTION_DELETE,
+    SUBSCRIPTION_PUT,
+    Write,
+)
+from starlingmq.core.session import Session
+from starlingmq.storage.journal import Journal
+from starlingmq.storage.keys import (
+    META_AS_OF,
+    META_CHECKPOINT,
+    META_NEXT_SESSION,
+    SUBSCRIPTION,
+    all_of_session,
+    holdings_key,
+    retained_key,
+    session_key,
+    subscription_key,
+)
+from starlingmq.storage.kv import Batch, Kv, after
+from starlingmq.storage.operations import TurnEncoder
+from starlingmq.storage.records import RecordError, decode_message, encode_double, encode_message
+from starlingmq.storage.values import encode_holdings, encode_session, encode_subscription
+
+log = logging.getLogger("starlingmq.storage")
+
+CHECKPOINT_BYTES: Final = 64 << 20  # of journal between two checkpoints: what a start has to read again
+CHECKPOINT_SECONDS: Final = 300.0
+PIECE: Final = 200  # sessions or values a turn
+RETRY_SECONDS: Final = 1.0
+
+Durability = Literal["memory", "process", "power"]
+
+
+class DurableStore:
+    keeps = True
+
+    def __init__(
+        self,
+        kv: Kv,
+        journal: Journal,
+        durability: Durability,
+        clock: Callable[[], float],
+        checkpoint_bytes: int = CHECKPOINT_BYTES,
+    ) -> None:
+        self.kv = kv
+        self.journal = journal
+        self.durability = durability
+        self.clock = clock
+        self.checkpoint_bytes = checkpoint_bytes
+        self.failure = ""  # why nothing can be stored at the moment
+        self.state: BrokerState | None = None
+        self._wake: Callable[[], None] = lambda: None
+        self._next = journal.next
+        self._values = Batch()  # sessions, subscriptions and retained messages since the last checkpoint
+        self._dirty: dict[Session, None] = {}  # whose queue, window or handshakes changed since then
+        self._backlog: list[bytes] = []
+        self._blocked: list[asyncio.Future[None]] = []
+        self._unsynced: list[asyncio.Future[None]] = []
+        self._syncing = False
+        self._retry: asyncio.TimerHandle | None = None
+        self._threads = ThreadPoolExecutor(1, "starlingmq-storage")
+        self._work: Iterator[None] | None = None
+        self._checkpointed_at = clock()
+        self._checkpointed_next = self._next
+        self._checkpointed_size = journal.size
+        self._marked: set[int] | None = None  # first offsets of the segments that are needed, while that is found out
+        self._firsts: list[int] = []
+        self._solid = journal.first  # nothing from here on was given back
+        self._waiting: asyncio.Future[None] | None = None  # what ``_work`` waits for
+
+    def attach(self, state: BrokerState, wake: Callable[[], None]) -> None:
+        self.state = state
+        self._wake = wake
+
+    def readable(self) -> bool:
+        return not self.failure
+
+    # Committing
+
+    def commit(self, writes: list[Write]) -> Awaitable[None] | None:
+        encoder = TurnEncoder(self._next, self._kept, self.clock())
+        records = encoder.encode(writes)
+        self._dirty.update(encoder.changed)
+        for write in encoder.rare:
+            self._note(write)
+        self._next += len(records)
+        if self.failure:
+            self._backlog += records
+            return self._until_it_is_stored()
+        try:
+            self.journal.append(records)
+        except OSError as error:
+            self._backlog = records
+            self._fail(error)
+            return self._until_it_is_stored()
+        return self._sync() if self.durability == "power" else None
+
+    def _note(self, write: Write) -> None:
+        """Remember what the next checkpoint has to write down."""
+        kind = write.kind
+        session = write.session
+        if kind == RETAINED_PUT:
+            assert write.message is not None
+            message = write.message
+            published = encode_double(message.published_at)
+            self._values.put(retained_key(message.topic), encode_message(message, b"", True, published))
+        elif kind == RETAINED_DELETE:
+            self._values.delete(retained_key(write.topic))
+        elif session is None:
+            return
+        elif kind == SESSION_PUT:
+            self._values.put(session_key(session.number), encode_session(session))
+        elif kind == SESSION_DELETE:
+            self._values.delete(session_key(session.number))
+            self._dirty[session] = None
+        elif kind == SUBSCRIPTION_PUT:
+            assert write.subscription is not None
+            key = subscription_key(session.number, write.topic)
+            self._values.put(key, encode_subscription(write.topic, write.subscription))
+        elif kind == SUBSCRIPTION_DELETE:
+            self._values.delete(subscription_key(session.number, write.topic))
+
+    def _until_it_is_stored(self) -> Awaitable[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._blocked.append(future)
+        return future
+
+    def _fail(self, error: OSError) -> None:
+        if not self.failure:
+            self.failure = str(error)
+            log.error("nothing can be stored: %s; publishers are refused until it can", error)
+            self._refuse(True)
+        self._retry = asyncio.get_running_loop().call_later(RETRY_SECONDS, self._try_again)
+
+    def _refuse(self, refuse: bool) -> None:
+        if self.state is not None:
+            self.state.ctx.refusing = refuse
+
+    def _try_again(self) -> None:
+        try:
+            self.journal.append(self._backlog)
+        except OSError as error:
+            self._fail(error)
+            return
+        self._backlog = []
+        self.failure = ""
+        log.warning("storing again; nothing that was acknowledged is missing")
+        self._refuse(False)
+        blocked, self._blocked = self._blocked, []
+        if self.durability == "power":
+            self._unsynced += blocked
+            self._begin_sync()
+        else:
+            for future in blocked:
+                if not future.done():
+                    future.set_result(None)
+
+    # Syncing
+
+    def _sync(self) -> Awaitable[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._unsynced.append(future)
+        self._begin_sync()
+        return future
+
+    def _begin_sync(self) -> None:
+        """One sync at a time; whoever comes meanwhile waits for the next one, with everybody else."""
+        if self._syncing or not self._unsynced:
+            return
+        self._syncing = True
+        waiting, self._unsynced = self._unsynced, []
+        task = asyncio.get_running_loop().run_in_executor(self._threads, self.journal.sync)
+        task.add_done_callback(lambda done: self._synced(done, waiting))
+
+    def _synced(self, done: asyncio.Future[None], waiting: list[asyncio.Future[None]]) -> None:
+        self._syncing = False
+        error = done.exception()
+        for future in waiting:
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+        self._begin_sync()
+
+    # Reading back
+
+    def load(self, offsets: Sequence[int]) -> dict[int, Message]:
+        """The messages at these offsets; those that are lost are missing."""
+        found: dict[int, Message] = {}
+        for offset, record in zip(offsets, self.journal.read_at(offsets), strict=True):
+            if record is None:
+                continue
+            try:
+                message = decode_message(record)
+            except RecordError as error:
+                log.error("journal offset %d: %s", offset, error)
+                continue
+            message.offset = offset
+            found[offset] = message
+        return found
+
+    def _kept(self, offset: int) -> bool:
+        """Whether a record is surely still there, and stays: a new reference to it keeps it from being given back."""
+        if offset < self._solid:
+            return False
+        if self._marked is not None:
+            self._mark(offset)
+        return True
+
+    # Checkpoints
+
+    def maintain(self) -> bool:
+        """Do a piece of what is to be done besides; whether there is more to do right away."""
+        if self._waiting is not None:
+            return False
+        if self._work is None:
+            if self.failure or self.state is None or not self._due():
+                return False
+            self._work = self._checkpoint(self.state)
+        try:
+            next(self._work)
+        except StopIteration:
+            self._work = None
+            return False
+        except OSError as error:
+            self._work = None
+            self._marked = None
+            self._checkpointed_at = self.clock()  # not again at once
+            log.error("a checkpoint failed: %s; it is tried again later", error)
+            return False
+        return self._waiting is None
+
+    def _due(self) -> bool:
+        if self._next == self._checkpointed_next:
+            return False
+        grown = self.journal.size - self._checkpointed_size
+        return grown >= self.checkpoint_bytes or self.clock() - self._checkpointed_at >= CHECKPOINT_SECONDS
+
+    def _checkpoint(self, state: BrokerState) -> Iterator[None]:
+        begin = self._next
+        values, self._values = self._values, Batch()
+        dirty, self._dirty = self._dirty, {}
+        try:
+            yield from self._in_thread(self.journal.sync)
+            yield from self._write_values(values)
+            yield from self._write_holdings(list(dirty))
+            batch = Batch()
+            batch.put(META_NEXT_SESSION, state.ctx.next_number.to_bytes(8, "big"))
+            batch.put(META_CHECKPOINT, begin.to_bytes(8, "big"))
+            self.kv.write(batch)
+            yield from self._in_thread(self.kv.sync)
+        except BaseException:
+            values.changes.update(self._values.changes)
+            self._values = values
+            self._dirty.update(dirty)
+            raise
+        self._checkpointed_at = self.clock()
+        self._checkpointed_next = begin
+        yield from self._give_back(state, begin)
+        self._checkpointed_size = self.journal.size
+
+    def _write_values(self, values: Batch) -> Iterator[None]:
+        changes = list(values.changes.items())
+        for start in range(0, len(changes), PIECE):
+            batch = Batch()
+            batch.changes.update(changes[start : start + PIECE])
+            self.kv.write(batch)
+            yield
+
+    def _write_holdings(self, dirty: list[Session]) -> Iterator[None]:
+        for start in range(0, len(dirty), PIECE):
+            batch = Batch()
+            for session in dirty[start : start + PIECE]:
+                if session.ended:
+                    self._delete(session, batch)
+                else:
+                    batch.put(holdings_key(session.number), encode_holdings(session, self._next))
+            batch.put(META_AS_OF, self._next.to_bytes(8, "big"))
+            self.kv.write(batch)
+            yield
+
+    def _delete(self, session: Session, batch: Batch) -> None:
+        batch.delete(session_key(session.number))
+        batch.delete(holdings_key(session.number))
+        begin, end = all_of_session(SUBSCRIPTION, session.number)
+        while found := self.kv.scan(begin, end, 1000):
+            for key, _ in found:
+                batch.delete(key)
+            begin = after(found[-1][0])
+
+    def _in_thread(self, call: Callable[[], None]) -> Iterator[None]:
+        """Let a blocking call be done beside the event loop, and go on in the turn after it."""
+        waiting = asyncio.get_running_loop().run_in_executor(self._threads, call)
+        self._waiting = waiting
+        waiting.add_done_callback(self._go_on)
+        yield
+        error = waiting.exception()
+        if error is not None:
+            raise error
+
+    def _go_on(self, done: asyncio.Future[None]) -> None:
+        done.exception()
+        self._waiting = None
+        self._wake()
+
+    def rewrite(self, sessions: Sequence[Session]) -> None:
+        """Have these sessions written down anew at once: what the store says of them is ahead of the journal."""
+        for session in sessions:
+            self._dirty[session] = None
+        if sessions:
+            self._checkpointed_size = -self.checkpoint_bytes
+            self._checkpointed_next = -1
+
+    # Giving back
+
+    def _give_back(self, state: BrokerState, checkpoint: int) -> Iterator[None]:
+        """Find out which segments hold a message that a session still wants, and give back the others.
+
+        What is referred to while we look is marked by ``_kept``; what is appended meanwhile is behind ``checkpoint``.
+        """
+        segments = self.journal.segments()
+        self._firsts = [segment.first for segment in segments]
+        self._marked = set()
+        oldest = checkpoint
+        try:
+            sessions = list(state.ctx.sessions.values())
+            for number, session in enumerate(sessions):
+                oldest = min(oldest, self._mark_session(session))
+                if number % PIECE == PIECE - 1:
+                    yield
+            needed = self._marked
+        finally:
+            self._marked = None
+        doomed = [segment for segment in segments if segment.next <= checkpoint and segment.first not in needed]
+        self._solid = max([oldest, *(segment.next for segment in doomed)]) if doomed else max(self._solid, oldest)
+        self.journal.trim(oldest)
+        for segment in doomed:
+            if segment.first >= oldest:
+                self.journal.drop(segment.first)
+                yield
+
+    def _mark(self, offset: int) -> None:
+        assert self._marked is not None
+        place = bisect_right(self._firsts, offset) - 1
+        if place >= 0:
+            self._marked.add(self._firsts[place])
+
+    def _mark_session(self, session: Session) -> int:
+        """Mark what a session refers to; the oldest offset."""
+        offsets: list[int] = []
+        if session.expiry == 0:
+            return self._next  # nothing of it is kept
+        if session.queue is not None:
+            offsets += session.queue.offsets()
+        if session.window is not None:
+            offsets += [outgoing.message.offset for outgoing in session.window.entries.values()]
+        if session.inbound is not None:
+            offsets += [entry.message.offset for entry in session.inbound.entries.values() if entry.message is not None]
+        oldest = self._next
+        for offset in offsets:
+            if offset >= 0:
+                self._mark(offset)
+                oldest = min(oldest, offset)
+        return oldest
+
+    # The end
+
+    async def close(self) -> None:
+        """Write a last checkpoint, so that the next start has nothing to replay, and let go of everything."""
+        loop = asyncio.get_running_loop()
+        if self._retry is not None:
+            self._retry.cancel()
+        while self._work is not None or self._waiting is not None:
+            await self._piece()
+        if self.state is not None and not self.failure:
+            self._work = self._checkpoint(self.state)
+            while self._work is not None or self._waiting is not None:
+                await self._piece()
+        await loop.run_in_executor(self._threads, self.journal.sync)
+        self.journal.close()
+        self.kv.close()
+        self._threads.shutdown()
+
+    async def _piece(self) -> None:
+        waiting = self._waiting
+        if waiting is not None:
+            await asyncio.wait([waiting])
+        self.maintain()
+        await asyncio.sleep(0)

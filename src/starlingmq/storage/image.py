@@ -1,0 +1,192 @@
+"""What a store knows of the sessions and retained messages when it is opened: the checkpoint, and what came after.
+
+Operations are applied in the order of the journal. What a session's checkpoint record already contains (everything
+before its ``as_of``) is not applied again. Sessions are found by number, so the order within a turn does not matter.
+"""
+
+from __future__ import annotations
+
+from starlingmq.core.message import Message
+from starlingmq.core.ready import (
+    INBOUND_COMPLETED,
+    INBOUND_DELETE,
+    INBOUND_PUT,
+    QUEUE_DELETE,
+    QUEUE_PUT,
+    RETAINED_DELETE,
+    RETAINED_PUT,
+    SESSION_DELETE,
+    SESSION_PUT,
+    SUBSCRIPTION_DELETE,
+    SUBSCRIPTION_PUT,
+    WINDOW_DELETE,
+    WINDOW_PUT,
+)
+from starlingmq.core.stored import Reference, References
+from starlingmq.storage.operations import Operation, expires_of, split
+from starlingmq.storage.records import (
+    INBOUND,
+    MESSAGE,
+    OPERATIONS,
+    RecordError,
+    decode_message,
+    open_message,
+    split_receivers,
+)
+from starlingmq.storage.values import (
+    HoldingsValue,
+    InboundValue,
+    SessionValue,
+    SubscriptionValue,
+    WindowValue,
+    decode_session,
+    decode_subscription,
+)
+
+STAGE_SHIFT = 5
+PUBLISHED = 1
+
+
+class SessionImage:
+    """One session. ``value`` None: only references to it were found yet."""
+
+    __slots__ = ("as_of", "inbound", "number", "packed", "queue", "subscriptions", "value", "window")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.value: SessionValue | None = None
+        self.as_of = 0
+        self.subscriptions: dict[bytes, SubscriptionValue] = {}
+        self.packed: References | None = None  # as checkpointed, until something changes it
+        self.queue: dict[int, list[Reference]] | None = None  # by offset, in order
+        self.window: dict[int, WindowValue] = {}
+        self.inbound: dict[int, InboundValue] = {}
+
+    def hold(self, value: HoldingsValue) -> None:
+        self.as_of = value.as_of
+        self.packed = References.unpack(value.queue, value.ids)
+        self.window = {entry.packet_id: entry for entry in value.window}
+        self.inbound = {entry.packet_id: entry for entry in value.inbound}
+
+    def unpacked(self) -> dict[int, list[Reference]]:
+        if self.queue is None:
+            self.queue = {}
+            packed = self.packed
+            self.packed = None
+            if packed is not None:
+                for index in range(len(packed)):
+                    entry = packed.peek(index)
+                    self.queue.setdefault(entry.offset, []).append(entry)
+        return self.queue
+
+    def references(self) -> References:
+        if self.queue is None:
+            return self.packed or References()
+        whole = References()
+        for entries in self.queue.values():
+            for entry in entries:
+                whole.append(entry.offset, entry.flags, entry.expires, entry.size, entry.ids)
+        return whole
+
+
+class Image:
+    sessions: dict[int, SessionImage]
+    retained: dict[bytes, Message]
+    next_number: int
+
+    def __init__(self) -> None:
+        self.sessions = {}
+        self.retained = {}
+        self.next_number = 1
+
+    def session(self, number: int) -> SessionImage:
+        image = self.sessions.get(number)
+        if image is None:
+            image = self.sessions[number] = SessionImage(number)
+            self.next_number = max(self.next_number, number + 1)
+        return image
+
+    def apply(self, offset: int, record: bytes) -> list[Operation]:
+        """Apply a journal record; the operations that need a message read first (retained by offset) come back."""
+        if record[:1] == bytes((MESSAGE,)):
+            self._message(offset, record)
+            return []
+        if record[:1] != bytes((OPERATIONS,)):
+            raise RecordError(f"a record of unknown type {record[:1]!r}")
+        later: list[Operation] = []
+        for operation in split(record):
+            if operation.kind == RETAINED_PUT:
+                later.append(operation)
+            else:
+                self._operation(offset, operation)
+        return later
+
+    def _message(self, offset: int, record: bytes) -> None:
+        message, receivers, retained = open_message(record)
+        message.offset = offset
+        if retained:
+            self.retained[message.topic] = message
+        for number, packet_id, flags, ids in split_receivers(receivers):
+            image = self.session(number)
+            if offset < image.as_of:
+                continue
+            if flags & INBOUND:
+                image.inbound[packet_id] = InboundValue(packet_id, offset, message.published_at)
+            elif packet_id:
+                image.window[packet_id] = WindowValue(packet_id, offset, flags & 7, PUBLISHED, ids)
+            else:
+                entry = Reference(offset, flags & 7, expires_of(message), message.size(), ids)
+                image.unpacked().setdefault(offset, []).append(entry)
+
+    def _operation(self, offset: int, operation: Operation) -> None:
+        kind = operation.kind
+        if kind == RETAINED_DELETE:
+            self.retained.pop(operation.data, None)
+            return
+        if kind == SESSION_DELETE:
+            self.sessions.pop(operation.number, None)
+            return
+        image = self.session(operation.number)
+        if kind == SESSION_PUT:
+            image.value = decode_session(operation.data)
+        elif kind == SUBSCRIPTION_PUT:
+            subscription = decode_subscription(operation.data)
+            image.subscriptions[subscription.whole] = subscription
+        elif kind == SUBSCRIPTION_DELETE:
+            image.subscriptions.pop(operation.data, None)
+        elif offset >= image.as_of:
+            self._holding(image, operation)
+
+    def _holding(self, image: SessionImage, operation: Operation) -> None:
+        kind = operation.kind
+        packet_id = operation.packet_id
+        if kind == QUEUE_PUT:
+            entry = Reference(operation.offset, operation.flags, operation.expires, operation.size, operation.data)
+            image.unpacked().setdefault(operation.offset, []).append(entry)
+        elif kind == QUEUE_DELETE:
+            entries = image.unpacked().get(operation.offset)
+            if entries is not None:
+                entries.pop(0)
+                if not entries:
+                    del image.unpacked()[operation.offset]
+        elif kind == WINDOW_PUT:
+            flags = operation.flags
+            image.window[packet_id] = WindowValue(
+                packet_id, operation.offset, flags & 7, flags >> STAGE_SHIFT, operation.data
+            )
+        elif kind == WINDOW_DELETE:
+            for first, count in operation.runs:
+                for acknowledged in range(first, first + count):
+                    image.window.pop(acknowledged, None)
+        elif kind == INBOUND_PUT:
+            image.inbound[packet_id] = InboundValue(packet_id, operation.offset, 0.0)
+        elif kind == INBOUND_COMPLETED:
+            image.inbound[packet_id] = InboundValue(packet_id, -1, operation.when)
+        elif kind == INBOUND_DELETE:
+            image.inbound.pop(packet_id, None)
+
+    def retain(self, record: bytes | None) -> None:
+        """A retained message that was named by its offset, as read from there; None: it is lost."""
+        if record is not None:
+            message = decode_message(record)
+            self.retained[message.topic] = message

@@ -1,0 +1,83 @@
+"""A store as the settings want it: opened, recovered into an empty broker, and said what was found."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from starlingmq.config import Config
+from starlingmq.core.broker import BrokerState
+from starlingmq.storage.data_dir import DataDir
+from starlingmq.storage.durable import Durability, DurableStore
+from starlingmq.storage.journal import Journal
+from starlingmq.storage.keys import META_AS_OF
+from starlingmq.storage.recovery import restore
+from starlingmq.storage.rocks import RocksJournal, RocksKv
+from starlingmq.storage.segments import SegmentJournal
+from starlingmq.storage.store import NoStore, Store
+
+log = logging.getLogger("starlingmq.storage")
+
+
+class DirectoryStore(DurableStore):
+    """A durable store with the directory it has to itself."""
+
+    data_dir: DataDir
+
+    async def close(self) -> None:
+        await super().close()
+        self.data_dir.close()
+
+
+def open_store(config: Config, state: BrokerState, clock: Callable[[], float]) -> Store:
+    """Open what is kept and fill ``state`` with it. Blocks: nothing else can be served before.
+
+    Raises DataDirError for a directory that can not be used, OSError where the file system refuses.
+    """
+    if config.node.data_dir is None or config.storage.engine == "memory":
+        return NoStore()
+    journal_engine = "segment" if config.storage.journal == "auto" else config.storage.journal
+    durability: Durability = "process" if config.storage.durability == "auto" else config.storage.durability
+    data_dir = DataDir(Path(config.node.data_dir), {"journal": journal_engine})
+    try:
+        kv = RocksKv(data_dir.kv)
+        at_least = int.from_bytes(kv.get(META_AS_OF) or b"\0", "big")
+        journal = _open_journal(journal_engine, data_dir.journal, config.storage.segment_size, at_least)
+        store = DirectoryStore(kv, journal, durability, clock, config.storage.segment_size)
+        store.data_dir = data_dir
+        state.ctx.recording = True
+        started = clock()
+        found = restore(state, kv, journal)
+        store.rewrite(found.ahead)
+    except BaseException:
+        data_dir.close()
+        raise
+    for damage in _damage(kv, journal):
+        log.error("%s", damage)
+    if found.lost:
+        log.error("%d messages of sessions are lost: their journal records are gone", found.lost)
+    log.info(
+        "%d sessions and %d retained messages are back, %d records replayed in %.2f s",
+        found.sessions,
+        found.retained,
+        found.replayed,
+        clock() - started,
+    )
+    return store
+
+
+def _open_journal(engine: str, path: Path, segment_size: int, at_least: int) -> Journal:
+    if engine == "rocksdb":
+        return RocksJournal(path)
+    return SegmentJournal(str(path), segment_bytes=segment_size, at_least=at_least)
+
+
+def _damage(kv: RocksKv, journal: Journal) -> list[str]:
+    """What the engines found broken at opening, one sentence each."""
+    found = [kv.damage] if kv.damage else []
+    if isinstance(journal, SegmentJournal):
+        found += [str(damage) for damage in journal.damage]
+    elif isinstance(journal, RocksJournal) and journal.damage:
+        found.append(journal.damage)
+    return found

@@ -1,0 +1,319 @@
+"""The writes of a turn as journal records, and back.
+
+``TurnEncoder`` is the hot end: a message and all who want it become one record, everything else one record a turn. A
+message that is in the journal already is named by its offset. ``split`` is the other end, for recovery.
+
+An operation is u8 kind, session, then by kind (numbers are varints, see ``records``):
+
+    QUEUE_PUT            offset, u8 flags, expires, size, u8 n, n bytes of identifiers
+    QUEUE_DELETE         offset
+    WINDOW_PUT           u16 packet id, offset, u8 flags | stage << 5, u8 n, n bytes of identifiers
+    WINDOW_DELETE        n, n runs of packet ids: u16 first, how many
+    INBOUND_PUT          u16 packet id, offset
+    INBOUND_COMPLETED    u16 packet id, f64 when
+    INBOUND_DELETE       u16 packet id
+    RETAINED_PUT         offset
+    all others           n, n bytes: see ``storage.values``
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from starlingmq.core.message import Message
+from starlingmq.core.outgoing import PUBLISHED, Outgoing
+from starlingmq.core.ready import (
+    INBOUND_COMPLETED,
+    INBOUND_DELETE,
+    INBOUND_PUT,
+    QUEUE_DELETE,
+    QUEUE_PUT,
+    RETAINED_DELETE,
+    RETAINED_PUT,
+    SESSION_DELETE,
+    SESSION_PUT,
+    SUBSCRIPTION_DELETE,
+    SUBSCRIPTION_PUT,
+    WINDOW_DELETE,
+    WINDOW_PUT,
+    Write,
+)
+from starlingmq.core.session import Session
+from starlingmq.core.stored import RETAIN
+from starlingmq.storage.records import (
+    INBOUND,
+    OPERATIONS,
+    Reader,
+    RecordError,
+    encode_double,
+    encode_message,
+    encode_number,
+    receiver,
+)
+from starlingmq.storage.values import encode_session, encode_subscription
+from starlingmq.wire.primitives import BYTE, encode_two
+
+
+def flags_of(outgoing: Outgoing) -> int:
+    return outgoing.qos | RETAIN if outgoing.retain else outgoing.qos
+
+
+def expires_of(message: Message) -> int:
+    return 0 if message.expires_at == 0.0 else int(message.expires_at) + 1
+
+
+def runs(packet_ids: list[int]) -> list[tuple[int, int]]:
+    """First id and length of each run of ids that count up."""
+    found: list[tuple[int, int]] = []
+    first = -1
+    last = -2
+    for packet_id in packet_ids:
+        if packet_id == last + 1:
+            last = packet_id
+            continue
+        if first >= 0:
+            found.append((first, last - first + 1))
+        first = last = packet_id
+    if first >= 0:
+        found.append((first, last - first + 1))
+    return found
+
+
+class TurnEncoder:
+    """Encodes the writes of a turn. ``kept`` says whether the journal still has the record at an offset.
+
+    ``changed`` are the sessions whose queue, window or handshakes were touched; ``rare`` the other writes.
+    """
+
+    records: list[bytes]
+    changed: dict[Session, None]
+    rare: list[Write]
+    _first: int
+    _kept: Callable[[int], bool]
+    _now: float
+    _operations: list[bytes]
+    _message: Message | None  # whose record is being put together ...
+    _receivers: list[bytes]
+    _retained: bool
+    _published_at: float  # as last encoded
+    _published: bytes
+
+    def __init__(self, first_offset: int, kept: Callable[[int], bool], now: float) -> None:
+        self.records = []
+        self.changed = {}
+        self.rare = []
+        self._first = first_offset
+        self._kept = kept
+        self._now = now
+        self._operations = []
+        self._message = None
+        self._receivers = []
+        self._retained = False
+        self._published_at = 0.0
+        self._published = bytes(8)
+
+    def encode(self, writes: list[Write]) -> list[bytes]:
+        """The records of a turn, in order."""
+        for write in writes:
+            self._add(write)
+        self._close()
+        if self._operations:
+            self.records.append(b"\2" + b"".join(self._operations))
+        return self.records
+
+    def _close(self) -> None:
+        message = self._message
+        if message is None:
+            return
+        if message.published_at != self._published_at:
+            self._published_at = message.published_at
+            self._published = encode_double(message.published_at)
+        receivers = self._receivers
+        together = receivers[0] if len(receivers) == 1 else b"".join(receivers)
+        self.records.append(encode_message(message, together, self._retained, self._published))
+        self._message = None
+
+    def _begin(self, message: Message) -> bool:
+        """Whether the message's record is the one being put together, which it is from now on if it has none yet."""
+        if message is self._message:
+            return True
+        if message.offset >= 0:
+            return False
+        self._close()
+        message.offset = self._first + len(self.records)
+        self._message = message
+        self._receivers = []
+        self._retained = False
+        return True
+
+    def _add(self, write: Write) -> None:
+        kind = write.kind
+        session = write.session
+        if kind == RETAINED_PUT:
+            self.rare.append(write)
+            message = write.message
+            assert message is not None
+            if self._begin(message):
+                self._retained = True
+            else:
+                self._operations.append(b"%b\0%b" % (BYTE[kind], encode_number(message.offset)))
+            return
+        if session is None:
+            self._other(write, 0)
+            return
+        number = session.number
+        if kind == QUEUE_PUT or kind == WINDOW_PUT:  # noqa: SIM109  a tuple would be made and searched
+            outgoing = write.outgoing
+            assert outgoing is not None
+            self.changed[session] = None
+            self._delivery(kind, number, write.packet_id, outgoing)
+        elif kind == WINDOW_DELETE:
+            self.changed[session] = None
+            self._window_delete(number, write.packet_ids)
+        elif kind == QUEUE_DELETE:
+            outgoing = write.outgoing
+            assert outgoing is not None
+            if outgoing.message.offset >= 0:
+                self.changed[session] = None
+                head = self._head(kind, number)
+                self._operations.append(b"%b%b" % (head, encode_number(outgoing.message.offset)))
+        elif kind >= INBOUND_PUT and kind <= INBOUND_DELETE:
+            self.changed[session] = None
+            self._inbound(kind, number, write)
+        else:
+            self._other(write, number)
+
+    def _head(self, kind: int, number: int) -> bytes:
+        return b"%b%b" % (BYTE[kind], encode_number(number))
+
+    def _window_delete(self, number: int, packet_ids: list[int] | None) -> None:
+        assert packet_ids is not None
+        found = runs(packet_ids)
+        parts = [self._head(WINDOW_DELETE, number), encode_number(len(found))]
+        for first, count in found:
+            parts.append(encode_two(first))
+            parts.append(encode_number(count))
+        self._operations.append(b"".join(parts))
+
+    def _inbound(self, kind: int, number: int, write: Write) -> None:
+        packet_id = encode_two(write.packet_id)
+        if kind == INBOUND_PUT:
+            message = write.message
+            assert message is not None
+            if self._begin(message):
+                self._receivers.append(receiver(number, write.packet_id, INBOUND, b""))
+                return
+            packet_id += encode_number(message.offset)
+        elif kind == INBOUND_COMPLETED:
+            packet_id += encode_double(self._now)
+        self._operations.append(self._head(kind, number) + packet_id)
+
+    def _delivery(self, kind: int, number: int, packet_id: int, outgoing: Outgoing) -> None:
+        message = outgoing.message
+        ids = outgoing.ids
+        if outgoing.stage <= PUBLISHED:
+            if message.offset >= 0 and message is not self._message and not self._kept(message.offset):
+                message = outgoing.message = message.copy()  # its record is gone; others may still go by its old offset
+            if self._begin(message):
+                self._receivers.append(receiver(number, packet_id, flags_of(outgoing), ids))
+                return
+        parts = [self._head(kind, number)]
+        if kind == QUEUE_PUT:
+            parts.append(encode_number(message.offset))
+            parts.append(BYTE[flags_of(outgoing)])
+            parts.append(encode_number(expires_of(message)))
+            parts.append(encode_number(message.size()))
+        else:
+            parts.append(encode_two(packet_id))
+            parts.append(encode_number(max(message.offset, 0)))
+            parts.append(BYTE[flags_of(outgoing) | outgoing.stage << 5])
+        parts.append(BYTE[len(ids)])
+        parts.append(ids)
+        self._operations.append(b"".join(parts))
+
+    def _other(self, write: Write, number: int) -> None:
+        kind = write.kind
+        self.rare.append(write)
+        data = b""
+        if kind == SESSION_PUT:
+            assert write.session is not None
+            data = encode_session(write.session)
+        elif kind == SUBSCRIPTION_PUT:
+            assert write.subscription is not None
+            data = encode_subscription(write.topic, write.subscription)
+        elif kind in (SUBSCRIPTION_DELETE, RETAINED_DELETE):
+            data = write.topic
+        elif kind != SESSION_DELETE:
+            raise ValueError(f"no such write: {kind}")
+        self._operations.append(self._head(kind, number) + encode_number(len(data)) + data)
+
+
+class Operation:
+    """One operation, read back; the fields that its kind has."""
+
+    kind: int
+    number: int
+    packet_id: int
+    offset: int
+    flags: int
+    expires: int
+    size: int
+    when: float
+    data: bytes
+    runs: list[tuple[int, int]]
+
+    def __init__(self, kind: int, number: int) -> None:
+        self.kind = kind
+        self.number = number
+        self.packet_id = 0
+        self.offset = 0
+        self.flags = 0
+        self.expires = 0
+        self.size = 0
+        self.when = 0.0
+        self.data = b""
+        self.runs = []
+
+
+def split(record: bytes) -> list[Operation]:
+    """The operations of an OPERATIONS record. Raises RecordError."""
+    if record[:1] != bytes((OPERATIONS,)):
+        raise RecordError("not a record of operations")
+    reader = Reader(record, 1)
+    found: list[Operation] = []
+    while reader.left():
+        operation = Operation(reader.byte(), reader.number())
+        _read(operation, reader)
+        found.append(operation)
+    return found
+
+
+def _read(operation: Operation, reader: Reader) -> None:
+    kind = operation.kind
+    if kind == QUEUE_PUT:
+        operation.offset = reader.number()
+        operation.flags = reader.byte()
+        operation.expires = reader.number()
+        operation.size = reader.number()
+        operation.data = reader.take(reader.byte())
+    elif kind in (QUEUE_DELETE, RETAINED_PUT):
+        operation.offset = reader.number()
+    elif kind == WINDOW_PUT:
+        operation.packet_id = reader.two()
+        operation.offset = reader.number()
+        operation.flags = reader.byte()
+        operation.data = reader.take(reader.byte())
+    elif kind == WINDOW_DELETE:
+        for _ in range(reader.number()):
+            first = reader.two()
+            operation.runs.append((first, reader.number()))
+    elif INBOUND_PUT <= kind <= INBOUND_DELETE:
+        operation.packet_id = reader.two()
+        if kind == INBOUND_PUT:
+            operation.offset = reader.number()
+        elif kind == INBOUND_COMPLETED:
+            operation.when = reader.double()
+    elif SESSION_PUT <= kind <= RETAINED_DELETE:
+        operation.data = reader.take(reader.number())
+    else:
+        raise RecordError(f"an operation of unknown kind {kind}")

@@ -1,0 +1,151 @@
+"""From what a store holds to a broker that goes on: the checkpoint, then the journal since then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from starlingmq.core.broker import BrokerState
+from starlingmq.core.message import Message
+from starlingmq.core.outgoing import Outgoing
+from starlingmq.core.ready import RETAINED_PUT
+from starlingmq.core.session import Session
+from starlingmq.core.stored import QOS_MASK, RETAIN, References
+from starlingmq.storage.image import Image, SessionImage
+from starlingmq.storage.journal import Journal
+from starlingmq.storage.keys import (
+    HOLDINGS,
+    META_CHECKPOINT,
+    META_NEXT_SESSION,
+    RETAINED,
+    SESSION,
+    SUBSCRIPTION,
+    session_of,
+)
+from starlingmq.storage.kv import Kv, after, prefix_end
+from starlingmq.storage.records import decode_message
+from starlingmq.storage.values import decode_holdings, decode_session, decode_subscription, restore_will
+
+BATCH: Final = 1000
+READ_BYTES: Final = 1 << 20
+
+
+class Recovered:
+    """``sessions`` that came back; ``lost`` references whose messages are not in the journal any more; ``replayed``
+    records; ``ahead``: the checkpoint knows more than the journal, which a power failure can do."""
+
+    def __init__(self) -> None:
+        self.sessions = 0
+        self.retained = 0
+        self.replayed = 0
+        self.lost = 0
+        self.ahead: list[Session] = []
+
+
+def read(kv: Kv, journal: Journal) -> tuple[Image, int]:
+    """The image, and how many records were replayed on top of the checkpoint."""
+    image = Image()
+    image.next_number = int.from_bytes(kv.get(META_NEXT_SESSION) or b"\0", "big") or 1
+    _scan(kv, SESSION, lambda key, value: _set_session(image, key, value))
+    _scan(kv, SUBSCRIPTION, lambda key, value: _set_subscription(image, key, value))
+    _scan(kv, HOLDINGS, lambda key, value: image.session(session_of(key)).hold(decode_holdings(value)))
+    _scan(kv, RETAINED, lambda key, value: image.retain(value))
+    offset = int.from_bytes(kv.get(META_CHECKPOINT) or b"\0", "big")
+    replayed = 0
+    while records := journal.read(offset, BATCH, READ_BYTES):
+        for at, record in records:
+            for operation in image.apply(at, record):
+                assert operation.kind == RETAINED_PUT
+                image.retain(journal.read_at([operation.offset])[0])
+        replayed += len(records)
+        offset = records[-1][0] + 1
+    return image, replayed
+
+
+def _scan(kv: Kv, prefix: bytes, take: Callable[[bytes, bytes], None]) -> None:
+    start, end = prefix, prefix_end(prefix)
+    while found := kv.scan(start, end, BATCH):
+        for key, value in found:
+            take(key, value)
+        start = after(found[-1][0])
+
+
+def _set_session(image: Image, key: bytes, value: bytes) -> None:
+    image.session(session_of(key)).value = decode_session(value)
+
+
+def _set_subscription(image: Image, key: bytes, value: bytes) -> None:
+    subscription = decode_subscription(value)
+    image.session(session_of(key)).subscriptions[subscription.whole] = subscription
+
+
+def restore(state: BrokerState, kv: Kv, journal: Journal) -> Recovered:
+    """Fill an empty broker with what the store holds. Its clock must be right already."""
+    image, replayed = read(kv, journal)
+    recovered = Recovered()
+    recovered.replayed = replayed
+    for number in sorted(image.sessions):
+        found = image.sessions[number]
+        if found.value is not None:
+            _restore_session(state, journal, found, recovered)
+    for message in image.retained.values():
+        if not message.expired(state.ctx.now):
+            state.restoring.retain(message)
+            recovered.retained += 1
+    state.ctx.next_number = max(state.ctx.next_number, image.next_number)
+    return recovered
+
+
+def _restore_session(state: BrokerState, journal: Journal, found: SessionImage, recovered: Recovered) -> None:
+    value = found.value
+    assert value is not None
+    restoring = state.restoring
+    session = restoring.session(found.number, value.client_id, value.expiry)
+    recovered.sessions += 1
+    if found.as_of > journal.next:
+        recovered.ahead.append(session)
+    for entry in found.subscriptions.values():
+        restoring.subscription(session, entry.whole, entry.qos, entry.no_local, entry.retain_as_published, entry.ids)
+    restoring.queue(session, _within(found.references(), journal, recovered))
+    for sent in found.window.values():
+        if sent.offset >= journal.next and sent.stage == 1:
+            recovered.lost += 1
+            continue
+        outgoing = Outgoing(Message.at(sent.offset), sent.flags & QOS_MASK, sent.flags & RETAIN != 0, sent.ids, None)
+        outgoing.stage = sent.stage
+        restoring.window(session, sent.packet_id, outgoing)
+    _restore_handshakes(state, journal, found, session, recovered)
+    will = None if value.will is None else restore_will(value.will, value.client_id)
+    restoring.away(session, value.connected, value.expires_at, will, value.will_at)
+
+
+def _within(references: References, journal: Journal, recovered: Recovered) -> References:
+    """Without those that point past the end of the journal: other messages will be there."""
+    if all(references.peek(index).offset < journal.next for index in range(len(references))):
+        return references
+    whole = References()
+    while len(references) != 0:
+        entry = references.pop()
+        if entry.offset < journal.next:
+            whole.append(entry.offset, entry.flags, entry.expires, entry.size, entry.ids)
+        else:
+            recovered.lost += 1
+    return whole
+
+
+def _restore_handshakes(
+    state: BrokerState, journal: Journal, found: SessionImage, session: Session, recovered: Recovered
+) -> None:
+    held = [entry for entry in found.inbound.values() if entry.offset >= 0]
+    offsets = [entry.offset for entry in held]
+    records = dict(zip(offsets, journal.read_at(offsets), strict=True))
+    for entry in found.inbound.values():
+        message = None
+        if entry.offset >= 0:
+            record = records[entry.offset]
+            if record is None:
+                recovered.lost += 1
+                continue
+            message = decode_message(record)
+            message.offset = entry.offset
+        state.restoring.handshake(session, entry.packet_id, message, entry.since)
