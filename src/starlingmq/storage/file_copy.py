@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 CHUNK_BYTES: Final = 1 << 20
+DRAFT: Final = ".partial"
 
 Progress = Callable[[int, int], None]
 """Called after every chunk, in the thread that works, with the bytes done and the bytes there are to do. What it raises
@@ -77,9 +79,32 @@ def sync_directory(path: Path) -> None:
         os.close(directory)
 
 
-def put_in_place(made: Path, target: Path) -> None:
-    """Give a finished directory its name, all of it on disk. ``target`` is not there, or an empty directory."""
-    for directory, _, _ in os.walk(made):
+def draft_of(target: Path) -> Path:
+    """Where a directory is made that is to be ``target``: beside it, or within it when it is there already, because
+    then it may be a file system of its own. What an attempt that was cut off left there is removed."""
+    draft = target / DRAFT if target.is_dir() else target.with_name(target.name + DRAFT)
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(mode=0o700, parents=True)
+    return draft
+
+
+def is_free(target: Path) -> bool:
+    """Nothing is there, or an empty directory."""
+    return not target.exists() or (target.is_dir() and not {*os.listdir(target)} - {DRAFT, "lost+found"})
+
+
+def put_in_place(draft: Path, target: Path, last: str) -> None:
+    """Give a finished directory its name, all of it on disk. Where that takes several steps, the file ``last`` comes
+    last: a directory without it is not complete."""
+    for directory, _, _ in os.walk(draft):
         sync_directory(Path(directory))
-    made.rename(target)
-    sync_directory(target.parent)
+    if draft.parent != target:
+        draft.rename(target)
+        sync_directory(target.parent)
+        return
+    for name in sorted({*os.listdir(draft)} - {last}):
+        (draft / name).rename(target / name)
+    sync_directory(target)
+    (draft / last).rename(target / last)
+    draft.rmdir()
+    sync_directory(target)
