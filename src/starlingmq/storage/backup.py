@@ -20,7 +20,6 @@ from __future__ import annotations
 import os
 import shutil
 import zlib
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, runtime_checkable
@@ -32,6 +31,7 @@ from starlingmq.storage.file_copy import Progress, Steps, copy, draft_of, is_fre
 from starlingmq.storage.journal import Journal
 from starlingmq.storage.kv import Kv
 from starlingmq.storage.segment_format import index_name, log_name
+from starlingmq.storage.segments import SegmentJournal
 
 MANIFEST: Final = "MANIFEST"
 FORMAT: Final = 1
@@ -47,25 +47,6 @@ class HasCheckpoint(Protocol):
     """An engine that copies itself: RocksDB."""
 
     def checkpoint(self, path: Path) -> None: ...
-
-
-class SegmentToCopy(Protocol):
-    """A file of a journal: ``first`` is the offset of its first record, ``bytes`` how much of it is whole records."""
-
-    @property
-    def first(self) -> int: ...
-    @property
-    def bytes(self) -> int: ...
-    @property
-    def grows(self) -> bool: ...
-
-
-@runtime_checkable
-class HasSegments(Protocol):
-    """The journal of append-only files, oldest first. Only the one that grows is written to, and maybe the last one
-    after a restart; any may be deleted."""
-
-    def segments(self) -> Sequence[SegmentToCopy]: ...
 
 
 class _File(msgspec.Struct, frozen=True):
@@ -165,7 +146,7 @@ def _is_below(path: str) -> bool:
 
 def _freeze(data: DataDir, kv: Kv, journal: Journal, stage: Path) -> dict[str, _Part]:
     """Links in ``stage`` to everything as of one moment."""
-    if not isinstance(kv, HasCheckpoint) or not isinstance(journal, HasCheckpoint | HasSegments):
+    if not isinstance(kv, HasCheckpoint) or not isinstance(journal, HasCheckpoint | SegmentJournal):
         raise BackupError("what is kept in memory only can not be backed up")
     for _ in range(ATTEMPTS_MAX):
         shutil.rmtree(stage, ignore_errors=True)
@@ -186,12 +167,11 @@ def _freeze(data: DataDir, kv: Kv, journal: Journal, stage: Path) -> dict[str, _
 
 def _kept(journal: Journal) -> frozenset[int]:
     """What must still be there at the end, by offset: the first record, or its place, and all segments."""
-    segments = journal.segments() if isinstance(journal, HasSegments) else ()
-    return frozenset([journal.first, *(segment.first for segment in segments)])
+    return frozenset([journal.first, *(segment.first for segment in journal.segments())])
 
 
-def _freeze_journal(directory: Path, journal: HasCheckpoint | HasSegments, stage: Path) -> dict[str, _Part]:
-    """The files that grow, of which a part counts."""
+def _freeze_journal(directory: Path, journal: HasCheckpoint | SegmentJournal, stage: Path) -> dict[str, _Part]:
+    """The files of which a part counts: the segment that grows, and the last one, which may grow after a restart."""
     if isinstance(journal, HasCheckpoint):
         journal.checkpoint(stage)
         return {}
