@@ -160,6 +160,23 @@ def test_offsets_are_not_given_again_after_everything_was_trimmed(tmp_path: Path
     journal.close()
 
 
+def test_offsets_that_the_owner_has_seen_are_not_given_again(tmp_path: Path) -> None:
+    journal = journal_at(tmp_path / "journal")
+    journal.append([b"a", b"b"])
+    journal.close()
+    journal = RocksJournal(tmp_path / "journal", mark_bytes=64, trim_bytes=128, at_least=10)
+    assert journal.damage.endswith("records 2 to 9 are lost: they had been given, but are not there")
+    assert journal.append([b"c" * 100, b"d" * 100]) == 10
+    assert [offset for offset, _ in journal.read(0, 10, 1000)] == [0, 1, 10, 11]
+    assert journal.read_at([1, 5, 9, 11]) == [b"b", None, None, b"d" * 100]
+    journal.trim(12)
+    assert (journal.first, journal.next, journal.size) == (12, 12, 0)
+    journal.close()
+    journal = RocksJournal(tmp_path / "journal", at_least=10)
+    assert (journal.next, journal.damage) == (12, "")
+    journal.close()
+
+
 def test_disk_space_returns(tmp_path: Path) -> None:
     """Far more goes through the journal than is ever kept: so much may lie on disk, and not more."""
     path = tmp_path / "journal"

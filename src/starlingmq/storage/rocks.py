@@ -96,7 +96,11 @@ class RocksJournal:
       ``MARK_BYTES``. So ``size`` is known without reading everything, and a trim ends at a mark.
     """
 
-    def __init__(self, path: Path, mark_bytes: int = MARK_BYTES, trim_bytes: int = TRIM_BYTES) -> None:
+    def __init__(
+        self, path: Path, mark_bytes: int = MARK_BYTES, trim_bytes: int = TRIM_BYTES, at_least: int = 0
+    ) -> None:
+        """Open or create it. ``at_least``: the next offset is not below this, because the owner has seen offsets below
+        it given; ``damage`` tells when records are missing for that reason."""
         self._database = Database(path, JOURNAL_TUNING)
         self.damage = self._database.damage
         self._mark_bytes = mark_bytes
@@ -109,6 +113,10 @@ class RocksJournal:
         self._cut = self._looked = self._first  # the last mark below what nobody needs, and how far we looked for it
         self._cut_bytes = self._bytes_before
         self._next, self._bytes, self._mark, self._mark_total = self._find_end()
+        if self._next < at_least:
+            lost = f"{path}: records {self._next} to {at_least - 1} are lost: they had been given, but are not there"
+            self.damage = f"{self.damage}; {lost}" if self.damage else lost
+            self._next = at_least
         self._begin = self._next  # what this process has appended begins here
         # Of that, offset behind the mark and bytes up to there; 120 bytes in memory for each MiB that is kept.
         self._marks: deque[tuple[int, int]] = deque()
