@@ -40,9 +40,11 @@ def open_store(config: Config, state: BrokerState, clock: Callable[[], float]) -
     journal_engine = "segment" if config.storage.journal == "auto" else config.storage.journal
     durability: Durability = "process" if config.storage.durability == "auto" else config.storage.durability
     data_dir = DataDir(Path(config.node.data_dir), {"journal": journal_engine})
+    opened: list[Callable[[], None]] = [data_dir.close]
     try:
         kv = RocksKv(data_dir.kv)
         at_least = int.from_bytes(kv.get(META_AS_OF) or b"\0", "big")
+        opened.append(kv.close)
         journal = _open_journal(journal_engine, data_dir.journal, config.storage.segment_size, at_least)
         store = DirectoryStore(kv, journal, durability, clock, config.storage.segment_size)
         store.data_dir = data_dir
@@ -51,7 +53,8 @@ def open_store(config: Config, state: BrokerState, clock: Callable[[], float]) -
         found = restore(state, kv, journal)
         store.rewrite(found.ahead)
     except BaseException:
-        data_dir.close()
+        for close in reversed(opened):
+            close()
         raise
     for damage in _damage(kv, journal):
         log.error("%s", damage)
@@ -69,7 +72,7 @@ def open_store(config: Config, state: BrokerState, clock: Callable[[], float]) -
 
 def _open_journal(engine: str, path: Path, segment_size: int, at_least: int) -> Journal:
     if engine == "rocksdb":
-        return RocksJournal(path)
+        return RocksJournal(path, at_least=at_least)
     return SegmentJournal(str(path), segment_bytes=segment_size, at_least=at_least)
 
 
