@@ -40,17 +40,18 @@ def recover(files: Files, directory: str, open_max: int) -> Shelf:
     shelf.removals = 1 if names else 0
     shelf.unlisted = bool(names)
     shelf.gone = sorted(span for name in names if (span := parse_gone_name(name)) is not None)
-    for first in _unusable(shelf, firsts, headers, salt):
+    for first in _unusable(shelf, firsts, headers):
         firsts.remove(first)
+    if firsts and not salt:
+        _begin_anew(shelf, firsts)
+        firsts = []
     for place, first in enumerate(firsts):
         limit = firsts[place + 1] if place + 1 < len(firsts) else None
         _open_segment(shelf, first, headers[first], limit, doubt_name(first) in names)
     _report_missing(shelf)
     _clear_away(shelf, names)
     if shelf.segments:
-        shelf.next = max(shelf.next, shelf.segments[-1].next)
-    elif shelf.next:
-        shelf.begin()
+        shelf.next = shelf.segments[-1].next
     return shelf
 
 
@@ -81,8 +82,8 @@ def read_header(files: Files, path: str) -> Header | None:
         files.close(fd)
 
 
-def _unusable(shelf: Shelf, firsts: list[int], headers: dict[int, Header | None], salt: int) -> list[int]:
-    """Those to pass over: thrown away when the process died, under a wrong name, or with nothing to check them by."""
+def _unusable(shelf: Shelf, firsts: list[int], headers: dict[int, Header | None]) -> list[int]:
+    """Those to pass over: being thrown away when the process died, or under a wrong name."""
     unusable: list[int] = []
     for first in firsts:
         header = headers[first]
@@ -92,14 +93,20 @@ def _unusable(shelf: Shelf, firsts: list[int], headers: dict[int, Header | None]
         elif header is not None and header.first != first:
             what = f"The name is wrong, it was made as {log_name(header.first)}; it is set aside."
             _set_aside(shelf, path, header.first, what)
-        elif header is None and not salt:
-            what = "Neither copy of its header nor that of another segment can be read; it is set aside."
-            _set_aside(shelf, path, first, what)
-            shelf.next = first  # at least that is known
         else:
             continue
         unusable.append(first)
     return unusable
+
+
+def _begin_anew(shelf: Shelf, firsts: list[int]) -> None:
+    """No header of any segment can be read, so no record can be checked. The names still tell offsets that were given:
+    go on behind them, and only then give the names up."""
+    shelf.next = firsts[-1] + 1
+    shelf.begin()
+    for first in firsts:
+        what = "Neither copy of its header nor that of another segment can be read; it is set aside."
+        _set_aside(shelf, shelf.path(log_name(first)), first, what)
 
 
 def _set_aside(shelf: Shelf, path: str, first: int, what: str) -> None:

@@ -223,7 +223,7 @@ class SegmentJournal:
                 shelf.begin()
                 shelf.seal(segment)
             end = segment.next
-        self._remove(lambda segments: [one for one in segments if first <= one.first and one.next <= end])
+        self._remove(lambda segments: [one for one in segments if first <= one.first < end and one.next <= end])
 
     def _remove(self, choose: Callable[[list[Segment]], list[Segment]]) -> None:
         """Delete those that ``choose`` picks from all but the last one."""
