@@ -190,6 +190,22 @@ def test_a_session_that_was_ended_stays_ended(world: StoredWorld) -> None:
     assert not world.connect("sub", 5, False, properties=dict(HOUR)).connack.session_present
 
 
+def test_what_was_replayed_is_in_the_next_checkpoint(world: StoredWorld) -> None:
+    subscriber(world).disconnect()
+    subscriber(world, "over").disconnect()
+    pub = world.connect("pub")
+    pub.send(Publish(b"t/kept", b"retained", qos=1, packet_id=1, retain=True))
+    pub.expect(Ack)
+    world.restart()
+    again = world.connect("over", 5, True)
+    again.disconnect()
+    world.checkpoint()
+    world.restart()
+    assert world.recovered.sessions == 1
+    assert world.recovered.retained == 1
+    assert [message.payload for message in messages(back(world))] == [b"retained"]
+
+
 def test_a_message_for_a_thousand_sessions_is_stored_once(world: StoredWorld) -> None:
     for number in range(1000):
         subscriber(world, f"sub{number}").drop()

@@ -43,6 +43,7 @@ class StoredWorld(World):
         self.state.ctx.recording = True
         self.store.attach(self.state, lambda: None)
         self.recovered = restore(self.state, self.kv, self.journal)
+        self.store.replayed(self.recovered.changes, self.recovered.changed)
 
     def restart(self) -> None:
         mqtt = {name: value for name, value in self.settings.items() if name in MqttConfig.__struct_fields__}

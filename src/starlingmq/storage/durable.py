@@ -331,6 +331,14 @@ class DurableStore:
         self._waiting = None
         self._wake()
 
+    def replayed(self, changes: Batch, sessions: Sequence[Session]) -> None:
+        """What was found in the journal only: the next checkpoint ends its being replayed, so it writes all this."""
+        self._values.changes.update(changes.changes)
+        for session in sessions:
+            self._dirty[session] = None
+        if sessions or changes:
+            self._checkpointed_next = -1
+
     def rewrite(self, sessions: Sequence[Session]) -> None:
         """Have these sessions written down anew at once: what the store says of them is ahead of the journal."""
         for session in sessions:

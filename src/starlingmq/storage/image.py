@@ -2,6 +2,7 @@
 
 Operations are applied in the order of the journal. What a session's checkpoint record already contains (everything
 before its ``as_of``) is not applied again. Sessions are found by number, so the order within a turn does not matter.
+What was applied is remembered: the next checkpoint speaks for this part of the journal and has to write it down.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from starlingmq.core.ready import (
     WINDOW_PUT,
 )
 from starlingmq.core.stored import Reference, References
+from starlingmq.storage.keys import retained_key, session_key, subscription_key
+from starlingmq.storage.kv import Batch
 from starlingmq.storage.operations import Operation, expires_of, split
 from starlingmq.storage.records import (
     INBOUND,
@@ -30,6 +33,8 @@ from starlingmq.storage.records import (
     OPERATIONS,
     RecordError,
     decode_message,
+    encode_double,
+    encode_message,
     open_message,
     split_receivers,
 )
@@ -93,11 +98,17 @@ class Image:
     sessions: dict[int, SessionImage]
     retained: dict[bytes, Message]
     next_number: int
+    changes: Batch  # values of sessions and subscriptions that the journal changed
+    touched: dict[int, None]  # sessions that it changed in any way
+    topics: dict[bytes, None]  # whose retained message it changed
 
     def __init__(self) -> None:
         self.sessions = {}
         self.retained = {}
         self.next_number = 1
+        self.changes = Batch()
+        self.touched = {}
+        self.topics = {}
 
     def session(self, number: int) -> SessionImage:
         image = self.sessions.get(number)
@@ -126,8 +137,10 @@ class Image:
         message.offset = offset
         if retained:
             self.retained[message.topic] = message
+            self.topics[message.topic] = None
         for number, packet_id, flags, ids in split_receivers(receivers):
             image = self.session(number)
+            self.touched[number] = None
             if offset < image.as_of:
                 continue
             if flags & INBOUND:
@@ -142,18 +155,24 @@ class Image:
         kind = operation.kind
         if kind == RETAINED_DELETE:
             self.retained.pop(operation.data, None)
+            self.topics[operation.data] = None
             return
+        number = operation.number
+        self.touched[number] = None
         if kind == SESSION_DELETE:
-            self.sessions.pop(operation.number, None)
+            self.sessions.pop(number, None)
             return
-        image = self.session(operation.number)
+        image = self.session(number)
         if kind == SESSION_PUT:
             image.value = decode_session(operation.data)
+            self.changes.put(session_key(number), operation.data)
         elif kind == SUBSCRIPTION_PUT:
             subscription = decode_subscription(operation.data)
             image.subscriptions[subscription.whole] = subscription
+            self.changes.put(subscription_key(number, subscription.whole), operation.data)
         elif kind == SUBSCRIPTION_DELETE:
             image.subscriptions.pop(operation.data, None)
+            self.changes.delete(subscription_key(number, operation.data))
         elif offset >= image.as_of:
             self._holding(image, operation)
 
@@ -185,8 +204,22 @@ class Image:
         elif kind == INBOUND_DELETE:
             image.inbound.pop(packet_id, None)
 
-    def retain(self, record: bytes | None) -> None:
-        """A retained message that was named by its offset, as read from there; None: it is lost."""
+    def retain(self, record: bytes | None, replayed: bool = False) -> None:
+        """A retained message of the checkpoint, or (``replayed``) as read from the offset that named it; None: it is
+        lost."""
         if record is not None:
             message = decode_message(record)
             self.retained[message.topic] = message
+            if replayed:
+                self.topics[message.topic] = None
+
+    def replayed(self) -> Batch:
+        """What the next checkpoint has to say of sessions, subscriptions and retained messages."""
+        for topic in self.topics:
+            message = self.retained.get(topic)
+            if message is None:
+                self.changes.delete(retained_key(topic))
+            else:
+                published = encode_double(message.published_at)
+                self.changes.put(retained_key(topic), encode_message(message, b"", True, published))
+        return self.changes

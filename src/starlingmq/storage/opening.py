@@ -51,6 +51,7 @@ def open_store(config: Config, state: BrokerState, clock: Callable[[], float]) -
         state.ctx.recording = True
         started = clock()
         found = restore(state, kv, journal)
+        store.replayed(found.changes, found.changed)
         store.rewrite(found.ahead)
     except BaseException:
         for close in reversed(opened):

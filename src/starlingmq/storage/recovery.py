@@ -22,7 +22,7 @@ from starlingmq.storage.keys import (
     SUBSCRIPTION,
     session_of,
 )
-from starlingmq.storage.kv import Kv, after, prefix_end
+from starlingmq.storage.kv import Batch, Kv, after, prefix_end
 from starlingmq.storage.records import decode_message
 from starlingmq.storage.values import decode_holdings, decode_session, decode_subscription, restore_will
 
@@ -32,7 +32,9 @@ READ_BYTES: Final = 1 << 20
 
 class Recovered:
     """``sessions`` that came back; ``lost`` references whose messages are not in the journal any more; ``replayed``
-    records; ``ahead``: the checkpoint knows more than the journal, which a power failure can do."""
+    records; ``ahead``: the checkpoint knows more than the journal, which a power failure can do. ``changes`` and
+    ``changed`` are what the journal knows and the checkpoint does not: values, and sessions that hold other things (or
+    are no more)."""
 
     def __init__(self) -> None:
         self.sessions = 0
@@ -40,6 +42,8 @@ class Recovered:
         self.replayed = 0
         self.lost = 0
         self.ahead: list[Session] = []
+        self.changes = Batch()
+        self.changed: list[Session] = []
 
 
 def read(kv: Kv, journal: Journal) -> tuple[Image, int]:
@@ -56,7 +60,7 @@ def read(kv: Kv, journal: Journal) -> tuple[Image, int]:
         for at, record in records:
             for operation in image.apply(at, record):
                 assert operation.kind == RETAINED_PUT
-                image.retain(journal.read_at([operation.offset])[0])
+                image.retain(journal.read_at([operation.offset])[0], replayed=True)
         replayed += len(records)
         offset = records[-1][0] + 1
     return image, replayed
@@ -93,7 +97,20 @@ def restore(state: BrokerState, kv: Kv, journal: Journal) -> Recovered:
             state.restoring.retain(message)
             recovered.retained += 1
     state.ctx.next_number = max(state.ctx.next_number, image.next_number)
+    recovered.changes = image.replayed()
+    recovered.changed = [_session_of(state, image, number) for number in image.touched]
     return recovered
+
+
+def _session_of(state: BrokerState, image: Image, number: int) -> Session:
+    found = image.sessions.get(number)
+    if found is not None and found.value is not None:
+        session = state.ctx.sessions[found.value.client_id]
+        if session.number == number:
+            return session
+    ended = Session("", number)
+    ended.ended = True
+    return ended
 
 
 def _restore_session(state: BrokerState, journal: Journal, found: SessionImage, recovered: Recovered) -> None:
