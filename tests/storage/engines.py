@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tests.storage.simfs import SimFiles
+
 from starlingmq.storage.journal import Journal
 from starlingmq.storage.kv import Batch, Kv
 from starlingmq.storage.memory import MemoryJournal, MemoryKv
+from starlingmq.storage.segments import SegmentJournal
 
 KV_ENGINES: dict[str, Callable[[], Kv]] = {"memory": MemoryKv}
-JOURNAL_ENGINES: dict[str, Callable[[], Journal]] = {"memory": MemoryJournal}
+JOURNAL_ENGINES: dict[str, Callable[[], Journal]] = {
+    "memory": MemoryJournal,
+    "segment": lambda: SegmentJournal("journal", SimFiles(), segment_bytes=200, open_max=2),
+}
 
 
 class DictKv:

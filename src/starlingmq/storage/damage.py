@@ -17,6 +17,9 @@ class Damage:
     bytes: int  # that can not be read, or were cut off
     what: str  # one sentence
 
+    def __str__(self) -> str:
+        return f"{self.path}: {self.what}"
+
     @property
     def lost(self) -> int:
         """How many records."""

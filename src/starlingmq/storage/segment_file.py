@@ -15,6 +15,7 @@ from starlingmq.storage.segment_format import HEAD_SIZE, HEADER_SIZE, LENGTH, LO
 from starlingmq.storage.segment_index import SparseIndex
 
 SPAN_MAX = 16  # index entries (64 KiB) read at once when reading goes on in order
+AHEAD = 64  # offsets looked at to see whether they are a run
 READ_MAX = 1 << 20  # bytes read at once
 
 
@@ -136,7 +137,10 @@ class Segment:
         if j < 0:  # the first records of the segment are damaged
             found.append(None)
             return i + 1
-        span = 1
+        span = 1  # or as many as a run of neighbours needs
+        ahead = min(count - 1, i + AHEAD)
+        if ahead > i and offsets[ahead] - offsets[i] == ahead - i:
+            span = min(SPAN_MAX, 1 + bisect_right(starts, offsets[ahead], j) - 1 - j)
         while True:
             k = min(j + span, len(starts))
             until = starts[k] if k < len(starts) else self.next

@@ -36,13 +36,22 @@ def recover(files: Files, directory: str, open_max: int) -> Shelf:
     headers = read_headers(files, directory, firsts)
     salt = next((header.salt for header in headers.values() if header is not None), 0)
     shelf = Shelf(files, directory, salt or files.salt(), open_max)
+    try:
+        _fill(shelf, names, firsts, headers, known=bool(salt))
+    except BaseException:
+        shelf.close()
+        raise
+    return shelf
+
+
+def _fill(shelf: Shelf, names: list[str], firsts: list[int], headers: dict[int, Header | None], known: bool) -> None:
     # Whether a power failure could still undo what the last process did to the directory is not known.
     shelf.removals = 1 if names else 0
     shelf.unlisted = bool(names)
     shelf.gone = sorted(span for name in names if (span := parse_gone_name(name)) is not None)
     for first in _unusable(shelf, firsts, headers):
         firsts.remove(first)
-    if firsts and not salt:
+    if firsts and not known:
         _begin_anew(shelf, firsts)
         firsts = []
     for place, first in enumerate(firsts):
@@ -52,7 +61,6 @@ def recover(files: Files, directory: str, open_max: int) -> Shelf:
     _clear_away(shelf, names)
     if shelf.segments:
         shelf.next = shelf.segments[-1].next
-    return shelf
 
 
 def read_headers(files: Files, directory: str, firsts: list[int]) -> dict[int, Header | None]:
