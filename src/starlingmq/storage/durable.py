@@ -12,6 +12,7 @@ that by itself.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -86,6 +87,9 @@ class DurableStore:
         self._retry: asyncio.TimerHandle | None = None
         self._threads = ThreadPoolExecutor(1, "starlingmq-storage")
         self._work: Iterator[None] | None = None
+        self._held = 0  # how many want no checkpoint now
+        self.checkpoints = 0  # written since start
+        self.checkpoint_failure = ""  # why the last one failed
         self._checkpointed_at = clock()
         self._checkpointed_next = self._next
         self._checkpointed_size = journal.size
@@ -242,7 +246,7 @@ class DurableStore:
         if self._waiting is not None:
             return False
         if self._work is None:
-            if self.failure or self.state is None or not self._due():
+            if self.failure or self._held or self.state is None or not self._due():
                 return False
             self._work = self._checkpoint(self.state)
         try:
@@ -254,6 +258,7 @@ class DurableStore:
             self._work = None
             self._marked = None
             self._checkpointed_at = self.clock()  # not again at once
+            self.checkpoint_failure = str(error)
             log.error("a checkpoint failed: %s; it is tried again later", error)
             return False
         return self._waiting is None
@@ -284,6 +289,8 @@ class DurableStore:
             raise
         self._checkpointed_at = self.clock()
         self._checkpointed_next = begin
+        self.checkpoints += 1
+        self.checkpoint_failure = ""
         yield from self._give_back(state, begin)
         self._checkpointed_size = self.journal.size
 
@@ -347,6 +354,35 @@ class DurableStore:
             self._checkpointed_size = -self.checkpoint_bytes
             self._checkpointed_next = -1
 
+    @property
+    def checkpoint_age(self) -> float | None:
+        """Seconds since the last checkpoint; None when none was written since start."""
+        return self.clock() - self._checkpointed_at if self.checkpoints else None
+
+    async def checkpoint(self) -> None:
+        """Write a checkpoint now, and give back what nobody needs. Raises OSError when that fails."""
+        await self._finish()
+        if self.failure or self.state is None:
+            raise OSError(errno.EIO, f"no checkpoint can be written: {self.failure or 'nothing is served'}")
+        self.checkpoint_failure = ""
+        self._work = self._checkpoint(self.state)
+        await self._finish()
+        if self.checkpoint_failure:
+            raise OSError(errno.EIO, f"the checkpoint failed: {self.checkpoint_failure}")
+
+    async def hold(self) -> None:
+        """Have no checkpoint written and nothing given back from here on, until ``release``."""
+        self._held += 1
+        await self._finish()
+
+    def release(self) -> None:
+        self._held -= 1
+        self._wake()
+
+    async def _finish(self) -> None:
+        while self._work is not None or self._waiting is not None:
+            await self._piece()
+
     # Giving back
 
     def _give_back(self, state: BrokerState, checkpoint: int) -> Iterator[None]:
@@ -406,12 +442,10 @@ class DurableStore:
         loop = asyncio.get_running_loop()
         if self._retry is not None:
             self._retry.cancel()
-        while self._work is not None or self._waiting is not None:
-            await self._piece()
+        await self._finish()
         if self.state is not None and not self.failure:
             self._work = self._checkpoint(self.state)
-            while self._work is not None or self._waiting is not None:
-                await self._piece()
+            await self._finish()
         await loop.run_in_executor(self._threads, self.journal.sync)
         self.journal.close()
         self.kv.close()
