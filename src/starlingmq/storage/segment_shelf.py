@@ -204,7 +204,8 @@ class Shelf:
         self.forget(segment)
 
     def _mark_gone(self, first: int, following: int) -> None:
-        """Extends the marker before it, if there is one, so that there are never more markers than segments."""
+        """Extends the marker before it, if there is one, and takes in those behind it, so that there are never more
+        markers than segments."""
         before = next((known for known in self.gone if known[1] == first), None)
         wanted = (first if before is None else before[0], following)
         if before is not None:
@@ -214,13 +215,21 @@ class Shelf:
             self.files.close(self.files.open(self.path(gone_name(*wanted)), create=True))
         self.gone.append(wanted)
         self._sync_directory()
+        for known in [
+            known for known in self.gone if known != wanted and wanted[0] <= known[0] < known[1] <= wanted[1]
+        ]:
+            self._remove_marker(known)
 
     def sweep(self) -> None:
         """Remove markers that no segment stands before. Only while no segment before them can come back."""
         for known in list(self.gone):
             if not self.removing and (not self.firsts or known[0] < self.firsts[0]):
-                remove_if_there(self.files, self.path(gone_name(*known)))
-                self.gone.remove(known)
+                self._remove_marker(known)
+
+    def _remove_marker(self, known: tuple[int, int]) -> None:
+        with suppress(OSError):  # another time
+            remove_if_there(self.files, self.path(gone_name(*known)))
+            self.gone.remove(known)
 
     def close(self) -> None:
         for segment in self.segments:

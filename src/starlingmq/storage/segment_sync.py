@@ -82,6 +82,7 @@ class Syncer:
             for segment in finished:
                 if not segment.gone:
                     shelf.use(segment)
+            shelf.sweep()
         if failure is not None:
             raise failure
 
