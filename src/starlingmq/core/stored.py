@@ -37,7 +37,8 @@ class References:
 
     _packed: bytearray
     _at: int  # where the first entry begins
-    _ids: dict[int, bytes]  # by offset
+    _ids: dict[int, bytes]  # by place, counted from the first entry there ever was
+    _popped: int  # how many entries are gone
     total: int
     qos0: int
 
@@ -45,6 +46,7 @@ class References:
         self._packed = bytearray()
         self._at = 0
         self._ids = {}
+        self._popped = 0
         self.total = 0
         self.qos0 = 0
 
@@ -54,7 +56,7 @@ class References:
     def append(self, offset: int, flags: int, expires: int, size: int, ids: bytes) -> None:
         if ids:
             flags |= HAS_IDS
-            self._ids[offset] = ids
+            self._ids[self._popped + len(self)] = ids  # by place: shared groups may give one message twice
         self._packed += ENTRY.pack(offset << 8 | flags, expires, size)
         self.total += size
         if flags & QOS_MASK == 0:
@@ -63,7 +65,7 @@ class References:
     def peek(self, index: int = 0) -> Reference:
         word, expires, size = ENTRY.unpack_from(self._packed, self._at + 16 * index)
         flags = word & 255
-        ids = self._ids[word >> 8] if flags & HAS_IDS else b""
+        ids = self._ids[self._popped + index] if flags & HAS_IDS else b""
         return Reference(word >> 8, flags, expires, size, ids)
 
     def pop(self) -> Reference:
@@ -71,7 +73,8 @@ class References:
         first = self.peek()
         self._at += 16
         if first.flags & HAS_IDS:
-            del self._ids[first.offset]
+            del self._ids[self._popped]
+        self._popped += 1
         self.total -= first.size
         if first.flags & QOS_MASK == 0:
             self.qos0 -= 1
@@ -84,8 +87,8 @@ class References:
         return [word >> 8 for word, _, _ in ENTRY.iter_unpack(bytes(self._packed[self._at :]))]
 
     def pack(self) -> tuple[bytes, dict[int, bytes]]:
-        """All entries as bytes, and the identifiers beside, for a store to keep."""
-        return bytes(self._packed[self._at :]), self._ids
+        """All entries as bytes, and the identifiers by place, for a store to keep."""
+        return bytes(self._packed[self._at :]), {place - self._popped: ids for place, ids in self._ids.items()}
 
     @staticmethod
     def unpack(packed: bytes, ids: dict[int, bytes]) -> References:
