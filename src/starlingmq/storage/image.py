@@ -53,25 +53,56 @@ PUBLISHED = 1
 
 
 class SessionImage:
-    """One session. ``value`` None: only references to it were found yet."""
+    """One session. ``value`` None: only references to it were found yet.
 
-    __slots__ = ("as_of", "inbound", "number", "packed", "queue", "subscriptions", "value", "window")
+    Its queue stays packed while it is used as a queue: at its end and at its head. Only what is taken out of the middle
+    (an expired message) has it unpacked into ``queue``.
+    """
+
+    number: int
+    value: SessionValue | None
+    as_of: int
+    subscriptions: dict[bytes, SubscriptionValue]
+    packed: References | None
+    queue: dict[int, list[Reference]] | None  # by offset, in order
+    window: dict[int, WindowValue]
+    inbound: dict[int, InboundValue]
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.value: SessionValue | None = None
+        self.value = None
         self.as_of = 0
-        self.subscriptions: dict[bytes, SubscriptionValue] = {}
-        self.packed: References | None = None  # as checkpointed, until something changes it
-        self.queue: dict[int, list[Reference]] | None = None  # by offset, in order
-        self.window: dict[int, WindowValue] = {}
-        self.inbound: dict[int, InboundValue] = {}
+        self.subscriptions = {}
+        self.packed = None
+        self.queue = None
+        self.window = {}
+        self.inbound = {}
 
     def hold(self, value: HoldingsValue) -> None:
         self.as_of = value.as_of
         self.packed = References.unpack(value.queue, value.ids)
         self.window = {entry.packet_id: entry for entry in value.window}
         self.inbound = {entry.packet_id: entry for entry in value.inbound}
+
+    def put(self, offset: int, flags: int, expires: int, size: int, ids: bytes) -> None:
+        if self.queue is not None:
+            self.queue.setdefault(offset, []).append(Reference(offset, flags, expires, size, ids))
+            return
+        if self.packed is None:
+            self.packed = References()
+        self.packed.append(offset, flags, expires, size, ids)
+
+    def delete(self, offset: int) -> None:
+        packed = self.packed
+        if packed is not None and len(packed) != 0 and packed.peek().offset == offset:
+            packed.pop()
+            return
+        queue = self.unpacked()
+        entries = queue.get(offset)
+        if entries is not None:
+            entries.pop(0)
+            if not entries:
+                del queue[offset]
 
     def unpacked(self) -> dict[int, list[Reference]]:
         if self.queue is None:
@@ -119,10 +150,11 @@ class Image:
 
     def apply(self, offset: int, record: bytes) -> list[Operation]:
         """Apply a journal record; the operations that need a message read first (retained by offset) come back."""
-        if record[:1] == bytes((MESSAGE,)):
+        kind = record[0] if record else 0
+        if kind == MESSAGE:
             self._message(offset, record)
             return []
-        if record[:1] != bytes((OPERATIONS,)):
+        if kind != OPERATIONS:
             raise RecordError(f"a record of unknown type {record[:1]!r}")
         later: list[Operation] = []
         for operation in split(record):
@@ -148,8 +180,7 @@ class Image:
             elif packet_id:
                 image.window[packet_id] = WindowValue(packet_id, offset, flags & 7, PUBLISHED, ids)
             else:
-                entry = Reference(offset, flags & 7, expires_of(message), message.size(), ids)
-                image.unpacked().setdefault(offset, []).append(entry)
+                image.put(offset, flags & 7, expires_of(message), message.size(), ids)
 
     def _operation(self, offset: int, operation: Operation) -> None:
         kind = operation.kind
@@ -180,14 +211,9 @@ class Image:
         kind = operation.kind
         packet_id = operation.packet_id
         if kind == QUEUE_PUT:
-            entry = Reference(operation.offset, operation.flags, operation.expires, operation.size, operation.data)
-            image.unpacked().setdefault(operation.offset, []).append(entry)
+            image.put(operation.offset, operation.flags, operation.expires, operation.size, operation.data)
         elif kind == QUEUE_DELETE:
-            entries = image.unpacked().get(operation.offset)
-            if entries is not None:
-                entries.pop(0)
-                if not entries:
-                    del image.unpacked()[operation.offset]
+            image.delete(operation.offset)
         elif kind == WINDOW_PUT:
             flags = operation.flags
             image.window[packet_id] = WindowValue(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Final
 
@@ -85,6 +86,16 @@ def _set_subscription(image: Image, key: bytes, value: bytes) -> None:
 
 def restore(state: BrokerState, kv: Kv, journal: Journal) -> Recovered:
     """Fill an empty broker with what the store holds. Its clock must be right already."""
+    collecting = gc.isenabled()
+    gc.disable()  # nothing that is made here is garbage, and looking for some takes longer than making it
+    try:
+        return _restore(state, kv, journal)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _restore(state: BrokerState, kv: Kv, journal: Journal) -> Recovered:
     image, replayed = read(kv, journal)
     recovered = Recovered()
     recovered.replayed = replayed
@@ -138,12 +149,13 @@ def _restore_session(state: BrokerState, journal: Journal, found: SessionImage, 
 
 def _within(references: References, journal: Journal, recovered: Recovered) -> References:
     """Without those that point past the end of the journal: other messages will be there."""
-    if all(references.peek(index).offset < journal.next for index in range(len(references))):
+    end = journal.next
+    if len(references) == 0 or max(references.offsets()) < end:
         return references
     whole = References()
     while len(references) != 0:
         entry = references.pop()
-        if entry.offset < journal.next:
+        if entry.offset < end:
             whole.append(entry.offset, entry.flags, entry.expires, entry.size, entry.ids)
         else:
             recovered.lost += 1
@@ -153,6 +165,8 @@ def _within(references: References, journal: Journal, recovered: Recovered) -> R
 def _restore_handshakes(
     state: BrokerState, journal: Journal, found: SessionImage, session: Session, recovered: Recovered
 ) -> None:
+    if not found.inbound:
+        return
     held = [entry for entry in found.inbound.values() if entry.offset >= 0]
     offsets = [entry.offset for entry in held]
     records = dict(zip(offsets, journal.read_at(offsets), strict=True))
