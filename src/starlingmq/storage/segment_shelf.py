@@ -204,20 +204,14 @@ class Shelf:
         self.forget(segment)
 
     def _mark_gone(self, first: int, following: int) -> None:
-        """Extends the marker before it, if there is one, and takes in those behind it, so that there are never more
-        markers than segments."""
-        before = next((known for known in self.gone if known[1] == first), None)
-        wanted = (first if before is None else before[0], following)
-        if before is not None:
-            self.files.rename(self.path(gone_name(*before)), self.path(gone_name(*wanted)))
-            self.gone.remove(before)
-        elif wanted not in self.gone:
+        """The marker takes in the one before it and those behind it, so that there are never more than segments."""
+        begin = next((known[0] for known in self.gone if known[1] == first), first)
+        wanted = (begin, following)
+        if wanted not in self.gone:
             self.files.close(self.files.open(self.path(gone_name(*wanted)), create=True))
-        self.gone.append(wanted)
+            self.gone.append(wanted)
         self._sync_directory()
-        for known in [
-            known for known in self.gone if known != wanted and wanted[0] <= known[0] < known[1] <= wanted[1]
-        ]:
+        for known in [known for known in self.gone if known != wanted and begin <= known[0] < known[1] <= following]:
             self._remove_marker(known)
 
     def sweep(self) -> None:
