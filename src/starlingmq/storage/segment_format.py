@@ -164,22 +164,27 @@ class Scan:
 
     def _run(self, limit: int) -> bool:
         """Go over good records; False when everything was."""
-        data, salt, offset, at = self.data, self.salt, self.next, self.end
+        data, offset, at = self.data, self.next, self.end
+        seed = self.salt + offset
         size = len(data)
+        index_at = self.indexed_at + STRIDE
         while at + HEAD_SIZE <= size and offset < limit:
             word, crc, low = unpack_head(data, at)
-            end = at + HEAD_SIZE + (word & LENGTH)
-            if end > size or low != offset & LOW or crc32(data[at + HEAD_SIZE : end], word + salt + offset) != crc:
+            begin = at + HEAD_SIZE
+            end = begin + (word & LENGTH)
+            if crc32(data[begin:end], word + seed) != crc or low != offset & LOW or end > size:
                 break
-            if at - self.indexed_at >= STRIDE:
+            if at >= index_at:
                 self.offsets.append(offset)
                 self.positions.append(at)
-                self.indexed_at = at
+                index_at = at + STRIDE
             at = end
             offset += 1
+            seed += 1
             if word & END:
                 self.group_next, self.group_end = offset, at
         self.next, self.end = offset, at
+        self.indexed_at = index_at - STRIDE
         return at < size and offset < limit
 
     def _resume(self, limit: int | None) -> bool:
