@@ -19,8 +19,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from bench import peers, plot, report
-from bench.cells import QUICK, SECTIONS, Job, Settings
+from bench.cells import QUICK, Job, Settings
 from bench.results import Machine, Results
+from bench.sections import SECTIONS
 
 NOTES = [
     "Default configuration of every broker; a loopback listener and anonymous clients are configured, logging is off.",
@@ -31,6 +32,9 @@ NOTES = [
     " messages to clients that have not subscribed. In the sections about filters it gets a window instead of a flood.",
     "The generator's sockets acknowledge TCP segments at once, because mosquitto leaves Nagle's algorithm on;"
     " not so in the paced section, where `mosquitto-nodelay` has set_tcp_nodelay true.",
+    "Persistence: mosquitto-persistent saves everything every half hour and at the end, mosquitto-1s every second;"
+    " what it acknowledged since then is lost when it is killed. starlingmq-process loses nothing then,"
+    " starlingmq-power nothing when the power fails either.",
 ]
 
 

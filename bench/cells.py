@@ -1,4 +1,4 @@
-"""The five sections as lists of jobs. The order of the list is the order of measuring: peers take turns."""
+"""The sections as lists of jobs. The order of the list is the order of measuring: peers take turns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from bench import generator, idle, load, paced, peers
-from bench.results import Cell, Filters, Idle, Paced, Results
+from bench.results import Away, Cell, Filters, Idle, Paced, Results
 
 RUN_TIMEOUT_S = 400.0
 AMQTT_WINDOW = 100  # in a flood it reads to the end before it delivers
@@ -54,6 +54,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     retained: int = 10_000
     replays: int = 5
     load_limit: float = 60.0
+    persistent_shapes: tuple[tuple[str, int, int, tuple[int, ...]], ...] = (
+        ("pair", 1, 1, (1,)),
+        ("pairs", 50, 50, (1,)),
+    )
+    away: tuple[tuple[str, int, int], ...] = (  # durability, publishers, window
+        ("process", 1, 1_000),
+        ("process", 50, 100),
+        ("power", 1, 1),
+        ("power", 64, 1),
+        ("power", 64, 20),
+    )
+    recovered_sessions: int = 100_000
+    recovered_each: int = 10
+    big_session: int = 100_000
+    kept_messages: int = 50_000
+    kept_payload: int = 1_024
 
 
 QUICK: dict[str, Any] = {
@@ -73,6 +89,12 @@ QUICK: dict[str, Any] = {
     "wildcards": (1_000,),
     "retained": 200,
     "replays": 1,
+    "persistent_shapes": (("pairs", 3, 3, (1,)),),
+    "away": (("process", 3, 20), ("power", 3, 1)),
+    "recovered_sessions": 200,
+    "recovered_each": 3,
+    "big_session": 2_000,
+    "kept_messages": 1_000,
 }
 
 
@@ -107,7 +129,7 @@ class Section:
 
     def measure(
         self,
-        place: Cell | Paced | Idle | Filters,
+        place: Cell | Paced | Idle | Filters | Away,
         peer: str,
         module: str,
         outcome: type[Any],
@@ -130,7 +152,7 @@ class Section:
         spec: Callable[[peers.Broker], msgspec.Struct],
         options: list[str] | None = None,
     ) -> T:
-        if peer == "starlingmq":
+        if peer in peers.STARLING_VARIANTS:
             options = STARLING_OPTIONS
         with peers.started(peer, self.settings.broker_core, options) as broker:
             return child(module, spec(broker), outcome)
@@ -143,19 +165,19 @@ class Throughput(Section):
             for qos in levels:
                 cell = Cell(shape, publishers, subscribers, qos)
                 results.throughput.append(cell)
-                jobs += self.cell_jobs(cell)
+                jobs += self.cell_jobs(cell, self.settings.peers)
         return jobs
 
-    def cell_jobs(self, cell: Cell) -> list[Job]:
+    def cell_jobs(self, cell: Cell, names: list[str]) -> list[Job]:
         name = f"{cell.name} QoS {cell.qos}"
         jobs = [Job(f"{name}: generator capacity", lambda: self.capacity(cell))]
         windows = self.windows(cell)
         if len(windows) > 1:
-            for peer in self.settings.peers:
+            for peer in names:
                 for window in windows:
                     jobs.append(Job(f"{name}: {peer}, window {window}?", self.bind(self.probe, cell, peer, window)))
         for _ in range(self.settings.repeats):
-            jobs += [Job(f"{name}: {peer}", self.bind(self.run, cell, peer)) for peer in self.settings.peers]
+            jobs += [Job(f"{name}: {peer}", self.bind(self.run, cell, peer)) for peer in names]
         return jobs
 
     @staticmethod
@@ -174,6 +196,7 @@ class Throughput(Section):
             window=window,
             warm_up=min(self.settings.warm_up, duration),
             duration=duration,
+            persistent=cell.persistent,
         )
 
     def windows(self, cell: Cell) -> tuple[int, ...]:
@@ -311,12 +334,3 @@ class ManyFilters(Section):
             window=AMQTT_WINDOW if broker.peer == "amqtt" else 0,
             tells_stall=broker.peer == "starlingmq",
         )
-
-
-SECTIONS: dict[str, Callable[[Settings, Results], list[Job]]] = {
-    "throughput": lambda settings, results: Throughput(settings).jobs(results),
-    "paced": lambda settings, results: PacedLoad(settings).jobs(results),
-    "memory": lambda settings, results: IdleConnections(settings).jobs(results),
-    "subscriptions": lambda settings, results: ManyFilters(settings).subscription_jobs(results),
-    "wildcards": lambda settings, results: ManyFilters(settings).wildcard_jobs(results),
-}

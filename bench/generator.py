@@ -41,6 +41,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     window: int = 512
     warm_up: float = 0.5
     duration: float = 2.0
+    persistent: bool = False  # the subscribers' sessions
 
     @property
     def copies(self) -> int:
@@ -82,7 +83,7 @@ def build(spec: Spec, loop: Loop) -> list[Group]:
     groups = [Group(spec.window) for _ in range(spec.publishers if pairs else 1)]
     for number in range(spec.subscribers):
         place = number % len(groups)
-        sock = open_connection(spec.port, f"bench-sub-{number}", spec.version)
+        sock = open_connection(spec.port, f"bench-sub-{number}", spec.version, spec.persistent)
         subscribe_all(sock, [layout.topic(place)], spec.qos, spec.version)
         Subscriber(loop, sock, layout, groups[place])
     for number in range(spec.publishers):

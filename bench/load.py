@@ -121,10 +121,10 @@ def replay(spec: Spec, number: int) -> tuple[int, float]:
     return got // size, last - start
 
 
-def own_stall(spec: Spec) -> float | None:
+def own_stall(port: int, version: int = 4) -> float | None:
     """The last that the broker says about its event loop in ``$SYS``; None when it says nothing in time."""
-    sock = open_connection(spec.port, "bench-sys", spec.version)
-    subscribe_all(sock, [STALL_TOPIC], 0, spec.version)
+    sock = open_connection(port, "bench-sys", version)
+    subscribe_all(sock, [STALL_TOPIC], 0, version)
     end = time.perf_counter() + SYS_WAIT_S
     data = b""
     while (left := end - time.perf_counter()) > 0:
@@ -135,7 +135,7 @@ def own_stall(spec: Spec) -> float | None:
             break
     sock.close()
     last = data.rpartition(STALL_TOPIC.encode())[2] if STALL_TOPIC.encode() in data else b""
-    return float(last[spec.version == 5 :]) if last else None
+    return float(last[version == 5 :]) if last else None
 
 
 def measure(spec: Spec, clients: list[socket.socket]) -> tuple[float, float, float]:
@@ -177,7 +177,7 @@ def run(spec: Spec) -> Outcome:
         replays = [replay(spec, number) for number in range(spec.replays if spec.retained else 0)]
         rss = memory(spec.broker).rss
         published, delivered, cpu = measure(spec, clients)
-    stall = own_stall(spec) if spec.tells_stall else None
+    stall = own_stall(spec.port, spec.version) if spec.tells_stall else None
     return Outcome(
         filters=spec.filters,
         load_s=load_s,

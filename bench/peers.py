@@ -22,10 +22,21 @@ import starlingmq
 ROOT = Path(__file__).parent.parent
 AMQTT_VERSION = "0.12.1"
 AMQTT_VENV = Path(os.environ.get("STARLINGMQ_BENCH_AMQTT", ROOT / "build" / "amqtt-venv"))
-START_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 10.0
+START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 60.0
 
 MOSQUITTO_CONF = "listener {port} 127.0.0.1\nallow_anonymous true\nlog_dest none\n"
+MOSQUITTO_KEEPS = (  # root, when we are, because it would not be allowed to write there
+    "user root\npersistence true\npersistence_location {folder}/data/\nmax_queued_messages 0\nmax_queued_bytes 0\n"
+)
+MOSQUITTO_VARIANTS = {
+    "mosquitto": "",
+    "mosquitto-nodelay": "set_tcp_nodelay true\n",
+    "mosquitto-persistent": MOSQUITTO_KEEPS,  # saves everything every half hour and at the end
+    "mosquitto-1s": MOSQUITTO_KEEPS + "autosave_interval 1\n",  # saves everything every second
+}
+UNBOUNDED = ["--set", "mqtt.max_mqueue_len=0", "--set", "limits.queue_bytes=0"]
+STARLING_VARIANTS = {"starlingmq": [], "starlingmq-process": ["process"], "starlingmq-power": ["power"]}
 AMQTT_CONF = """\
 listeners:
   default:
@@ -47,6 +58,7 @@ class Broker(msgspec.Struct, frozen=True):
     peer: str
     pid: int
     port: int
+    data: Path  # where it keeps what it keeps
 
 
 def free_port() -> int:
@@ -91,20 +103,23 @@ def install_mosquitto() -> None:
 
 def command(peer: str, port: int, folder: Path, options: list[str]) -> list[str]:
     """What starts this peer on that port; ``options`` are more arguments of the starlingmq command line."""
-    if peer in ("mosquitto", "mosquitto-nodelay"):
+    if peer in MOSQUITTO_VARIANTS:
         conf = folder / "mosquitto.conf"
-        nodelay = "set_tcp_nodelay true\n" if peer == "mosquitto-nodelay" else ""
-        conf.write_text(MOSQUITTO_CONF.format(port=port) + nodelay)
+        (folder / "data").mkdir(exist_ok=True)
+        conf.write_text((MOSQUITTO_CONF + MOSQUITTO_VARIANTS[peer]).format(port=port, folder=folder))
         return [mosquitto_path(), "-c", str(conf)]
     if peer == "amqtt":
         conf = folder / "amqtt.yaml"
         conf.write_text(AMQTT_CONF.format(port=port))
         return [amqtt_path(), "-c", str(conf)]
-    if peer == "starlingmq":
+    if peer in STARLING_VARIANTS:
+        for durability in STARLING_VARIANTS[peer]:
+            kept = ["--data-dir", str(folder / "data"), "--set", f"storage.durability={durability}"]
+            options = [*kept, *UNBOUNDED, *options]
         return [sys.executable, "-m", "starlingmq", "serve", "--listen", f"mqtt://127.0.0.1:{port}", *options]
     if peer == "relay":
         return [sys.executable, "-m", "bench.relay", "--port", str(port), *options]
-    raise PeerError(f"unknown peer {peer!r}: starlingmq, mosquitto, mosquitto-nodelay, amqtt")
+    raise PeerError(f"unknown peer {peer!r}")
 
 
 def version(peer: str) -> str:
@@ -128,22 +143,30 @@ def raise_file_limit() -> int:
 @contextlib.contextmanager
 def started(peer: str, core: int, options: list[str] | None = None) -> Iterator[Broker]:
     """A fresh broker pinned to one core; stopped, and killed if it does not stop, at the end."""
-    with tempfile.TemporaryDirectory(prefix="starlingmq-bench-") as name:
-        folder, port = Path(name), free_port()
-        log = folder / "log"
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                ["taskset", "-c", str(core), *command(peer, port, folder, options or [])],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                cwd=ROOT,
-            )
-        try:
-            wait_until_it_serves(peer, process, port, log)
-            yield Broker(peer, process.pid, port)
-        finally:
-            stop(process)
+    with (
+        tempfile.TemporaryDirectory(prefix="starlingmq-bench-") as name,
+        running(peer, core, Path(name), options) as it,
+    ):
+        yield it
+
+
+@contextlib.contextmanager
+def running(peer: str, core: int, folder: Path, options: list[str] | None = None) -> Iterator[Broker]:
+    """A broker whose files are in ``folder``, from before or new; stopped at the end unless it was killed."""
+    port, log = free_port(), folder / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            ["taskset", "-c", str(core), *command(peer, port, folder, options or [])],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=ROOT,
+        )
+    try:
+        wait_until_it_serves(peer, process, port, log)
+        yield Broker(peer, process.pid, port, folder / "data")
+    finally:
+        stop(process)
 
 
 def wait_until_it_serves(peer: str, process: subprocess.Popen[bytes], port: int, log: Path) -> None:

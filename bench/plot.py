@@ -16,6 +16,13 @@ from bench.report import OURS
 from bench.results import Filters, Results, median
 
 COLOURS = {OURS: "#1f6f8b", "mosquitto": "#e08e45", "mosquitto-nodelay": "#f2c899", "amqtt": "#8a8a8a"}
+KEEPING_COLOURS = {
+    "starlingmq-process": "#1f6f8b",
+    "starlingmq-power": "#123f50",
+    "mosquitto-persistent": "#e08e45",
+    "mosquitto-1s": "#f2c899",
+    OURS: "#8fc1d4",
+}
 CAPACITY_COLOUR = "#b03a48"
 DPI = 130
 
@@ -31,6 +38,7 @@ def draw(results: Results, path: Path) -> None:
         panels.append(lambda found, axes: filter_cost(found.subscriptions, "unrelated subscriptions", axes))
     if results.wildcards:
         panels.append(replay)
+    panels += kept_panels(results)
     rows = (2 if results.throughput else 0) + -(-len(panels) // 3)
     figure = plt.figure(figsize=(14, max(4.0, 3.1 * rows)), layout="constrained")
     places = figure.add_gridspec(max(rows, 1), 3)
@@ -91,7 +99,7 @@ def amount(value: float) -> str:
 def bars(axes: Axes, rows: list[tuple[str, str, float]], title: str, form: str) -> None:
     """Rows of (label, peer, value)."""
     for place, (_, peer, value) in enumerate(rows):
-        axes.bar(place, value, 0.7, color=COLOURS[peer])
+        axes.bar(place, value, 0.7, color=COLOURS.get(peer) or KEEPING_COLOURS[peer])
         axes.annotate(format(value, form), (place, value), (0, 2), textcoords="offset points", ha="center", fontsize=7)
     axes.set_xticks(range(len(rows)))
     axes.set_xticklabels([label for label, _, _ in rows], fontsize=7)
@@ -165,4 +173,67 @@ def replay(results: Results, axes: Axes) -> None:
         if runs[0].replay_s
     ]
     title = f"Replay of {place.retained:,} retained messages, ms\n(beside {place.filters:,} wildcard filters)"
+    bars(axes, rows, title, ",.1f")
+
+
+def kept_panels(results: Results) -> list[Callable[[Results, Axes], None]]:
+    """Those of the section about persistence."""
+    panels: list[Callable[[Results, Axes], None]] = []
+    if results.persistent:
+        panels.append(kept_online)
+    if results.away:
+        panels.append(kept_away)
+    if results.recovery and results.recovery[0].runs:
+        panels.append(kept_recovery)
+    return panels
+
+
+def kept_label(peer: str) -> str:
+    return peer.replace("-", "\n").replace("starlingmq", "starling").replace("mosquitto", "mosq.")
+
+
+def kept_online(results: Results, axes: Axes) -> None:
+    """Grouped by cell, in memory first."""
+    peers = [OURS, *(peer for peer in KEEPING_COLOURS if peer != OURS)]
+    width = 0.8 / len(peers)
+    for place, cell in enumerate(results.persistent):
+        for number, peer in enumerate(peers):
+            at = place + (number - (len(peers) - 1) / 2) * width
+            if rate := cell.rate(peer):
+                label = ("in memory" if peer == OURS else peer) if place == 0 else "_"
+                axes.bar(at, rate, width * 0.94, color=KEEPING_COLOURS[peer], label=label)
+                axes.annotate(amount(rate), (at, rate), (0, 2), textcoords="offset points", ha="center", fontsize=6)
+    axes.set_xticks(range(len(results.persistent)))
+    axes.set_xticklabels([cell.name for cell in results.persistent], fontsize=7)
+    axes.margins(y=0.15)
+    axes.set_title("QoS 1 to persistent online sessions, messages/s", fontsize=9)
+    axes.legend(fontsize=6)
+    plain(axes)
+
+
+def kept_away(results: Results, axes: Axes) -> None:
+    rows = [
+        (f"{kept_label(peer)}\n{place.publishers}x{place.window}", peer, place.rate(peer) or 0.0)
+        for place in results.away
+        for peer in place.runs
+    ]
+    for place, (_, peer, rate) in enumerate(rows):
+        axes.bar(place, rate, 0.7, color=KEEPING_COLOURS[peer])
+        axes.annotate(amount(rate), (place, rate), (0, 2), textcoords="offset points", ha="center", fontsize=6)
+    axes.set_yscale("log")
+    axes.set_xticks(range(len(rows)))
+    axes.set_xticklabels([label for label, _, _ in rows], fontsize=5)
+    axes.margins(y=0.15)
+    axes.set_title("QoS 1 into queues of absent clients, messages/s", fontsize=9)
+    plain(axes)
+
+
+def kept_recovery(results: Results, axes: Axes) -> None:
+    place = results.recovery[0]
+    rows = []
+    for peer, run in place.runs.items():
+        if run.killed is not None:
+            rows.append((f"{kept_label(peer)}\nkilled", peer, run.killed.served_s))
+        rows.append((f"{kept_label(peer)}\nstopped", peer, run.stopped.served_s))
+    title = f"{place.sessions:,} sessions with {place.each} messages:\nseconds from start to serving"
     bars(axes, rows, title, ",.1f")

@@ -6,8 +6,10 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from bench import report_kept
 from bench.cells import NODELAY
 from bench.results import Cell, Filters, Idle, Paced, Results, median
+from bench.tables import Target, grid, short, thousands
 
 OURS = "starlingmq"
 DISTURBED = 0.05
@@ -19,22 +21,15 @@ STALL_MS = 20.0
 LATENCY = ("p50", "p99", "p99.9")
 
 
-class Target(msgspec.Struct, frozen=True):
-    """One figure that has to be reached: ``value`` at least, or at most, ``bound``."""
-
-    name: str
-    value: float
-    bound: float
-    at_least: bool
-
-    @property
-    def met(self) -> bool:
-        return self.value >= self.bound if self.at_least else self.value <= self.bound
-
-
 def targets(results: Results) -> list[Target]:
     """Every target that this run can tell about."""
-    return [*throughput_targets(results), *paced_targets(results), *memory_targets(results), *filter_targets(results)]
+    return [
+        *throughput_targets(results),
+        *paced_targets(results),
+        *memory_targets(results),
+        *filter_targets(results),
+        *report_kept.targets(results),
+    ]
 
 
 def throughput_targets(results: Results) -> list[Target]:
@@ -106,7 +101,8 @@ def failures(results: Results) -> list[str]:
         *results.subscriptions,
         *results.wildcards,
     ]
-    return [f"{peer}: {text}" for place in places for peer, text in place.errors.items() if peer != "amqtt"]
+    found = [f"{peer}: {text}" for place in places for peer, text in place.errors.items() if peer != "amqtt"]
+    return found + report_kept.failures(results)
 
 
 def summary(results: Results) -> dict[str, object]:
@@ -124,27 +120,12 @@ def show(results: Results, console: Console) -> None:
     console.print(f"{versions}; {machine.cpu}, {machine.cores} cores, Linux {machine.kernel}")
     if machine.load_before[0] > 0.5:
         console.print(f"the machine was busy before the run (load {machine.load_before[0]:.1f})", style="yellow")
-    for draw in (throughput_table, paced_table, memory_table, filters_tables):
+    for draw in (throughput_table, paced_table, memory_table, filters_tables, report_kept.tables):
         for table in draw(results):
             console.print(table)
     show_targets(results, console)
     for line in failures(results):
         console.print(f"failed: {line}", style="red", markup=False)
-
-
-def grid(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", header_style="bold")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number == 0 else "right")
-    return table
-
-
-def thousands(value: float | None) -> str:
-    return "-" if value is None else f"{value / 1e3:,.1f}"
-
-
-def short(text: str) -> str:
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def throughput_table(results: Results) -> list[Table]:

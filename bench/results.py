@@ -6,7 +6,7 @@ import statistics
 
 import msgspec
 
-from bench import generator, idle, load, paced
+from bench import drain, generator, idle, load, offline, paced, recovery
 
 
 class Cell(msgspec.Struct):
@@ -16,6 +16,7 @@ class Cell(msgspec.Struct):
     publishers: int
     subscribers: int
     qos: int
+    persistent: bool = False
     capacity: generator.Outcome | None = None
     windows: dict[str, int] = {}
     probes: dict[str, dict[int, float]] = {}
@@ -56,6 +57,42 @@ class Filters(msgspec.Struct):
     errors: dict[str, str] = {}
 
 
+class Away(msgspec.Struct):
+    """Messages into the queues of absent clients. ``window`` is what a publisher may have unacknowledged."""
+
+    durability: str
+    publishers: int
+    window: int
+    runs: dict[str, list[offline.Outcome]] = {}
+    errors: dict[str, str] = {}
+
+    @property
+    def name(self) -> str:
+        return f"away, {self.durability}, {self.publishers} x {self.window}"
+
+    def rate(self, peer: str) -> float | None:
+        runs = self.runs.get(peer)
+        return statistics.median(run.stored_per_s for run in runs) if runs else None
+
+
+class Recovery(msgspec.Struct):
+    sessions: int
+    each: int
+    runs: dict[str, recovery.Outcome] = {}
+    errors: dict[str, str] = {}
+
+
+class Kept(msgspec.Struct):
+    """A long queue that drains; and, for ``kept`` messages of ``payload`` bytes, disk to topic and payload."""
+
+    messages: int
+    kept: int
+    payload: int
+    drains: dict[str, list[drain.Outcome]] = {}
+    disk: dict[str, float] = {}
+    errors: dict[str, str] = {}
+
+
 class Machine(msgspec.Struct):
     cpu: str
     cores: int
@@ -80,6 +117,10 @@ class Results(msgspec.Struct):
     memory: list[Idle] = []
     subscriptions: list[Filters] = []
     wildcards: list[Filters] = []
+    persistent: list[Cell] = []
+    away: list[Away] = []
+    recovery: list[Recovery] = []
+    kept: list[Kept] = []
     summary: dict[str, object] = {}
 
 

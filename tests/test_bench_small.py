@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ PNG = b"\x89PNG"
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(150)  # 15 s on a quiet machine
+@pytest.mark.timeout(150)  # 30 s on a quiet machine
 def test_the_quick_benchmark_measures_every_section(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "bench", "--quick", "--peers", "starlingmq", "--out", str(tmp_path)],
@@ -36,6 +37,23 @@ def test_the_quick_benchmark_measures_every_section(tmp_path: Path) -> None:
         for place in results[section]:
             assert place["errors"] == {}
             assert len(place["runs"]["starlingmq"]) == 1
+    check_persistence(results)
     assert results["wildcards"][0]["runs"]["starlingmq"][0]["replayed"] == [200]
     assert results["wildcards"][0]["runs"]["starlingmq"][0]["stall_max_ms"] is not None
     assert (tmp_path / "results.png").read_bytes().startswith(PNG)
+
+
+def check_persistence(results: dict[str, Any]) -> None:
+    for section in ("persistent", "away", "recovery", "kept"):
+        for place in results[section]:
+            assert place["errors"] == {}
+    assert list(results["persistent"][0]["runs"]) == ["starlingmq", "starlingmq-process", "starlingmq-power"]
+    assert all(run["stored"] > 0 for place in results["away"] for runs in place["runs"].values() for run in runs)
+    recovery = results["recovery"][0]["runs"]["starlingmq-process"]
+    for how in ("killed", "stopped"):
+        assert recovery[how]["sampled"] == recovery[how]["expected"] == 30
+    kept = results["kept"][0]
+    (drained,) = kept["drains"]["starlingmq-process"]
+    assert drained["delivered"] == kept["messages"]
+    assert drained["stall_max_ms"] is not None
+    assert 1.0 < kept["disk"]["starlingmq-process"] < 2.0
