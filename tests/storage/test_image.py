@@ -53,3 +53,27 @@ def test_a_queue_holds_what_was_put_and_not_deleted(steps: list[tuple[bool, int,
     assert held(image) == sorted((entry.offset, entry.ids) for entry in twin)
     image.unpacked()
     assert held(image) == sorted((entry.offset, entry.ids) for entry in twin)
+
+
+@given(st.lists(st.integers(0, 300)), st.booleans(), st.sets(st.integers(0, 300)), st.integers(0, 5))
+def test_a_line_marks_what_each_of_its_references_would(
+    offsets: list[int], rising: bool, cuts: set[int], popped: int
+) -> None:
+    line, more = References(), References()
+    offsets = sorted(offsets) if rising else offsets
+    half = len(offsets) // 2
+    for number, offset in enumerate(offsets):
+        (line if number < half else more).append(offset, 1, 0, 10, b"\x0b\x01" if offset % 7 == 0 else b"")
+    line.extend(more)
+    popped = min(popped, len(offsets))
+    for _ in range(popped):
+        line.pop()
+    left = offsets[popped:]
+    assert [(entry.offset, bool(entry.ids)) for entry in map(line.peek, range(len(line)))] == [
+        (offset, offset % 7 == 0) for offset in left
+    ]
+    for found in (line, References.unpack(*line.pack())):
+        firsts = sorted(cuts)
+        marked: set[int] = set()
+        assert found.mark(firsts, marked) == min(left, default=-1)
+        assert marked == {max(first for first in firsts if first <= one) for one in left if firsts and firsts[0] <= one}

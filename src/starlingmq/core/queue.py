@@ -15,7 +15,7 @@ from typing import Final
 
 from starlingmq.core.message import Message
 from starlingmq.core.outgoing import Outgoing
-from starlingmq.core.stored import LOAD_BATCH, QOS_MASK, RETAIN, Reference, References
+from starlingmq.core.stored import LOAD_BATCH, QOS_MASK, RETAIN, Reference, References, mark
 
 KEPT_IN_MEMORY: Final = 256  # messages that a connected client's queue keeps at hand
 
@@ -161,22 +161,24 @@ class MessageQueue:
         for outgoing in self.items:
             _refer(whole, outgoing)
         if self.stored is not None:
-            for index in range(len(self.stored)):
-                entry = self.stored.peek(index)
-                whole.append(entry.offset, entry.flags, entry.expires, entry.size, entry.ids)
+            whole.extend(self.stored)
         if self.fresh is not None:
             for outgoing in self.fresh:
                 _refer(whole, outgoing)
         return whole
 
-    def offsets(self) -> list[int]:
-        """Where all the messages are kept that some store has."""
-        found = [outgoing.message.offset for outgoing in self.items]
-        if self.stored is not None:
-            found += self.stored.offsets()
+    def mark(self, firsts: list[int], marked: set[int]) -> int:
+        """As ``References.mark``, of all the messages that a store has."""
+        offsets = [outgoing.message.offset for outgoing in self.items if outgoing.message.offset >= 0]
         if self.fresh is not None:
-            found += [outgoing.message.offset for outgoing in self.fresh]
-        return found
+            offsets += [outgoing.message.offset for outgoing in self.fresh if outgoing.message.offset >= 0]
+        mark(offsets, firsts, marked)
+        oldest = min(offsets) if offsets else -1
+        if self.stored is not None:
+            stored = self.stored.mark(firsts, marked)
+            if stored >= 0 and (oldest < 0 or stored < oldest):
+                oldest = stored
+        return oldest
 
     def restore(self, references: References) -> None:
         """What a store kept of an earlier run."""

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from typing import Final
 
 ENTRY: Final = struct.Struct("<QII")
@@ -39,6 +40,8 @@ class References:
     _at: int  # where the first entry begins
     _ids: dict[int, bytes]  # by place, counted from the first entry there ever was
     _popped: int  # how many entries are gone
+    _last: int  # the highest offset there ever was
+    _rising: bool  # offsets never fall: the rule, as a queue is filled in the order of the journal
     total: int
     qos0: int
 
@@ -47,6 +50,8 @@ class References:
         self._at = 0
         self._ids = {}
         self._popped = 0
+        self._last = 0
+        self._rising = True
         self.total = 0
         self.qos0 = 0
 
@@ -57,6 +62,10 @@ class References:
         if ids:
             flags |= HAS_IDS
             self._ids[self._popped + len(self)] = ids  # by place: shared groups may give one message twice
+        if offset < self._last:
+            self._rising = False
+        else:
+            self._last = offset
         self._packed += ENTRY.pack(offset << 8 | flags, expires, size)
         self.total += size
         if flags & QOS_MASK == 0:
@@ -86,6 +95,56 @@ class References:
     def offsets(self) -> list[int]:
         return [word >> 8 for word, _, _ in ENTRY.iter_unpack(bytes(self._packed[self._at :]))]
 
+    def extend(self, other: References) -> None:
+        """Append all of another line, in one piece."""
+        packed, ids = other.pack()
+        if len(packed) == 0:
+            return
+        base = self._popped + len(self)
+        for place, found in ids.items():
+            self._ids[base + place] = found
+        self._rising = self._rising and other._rising and other._offset(0) >= self._last
+        self._last = max(self._last, other._last)
+        self._packed += packed
+        self.total += other.total
+        self.qos0 += other.qos0
+
+    def _offset(self, index: int) -> int:
+        word: int = ENTRY.unpack_from(self._packed, self._at + 16 * index)[0]
+        return word >> 8
+
+    def mark(self, firsts: list[int], marked: set[int]) -> int:
+        """Add to ``marked`` those of ``firsts`` (rising) from which on, up to the next, something is referred to. The
+        oldest offset, -1 for none. Where offsets rise it takes a few looks for each of ``firsts``, however long the
+        line."""
+        count = len(self)
+        if count == 0:
+            return -1
+        if not self._rising:
+            offsets = self.offsets()
+            mark(offsets, firsts, marked)
+            return min(offsets)
+        index = 0
+        while index < count:
+            place = bisect_right(firsts, self._offset(index))
+            if place > 0:
+                marked.add(firsts[place - 1])
+            if place == len(firsts):
+                break
+            index = self._at_least(firsts[place], index + 1)
+        return self._offset(0)
+
+    def _at_least(self, offset: int, index: int) -> int:
+        """The first entry from ``index`` on with that offset or a higher one."""
+        end = len(self)
+        while index < end:
+            middle = (index + end) // 2
+            if self._offset(middle) < offset:
+                index = middle + 1
+            else:
+                end = middle
+        return index
+
     def pack(self) -> tuple[bytes, dict[int, bytes]]:
         """All entries as bytes, and the identifiers by place, for a store to keep."""
         return bytes(self._packed[self._at :]), {place - self._popped: ids for place, ids in self._ids.items()}
@@ -96,7 +155,19 @@ class References:
         line._packed = bytearray(packed)
         line._ids = ids
         for word, _expires, size in ENTRY.iter_unpack(packed):
+            if word >> 8 < line._last:
+                line._rising = False
+            else:
+                line._last = word >> 8
             line.total += size
             if word & QOS_MASK == 0:
                 line.qos0 += 1
         return line
+
+
+def mark(offsets: list[int], firsts: list[int], marked: set[int]) -> None:
+    """Add to ``marked`` the last of ``firsts`` that is not above it, for each offset."""
+    for offset in offsets:
+        place = bisect_right(firsts, offset)
+        if place > 0:
+            marked.add(firsts[place - 1])

@@ -422,13 +422,15 @@ class DurableStore:
         offsets: list[int] = []
         if session.expiry == 0:
             return self._next  # nothing of it is kept
+        oldest = self._next
         if session.queue is not None:
-            offsets += session.queue.offsets()
+            assert self._marked is not None
+            kept = session.queue.mark(self._firsts, self._marked)
+            oldest = kept if kept >= 0 else oldest
         if session.window is not None:
             offsets += [outgoing.message.offset for outgoing in session.window.entries.values()]
         if session.inbound is not None:
             offsets += [entry.message.offset for entry in session.inbound.entries.values() if entry.message is not None]
-        oldest = self._next
         for offset in offsets:
             if offset >= 0:
                 self._mark(offset)
