@@ -81,6 +81,7 @@ def publish_all(spec: Spec) -> None:
     owed = 0
     for count, data in blocks(spec):
         sock.sendall(data)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)  # see Connection.receive
         read_exactly(sock, owed * ACK_SIZE)
         owed = count
     read_exactly(sock, owed * ACK_SIZE)
