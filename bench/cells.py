@@ -39,7 +39,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ("fan-out", 1, 50, (0, 1, 2)),
     )
     windows: tuple[int, ...] = (10, 20, 100, 1_000)
-    windows_qos0: tuple[int, ...] = (20, 100, 1_000, 0)  # 0 is a flood
+    windows_qos0: tuple[int, ...] = (20, 100, 1_000, 10_000, 0)  # 0 is a flood
     warm_up: float = 0.5
     duration: float = 2.0
     probe: float = 0.5
