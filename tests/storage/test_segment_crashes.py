@@ -105,13 +105,13 @@ class Disaster(RuleBasedStateMachine):
             return
         dropped = set(range(segments[which].first, segments[which].next))
         end = segments[which + 1].first if which + 1 < len(segments) else self.journal.next
-        self.twin.gone |= set(range(segments[which].first, end)) - dropped  # lost before: nobody misses them now
+        self.twin.gone |= set(range(segments[which].first, end))  # those lost before too: nobody misses them now
         kept = offsets_in(self.journal) - dropped
         try:
             self.journal.drop(segments[which].first)
         except OSError:
             assert self.faulty
-            self.twin.gone |= dropped  # when it is opened again, if not now
+            # it is done when it is opened again
         else:
             assert not dropped & offsets_in(self.journal)
         assert kept <= offsets_in(self.journal) | offsets_lost(self.journal)
@@ -188,7 +188,7 @@ class Disaster(RuleBasedStateMachine):
         # That the first files are missing only the owner can know, who threw some away.
         assert {offset for offset in missing if offset >= self.journal.first} <= reported, (missing, reported)
         if not self.ever_faulty:  # no false alarm
-            assert all(offset >= may_miss or offset in self.twin.lost for offset in reported)
+            assert all(offset >= may_miss or offset in self.twin.lost | self.twin.gone for offset in reported)
         del self.twin.records[self.journal.next :]
         self.twin.lost = {offset for offset in self.twin.lost | missing if offset < self.journal.next}
         self.twin.gone = {offset for offset in self.twin.gone if offset < self.journal.next}

@@ -89,29 +89,13 @@ class Segment:
         return self.fd >= 0 and self.index is not None
 
     def add(self, records: Sequence[bytes], data: bytes) -> None:
-        """Write the encoded ``records``. After an OSError none of them is in."""
-        try:
-            written = self.files.write(self.fd, data, self.size)
-        except OSError as error:
-            self._spoil()
-            raise error
-        if written < len(data):
-            try:
-                write_all(self.files, self.fd, data[written:], self.size + written)
-            except OSError as error:
-                self._spoil()
-                raise error
+        """Write the encoded ``records``. After an OSError none of them is in, but the file may end in some."""
+        write_all(self.files, self.fd, data, self.size)
         assert self.index is not None
         self.written = True
         self.index.note(records, self.next, self.size, len(data))
         self.size += len(data)
         self.next += len(records)
-
-    def _spoil(self) -> None:
-        """Give back the space of what was half written. Sealed even if that succeeds: without a sync, for which this
-        is no moment, sectors of it could come back among later records when the power fails."""
-        self.spoiled = self.sealed = True
-        self.cut_back()
 
     def cut_back(self) -> None:
         """Remove what stands behind the records, if the disk lets us. It is void anyway."""

@@ -24,7 +24,8 @@ first one, in 20 digits. All numbers are little-endian, offsets count records.
 Rules for readers:
 
 - A segment ends where the next one begins: records at or behind the first offset of the next segment are void. So a
-  segment whose tail can not be trusted, or not even be cut off, is left behind by beginning another one.
+  segment whose tail can not be trusted, or not even be cut off, is left behind by beginning another one. A marker of
+  segments thrown away counts like the first of them.
 - In the last segment, an append whose last record is missing did not take place and is cut off.
 - A record that does not check is lost. The next one that does is searched for, so what stands behind is kept.
 

@@ -55,7 +55,9 @@ def _fill(shelf: Shelf, names: list[str], firsts: list[int], headers: dict[int, 
         _begin_anew(shelf, firsts)
         firsts = []
     for place, first in enumerate(firsts):
-        limit = firsts[place + 1] if place + 1 < len(firsts) else None
+        # Records behind the first one of a segment that is gone are as void as behind one that is there.
+        behind = [*firsts[place + 1 : place + 2], *(span[0] for span in shelf.gone if span[0] > first)]
+        limit = min(behind) if place + 1 < len(firsts) else None
         _open_segment(shelf, first, headers[first], limit, doubt_name(first) in names)
     _report_missing(shelf)
     _clear_away(shelf, names)
@@ -215,14 +217,13 @@ def _keep_last(segment: Segment, scan: Scan, size: int) -> None:
 
 
 def _cut_tail(shelf: Shelf, segment: Segment, scan: Scan) -> None:
-    """Take away the append that did not come to its end. Another segment is begun, see Segment._spoil for why."""
+    """Leave out the append that did not come to its end. It is cut off when the next segment is begun: see there."""
     assert segment.index is not None
     segment.index.cut(scan.group_next)
     segment.next, segment.size = scan.group_next, HEADER_SIZE + scan.group_end
     segment.spoiled = True
-    segment.cut_back()
     cut = len(scan.data) - scan.group_end
-    what = f"{cut} bytes at the end were cut off, where record {segment.next} begins: an append that was not completed."
+    what = f"{cut} bytes at the end are left out, where record {segment.next} begins: an append that was not completed."
     shelf.damages.add(Damage(segment.path, segment.next, segment.next - 1, cut, what))
 
 

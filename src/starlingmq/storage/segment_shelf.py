@@ -62,18 +62,43 @@ class Shelf:
         self.unpin(segment, 0)
 
     def begin(self) -> Segment:
-        """A new segment at the end, which may take the place of an empty one. That one's name may be all that tells the
-        next offset, so then the new one is synced before it takes the name."""
+        """A new segment at the end; it takes the place of an empty one.
+
+        The last one, if it is sealed already, may end in records that took no effect, with offsets that are now given
+        again. What makes them void is the new name, so that is synced before anything else is written: otherwise they
+        could come back when the power fails. (That it also waits for the disk is rare enough.)
+        """
+        last = self.segments[-1] if self.segments else None
         created = self.files.now()
-        path = self.path(log_name(self.next))
-        header = Header(self.next, created, self.salt).encode()
-        fd = write_whole(self.files, path, header, sync=self.next in self.firsts[-1:])
-        segment = Segment(self.files, path, self.next, self.salt, created)
-        segment.fd = fd
+        segment = Segment(self.files, self.path(log_name(self.next)), self.next, self.salt, created)
         segment.written = True
+        settle = last is not None and (last.sealed or last.first == self.next)
+        header = Header(self.next, created, self.salt).encode()
+        segment.fd = write_whole(self.files, segment.path, header, sync=settle)
         self.unlisted = True
         self.insert(segment)
+        if settle:
+            self._sync_directory()
+            segment.listed = True
+        if last is not None and last.spoiled:
+            self._forgive(last)
         return segment
+
+    def spoil(self, segment: Segment) -> None:
+        """An append to it stopped half way. Give the space back. The marker keeps another process from appending to it:
+        until the cut is synced, sectors of what was cut off could come back among later records."""
+        segment.spoiled = segment.sealed = True
+        self._mark_doubt(segment)
+        segment.cut_back()
+
+    def _forgive(self, segment: Segment) -> None:
+        """Another one has been begun: what stands behind its records is void for good."""
+        segment.spoiled = False
+        if not segment.gone:
+            with suppress(OSError):
+                self.use(segment).cut_back()
+        if not segment.doubted:
+            self.unmark_doubt(segment)
 
     def seal(self, segment: Segment) -> None:
         """It grows no more; the next sync finishes it."""
@@ -95,18 +120,21 @@ class Shelf:
         if segment.sealed and not (segment.written and segment.dirty):
             self._open[first] = segment
             self._open.move_to_end(first)
-            if len(self._open) > self.open_max:
-                self._shut(self._open.popitem(last=False)[1])
+            self._shut_unused()
         return segment
 
-    def _shut(self, segment: Segment) -> None:
-        if segment.pins:
-            self._open[segment.first] = segment  # later
+    def _shut_unused(self) -> None:
+        """All but the ``open_max`` last used, and the one just used."""
+        excess = len(self._open) - self.open_max
+        if excess <= 0:
             return
-        if segment.indexed:
-            segment.index = None
-        self.files.close(segment.fd)
-        segment.fd = -1
+        for segment in list(self._open.values())[:excess]:
+            if not segment.pins:
+                del self._open[segment.first]
+                self.files.close(segment.fd)
+                segment.fd = -1
+                if segment.indexed:
+                    segment.index = None
 
     def unpin(self, segment: Segment, pins: int = 1) -> None:
         segment.pins -= pins
@@ -169,6 +197,9 @@ class Shelf:
         """A sync of it has failed. The marker is for the next process, should this one die before the segment has been
         copied; a disk that does not even take this name takes nothing."""
         segment.doubted = segment.sealed = True
+        self._mark_doubt(segment)
+
+    def _mark_doubt(self, segment: Segment) -> None:
         with suppress(OSError):
             self.files.close(self.files.open(self.path(doubt_name(segment.first)), create=True))
 
@@ -198,7 +229,7 @@ class Shelf:
             self._mark_gone(segment.first, following)
         remove_if_there(self.files, self.path(index_name(segment.first)))
         remove_if_there(self.files, segment.path)
-        if segment.doubted:
+        if segment.doubted or segment.spoiled:
             self.unmark_doubt(segment)
         self.removals += front
         self.forget(segment)

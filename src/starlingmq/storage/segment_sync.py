@@ -16,6 +16,8 @@ from starlingmq.storage.segment_file import Segment, records
 from starlingmq.storage.segment_format import HEADER_SIZE, Header, Scan, log_name
 from starlingmq.storage.segment_shelf import Shelf
 
+SYNC_MAX = 16  # segments synced, and therefore open, at once
+
 
 class RecordsLost(OSError):
     """Records were appended, but could not be written and can no longer be read: those from the first to the last
@@ -65,7 +67,14 @@ class Syncer:
         with shelf.lock:
             if shelf.segments and shelf.segments[-1].next < shelf.next:
                 shelf.begin()  # the last offsets are lost; a name has to say that they were given
-            marks = [_Mark(segment) for segment in shelf.dirty.values() if not segment.doubted]
+            wanted = [segment for segment in shelf.dirty.values() if not segment.doubted]
+        for start in range(0, len(wanted) or 1, SYNC_MAX):
+            self._sync_some(wanted[start : start + SYNC_MAX])
+
+    def _sync_some(self, segments: list[Segment]) -> None:
+        shelf = self._shelf
+        with shelf.lock:
+            marks = [_Mark(segment) for segment in segments if not segment.gone and not segment.doubted]
             self._pin(marks)
             listing, shelf.unlisted = shelf.unlisted or shelf.removing, False
         failure = self._sync_files(marks)

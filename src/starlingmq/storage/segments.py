@@ -129,7 +129,11 @@ class SegmentJournal:
             if segment.synced_next == offset:
                 shelf.dirty[segment.first] = segment
                 segment.indexed = False  # an index file it may have ends before this
-            segment.add(records, data)
+            try:
+                segment.add(records, data)
+            except OSError:
+                shelf.spoil(segment)
+                raise
             segment.modified = self._files.now()
             shelf.next = segment.next
             shelf.size += len(data)
