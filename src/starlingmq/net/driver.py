@@ -103,6 +103,8 @@ class Driver:
         self.state.receive(client, data, now)
         if self.state.ctx.ready.questions:
             self._ask()
+        if client.halted and not client.paused:
+            self._pause(client)  # now: an event loop goes on reading a socket that has more, megabytes in one turn
 
     def lost(self, client: Client) -> None:
         self.clients.pop(client, None)

@@ -1,4 +1,4 @@
-"""A message to very many receivers is written out over several turns, so that nobody waits for all of it."""
+"""No turn takes long: very many receivers are written to over several, and who sends a lot is not read meanwhile."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from starlingmq.config import LimitsConfig, MqttConfig
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.client import Client
+from starlingmq.core.context import TURN_WORK
 from starlingmq.net.driver import CLIENTS_PER_TURN, Driver
 from starlingmq.storage.store import NoStore
 from starlingmq.wire.mqtt import Connect, Publish, Subscribe, SubscribeRequest, encode
@@ -22,13 +23,18 @@ class Wire:
 
     def __init__(self) -> None:
         self.output = b""
+        self.paused = False
 
     def write(self, data: bytes) -> None:
         self.output += data
         Wire.written.append(self)
 
-    def pause_reading(self) -> None: ...
-    def resume_reading(self) -> None: ...
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False
+
     def abort(self) -> None: ...
     def close(self) -> None: ...
     def write_eof(self) -> None: ...
@@ -67,3 +73,17 @@ async def test_no_turn_writes_to_more_than_its_share_of_the_receivers() -> None:
     assert max(turns) <= CLIENTS_PER_TURN
     both = encode(Publish(b"t", b"x"), 4) + encode(Publish(b"t", b"y"), 4)
     assert [wire.output[start:] for wire, start in zip(wires, before, strict=True)] == [both] * RECEIVERS
+
+
+async def test_who_sends_more_than_a_turn_can_take_is_not_read_at_once() -> None:
+    """The event loop would go on reading in the same turn, and all of it would pile up."""
+    state = BrokerState(MqttConfig(sys_interval=0.0), LimitsConfig(), 1000.0, b"s" * 32)
+    driver = Driver(state, NoStore(), clock=lambda: 1000.0)
+    publisher, wire = connect(driver, "pub")
+    driver.received(publisher, encode(Publish(b"other", b"x"), 4) * (TURN_WORK + 10))
+    assert wire.paused
+    while state.pending() or state.ctx.ready.urgent():
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not wire.paused
+    assert state.ctx.counters.publish_received == TURN_WORK + 10
