@@ -119,6 +119,7 @@ class Disaster(RuleBasedStateMachine):
 
     def note_gone(self) -> None:
         self.twin.gone |= set(range(self.journal.next)) - offsets_in(self.journal) - offsets_lost(self.journal)
+        self.twin.gone |= set(range(self.journal.segments()[0].first if self.journal.segments() else 0))
         assert self.journal.next == len(self.twin.records)
 
     @rule()
