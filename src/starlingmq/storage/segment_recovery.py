@@ -144,7 +144,7 @@ def _open_segment(shelf: Shelf, first: int, header: Header | None, limit: int | 
         segment.fd = fd
         whole = header is not None and header.whole
         if not whole:
-            _repair_header(shelf, segment, header)
+            doubted = not _repair_header(shelf, segment, header) or doubted
         if doubted or not whole or not _take_index(shelf, segment, size, limit):
             _scan(shelf, segment, size, limit)
     finally:
@@ -156,15 +156,17 @@ def _open_segment(shelf: Shelf, first: int, header: Header | None, limit: int | 
     shelf.insert(segment)
 
 
-def _repair_header(shelf: Shelf, segment: Segment, header: Header | None) -> None:
-    """Write it again, or the salt would be lost with the segments that still have it."""
+def _repair_header(shelf: Shelf, segment: Segment, header: Header | None) -> bool:
+    """Write it again, or the salt would be lost with the segments that still have it. Where that fails, the next sync
+    has to copy the segment."""
     size = HEADER_SIZE if header is None else HEADER_SIZE // 2
     what = "The header was damaged; the name and the other segments tell what it said, nothing is lost."
     shelf.damages.add(Damage(segment.path, segment.first, segment.first - 1, size, what))
     try:
         write_all(shelf.files, segment.fd, Header(segment.first, segment.created, shelf.salt).encode(), 0)
     except OSError:
-        segment.damaged = True
+        return False
+    return True
 
 
 def _take_index(shelf: Shelf, segment: Segment, size: int, limit: int | None) -> bool:
