@@ -1,7 +1,9 @@
 """The writes of a turn as journal records, and back.
 
-``TurnEncoder`` is the hot end: a message and all who want it become one record, everything else one record a turn. A
-message that is in the journal already is named by its offset. ``split`` is the other end, for recovery.
+``TurnEncoder`` is the hot end: a message and all who want it become one record, everything else one record a turn, or
+a few: operations that queue, send or retain come before the records of messages that came later. A message that is in
+the journal already is named by its offset; only to be retained it is written again, because nobody's reference would
+keep the first record from being given back. ``split`` is the other end, for recovery.
 
 An operation is u8 kind, session, then by kind (numbers are varints, see ``records``):
 
@@ -12,7 +14,7 @@ An operation is u8 kind, session, then by kind (numbers are varints, see ``recor
     INBOUND_PUT          u16 packet id, offset
     INBOUND_COMPLETED    u16 packet id, f64 when
     INBOUND_DELETE       u16 packet id
-    RETAINED_PUT         offset
+    RETAINED_PUT         offset (read, but not written any more)
     all others           n, n bytes: see ``storage.values``
 """
 
@@ -92,6 +94,7 @@ class TurnEncoder:
     _kept: Callable[[int], bool]
     _now: float
     _operations: list[bytes]
+    _ordered: bool  # among them is one that has to come before the next message's record
     _message: Message | None  # whose record is being put together ...
     _receivers: list[bytes]
     _retained: bool
@@ -106,6 +109,7 @@ class TurnEncoder:
         self._kept = kept
         self._now = now
         self._operations = []
+        self._ordered = False
         self._message = None
         self._receivers = []
         self._retained = False
@@ -117,9 +121,14 @@ class TurnEncoder:
         for write in writes:
             self._add(write)
         self._close()
+        self._flush()
+        return self.records
+
+    def _flush(self) -> None:
         if self._operations:
             self.records.append(b"\2" + b"".join(self._operations))
-        return self.records
+            self._operations = []
+        self._ordered = False
 
     def _close(self) -> None:
         message = self._message
@@ -140,6 +149,8 @@ class TurnEncoder:
         if message.offset >= 0:
             return False
         self._close()
+        if self._ordered:
+            self._flush()
         message.offset = self._first + len(self.records)
         self._message = message
         self._receivers = []
@@ -153,10 +164,8 @@ class TurnEncoder:
             self.rare.append(write)
             message = write.message
             assert message is not None
-            if self._begin(message):
-                self._retained = True
-            else:
-                self._operations.append(b"%b\0%b" % (BYTE[kind], encode_number(message.offset)))
+            self._begin(message if message is self._message or message.offset < 0 else message.copy())
+            self._retained = True
             return
         if session is None:
             self._other(write, 0)
@@ -217,6 +226,7 @@ class TurnEncoder:
             if self._begin(message):
                 self._receivers.append(receiver(number, packet_id, flags_of(outgoing), ids))
                 return
+            self._ordered = True
         parts = [self._head(kind, number)]
         if kind == QUEUE_PUT:
             parts.append(encode_number(message.offset))
@@ -243,6 +253,7 @@ class TurnEncoder:
             data = encode_subscription(write.topic, write.subscription)
         elif kind in (SUBSCRIPTION_DELETE, RETAINED_DELETE):
             data = write.topic
+            self._ordered = self._ordered or kind == RETAINED_DELETE
         elif kind != SESSION_DELETE:
             raise ValueError(f"no such write: {kind}")
         self._operations.append(self._head(kind, number) + encode_number(len(data)) + data)
