@@ -272,9 +272,13 @@ class Connecting:
             earlier = session.client
             if earlier is not None:
                 self._take_over(session, earlier, clean_start)
-            else:
-                session.will = None if not clean_start else session.will  # came back in time [MQTT-3.1.3-9]
-                session.will_at = 0.0 if not clean_start else session.will_at
+            elif not clean_start:
+                if session.will_at != 0.0 and session.will_at <= self.ctx.now:
+                    self._publish_will(
+                        session
+                    )  # it was due when the broker came back itself, and nobody has looked yet
+                session.will = None  # came back in time [MQTT-3.1.3-9]
+                session.will_at = 0.0
             if clean_start and not session.ended:
                 self.end(session)
         if session is None or session.ended:
