@@ -80,6 +80,7 @@ class SimFiles(Files):
         self.forgot = False  # something since somebody last looked
         self.calls = 0
         self.clock = 1_000_000.0
+        self.salts = 0x5EED0000
         self._next_fd = 100
         self._paths: dict[int, str] = {}
 
@@ -245,4 +246,5 @@ class SimFiles(Files):
         return self.clock
 
     def salt(self) -> int:
-        return 0x5EED5EED
+        self.salts += 1
+        return self.salts

@@ -34,7 +34,7 @@ def recover(files: Files, directory: str, open_max: int) -> Shelf:
     names = files.names(directory)
     firsts = sorted(first for name in names if (first := parse_name(name, "log")) is not None)
     headers = read_headers(files, directory, firsts)
-    salt = next((header.salt for header in headers.values() if header is not None), 0)
+    salt = next((header.salt for header in reversed(headers.values()) if header is not None), 0)
     shelf = Shelf(files, directory, salt or files.salt(), open_max)
     try:
         _fill(shelf, names, firsts, headers, known=bool(salt))
@@ -111,12 +111,13 @@ def _unusable(shelf: Shelf, firsts: list[int], headers: dict[int, Header | None]
 
 def _begin_anew(shelf: Shelf, firsts: list[int]) -> None:
     """No header of any segment can be read, so no record can be checked. The names still tell offsets that were given:
-    go on behind them, and only then give the names up."""
+    go on behind them, and only then give the names up: for good, before offsets are given again."""
     shelf.next = firsts[-1] + 1
     shelf.begin()
     for first in firsts:
         what = "Neither copy of its header nor that of another segment can be read; it is set aside."
         _set_aside(shelf, shelf.path(log_name(first)), first, what)
+    shelf.settle_names()
 
 
 def _set_aside(shelf: Shelf, path: str, first: int, what: str) -> None:
@@ -139,7 +140,8 @@ def _open_segment(shelf: Shelf, first: int, header: Header | None, limit: int | 
     try:
         modified = files.modified(fd)
         size = files.size(fd)
-        segment = Segment(files, path, first, shelf.salt, header.created if header else modified)
+        known = header or Header(first, modified, shelf.salt)
+        segment = Segment(files, path, first, known.salt, known.created)
         segment.modified = modified
         segment.fd = fd
         whole = header is not None and header.whole
@@ -163,7 +165,7 @@ def _repair_header(shelf: Shelf, segment: Segment, header: Header | None) -> boo
     what = "The header was damaged; the name and the other segments tell what it said, nothing is lost."
     shelf.damages.add(Damage(segment.path, segment.first, segment.first - 1, size, what))
     try:
-        write_all(shelf.files, segment.fd, Header(segment.first, segment.created, shelf.salt).encode(), 0)
+        write_all(shelf.files, segment.fd, Header(segment.first, segment.created, segment.salt).encode(), 0)
     except OSError:
         return False
     return True

@@ -78,7 +78,7 @@ class Shelf:
         self.unlisted = True
         self.insert(segment)
         if settle:
-            self._sync_directory()
+            self.settle_names()
             segment.listed = True
         if last is not None and last.spoiled:
             self._forgive(last)
@@ -203,7 +203,8 @@ class Shelf:
         with suppress(OSError):
             self.files.close(self.files.open(self.path(doubt_name(segment.first)), create=True))
 
-    def _sync_directory(self) -> None:
+    def settle_names(self) -> None:
+        """Sync the directory now. Like everything but ``sync_directory``, with the lock."""
         try:
             self.sync_directory()
         except OSError:
@@ -224,7 +225,7 @@ class Shelf:
         following = self.segments[self.firsts.index(segment.first) + 1].first
         if front:
             if self.removing:
-                self._sync_directory()
+                self.settle_names()
         else:
             self._mark_gone(segment.first, following)
         remove_if_there(self.files, self.path(index_name(segment.first)))
@@ -241,7 +242,7 @@ class Shelf:
         if wanted not in self.gone:
             self.files.close(self.files.open(self.path(gone_name(*wanted)), create=True))
             self.gone.append(wanted)
-        self._sync_directory()
+        self.settle_names()
         for known in [known for known in self.gone if known != wanted and begin <= known[0] < known[1] <= following]:
             self._remove_marker(known)
 

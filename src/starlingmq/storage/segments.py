@@ -269,7 +269,7 @@ class SegmentJournal:
             if (header := decode_header(self._files.read(segment.fd, HEADER_SIZE, 0))) is None or not header.whole:
                 found.add(Damage(segment.path, first, first - 1, HEADER_SIZE, "The header is damaged."))
             data = self._files.read(segment.fd, size - HEADER_SIZE, HEADER_SIZE)
-            segment.report(Scan(data, first, shelf.salt, until), until, HEADER_SIZE, found)
+            segment.report(Scan(data, first, segment.salt, until), until, HEADER_SIZE, found)
         finally:
             with shelf.lock:
                 shelf.unpin(segment)
