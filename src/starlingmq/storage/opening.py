@@ -45,7 +45,7 @@ def open_store(config: Config, state: BrokerState, clock: Callable[[], float]) -
         kv = RocksKv(data_dir.kv)
         at_least = int.from_bytes(kv.get(META_AS_OF) or b"\0", "big")
         opened.append(kv.close)
-        journal = _open_journal(journal_engine, data_dir.journal, config.storage.segment_size, at_least)
+        journal = open_journal(journal_engine, data_dir.journal, config.storage.segment_size, at_least)
         store = DirectoryStore(kv, journal, durability, clock, config.storage.segment_size)
         store.data_dir = data_dir
         state.ctx.recording = True
@@ -71,7 +71,7 @@ def open_store(config: Config, state: BrokerState, clock: Callable[[], float]) -
     return store
 
 
-def _open_journal(engine: str, path: Path, segment_size: int, at_least: int) -> Journal:
+def open_journal(engine: str, path: Path, segment_size: int, at_least: int) -> Journal:
     if engine == "rocksdb":
         return RocksJournal(path, at_least=at_least)
     return SegmentJournal(str(path), segment_bytes=segment_size, at_least=at_least)
