@@ -18,9 +18,12 @@ from starlingmq.config import Config, ListenerConfig, refuse_open_listeners
 from starlingmq.core.broker import BrokerState
 from starlingmq.hooks import Authenticate, Authorize, Hooks, OnEvent, OnPublish
 from starlingmq.log import NoticeLog, set_up_logging
+from starlingmq.net.control import NAME as CONTROL_NAME
+from starlingmq.net.control import ControlServer
 from starlingmq.net.driver import Driver, broker_clock
 from starlingmq.net.listeners import Listener, open_listener, parse_listener
-from starlingmq.storage.opening import open_store
+from starlingmq.storage.opening import DirectoryStore, open_store
+from starlingmq.storage.upkeep import LONG_ACTIONS, Upkeep
 
 log = logging.getLogger("starlingmq")
 
@@ -56,6 +59,7 @@ class Broker:
         self._listeners: list[Listener] = []
         self._closed = asyncio.Event()
         self._driver: Driver | None = None
+        self._control: ControlServer | None = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -102,6 +106,7 @@ class Broker:
                         handshake_timeout=self.config.mqtt.connect_timeout,
                     )
                 )
+            await self._open_control(self._driver)
         except BaseException:
             await self.stop()
             raise
@@ -121,6 +126,20 @@ class Broker:
         store = open_store(config, state, clock)
         return Driver(state, store, hooks, hooks.on_event, notices.add, clock)
 
+    async def _open_control(self, driver: Driver) -> None:
+        """Let commands in, where there is a data directory to put the socket in."""
+        store = driver.store
+        if not isinstance(store, DirectoryStore):
+            return
+        upkeep = Upkeep(store, driver.state)
+        control = ControlServer(store.data_dir.path / CONTROL_NAME, upkeep.actions(), LONG_ACTIONS)
+        try:
+            await control.start()
+        except OSError as error:
+            log.warning("no commands can be taken: %s: %s", control.path, error.strerror or error)
+        else:
+            self._control = control
+
     def reload(self, config: Config) -> None:
         """Take over the settings that can change while serving: ``mqtt``, ``limits``, ``log`` and certificates."""
         self.state.configure(config.mqtt, config.limits)
@@ -131,6 +150,8 @@ class Broker:
     async def stop(self) -> None:
         """Stop listening, tell the clients, wait for them ``node.shutdown_timeout`` at most. May be called again."""
         await asyncio.gather(*(listener.stop() for listener in self._listeners))
+        if self._control is not None:
+            await self._control.stop()
         driver = self._driver
         if driver is not None and not self._closed.is_set():
             await driver.stop(min(self.config.node.shutdown_timeout, 2.0))

@@ -1,0 +1,131 @@
+"""The control socket by itself: what runs beside what, and what becomes of work that nobody waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from starlingmq.net.control import CONNECTIONS_MAX, CalledOff, ControlServer, Report
+
+
+class Work:
+    """A long action, in a thread, that goes on until ``finish`` or until it is called off."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.finish = threading.Event()
+        self.called_off = False
+
+    async def __call__(self, report: Report, arguments: dict[str, str]) -> dict[str, Any]:
+        self.begun.set()
+        try:
+            await asyncio.to_thread(self._work, report)
+        except CalledOff:
+            self.called_off = True
+            raise
+        finally:
+            self.ended.set()
+        return arguments
+
+    def _work(self, report: Report) -> None:
+        while not self.finish.wait(0.001):
+            report("working", 1, 2, "steps")
+
+
+async def fail(report: Report, arguments: dict[str, str]) -> dict[str, Any]:
+    raise FileNotFoundError(2, "is not there", "file")
+
+
+async def brief(report: Report, arguments: dict[str, str]) -> dict[str, Any]:
+    return {"brief": True}
+
+
+class Fixture:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.work = Work()
+        self.server = ControlServer(path, {"work": self.work, "brief": brief, "fail": fail}, ["work"])
+
+    async def begin(self, action: str, **arguments: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_unix_connection(str(self.path))
+        writer.write(json.dumps({"action": action, "arguments": arguments}).encode() + b"\n")
+        return reader, writer
+
+    async def ask(self, action: str) -> dict[str, Any]:
+        reader, writer = await self.begin(action)
+        answer: dict[str, Any] = json.loads((await reader.read()).splitlines()[-1])
+        writer.close()
+        return answer
+
+
+@pytest_asyncio.fixture
+async def control(tmp_path: Path) -> AsyncIterator[Fixture]:
+    made = Fixture(tmp_path / "c.sock")
+    await made.server.start()
+    yield made
+    made.work.finish.set()
+    await made.server.stop()
+
+
+@pytest.mark.asyncio
+async def test_progress_comes_before_the_result(control: Fixture) -> None:
+    reader, writer = await control.begin("work", name="value")
+    first = json.loads(await reader.readline())
+    assert first == {"progress": {"what": "working", "done": 1, "total": 2, "unit": "steps"}}
+    control.work.finish.set()
+    assert json.loads((await reader.read()).splitlines()[-1]) == {"result": {"name": "value"}}
+    writer.close()
+
+
+@pytest.mark.asyncio
+async def test_one_long_action_at_a_time_and_brief_ones_beside_it(control: Fixture) -> None:
+    _, writer = await control.begin("work")
+    await control.work.begun.wait()
+    assert await control.ask("work") == {"error": "work is running; wait until it is done"}
+    assert await control.ask("brief") == {"result": {"brief": True}}
+    writer.close()
+
+
+@pytest.mark.asyncio
+async def test_who_hangs_up_calls_it_off(control: Fixture) -> None:
+    _, writer = await control.begin("work")
+    await control.work.begun.wait()
+    writer.close()
+    await control.work.ended.wait()
+    assert control.work.called_off
+
+
+@pytest.mark.asyncio
+async def test_stopping_ends_what_runs_and_who_has_said_nothing(control: Fixture) -> None:
+    silent, writer = await asyncio.open_unix_connection(str(control.path))
+    reader, other = await control.begin("work")
+    await control.work.begun.wait()
+    await asyncio.wait_for(control.server.stop(), 5)
+    assert control.work.called_off
+    assert json.loads((await reader.read()).splitlines()[-1]) == {"error": "work was called off"}
+    assert await silent.read() == b""
+    assert not control.path.exists()
+    writer.close()
+    other.close()
+
+
+@pytest.mark.asyncio
+async def test_only_so_many_are_served(control: Fixture) -> None:
+    idle = [await asyncio.open_unix_connection(str(control.path)) for _ in range(CONNECTIONS_MAX)]
+    assert await control.ask("brief") == {"error": "too many requests at once"}
+    for _, writer in idle:
+        writer.close()
+
+
+@pytest.mark.asyncio
+async def test_what_fails_says_so_in_a_line(control: Fixture) -> None:
+    assert await control.ask("fail") == {"error": "file: is not there"}
+    assert "no action" in (await control.ask("other"))["error"]
