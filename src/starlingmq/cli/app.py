@@ -20,6 +20,9 @@ COMMANDS: Final = {
     "pub": "starlingmq.cli.pub",
     "sub": "starlingmq.cli.sub",
     "bench": "starlingmq.cli.bench",
+    "ctl": "starlingmq.cli.ctl",
+    "backup": "starlingmq.cli.backup",
+    "restore": "starlingmq.cli.restore",
     "config": "starlingmq.cli.config_cmd",
 }
 

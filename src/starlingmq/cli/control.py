@@ -1,0 +1,76 @@
+"""Asking for something to be done in a data directory: by the broker that serves it, or here when none does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from starlingmq.cli.declare import CommandError
+from starlingmq.config import load_config
+from starlingmq.net.control import NAME, reachable
+
+Report = Callable[[str, int, int, str], None]
+
+DataDirOption = Annotated[str | None, typer.Option("--data-dir", metavar="DIR", help="The data directory.")]
+FileOption = Annotated[
+    str | None, typer.Option("--config", "-c", metavar="FILE", help="YAML file that names the data directory.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def directory_of(data_dir: str | None, config: str | None) -> Path:
+    """The data directory that the options, the settings or the environment name. CommandError when none does."""
+    named = data_dir or load_config(config, (), os.environ).node.data_dir
+    if named is None:
+        raise CommandError("which data directory? name it: --data-dir DIR, or -c FILE with node.data_dir")
+    return Path(named).absolute()
+
+
+def ask(directory: Path, action: str, arguments: dict[str, str], report: Report) -> dict[str, Any]:
+    """Have it done, and return the result. CommandError when the broker refuses; else what the storage raises."""
+    connection = _connect(directory)
+    if connection is None:
+        from starlingmq.storage.offline import actions  # the engines: not loaded when a broker has them
+
+        return asyncio.run(_done(actions(directory)[action](report, arguments)))
+    with closing(connection):
+        request = {"action": action, "arguments": arguments}
+        connection.sendall(json.dumps(request).encode() + b"\n")
+        with connection.makefile("rb") as answers:
+            for line in answers:
+                answer = json.loads(line)
+                if "result" in answer:
+                    result: dict[str, Any] = answer["result"]
+                    return result
+                if "error" in answer:
+                    raise CommandError(answer["error"])
+                progress = answer["progress"]
+                report(progress["what"], progress["done"], progress["total"], progress["unit"])
+    raise CommandError(f"{directory}: the broker ended before it was done")
+
+
+async def _done(action: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+    return await action
+
+
+def _connect(directory: Path) -> socket.socket | None:
+    """None when nobody serves the directory."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with reachable(directory / NAME) as path:
+            connection.connect(path)
+    except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
+        connection.close()
+        return None
+    except OSError as error:
+        connection.close()
+        raise OSError(error.errno, error.strerror, str(directory / NAME)) from None
+    return connection

@@ -1,0 +1,89 @@
+"""``starlingmq ctl``: look after a broker, or after the data directory of one that does not run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+import typer
+
+from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask, directory_of
+from starlingmq.cli.progress import amount, progress
+
+DAMAGED: Final = 1  # exit code
+
+app = typer.Typer(help="Look after a broker and its data directory.", no_args_is_help=True)
+storage = typer.Typer(
+    help="What a data directory holds, while it is served or not: is it whole, how much is it.", no_args_is_help=True
+)
+app.add_typer(storage, name="storage")
+
+
+@storage.command()
+def check(data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False) -> int:
+    """Read everything that is kept and say what is damaged; the exit code is 1 if anything is."""
+    directory = directory_of(data_dir, config)
+    with progress(json_) as report:
+        found = ask(directory, "storage.check", {}, report)
+    if json_:
+        print(json.dumps(found))
+    else:
+        print("\n".join(_check_lines(found)))
+    return DAMAGED if found["damage"] else 0
+
+
+@storage.command()
+def stats(data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False) -> None:
+    """Say how much there is of everything."""
+    directory = directory_of(data_dir, config)
+    with progress(json_) as report:
+        found = ask(directory, "storage.stats", {}, report)
+    print(json.dumps(found) if json_ else "\n".join(_stats_lines(found)))
+
+
+@storage.command()
+def compact(data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False) -> None:
+    """Write a checkpoint and give back the space of what nobody needs any more."""
+    directory = directory_of(data_dir, config)
+    with progress(json_) as report:
+        found = ask(directory, "storage.compact", {}, report)
+    if json_:
+        print(json.dumps(found))
+        return
+    before, after = found["before"]["used"], found["after"]["used"]
+    print(f"{amount(before, 'bytes')} before, {amount(after, 'bytes')} now")
+
+
+def _check_lines(found: dict[str, Any]) -> Iterator[str]:
+    yield from found["damage"]
+    if found["omitted"]:
+        yield f"and {found['omitted']:,} more"
+    yield from (f"note: {note}" for note in found["notes"])
+    yield (
+        f"{found['records']:,} records ({amount(found['bytes'], 'bytes')}), {found['values']:,} values, "
+        f"{found['sessions']:,} sessions, {found['references']:,} references: "
+        + (f"{len(found['damage']) + found['omitted']:,} damaged" if found["damage"] else "whole")
+    )
+
+
+def _stats_lines(found: dict[str, Any]) -> Iterator[str]:
+    journal, checkpoint = found["journal"], found["checkpoint"]
+    yield f"state          {found['state']}, {'served by a broker' if found['serving'] else 'not served'}"
+    if found["durability"] is not None:
+        yield f"durability     {found['durability']}"
+    yield f"sessions       {found['sessions']:,} with {found['subscriptions']:,} subscriptions"
+    yield f"messages       {found['queued']:,} queued, {found['inflight']:,} in flight, {found['retained']:,} retained"
+    yield (
+        f"journal        {journal['engine']}, {amount(journal['bytes'], 'bytes')} in {journal['segments']:,} segments, "
+        f"records {journal['first']:,} to {journal['next']:,}"
+    )
+    yield f"unneeded       {journal['unneeded_segments']:,} segments, {amount(journal['unneeded_bytes'], 'bytes')}"
+    age = checkpoint["age_seconds"]
+    yield (
+        f"checkpoint     at record {checkpoint['offset']:,}, {checkpoint['behind']:,} behind, "
+        + ("written before the start" if age is None else f"{age:,.0f} s ago")
+        + (f"; the last one failed: {checkpoint['failure']}" if checkpoint["failure"] else "")
+    )
+    yield f"key-value      {amount(found['kv_bytes'], 'bytes')}"
+    yield f"disk           {amount(found['used'], 'bytes')} used, {amount(found['free'], 'bytes')} free"
