@@ -96,6 +96,7 @@ class DurableStore:
         self._checkpointed_next = self._next
         self._checkpointed_size = journal.size
         self._marked: set[int] | None = None  # first offsets of the segments that are needed, while that is found out
+        self._oldest = 0  # offset that is needed, as far as it was found out
         self._firsts: list[int] = []
         self._solid = journal.first  # nothing from here on was given back
         self._waiting: asyncio.Future[None] | None = None  # what ``_work`` waits for
@@ -239,6 +240,7 @@ class DurableStore:
             return False
         if self._marked is not None:
             self._mark(offset)
+            self._oldest = min(self._oldest, offset)
         return True
 
     # Checkpoints
@@ -397,23 +399,28 @@ class DurableStore:
         What is referred to while we look is marked by ``_kept``; what is appended meanwhile is behind ``checkpoint``.
         """
         segments = self.journal.segments()
+        end = self.journal.next
         self._firsts = [segment.first for segment in segments]
         self._marked = set()
-        oldest = checkpoint
+        self._oldest = checkpoint
         try:
             sessions = list(state.ctx.sessions.values())
             for number, session in enumerate(sessions):
-                oldest = min(oldest, self._mark_session(session))
+                self._oldest = min(self._oldest, self._mark_session(session))
                 if number % self.piece == self.piece - 1:
                     yield
             needed = self._marked
         finally:
             self._marked = None
+        oldest = self._oldest
         doomed = [segment for segment in segments if segment.next <= checkpoint and segment.first not in needed]
         self._solid = max([oldest, *(segment.next for segment in doomed)]) if doomed else max(self._solid, oldest)
         self.journal.trim(oldest)
         for segment in doomed:
-            if segment.first >= oldest:
+            grown = (
+                segment is segments[-1] and self.journal.next != end
+            )  # while we looked: it holds what nobody looked at
+            if segment.first >= oldest and not grown:
                 self.journal.drop(segment.first)
                 yield
 
