@@ -20,7 +20,7 @@ from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
 HOT_PACKAGES = ("wire", "core")
-HOT_MODULES = ("storage/operations.py", "storage/records.py")  # what encodes every message that is kept
+HOT_MODULES = ("net/driver.py", "storage/operations.py", "storage/records.py")  # a turn; what encodes what is kept
 
 
 def wanted(variable: str) -> bool:

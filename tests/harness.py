@@ -208,6 +208,7 @@ class World:
             self.notices += ready.notices
             self.writes += ready.writes
             self.carry_out(ready)
+            ready.renew()
             more = self.state.ctx.ready
             if not (self.state.pending() or more.urgent() or more.questions):
                 return

@@ -76,6 +76,7 @@ class BrokerState:
     connecting: Connecting
     restoring: Restoring
     sys: SysTopics
+    _spare: Ready
 
     def __init__(self, mqtt: MqttConfig, limits: LimitsConfig, now: float, secret: bytes, version: str = "") -> None:
         self.ctx = Context(mqtt, limits, now)
@@ -85,6 +86,7 @@ class BrokerState:
         self.publishing = Publishing(self.ctx, self.router, self.delivery, self.retained)
         self.subscribing = Subscribing(self.ctx, self.router, self.delivery, self.retained)
         self.connecting = Connecting(self.ctx, self.router, self.delivery, self.publishing, self.subscribing, secret)
+        self._spare = Ready()
         self.restoring = Restoring(
             self.ctx, self.router, self.retained, self.publishing.retained_wheel, self.connecting
         )
@@ -457,7 +459,9 @@ class BrokerState:
     def take_ready(self) -> Ready:
         """What is to be done now; empty from here on until something happens."""
         ready = self.ctx.ready
-        self.ctx.ready = Ready()
+        self.ctx.ready = self._spare  # two that take turns: most of their lists stay empty most of the time
+        self._spare = ready
+        self.ctx.ready.renew()
         ready.finish()
         return ready
 

@@ -172,6 +172,27 @@ class Ready:
         self.events = []
         self.notices = []
 
+    def renew(self) -> None:
+        """Be empty again. Lists that were filled are left to whoever still has them."""
+        if self.dirty:
+            self.dirty = []
+        if self.pause:
+            self.pause = []
+        if self.writes:
+            self.writes = []
+        if self.acknowledged:
+            self.acknowledged = []
+        if self.spills:
+            self.spills = []
+        if self.reads:
+            self.reads = []
+        if self.questions:
+            self.questions = []
+        if self.events:
+            self.events = []
+        if self.notices:
+            self.notices = []
+
     def urgent(self) -> bool:
         """Whether there is something to be done, rather than told."""
         return len(self.dirty) + len(self.writes) + len(self.acknowledged) + len(self.reads) + len(self.pause) != 0

@@ -133,12 +133,14 @@ class Driver:
         self._scheduled = False
         state = self.state
         try:
-            state.turn(self.clock())
+            state.turn(self._began)
             if state.ctx.ready.questions:
                 self._ask()
         except Exception:
             log.exception("a turn failed")  # a mistake of ours in serving one must not leave all others unserved
-        self._carry_out(state.take_ready())
+        ready = state.take_ready()
+        self._carry_out(ready)
+        ready.renew()  # nothing of it is kept alive
         now = self.clock()
         stall_ms = (now - self._began) * 1000.0
         if stall_ms > state.ctx.counters.stall_max_ms:
@@ -176,7 +178,8 @@ class Driver:
                 self._close(client)
         for client in ready.pause:
             self._pause(client)
-        self._read_back(ready)
+        if ready.spills or ready.reads:
+            self._read_back(ready)
         if ready.events and self.on_event is not None:
             for event in ready.events:
                 self._tell(self.on_event, event)
