@@ -227,6 +227,7 @@ class Connecting:
         if not connect.client_id:
             client.client_id = self._assign_id()
             agreed[prop.ASSIGNED_CLIENT_IDENTIFIER] = client.client_id
+        unknown = session is None
         session, present = self._session(client, connect.clean_start)
         self._agree(client, connect, session, agreed)
         session.client = client
@@ -245,7 +246,10 @@ class Connecting:
             session.will = None
             self.close(client, "packet_too_large")
             return
-        ctx.send_stored(client, frame)
+        if unknown and not session.kept:
+            ctx.send(client, frame)  # nothing of it is stored, so it waits for nothing
+        else:
+            ctx.send_stored(client, frame)
         ctx.event("connected", client.client_id, client.peer)
         if present:
             self.delivery.resume(session, client)

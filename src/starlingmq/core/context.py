@@ -29,6 +29,7 @@ class Context:
     resumable: deque[Client]  # no longer halted, with bytes still to be handled
     next_number: int  # for the next session
     refusing: bool  # nothing can be stored at the moment
+    storage_failure: str  # why; "": it can
     unsendable: list[Client]  # have to be told something that is larger than they take [MQTT-3.1.2-24]
     work: int  # left for this turn
     recording: bool  # whether anything keeps ``Ready.writes``
@@ -64,6 +65,7 @@ class Context:
         self.resumable = deque()
         self.next_number = 1
         self.refusing = False
+        self.storage_failure = ""
         self.unsendable = []
         self.work = TURN_WORK
         self.recording = False

@@ -187,7 +187,9 @@ class Publishing:
         if client.version != 5:
             raise ProtocolError("nothing can be stored at the moment", Reason.QUOTA_EXCEEDED)
         self.ctx.drop("storage_failing", client.client_id)
-        self._acknowledge(client, 0x40 if message.qos == 1 else 0x50, packet_id, Reason.QUOTA_EXCEEDED)
+        first = 0x40 if message.qos == 1 else 0x50
+        # Now: the lane for what is stored stands still until it can be.
+        self.ctx.send(client, bytes((first, 3)) + packet_id_bytes(packet_id) + bytes((Reason.QUOTA_EXCEEDED,)))
 
     def _acknowledge(self, client: Client, first: int, packet_id: int, reason: int) -> None:
         if reason != 0 and client.version == 5:

@@ -57,6 +57,8 @@ class SysTopics:
             "retained messages/bytes": self.publishing.retained.total_bytes,
         }
         figures = {topic: str(value) for topic, value in totals.items()}
+        if ctx.recording:
+            figures["storage/state"] = f"failing: {ctx.storage_failure}" if ctx.storage_failure else "ok"
         figures["version"] = "starlingmq " + self.version
         figures["uptime"] = str(int(ctx.now - self.started_at))
         figures["event_loop/stall_max_ms"] = f"{counters.stall_max_ms:.1f}"

@@ -46,6 +46,7 @@ from starlingmq.storage.keys import (
 from starlingmq.storage.kv import Batch, Kv, after
 from starlingmq.storage.operations import TurnEncoder
 from starlingmq.storage.records import RecordError, decode_message, encode_double, encode_message
+from starlingmq.storage.segment_sync import RecordsLost
 from starlingmq.storage.values import encode_holdings, encode_session, encode_subscription
 
 log = logging.getLogger("starlingmq.storage")
@@ -86,6 +87,10 @@ class DurableStore:
         self._blocked: list[asyncio.Future[None]] = []
         self._unsynced: list[asyncio.Future[None]] = []
         self._syncing = False
+        self._syncing_for: list[asyncio.Future[None]] = []
+        self._stuck = False  # the journal takes no records: they wait in ``_backlog``
+        self._doubtful = False  # the last sync failed
+        self._resync: asyncio.TimerHandle | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._threads = ThreadPoolExecutor(1, "starlingmq-storage")
         self._work: Iterator[None] | None = None
@@ -117,7 +122,7 @@ class DurableStore:
         for write in encoder.rare:
             self._note(write)
         self._next += len(records)
-        if self.failure:
+        if self._stuck:
             self._backlog += records
             return self._until_it_is_stored()
         try:
@@ -159,6 +164,7 @@ class DurableStore:
         return future
 
     def _fail(self, error: OSError) -> None:
+        self._stuck = True
         if not self.failure:
             self.failure = str(error)
             log.error("nothing can be stored: %s; publishers are refused until it can", error)
@@ -168,6 +174,7 @@ class DurableStore:
     def _refuse(self, refuse: bool) -> None:
         if self.state is not None:
             self.state.ctx.refusing = refuse
+            self.state.ctx.storage_failure = self.failure
 
     def _try_again(self) -> None:
         try:
@@ -176,9 +183,8 @@ class DurableStore:
             self._fail(error)
             return
         self._backlog = []
-        self.failure = ""
-        log.warning("storing again; nothing that was acknowledged is missing")
-        self._refuse(False)
+        self._stuck = False
+        self._recover()
         blocked, self._blocked = self._blocked, []
         if self.durability == "power":
             self._unsynced += blocked
@@ -187,6 +193,14 @@ class DurableStore:
             for future in blocked:
                 if not future.done():
                     future.set_result(None)
+
+    def _recover(self) -> None:
+        """Something works again; all of it does when nothing is left that waits for another try."""
+        if self._stuck or self._doubtful or not self.failure:
+            return
+        self.failure = ""
+        log.warning("storing again; nothing that was acknowledged is missing")
+        self._refuse(False)
 
     # Syncing
 
@@ -198,16 +212,26 @@ class DurableStore:
 
     def _begin_sync(self) -> None:
         """One sync at a time; whoever comes meanwhile waits for the next one, with everybody else."""
-        if self._syncing or not self._unsynced:
+        if self._syncing or self._resync is not None or not self._unsynced:
             return
         self._syncing = True
         waiting, self._unsynced = self._unsynced, []
+        self._syncing_for = waiting
         task = asyncio.get_running_loop().run_in_executor(self._threads, self.journal.sync)
         task.add_done_callback(lambda done: self._synced(done, waiting))
 
     def _synced(self, done: asyncio.Future[None], waiting: list[asyncio.Future[None]]) -> None:
+        """What a failed sync was to make safe is in doubt until a later one has returned: everybody goes on waiting."""
         self._syncing = False
         error = done.exception()
+        self._syncing_for = []
+        if isinstance(error, RecordsLost):
+            self._unsynced = waiting + self._unsynced
+            self._records_lost(error)
+        elif isinstance(error, OSError):
+            self._unsynced = waiting + self._unsynced
+            self._doubt(error)
+            return
         for future in waiting:
             if future.done():
                 continue
@@ -215,7 +239,33 @@ class DurableStore:
                 future.set_result(None)
             else:
                 future.set_exception(error)
+        if self._doubtful:
+            self._doubtful = False
+            self._recover()
         self._begin_sync()
+
+    def _doubt(self, error: OSError) -> None:
+        self._doubtful = True
+        if not self.failure:
+            self.failure = str(error)
+            log.error("nothing can be made safe: %s; publishers are refused until it can", error)
+            self._refuse(True)
+        self._resync = asyncio.get_running_loop().call_later(RETRY_SECONDS, self._sync_again)
+
+    def _sync_again(self) -> None:
+        self._resync = None
+        self._begin_sync()
+
+    def _records_lost(self, error: RecordsLost) -> None:
+        """Whoever waits may wait for one of these records, so all are cut off and begin again: nobody was told. What
+        we have in memory is right, so it is written down as it is."""
+        log.error("%s; who waited for them was not acknowledged", error)
+        waiting, self._unsynced = self._syncing_for + self._unsynced, []
+        for future in waiting:
+            if not future.done():
+                future.set_exception(error)
+        if self.state is not None:
+            self.rewrite(list(self.state.ctx.sessions.values()))
 
     # Reading back
 
@@ -247,7 +297,7 @@ class DurableStore:
 
     def maintain(self) -> bool:
         """Do a piece of what is to be done besides; whether there is more to do right away."""
-        if self._waiting is not None:
+        if self._waiting is not None or self._stuck:  # what a checkpoint would say of now is not in the journal yet
             return False
         if self._work is None:
             if self.failure or self._held or self.state is None or not self._due():
@@ -263,6 +313,8 @@ class DurableStore:
             self._marked = None
             self._checkpointed_at = self.clock()  # not again at once
             self.checkpoint_failure = str(error)
+            if isinstance(error, RecordsLost):
+                self._records_lost(error)
             log.error("a checkpoint failed: %s; it is tried again later", error)
             return False
         return self._waiting is None
@@ -388,7 +440,7 @@ class DurableStore:
         self._wake()
 
     async def _finish(self) -> None:
-        while self._work is not None or self._waiting is not None:
+        while (self._work is not None and not self._stuck) or self._waiting is not None:
             await self._piece()
 
     # Giving back
@@ -409,6 +461,8 @@ class DurableStore:
                 self._oldest = min(self._oldest, self._mark_session(session))
                 if number % self.piece == self.piece - 1:
                     yield
+            if self.careful:  # a power failure must not bring back the want of what is given back now
+                yield from self._in_thread(self.journal.sync)
             needed = self._marked
         finally:
             self._marked = None
@@ -457,11 +511,16 @@ class DurableStore:
         loop = asyncio.get_running_loop()
         if self._retry is not None:
             self._retry.cancel()
+        if self._resync is not None:
+            self._resync.cancel()
         await self._finish()
         if self.state is not None and not self.failure:
             self._work = self._checkpoint(self.state)
             await self._finish()
-        await loop.run_in_executor(self._threads, self.journal.sync)
+        try:
+            await loop.run_in_executor(self._threads, self.journal.sync)
+        except OSError as error:
+            log.error("the journal can not be synced: %s", error)
         self.journal.close()
         self.kv.close()
         self._threads.shutdown()
