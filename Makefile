@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+SEEDS ?= 2000
 
 BIN := $(VENV)/bin
 PY := $(BIN)/python
@@ -14,7 +15,7 @@ CHECKED := src tests bench examples setup.py
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup setup-run setup-test run test test-fast test-pure test-compiled style types conformance bench demo fuzz build clean
+.PHONY: help setup setup-run setup-test run test test-fast test-pure test-compiled style types conformance bench demo fuzz crash build clean
 
 help: ## what can be asked for
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -52,6 +53,9 @@ demo: setup-run ## a broker with some traffic to look at
 
 fuzz: setup-run ## mutated packets into the decoder and a live broker (ARGS="--seconds 60")
 	$(PY) -m tests.fuzz $(ARGS)
+
+crash: setup-run ## lives of a broker that crashes between any two steps (SEEDS=2000, ARGS="--replay SEED")
+	$(PY) -m tests.storage.seeds --seeds $(SEEDS) $(ARGS)
 
 build: setup-run ## source and compiled wheel in dist/
 	$(BIN)/pip install --quiet build
