@@ -208,7 +208,7 @@ class SimFiles(Files):
         try:
             self._meet("sync", self._paths[fd])
         except OSError:
-            inode.failed += inode.waiting
+            inode.failed += [] if self.forgets else inode.waiting  # forgotten or half there, not both
             inode.waiting.clear()
             if self.forgets:
                 self.forgot = True
