@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -188,7 +189,11 @@ def test_attempts_are_not_made_at_every_write(tmp_path: Path) -> None:
 def crashed(kv: RocksKv, path: Path) -> Path:
     """A copy of the files as a dying process leaves them: closing would write the log's contents into a table."""
     copy = path.with_name("crashed")
-    shutil.copytree(path, copy)
+    copy.mkdir()
+    # CURRENT first: the manifest it names is not thrown away before the copy is done, older ones may be meanwhile.
+    for file in sorted(path.iterdir(), key=lambda file: file.name != "CURRENT"):
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copy2(file, copy)
     kv.close()
     return copy
 
