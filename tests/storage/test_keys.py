@@ -10,7 +10,7 @@ from starlingmq.storage import keys
 
 sessions = st.integers(0, 2**64 - 1)
 KINDS = (keys.SESSION, keys.SUBSCRIPTION, keys.HOLDINGS, keys.RETAINED)
-METAS = (keys.META_LAYOUT, keys.META_CHECKPOINT, keys.META_NEXT_SESSION, keys.META_INCARNATION)
+METAS = (keys.META_AS_OF, keys.META_CHECKPOINT, keys.META_NEXT_SESSION)
 
 
 def within(key: bytes, bounds: tuple[bytes, bytes | None]) -> bool:

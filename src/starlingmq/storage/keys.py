@@ -1,7 +1,7 @@
 """The keys of the key-value store: every layout there is, and the only file that knows them.
 
-A change that an older program would misread raises ``KV_LAYOUT``; the number stands in the store under
-``META_LAYOUT``, and a store of another number is not opened. Numbers in keys are big-endian, so that the order of keys
+A change that an older program would misread raises the layout of the data directory (see ``data_dir``), which every
+program checks before it opens anything. Numbers in keys are big-endian, so that the order of keys
 is that of numbers. A session has a number, given once and never again, in place of its client id: its keys are short,
 and a session that ends and begins anew can not find what is left of the old one.
 
@@ -22,11 +22,6 @@ from typing import Final
 
 from starlingmq.storage.kv import prefix_end
 
-KV_LAYOUT: Final = 1
-
-META_LAYOUT: Final = b"mlayout"
-"""``KV_LAYOUT`` of the program that made the store."""
-
 META_CHECKPOINT: Final = b"mcheckpoint"
 """The journal offset from which on the journal has to be replayed over what the store says."""
 
@@ -35,9 +30,6 @@ META_AS_OF: Final = b"masof"
 
 META_NEXT_SESSION: Final = b"msession"
 """The least session number that was never given."""
-
-META_INCARNATION: Final = b"mincarnation"
-"""How often the node was started: part of every message id."""
 
 SESSION: Final = b"s"
 SUBSCRIPTION: Final = b"u"
