@@ -1,0 +1,115 @@
+"""What travels between two nodes, as plain values; ``net`` makes bytes of them.
+
+An envelope names its source and its target, so that any node can pass it on (see docs/CLUSTER.md, Frames). All of it
+but ``Data`` may be lost, doubled or late. Nodes are named by their numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class RouteRecord:
+    """What a node tells about one filter or shared group of its own.
+
+    ``key`` is a topic filter, or ``$share/name/filter`` for a group. ``value`` 0: not wanted any more. For a filter 1:
+    wanted, 2: wanted durably (by a persistent session at QoS 1 or 2). For a group: its members on that node.
+    """
+
+    key: bytes
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemberInfo:
+    """A registered member, or one that is joining."""
+
+    name: str
+    number: int
+    incarnation: int
+    address: str  # host:port of its link listener
+    version: str = ""  # of the software
+    registered: bool = True  # False: joining, not counted yet
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """All registered members as of an etcd revision; a higher revision replaces a lower one."""
+
+    revision: int
+    members: tuple[MemberInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    epoch: int  # of the sender's routes ...
+    version: int
+    vector: dict[int, tuple[int, int]]  # node -> (epoch, version) of its routes that the sender has applied
+    heard: dict[int, int]  # node -> incarnation, heard directly within the timeout
+    connected: frozenset[int]  # whom the sender hears and is heard by, directly or relayed
+    serving: bool
+    membership: Membership
+
+
+@dataclass(frozen=True, slots=True)
+class RouteRecords:
+    epoch: int
+    first: int  # version of the first of ``records``; the others follow
+    records: tuple[RouteRecord, ...]
+    history: tuple[tuple[int, int], ...] = ()  # the sender's (epoch, first version), where the records cross epochs
+
+
+@dataclass(frozen=True, slots=True)
+class RouteApplied:
+    epoch: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class SyncRequest:
+    """What the asker has of the target's routes; (0, 0): nothing."""
+
+    epoch: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class RouteSnapshot:
+    """A piece of all routes of the sender as of (epoch, version); applied when all pieces are there."""
+
+    epoch: int
+    version: int
+    chunk: int  # from 0
+    last: bool
+    records: tuple[RouteRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Messages for the target. ``sequence`` counts the data frames of this pair of incarnations from 1."""
+
+    sequence: int
+    count: int
+    blob: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class DataAck:
+    """All data frames up to ``sequence`` are stored as durably as the receiver stores."""
+
+    sequence: int
+    room: int  # bytes of data the receiver takes beyond what it has acknowledged
+
+
+Body = Heartbeat | RouteRecords | RouteApplied | SyncRequest | RouteSnapshot | Data | DataAck
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    source: int
+    incarnation: int  # of the source
+    target: int
+    target_incarnation: int  # 0: not known to the source
+    body: Body
+    relayed: bool = False  # by a third node: it is not passed on once more, and proves no direct way
