@@ -36,6 +36,16 @@ RANKS: Final = (
     ("cli", "__main__"),
 )
 PURE: Final = ("wire", "core", "cluster")
+# Of docs/CLUSTER.md: there, tested, and not wired into a node yet. What a node has come to use may not stay here.
+NOT_WIRED: Final = (
+    "cluster",
+    "core.forwarding",
+    "core.interest",
+    "core.peers",
+    "net.etcd_client",
+    "net.etcd_server",
+    "net.peer",
+)
 # fmt: off
 IMPURE: Final = frozenset([
     "asyncio", "datetime", "http", "logging", "os", "pathlib", "random", "secrets", "select", "selectors", "shutil",
@@ -152,7 +162,9 @@ def test_every_file_is_reached() -> None:
         waiting += [module.rpartition(".")[0]]
         strings = (node.value for node in ast.walk(tree(module)) if isinstance(node, ast.Constant))
         waiting += [text for text in strings if isinstance(text, str) and text in modules()]
-    assert sorted(set(modules()) - reached) == []
+    beginnings = tuple(f"{PACKAGE}.{name}" for name in NOT_WIRED)
+    assert [name for name in modules() if name not in reached and not name.startswith(beginnings)] == []
+    assert [name for name in NOT_WIRED if f"{PACKAGE}.{name}" in reached] == [], "wired: take it off the list"
 
 
 def test_the_lock_of_the_javascript_client_names_no_registry() -> None:
