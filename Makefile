@@ -9,7 +9,7 @@ ROUNDS ?= 50
 
 BIN := $(VENV)/bin
 PY := $(BIN)/python
-HOT := $(wildcard src/starlingmq/wire/*.py src/starlingmq/core/*.py) src/starlingmq/net/driver.py src/starlingmq/storage/operations.py src/starlingmq/storage/records.py
+HOT := $(wildcard src/starlingmq/wire/*.py src/starlingmq/core/*.py) src/starlingmq/net/driver.py src/starlingmq/storage/operations.py src/starlingmq/storage/records.py src/starlingmq/storage/segment_encoding.py
 CHECKED := src tests bench examples setup.py
 
 .DEFAULT_GOAL := help

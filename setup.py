@@ -20,7 +20,12 @@ from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
 HOT_PACKAGES = ("wire", "core")
-HOT_MODULES = ("net/driver.py", "storage/operations.py", "storage/records.py")  # a turn; what encodes what is kept
+HOT_MODULES = (
+    "net/driver.py",  # a turn
+    "storage/operations.py",  # what is kept of it
+    "storage/records.py",
+    "storage/segment_encoding.py",
+)
 
 
 def wanted(variable: str) -> bool:

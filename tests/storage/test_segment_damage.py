@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.storage.simfs import SimFiles
 
-from starlingmq.storage.segment_format import HEADER_SIZE, encode
+from starlingmq.storage.segment_encoding import encode
+from starlingmq.storage.segment_format import HEADER_SIZE
 from starlingmq.storage.segments import SegmentJournal
 
 RECORDS = [
@@ -192,7 +193,7 @@ def test_behind_a_damaged_stretch_everything_is_found_with_its_offset(
 
 def test_a_payload_that_looks_like_records_is_not_taken_for_some() -> None:
     """Somebody sends what the next records would look like, and the power fails while it is written."""
-    forged = encode([b"forged"] * 3, 1, salt=12345)
+    forged = encode([b"forged"] * 3, 1, salt=12345, marks=[])
     files = SimFiles()
     journal = SegmentJournal("journal", files)
     journal.append([b"x" + forged])

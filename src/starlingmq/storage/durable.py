@@ -45,7 +45,7 @@ from starlingmq.storage.keys import (
 )
 from starlingmq.storage.kv import Batch, Kv, after
 from starlingmq.storage.operations import TurnEncoder
-from starlingmq.storage.records import RecordError, decode_message, encode_double, encode_message
+from starlingmq.storage.records import RecordError, decode_message, encode_retained
 from starlingmq.storage.segment_sync import RecordsLost
 from starlingmq.storage.values import encode_holdings, encode_session, encode_subscription
 
@@ -139,9 +139,7 @@ class DurableStore:
         session = write.session
         if kind == RETAINED_PUT:
             assert write.message is not None
-            message = write.message
-            published = encode_double(message.published_at)
-            self._values.put(retained_key(message.topic), encode_message(message, b"", True, published))
+            self._values.put(retained_key(write.message.topic), encode_retained(write.message))
         elif kind == RETAINED_DELETE:
             self._values.delete(retained_key(write.topic))
         elif session is None:

@@ -33,8 +33,7 @@ from starlingmq.storage.records import (
     OPERATIONS,
     RecordError,
     decode_message,
-    encode_double,
-    encode_message,
+    encode_retained,
     open_message,
     split_receivers,
 )
@@ -246,6 +245,5 @@ class Image:
             if message is None:
                 self.changes.delete(retained_key(topic))
             else:
-                published = encode_double(message.published_at)
-                self.changes.put(retained_key(topic), encode_message(message, b"", True, published))
+                self.changes.put(retained_key(topic), encode_retained(message))
         return self.changes

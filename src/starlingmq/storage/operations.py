@@ -22,6 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from librt.strings import BytesWriter, write_f64_le
+
 from starlingmq.core.message import Message
 from starlingmq.core.outgoing import PUBLISHED, Outgoing
 from starlingmq.core.ready import (
@@ -47,13 +49,12 @@ from starlingmq.storage.records import (
     OPERATIONS,
     Reader,
     RecordError,
-    encode_double,
-    encode_message,
-    encode_number,
-    receiver,
+    put_message,
+    put_number,
+    put_receiver,
+    put_two,
 )
 from starlingmq.storage.values import encode_session, encode_subscription
-from starlingmq.wire.primitives import BYTE, encode_two
 
 
 def flags_of(outgoing: Outgoing) -> int:
@@ -93,13 +94,15 @@ class TurnEncoder:
     _first: int
     _kept: Callable[[int], bool]
     _now: float
-    _operations: list[bytes]
-    _ordered: bool  # among them is one that has to come before the next message's record
-    _message: Message | None  # whose record is being put together ...
-    _receivers: list[bytes]
+    _record: BytesWriter  # empty but while a record is put together
+    _operations: BytesWriter  # a record that is still open; empty: none is
+    _ordered: bool  # in it is an operation that has to come before the next message's record
+    _message: Message | None  # whose record is next ...
+    _receivers: BytesWriter
     _retained: bool
-    _published_at: float  # as last encoded
-    _published: bytes
+    _session: Session | None  # last put into ``changed``
+    _publisher: str  # as last encoded
+    _encoded: bytes
 
     def __init__(self, first_offset: int, kept: Callable[[int], bool], now: float) -> None:
         self.records = []
@@ -108,13 +111,15 @@ class TurnEncoder:
         self._first = first_offset
         self._kept = kept
         self._now = now
-        self._operations = []
+        self._record = BytesWriter()
+        self._operations = BytesWriter()
         self._ordered = False
         self._message = None
-        self._receivers = []
+        self._receivers = BytesWriter()
         self._retained = False
-        self._published_at = 0.0
-        self._published = bytes(8)
+        self._session = None
+        self._publisher = ""
+        self._encoded = b""
 
     def encode(self, writes: list[Write]) -> list[bytes]:
         """The records of a turn, in order."""
@@ -125,21 +130,23 @@ class TurnEncoder:
         return self.records
 
     def _flush(self) -> None:
-        if self._operations:
-            self.records.append(b"\2" + b"".join(self._operations))
-            self._operations = []
+        if len(self._operations) != 0:
+            self.records.append(self._operations.getvalue())
+            self._operations.truncate(0)
         self._ordered = False
 
     def _close(self) -> None:
         message = self._message
         if message is None:
             return
-        if message.published_at != self._published_at:
-            self._published_at = message.published_at
-            self._published = encode_double(message.published_at)
-        receivers = self._receivers
-        together = receivers[0] if len(receivers) == 1 else b"".join(receivers)
-        self.records.append(encode_message(message, together, self._retained, self._published))
+        if message.publisher is not self._publisher:
+            self._publisher = message.publisher
+            self._encoded = message.publisher.encode()
+        out = self._record
+        put_message(out, message, self._encoded, self._receivers.getvalue(), self._retained)
+        self.records.append(out.getvalue())
+        out.truncate(0)
+        self._receivers.truncate(0)
         self._message = None
 
     def _begin(self, message: Message) -> bool:
@@ -153,9 +160,13 @@ class TurnEncoder:
             self._flush()
         message.offset = self._first + len(self.records)
         self._message = message
-        self._receivers = []
         self._retained = False
         return True
+
+    def _change(self, session: Session) -> None:
+        if session is not self._session:
+            self._session = session
+            self.changed[session] = None
 
     def _add(self, write: Write) -> None:
         kind = write.kind
@@ -174,48 +185,55 @@ class TurnEncoder:
         if kind == QUEUE_PUT or kind == WINDOW_PUT:  # noqa: SIM109  a tuple would be made and searched
             outgoing = write.outgoing
             assert outgoing is not None
-            self.changed[session] = None
+            self._change(session)
             self._delivery(kind, number, write.packet_id, outgoing)
         elif kind == WINDOW_DELETE:
-            self.changed[session] = None
+            self._change(session)
             self._window_delete(number, write.packet_ids)
         elif kind == QUEUE_DELETE:
             outgoing = write.outgoing
             assert outgoing is not None
             if outgoing.message.offset >= 0:
-                self.changed[session] = None
-                head = self._head(kind, number)
-                self._operations.append(b"%b%b" % (head, encode_number(outgoing.message.offset)))
+                self._change(session)
+                put_number(self._operation(kind, number), outgoing.message.offset)
         elif kind >= INBOUND_PUT and kind <= INBOUND_DELETE:
-            self.changed[session] = None
+            self._change(session)
             self._inbound(kind, number, write)
         else:
             self._other(write, number)
 
-    def _head(self, kind: int, number: int) -> bytes:
-        return b"%b%b" % (BYTE[kind], encode_number(number))
+    def _operation(self, kind: int, number: int) -> BytesWriter:
+        """Begin an operation; the rest of it goes where this one says."""
+        out = self._operations
+        if len(out) == 0:
+            out.append(OPERATIONS)
+        out.append(kind)
+        put_number(out, number)
+        return out
 
     def _window_delete(self, number: int, packet_ids: list[int] | None) -> None:
         assert packet_ids is not None
         found = runs(packet_ids)
-        parts = [self._head(WINDOW_DELETE, number), encode_number(len(found))]
+        out = self._operation(WINDOW_DELETE, number)
+        put_number(out, len(found))
         for first, count in found:
-            parts.append(encode_two(first))
-            parts.append(encode_number(count))
-        self._operations.append(b"".join(parts))
+            put_two(out, first)
+            put_number(out, count)
 
     def _inbound(self, kind: int, number: int, write: Write) -> None:
-        packet_id = encode_two(write.packet_id)
+        message = write.message
         if kind == INBOUND_PUT:
-            message = write.message
             assert message is not None
             if self._begin(message):
-                self._receivers.append(receiver(number, write.packet_id, INBOUND, b""))
+                put_receiver(self._receivers, number, write.packet_id, INBOUND, b"")
                 return
-            packet_id += encode_number(message.offset)
+        out = self._operation(kind, number)
+        put_two(out, write.packet_id)
+        if kind == INBOUND_PUT:
+            assert message is not None
+            put_number(out, message.offset)
         elif kind == INBOUND_COMPLETED:
-            packet_id += encode_double(self._now)
-        self._operations.append(self._head(kind, number) + packet_id)
+            write_f64_le(out, self._now)
 
     def _delivery(self, kind: int, number: int, packet_id: int, outgoing: Outgoing) -> None:
         message = outgoing.message
@@ -224,22 +242,21 @@ class TurnEncoder:
             if message.offset >= 0 and message is not self._message and not self._kept(message.offset):
                 message = outgoing.message = message.copy()  # its record is gone; others may still go by its old offset
             if self._begin(message):
-                self._receivers.append(receiver(number, packet_id, flags_of(outgoing), ids))
+                put_receiver(self._receivers, number, packet_id, flags_of(outgoing), ids)
                 return
             self._ordered = True
-        parts = [self._head(kind, number)]
+        out = self._operation(kind, number)
         if kind == QUEUE_PUT:
-            parts.append(encode_number(message.offset))
-            parts.append(BYTE[flags_of(outgoing)])
-            parts.append(encode_number(expires_of(message)))
-            parts.append(encode_number(message.size()))
+            put_number(out, message.offset)
+            out.append(flags_of(outgoing))
+            put_number(out, expires_of(message))
+            put_number(out, message.size())
         else:
-            parts.append(encode_two(packet_id))
-            parts.append(encode_number(max(message.offset, 0)))
-            parts.append(BYTE[flags_of(outgoing) | outgoing.stage << 5])
-        parts.append(BYTE[len(ids)])
-        parts.append(ids)
-        self._operations.append(b"".join(parts))
+            put_two(out, packet_id)
+            put_number(out, max(message.offset, 0))
+            out.append(flags_of(outgoing) | outgoing.stage << 5)
+        out.append(len(ids))
+        out.write(ids)
 
     def _other(self, write: Write, number: int) -> None:
         kind = write.kind
@@ -256,7 +273,9 @@ class TurnEncoder:
             self._ordered = self._ordered or kind == RETAINED_DELETE
         elif kind != SESSION_DELETE:
             raise ValueError(f"no such write: {kind}")
-        self._operations.append(self._head(kind, number) + encode_number(len(data)) + data)
+        out = self._operation(kind, number)
+        put_number(out, len(data))
+        out.write(data)
 
 
 class Operation:

@@ -17,9 +17,11 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+from librt.strings import BytesWriter, write_f64_le
+
 from starlingmq.core.message import Message
 from starlingmq.core.stored import HAS_IDS
-from starlingmq.wire.primitives import BYTE, encode_two
+from starlingmq.wire.primitives import BYTE
 
 MESSAGE: Final = 1
 OPERATIONS: Final = 2
@@ -92,48 +94,61 @@ class Reader:
         return self.data[self.at - length : self.at]
 
 
-def encode_double(value: float) -> bytes:
-    return _DOUBLE.pack(value)
+def put_number(out: BytesWriter, value: int) -> None:
+    """Append ``encode_number(value)``."""
+    while value >= 128:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
 
 
-def receiver(number: int, packet_id: int, flags: int, ids: bytes) -> bytes:
-    if len(ids) != 0:
-        return b"%b%b%b%b%b" % (
-            encode_number(number),
-            encode_two(packet_id),
-            BYTE[flags | HAS_IDS],
-            BYTE[len(ids)],
-            ids,
-        )
-    return b"%b%b%b" % (encode_number(number), encode_two(packet_id), BYTE[flags])
+def put_two(out: BytesWriter, value: int) -> None:
+    out.append(value >> 8)
+    out.append(value & 255)
 
 
-def encode_message(message: Message, receivers: bytes, retained: bool, published: bytes) -> bytes:
-    """``published`` is ``message.published_at`` encoded: the same for many messages in a row."""
+def put_receiver(out: BytesWriter, number: int, packet_id: int, flags: int, ids: bytes) -> None:
+    put_number(out, number)
+    put_two(out, packet_id)
+    if len(ids) == 0:
+        out.append(flags)
+        return
+    out.append(flags | HAS_IDS)
+    out.append(len(ids))
+    out.write(ids)
+
+
+def put_message(out: BytesWriter, message: Message, publisher: bytes, receivers: bytes, retained: bool) -> None:
+    """Append a MESSAGE record; ``publisher`` is ``message.publisher`` encoded: the same for many messages in a row."""
     flags = message.qos
     if message.retain:
         flags |= 4
     if retained:
         flags |= RETAINED
-    expires = b""
-    if message.expires_at != 0.0:
+    expires_at = message.expires_at
+    if expires_at != 0.0:
         flags |= EXPIRES
-        expires = encode_double(message.expires_at)
-    publisher = message.publisher.encode()
-    return b"\1%b%b%b%b%b%b%b%b%b%b%b%b" % (
-        BYTE[flags],
-        published,
-        expires,
-        encode_number(len(message.topic)),
-        encode_number(len(publisher)),
-        encode_number(len(message.properties)),
-        encode_number(len(receivers)),
-        message.topic,
-        publisher,
-        message.properties,
-        receivers,
-        message.payload,
-    )
+    out.append(MESSAGE)
+    out.append(flags)
+    write_f64_le(out, message.published_at)
+    if expires_at != 0.0:
+        write_f64_le(out, expires_at)
+    put_number(out, len(message.topic))
+    put_number(out, len(publisher))
+    put_number(out, len(message.properties))
+    put_number(out, len(receivers))
+    out.write(message.topic)
+    out.write(publisher)
+    out.write(message.properties)
+    out.write(receivers)
+    out.write(message.payload)
+
+
+def encode_retained(message: Message) -> bytes:
+    """The MESSAGE record of a retained message, which nobody else wants."""
+    out = BytesWriter()
+    put_message(out, message, message.publisher.encode(), b"", True)
+    return out.getvalue()
 
 
 def decode_message(record: bytes) -> Message:

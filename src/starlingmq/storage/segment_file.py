@@ -88,14 +88,15 @@ class Segment:
         """Whether it is open, with its index."""
         return self.fd >= 0 and self.index is not None
 
-    def add(self, records: Sequence[bytes], data: bytes) -> None:
-        """Write the encoded ``records``. After an OSError none of them is in, but the file may end in some."""
+    def add(self, count: int, data: bytes, marks: list[int]) -> None:
+        """Write ``count`` encoded records, of which the index notes ``marks``. After an OSError none of them is in, but
+        the file may end in some."""
         write_all(self.files, self.fd, data, self.size)
         assert self.index is not None
         self.written = True
-        self.index.note(records, self.next, self.size, len(data))
+        self.index.note(marks, self.next, self.size)
         self.size += len(data)
-        self.next += len(records)
+        self.next += count
 
     def cut_back(self) -> None:
         """Remove what stands behind the records, if the disk lets us. It is void anyway."""

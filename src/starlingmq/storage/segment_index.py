@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
 from struct import Struct
 from sys import byteorder
 from zlib import crc32
 
-from starlingmq.storage.segment_format import HEAD_SIZE, STRIDE
+from starlingmq.storage.segment_format import STRIDE
 
 _HEADER = Struct("<4sIQQQQ")  # magic, version, first, next, size of the log, entries
 _MAGIC = b"SMQI"
@@ -25,19 +24,14 @@ class SparseIndex:
         self.offsets = array("Q") if offsets is None else offsets
         self.positions = array("Q") if positions is None else positions
 
-    def note(self, records: Sequence[bytes], offset: int, at: int, size: int) -> None:
-        """An append of ``records`` took the ``size`` bytes from position ``at`` on."""
+    def note(self, marks: list[int], offset: int, at: int) -> None:
+        """An append begins with the record ``offset`` at position ``at``; ``marks`` counts from there."""
         positions = self.positions
-        if not positions or at - positions[-1] >= STRIDE:
-            self.offsets.append(offset)
-            positions.append(at)
-        if size > STRIDE:
-            step = max(1, len(records) * STRIDE // size)
-            for start in range(step, len(records), step):
-                at += HEAD_SIZE * step + sum(map(len, records[start - step : start]))
-                if at - positions[-1] >= STRIDE:
-                    self.offsets.append(offset + start)
-                    positions.append(at)
+        for place in range(0, len(marks), 2):
+            position = at + marks[place + 1]
+            if not positions or position - positions[-1] >= STRIDE:
+                self.offsets.append(offset + marks[place])
+                positions.append(position)
 
     def cut(self, offset: int) -> None:
         """Forget what stands at ``offset`` and behind it."""

@@ -17,9 +17,10 @@ from itertools import takewhile
 
 from starlingmq.storage.damage import Damage, Damages
 from starlingmq.storage.files import Files
+from starlingmq.storage.segment_encoding import encode
 from starlingmq.storage.segment_file import Segment
 from starlingmq.storage.segment_file import records as text
-from starlingmq.storage.segment_format import HEADER_SIZE, Scan, decode_header, encode
+from starlingmq.storage.segment_format import HEADER_SIZE, Scan, decode_header
 from starlingmq.storage.segment_recovery import recover
 from starlingmq.storage.segment_sync import RecordsLost, Syncer
 
@@ -122,7 +123,8 @@ class SegmentJournal:
             return shelf.next
         with shelf.lock:
             offset = shelf.next
-            data = encode(records, offset, shelf.salt)
+            marks: list[int] = []
+            data = encode(records, offset, shelf.salt, marks)
             segment = shelf.segments[-1] if shelf.segments else None
             if segment is None or segment.sealed or not segment.ready or self._is_full(segment, len(data)):
                 segment = self._active(len(data))
@@ -130,7 +132,7 @@ class SegmentJournal:
                 shelf.dirty[segment.first] = segment
                 segment.indexed = False  # an index file it may have ends before this
             try:
-                segment.add(records, data)
+                segment.add(len(records), data, marks)
             except OSError:
                 shelf.spoil(segment)
                 raise
