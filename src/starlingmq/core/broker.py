@@ -19,6 +19,7 @@ from starlingmq.core.publishing import Publishing
 from starlingmq.core.queue import KEPT_IN_MEMORY
 from starlingmq.core.ready import AUTHENTICATE, SUBSCRIBE, Answer, Question, Ready
 from starlingmq.core.ready import PUBLISH as ASK_PUBLISH
+from starlingmq.core.refusal import Refusal
 from starlingmq.core.restoring import Restoring
 from starlingmq.core.retained import RetainedTree
 from starlingmq.core.router import Router
@@ -75,6 +76,7 @@ class BrokerState:
     subscribing: Subscribing
     connecting: Connecting
     restoring: Restoring
+    refusal: Refusal
     sys: SysTopics
     _spare: Ready
 
@@ -87,6 +89,7 @@ class BrokerState:
         self.subscribing = Subscribing(self.ctx, self.router, self.delivery, self.retained)
         self.connecting = Connecting(self.ctx, self.router, self.delivery, self.publishing, self.subscribing, secret)
         self._spare = Ready()
+        self.refusal = Refusal(self.ctx, self.connecting, self.delivery)
         self.restoring = Restoring(
             self.ctx, self.router, self.retained, self.publishing.retained_wheel, self.connecting
         )
@@ -164,6 +167,19 @@ class BrokerState:
             self.subscribing.drained(session)
 
     # Storage
+
+    def refuse(self, client: Client, held: bytes, now: float) -> bytes:
+        """The writes that these frames waited for were not stored, and are tried again: what is said instead."""
+        self.ctx.now = now
+        return self.refusal.answer(client, held)
+
+    def read_again(self, session: Session, now: float) -> None:
+        """What ``wanted`` asked for could not be read at the moment: ask once more."""
+        self.ctx.now = now
+        if session.queue is not None:
+            session.queue.loading = False
+        if session.client is not None and not session.ended:
+            self.delivery.go_on(session)
 
     def stored(self, ready: Ready) -> None:
         """The writes of this Ready can be read back from the store: let go of messages that are not needed soon."""

@@ -216,7 +216,7 @@ class Connecting:
             ctx.jobs.append(SuccessionJob(self, client, earlier, auth_data))
             return
         connect = self._waiting.pop(client)
-        if ctx.refusing and session is None and self._wants_to_stay(connect):
+        if ctx.refusing and self._needs_storage(connect, session):
             self._refuse(client, Reason.QUOTA_EXCEEDED, "nothing can be stored at the moment")
             return
         agreed: Properties = {}
@@ -254,8 +254,11 @@ class Connecting:
         if present:
             self.delivery.resume(session, client)
 
-    def _wants_to_stay(self, connect: Connect) -> bool:
-        """Whether the session is to outlive its connection."""
+    def _needs_storage(self, connect: Connect, session: Session | None) -> bool:
+        """Whether CONNACK promises something that has to be stored: a session that outlives its connection, a will, or
+        the end of a session that is kept."""
+        if connect.will is not None or (session is not None and session.kept):
+            return True
         if connect.version == 5:
             return number(connect.properties, prop.SESSION_EXPIRY_INTERVAL, 0) != 0
         return not connect.clean_start
@@ -413,6 +416,7 @@ class Connecting:
         ctx = self.ctx
         ctx.counters.clients_connected -= 1
         session.client = None
+        ctx.postponed.pop(session, None)
         session.stalled = False
         self.delivery.let_go(session)
         session.replay = None

@@ -29,7 +29,11 @@ class Context:
     resumable: deque[Client]  # no longer halted, with bytes still to be handled
     next_number: int  # for the next session
     refusing: bool  # nothing can be stored at the moment
-    storage_failure: str  # why; "": it can
+    storage_state: str  # "ok", or how it is not, why, and since when
+    storage_failures: int  # how often that began
+    records_lost: int  # by a disk that failed to write them
+    stored_before: int  # messages with an offset below this were stored when ``refusing`` began
+    postponed: dict[Session, list[bytes]]  # go on when storing works again; frames their clients get then
     unsendable: list[Client]  # have to be told something that is larger than they take [MQTT-3.1.2-24]
     work: int  # left for this turn
     recording: bool  # whether anything keeps ``Ready.writes``
@@ -65,7 +69,11 @@ class Context:
         self.resumable = deque()
         self.next_number = 1
         self.refusing = False
-        self.storage_failure = ""
+        self.storage_state = "ok"
+        self.storage_failures = 0
+        self.records_lost = 0
+        self.stored_before = 0
+        self.postponed = {}
         self.unsendable = []
         self.work = TURN_WORK
         self.recording = False

@@ -129,10 +129,24 @@ class Delivery:
                 self.give_up(session, outgoing, "slow_receiver_qos0")
             return
         window = self.window(session, client)
-        if ready and (queue is None or len(queue) == 0) and not window.full():
+        if ready and (queue is None or len(queue) == 0) and not window.full() and not self.waits(session, outgoing):
             self.transmit_acknowledged(session, client, window, outgoing)
         else:
             self.enqueue(session, outgoing, publisher)
+
+    def waits(self, session: Session, outgoing: Outgoing) -> bool:
+        """Whether a message has to wait until storing works again: at QoS 2 it comes once, also if the broker dies."""
+        if not self.ctx.refusing or outgoing.qos != 2 or session.expiry == 0:
+            return False
+        self.wait(session)
+        return True
+
+    def wait(self, session: Session) -> list[bytes]:
+        """Have a session go on when storing works again; frames for its client to get then can be added."""
+        frames = self.ctx.postponed.get(session)
+        if frames is None:
+            frames = self.ctx.postponed[session] = []
+        return frames
 
     def window(self, session: Session, client: Client) -> SendWindow:
         window = session.window
@@ -146,7 +160,7 @@ class Delivery:
         packet_id = window.add(outgoing, ctx.now)
         if ctx.recording and session.expiry != 0:
             ctx.write(Write(WINDOW_PUT, session, packet_id, outgoing=outgoing))
-            if client.stored_from < 0:
+            if client.stored_from < 0 and not ctx.refusing:  # then it is QoS 1, which may come twice
                 client.stored_from = len(client.frames)
         if not self.transmit(client, outgoing, packet_id, False):
             self._take_out(session, window, packet_id)
@@ -217,6 +231,10 @@ class Delivery:
 
     def enqueue(self, session: Session, outgoing: Outgoing, publisher: Session | None) -> None:
         ctx = self.ctx
+        if ctx.refusing and outgoing.qos == 0 and session.expiry != 0:
+            ctx.drop("storage_failing", session.client_id)  # what waits for the disk in memory must not grow for ever
+            session.dropped += 1
+            return
         queue = session.queue
         if queue is None:
             queue = session.queue = MessageQueue(ctx.max_queue, ctx.max_queue_bytes)
@@ -300,7 +318,7 @@ class Delivery:
                 self.transmit(client, outgoing, 0, False)
                 continue
             window = self.window(session, client)
-            if window.full():
+            if window.full() or self.waits(session, outgoing):
                 break
             queue.pop()
             if ctx.recording and session.expiry != 0:
@@ -391,6 +409,8 @@ class Delivery:
             if outgoing is not None and not outgoing.message.loaded and outgoing.stage != RELEASED:
                 self.ctx.load(session)
                 return
+            if outgoing is not None and self.waits(session, outgoing):
+                return
             del window.owed[packet_id]
             if outgoing is not None:
                 self.send_again(session, client, window, packet_id, outgoing)
@@ -404,7 +424,7 @@ class Delivery:
             return
         if not client.blocked and not window.owed:
             for packet_id, outgoing in window.due(self.ctx.now - interval):
-                if client.size > self.ctx.write_buffer:
+                if client.size > self.ctx.write_buffer or self.waits(session, outgoing):
                     break  # the others stay due
                 self.send_again(session, client, window, packet_id, outgoing)
         if window.entries:

@@ -75,6 +75,9 @@ class Publishing:
             if inbound is not None and inbound.holds(packet.packet_id):
                 self._acknowledge(client, 0x50, packet.packet_id, 0)  # again; the first message stands
                 return
+        if ctx.refusing and packet.qos != 0:
+            self._not_now(client, message, packet.packet_id)
+            return
         if ctx.ask_publish:
             self.router.resolve(packet.topic)  # a bad topic is nothing to ask about
             self._ask(client, message, packet.packet_id)
@@ -129,7 +132,9 @@ class Publishing:
             if asked.qos == 0 and answer.reason < 0x80 and answer.message is not None and session is not None:
                 self.route(answer.message, session)
             return
-        if answer.reason >= 0x80:
+        if self.ctx.refusing and asked.qos != 0:
+            self._not_now(client, asked, packet_id)
+        elif answer.reason >= 0x80:
             self._refuse(client, asked, packet_id, answer.reason)
         elif answer.message is None:
             self.ctx.drop("hook", session.client_id)
@@ -172,7 +177,7 @@ class Publishing:
         if message.retain:
             reason = self._retain(message)
             if reason != 0:
-                ctx.drop("retained_quota", session.client_id)
+                self._not_retained(message)
                 if message.qos == 1 and client.version == 5:
                     self._acknowledge(client, 0x40, packet_id, reason)
                     return
@@ -286,7 +291,7 @@ class Publishing:
             self.ctx.drop("not_authorized", publisher.client_id)
             return 0
         if message.retain and self._retain(message) != 0:
-            self.ctx.drop("retained_quota", message.publisher)
+            self._not_retained(message)
         return self.delivery.fan_out(message, route, publisher)
 
     # Retained messages
@@ -301,6 +306,8 @@ class Publishing:
                 if ctx.recording:
                     ctx.write(Write(RETAINED_DELETE, topic=message.topic))
             return 0
+        if ctx.refusing and message.qos == 0 and not message.topic.startswith(b"$SYS/"):
+            return Reason.QUOTA_EXCEEDED  # whoever publishes on would fill the memory with what waits for the disk
         limit = ctx.limits.retained_messages
         limit_bytes = ctx.limits.retained_bytes
         if limit != 0 and len(self.retained) >= limit and self.retained.get(message.topic) is None:
@@ -317,6 +324,10 @@ class Publishing:
         if ctx.recording and not message.topic.startswith(b"$SYS/"):
             ctx.write(Write(RETAINED_PUT, message=message))
         return 0
+
+    def _not_retained(self, message: Message) -> None:
+        failing = self.ctx.refusing and message.qos == 0
+        self.ctx.drop("storage_failing" if failing else "retained_quota", message.publisher)
 
     def _let_expire(self, previous: Message) -> None:
         """Nobody has to look at it any more: the wheel must not keep it until its time."""

@@ -217,6 +217,16 @@ class Inbound:
         self.bytes -= entry.message.size()
         return entry.message
 
+    def abandon(self, packet_id: int) -> bool:
+        """The PUBLISH was refused after all: nothing is held of it any more. Whether something was."""
+        entry = self.entries.get(packet_id)
+        if entry is None or entry.message is None:
+            return False
+        del self.entries[packet_id]
+        self.held -= 1
+        self.bytes -= entry.message.size()
+        return True
+
     def completed(self, packet_id: int) -> bool:
         entry = self.entries.get(packet_id)
         return entry is not None and entry.message is None

@@ -238,6 +238,12 @@ class Subscribing:
         self._work(client, SubscribeJob(self, client, session, packet, denied))
 
     def on_unsubscribe(self, client: Client, session: Session, packet: Unsubscribe) -> None:
+        if self.ctx.refusing and session.expiry != 0:
+            if client.version != 5:
+                raise ProtocolError("nothing can be stored at the moment", Reason.QUOTA_EXCEEDED)
+            reasons = [int(Reason.IMPLEMENTATION_SPECIFIC_ERROR)] * len(packet.filters)  # UNSUBACK has no 0x97
+            self.ctx.send(client, encode(Unsuback(packet.packet_id, reasons), 5))
+            return
         self._work(client, UnsubscribeJob(self, client, session, packet))
 
     def _work(self, client: Client, job: Job) -> None:

@@ -58,7 +58,9 @@ class SysTopics:
         }
         figures = {topic: str(value) for topic, value in totals.items()}
         if ctx.recording:
-            figures["storage/state"] = f"failing: {ctx.storage_failure}" if ctx.storage_failure else "ok"
+            figures["storage/state"] = ctx.storage_state
+            figures["storage/failures"] = str(ctx.storage_failures)
+            figures["storage/records_lost"] = str(ctx.records_lost)
         figures["version"] = "starlingmq " + self.version
         figures["uptime"] = str(int(ctx.now - self.started_at))
         figures["event_loop/stall_max_ms"] = f"{counters.stall_max_ms:.1f}"

@@ -18,14 +18,16 @@ from typing import Any, Final, Protocol
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.client import Client
 from starlingmq.core.ready import Answer, Event, Notice, Question, Ready
+from starlingmq.core.session import Session
 from starlingmq.net.connection import Handle
 from starlingmq.net.tls import common_name
-from starlingmq.storage.store import Store
+from starlingmq.storage.store import NotYetStored, Store
 
 log = logging.getLogger("starlingmq")
 
 CLIENTS_PER_TURN: Final = 2000  # written to before everybody else gets a turn: a few milliseconds
 LINGER: Final = 2.0  # seconds a client we have closed has to take our last words
+READ_AGAIN: Final = 1.0  # seconds until messages are asked for again that could not be read
 CUT_SECONDS: Final = 1.0  # until a connection that was cut is gone: a turn or two of the event loop
 
 
@@ -38,10 +40,11 @@ class Asked(Protocol):
 class Ticket:
     """Frames that wait for one commit, and for all commits before it."""
 
-    __slots__ = ("done", "frames")
+    __slots__ = ("done", "frames", "refused")
 
     def __init__(self, done: bool) -> None:
         self.done = done
+        self.refused = False  # nothing could be stored: something else is said
         self.frames: list[tuple[Client, bytes]] = []
 
 
@@ -176,6 +179,8 @@ class Driver:
                 sent(client)
             elif client.waiting == 0 and not client.mute:
                 self._close(client)
+        if ticket is not None and ticket.refused:
+            self._settle()
         for client in ready.pause:
             self._pause(client)
         if ready.spills or ready.reads:
@@ -220,21 +225,35 @@ class Driver:
         else:
             self.state.keep(ready)
         for session in ready.reads:
-            self.state.loaded(session, self.store.load(self.state.wanted(session)), self.clock())
+            try:
+                messages = self.store.load(self.state.wanted(session))
+            except OSError as error:
+                log.error("messages for %s can not be read: %s; it is tried again", session.client_id, error)
+                self.loop.call_later(READ_AGAIN, self._read_again, session)
+            else:
+                self.state.loaded(session, messages, self.clock())
+
+    def _read_again(self, session: Session) -> None:
+        self.state.read_again(session, self.clock())
+        self._schedule()
 
     def _commit(self, ready: Ready) -> Ticket | None:
         """Hand a turn's writes over; a ticket for the frames that must wait, None when none has to."""
         pending: Awaitable[None] | None = None
+        refused = self.state.ctx.refusing
         if ready.writes:
             try:
                 pending = self.store.commit(ready.writes)
+            except NotYetStored:
+                refused = True
             except OSError as error:
                 failed: asyncio.Future[None] = self.loop.create_future()
                 failed.set_exception(error)
                 pending = failed
-        if pending is None and not self._tickets:
+        if pending is None and not self._tickets and not refused:
             return None
         ticket = Ticket(pending is None)
+        ticket.refused = refused and pending is None
         self._tickets.append(ticket)
         if pending is not None:
             future = asyncio.ensure_future(pending)
@@ -243,26 +262,35 @@ class Driver:
 
     def _stored(self, ticket: Ticket, done: asyncio.Future[None]) -> None:
         error = done.exception()
-        if error is not None:
+        if isinstance(error, NotYetStored):
+            ticket.refused = True
+        elif error is not None:
             log.error("storage failed: %s", error)
             for client, _ in ticket.frames:
                 self._silence(client)
         ticket.done = True
-        while self._tickets and self._tickets[0].done:
-            for client, data in self._tickets.popleft().frames:
-                self._release(client, data)
+        self._settle()
         self._schedule()
 
-    def _release(self, client: Client, data: bytes) -> None:
-        """Send what waited for a commit that is done."""
+    def _settle(self) -> None:
+        """Go on with the commits that are done and have none before them that is not."""
+        while self._tickets and self._tickets[0].done:
+            ticket = self._tickets.popleft()
+            for client, data in ticket.frames:
+                self._release(client, data, ticket.refused)
+
+    def _release(self, client: Client, data: bytes, refused: bool) -> None:
+        """Send what waited for a commit that is done; something else where nothing could be stored."""
         client.waiting -= 1
         client.unstored -= len(data)
         if client.gone or client.mute:
             return
+        if refused:
+            data = self.state.refuse(client, data, self.clock())
         if data:
             self.state.ctx.counters.bytes_sent += len(data)
             self._write(client, data)
-        if client.closing and client.waiting == 0:
+        if client.mute or (client.closing and client.waiting == 0):
             self._close(client)
         else:
             self.state.sent(client)

@@ -4,9 +4,9 @@
 began after the append has come back, which several turns share. Nothing per message goes to the key-value store: from
 time to time ``maintain`` writes down, a piece a turn, what has changed, and then gives back what nobody needs.
 
-When the journal can not be written (a full disk), the records of the turn wait in memory, in order, and so does
-everything that was to be said after them; the core is told to take nothing new. A retry each second ends
-that by itself.
+When the journal can not be written (a full disk) or not be synced, the records of the turn wait in memory, in order.
+Whoever waits for them is told at once (``NotYetStored``), the core takes nothing new that has to be stored, and a retry
+each second ends that by itself. ``health`` says how it is.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import logging
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Final, Literal
 
 from starlingmq.core.broker import BrokerState
@@ -31,6 +32,7 @@ from starlingmq.core.ready import (
     Write,
 )
 from starlingmq.core.session import Session
+from starlingmq.storage.health import Health
 from starlingmq.storage.journal import Journal
 from starlingmq.storage.keys import (
     META_AS_OF,
@@ -47,12 +49,14 @@ from starlingmq.storage.kv import Batch, Kv, after
 from starlingmq.storage.operations import TurnEncoder
 from starlingmq.storage.records import RecordError, decode_message, encode_retained
 from starlingmq.storage.segment_sync import RecordsLost
+from starlingmq.storage.store import NotYetStored
 from starlingmq.storage.values import encode_holdings, encode_session, encode_subscription
 
 log = logging.getLogger("starlingmq.storage")
 
 CHECKPOINT_BYTES: Final = 64 << 20  # of journal between two checkpoints: what a start has to read again
 CHECKPOINT_SECONDS: Final = 300.0
+CHECKPOINT_AGAIN: Final = 5.0  # seconds after one that failed
 PIECE: Final = 200  # sessions or values a turn
 RETRY_SECONDS: Final = 1.0
 
@@ -77,19 +81,19 @@ class DurableStore:
         self.checkpoint_bytes = checkpoint_bytes
         self.piece = PIECE
         self.careful = durability == "power"  # a checkpoint knows no more than the journal after a power failure
-        self.failure = ""  # why nothing can be stored at the moment
+        self.health = Health(clock)
         self.state: BrokerState | None = None
         self._wake: Callable[[], None] = lambda: None
         self._next = journal.next
         self._values = Batch()  # sessions, subscriptions and retained messages since the last checkpoint
         self._dirty: dict[Session, None] = {}  # whose queue, window or handshakes changed since then
         self._backlog: list[bytes] = []
-        self._blocked: list[asyncio.Future[None]] = []
         self._unsynced: list[asyncio.Future[None]] = []
         self._syncing = False
         self._syncing_for: list[asyncio.Future[None]] = []
         self._stuck = False  # the journal takes no records: they wait in ``_backlog``
         self._doubtful = False  # the last sync failed
+        self._safe = journal.next  # with ``power``: records below this offset are synced
         self._resync: asyncio.TimerHandle | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._threads = ThreadPoolExecutor(1, "starlingmq-storage")
@@ -110,6 +114,11 @@ class DurableStore:
         self.state = state
         self._wake = wake
 
+    @property
+    def failure(self) -> str:
+        """Why nothing can be stored at the moment; "" as a rule."""
+        return self.health.reason if self.health.refusing else ""
+
     def readable(self) -> bool:
         return not self.failure
 
@@ -124,13 +133,15 @@ class DurableStore:
         self._next += len(records)
         if self._stuck:
             self._backlog += records
-            return self._until_it_is_stored()
+            raise NotYetStored(self.failure)
         try:
             self.journal.append(records)
         except OSError as error:
             self._backlog = records
             self._fail(error)
-            return self._until_it_is_stored()
+            raise NotYetStored(self.failure) from None
+        if self._doubtful:
+            raise NotYetStored(self.failure)
         return self._sync() if self.durability == "power" else None
 
     def _note(self, write: Write) -> None:
@@ -156,23 +167,30 @@ class DurableStore:
         elif kind == SUBSCRIPTION_DELETE:
             self._values.delete(subscription_key(session.number, write.topic))
 
-    def _until_it_is_stored(self) -> Awaitable[None]:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._blocked.append(future)
-        return future
-
     def _fail(self, error: OSError) -> None:
         self._stuck = True
-        if not self.failure:
-            self.failure = str(error)
-            log.error("nothing can be stored: %s; publishers are refused until it can", error)
-            self._refuse(True)
+        self._refuse(error)
         self._retry = asyncio.get_running_loop().call_later(RETRY_SECONDS, self._try_again)
 
-    def _refuse(self, refuse: bool) -> None:
+    def _refuse(self, error: OSError) -> None:
+        """From here on nothing is accepted that has to be stored, and nobody waits for what was."""
+        refusing = self.health.refusing
+        self.health.fails(error, True)
         if self.state is not None:
-            self.state.ctx.refusing = refuse
-            self.state.ctx.storage_failure = self.failure
+            if not refusing:
+                self.state.ctx.stored_before = self._safe if self.durability == "power" else self.journal.next
+            self.state.ctx.refusing = True
+        self._tell()
+        waiting, self._unsynced = self._unsynced, []
+        for future in waiting:
+            if not future.done():
+                future.set_exception(NotYetStored(self.failure))
+
+    def _tell(self) -> None:
+        """Have the core say how it is, where it says such things."""
+        if self.state is not None:
+            self.state.ctx.storage_state = str(self.health)
+            self.state.ctx.storage_failures = self.health.failures
 
     def _try_again(self) -> None:
         try:
@@ -182,23 +200,25 @@ class DurableStore:
             return
         self._backlog = []
         self._stuck = False
-        self._recover()
-        blocked, self._blocked = self._blocked, []
         if self.durability == "power":
-            self._unsynced += blocked
-            self._begin_sync()
+            self._doubtful = True  # what waited is only safe once it is synced
+            self._sync_again()
         else:
-            for future in blocked:
-                if not future.done():
-                    future.set_result(None)
+            self._recover()
 
     def _recover(self) -> None:
         """Something works again; all of it does when nothing is left that waits for another try."""
-        if self._stuck or self._doubtful or not self.failure:
+        if self._stuck or self._doubtful:
             return
-        self.failure = ""
-        log.warning("storing again; nothing that was acknowledged is missing")
-        self._refuse(False)
+        refusing = self.health.refusing
+        if self.checkpoint_failure and not refusing:
+            return
+        self.health.works()
+        self._tell()
+        if self.state is not None and refusing:
+            self.state.ctx.refusing = False
+            self.state.refusal.over()
+            self._wake()
 
     # Syncing
 
@@ -215,11 +235,12 @@ class DurableStore:
         self._syncing = True
         waiting, self._unsynced = self._unsynced, []
         self._syncing_for = waiting
+        until = self.journal.next
         task = asyncio.get_running_loop().run_in_executor(self._threads, self.journal.sync)
-        task.add_done_callback(lambda done: self._synced(done, waiting))
+        task.add_done_callback(lambda done: self._synced(done, waiting, until))
 
-    def _synced(self, done: asyncio.Future[None], waiting: list[asyncio.Future[None]]) -> None:
-        """What a failed sync was to make safe is in doubt until a later one has returned: everybody goes on waiting."""
+    def _synced(self, done: asyncio.Future[None], waiting: list[asyncio.Future[None]], until: int) -> None:
+        """What a failed sync was to make safe is in doubt until a later one has returned."""
         self._syncing = False
         error = done.exception()
         self._syncing_for = []
@@ -237,6 +258,7 @@ class DurableStore:
                 future.set_result(None)
             else:
                 future.set_exception(error)
+        self._safe = until
         if self._doubtful:
             self._doubtful = False
             self._recover()
@@ -244,14 +266,13 @@ class DurableStore:
 
     def _doubt(self, error: OSError) -> None:
         self._doubtful = True
-        if not self.failure:
-            self.failure = str(error)
-            log.error("nothing can be made safe: %s; publishers are refused until it can", error)
-            self._refuse(True)
+        self._refuse(error)
         self._resync = asyncio.get_running_loop().call_later(RETRY_SECONDS, self._sync_again)
 
     def _sync_again(self) -> None:
+        """Nobody waits for it, but until it returns nothing is accepted."""
         self._resync = None
+        self._unsynced.append(asyncio.get_running_loop().create_future())
         self._begin_sync()
 
     def _records_lost(self, error: RecordsLost) -> None:
@@ -263,6 +284,7 @@ class DurableStore:
             if not future.done():
                 future.set_exception(error)
         if self.state is not None:
+            self.state.ctx.records_lost += sum(last - first + 1 for first, last in error.ranges)
             self.rewrite(list(self.state.ctx.sessions.values()))
 
     # Reading back
@@ -313,13 +335,16 @@ class DurableStore:
             self.checkpoint_failure = str(error)
             if isinstance(error, RecordsLost):
                 self._records_lost(error)
-            log.error("a checkpoint failed: %s; it is tried again later", error)
+            self.health.fails(error, False)
+            self._tell()
             return False
         return self._waiting is None
 
     def _due(self) -> bool:
         if self._next == self._checkpointed_next:
             return False
+        if self.checkpoint_failure:
+            return self.clock() - self._checkpointed_at >= CHECKPOINT_AGAIN
         grown = self.journal.size - self._checkpointed_size
         return grown >= self.checkpoint_bytes or self.clock() - self._checkpointed_at >= CHECKPOINT_SECONDS
 
@@ -345,6 +370,7 @@ class DurableStore:
         self._checkpointed_next = begin
         self.checkpoints += 1
         self.checkpoint_failure = ""
+        self._recover()
         yield from self._give_back(state, begin)
         self._checkpointed_size = self.journal.size
 
@@ -512,6 +538,9 @@ class DurableStore:
         if self._resync is not None:
             self._resync.cancel()
         await self._finish()
+        if self._stuck:
+            with suppress(OSError):  # a last try; nobody was promised any of it
+                self.journal.append(self._backlog)
         if self.state is not None and not self.failure:
             self._work = self._checkpoint(self.state)
             await self._finish()

@@ -10,6 +10,11 @@ from starlingmq.core.message import Message
 from starlingmq.core.ready import Write
 
 
+class NotYetStored(OSError):
+    """These writes could not be stored; they are kept in memory and stored as soon as that is possible. Nobody should
+    wait for it: see ``starlingmq.core.refusal``."""
+
+
 class Store(Protocol):
     """Keeps what the core wrote, as durably as it was set up to.
 
@@ -20,7 +25,8 @@ class Store(Protocol):
 
     def commit(self, writes: list[Write]) -> Awaitable[None] | None:
         """Take the writes of one turn as one group. None: they are stored. Else they are once the awaitable is done;
-        commits become durable in the order in which they were made. Raises OSError when they can not be stored."""
+        commits become durable in the order in which they were made. Raises (as the awaitable may) NotYetStored while
+        nothing can be stored, which ``Context.refusing`` says too; any other OSError: they are lost."""
         ...
 
     def readable(self) -> bool:
@@ -28,7 +34,8 @@ class Store(Protocol):
         ...
 
     def load(self, offsets: Sequence[int]) -> dict[int, Message]:
-        """Messages that were committed, by offset; those that are lost are missing."""
+        """Messages that were committed, by offset; those that are lost are missing. Raises OSError when
+        they can not be read at the moment."""
         ...
 
     def maintain(self) -> bool:

@@ -67,7 +67,8 @@ class Upkeep:
         checkpoint = int.from_bytes(store.kv.get(META_CHECKPOINT) or b"\0", "big")
         unneeded = counts.unneeded()
         return {
-            "state": f"failing: {store.failure}" if store.failure else "ok",
+            "state": str(store.health),
+            "failures": store.health.failures,
             "serving": self.serving,
             "durability": store.durability if self.serving else None,
             "sessions": len(self.state.ctx.sessions),
