@@ -32,7 +32,7 @@ LOST = (ConnectionError, asyncio.IncompleteReadError, OSError)
 class Server:
     """The broker process. It keeps its port over its deaths."""
 
-    def __init__(self, directory: str, journal: str, durability: str) -> None:
+    def __init__(self, directory: str, journal: str, durability: str, more: tuple[str, ...] = ()) -> None:
         self.directory = directory
         self.settings = (
             f"storage.journal={journal}",
@@ -40,6 +40,7 @@ class Server:
             "storage.segment_size=1MiB",
             "mqtt.max_mqueue_len=0",
             "limits.queue_bytes=0",
+            *more,
         )
         self.port = 0
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - lives as long as we do
