@@ -77,6 +77,9 @@ def test_empty_file_and_empty_sections_are_defaults(tmp_path: Path) -> None:
         ("mqqt.max_qos=1", "mqqt: unknown key; the nearest is mqtt"),
         ("listeners=[{url: ws://x, tsl: {}}]", "listeners[0].tsl: unknown key; the nearest is listeners[0].tls"),
         ("cluster.nodes=3", "cluster.nodes: unknown key; the nearest is"),
+        ("cluster.etcd.endpoints=['http://x:1']", "cluster.etcd.endpoints[0]: 'http://x:1' is not host:port"),
+        ("cluster.etcd.initial_members=['a:1']", "cluster.etcd.initial_members[0]: 'a:1' is not node name=host:port"),
+        ("cluster.etcd.initial_members=['a=b:1']", "cluster.etcd.initial_members: this node, starling@"),
         ("mqtt.max_qos=3", "mqtt.max_qos: expected int <= 2"),
         ("mqtt.max_qos=two", "mqtt.max_qos: expected int, got str"),
         ("mqtt.retry_interval=-1", "mqtt.retry_interval: expected float >= 0"),
@@ -211,6 +214,10 @@ def test_sizes_and_whole_seconds_are_printed_as_they_are_read(number: int) -> No
             "mqtt.retry_interval=0.1",
             "limits.max_packet_size=65535",
             "auth.allow_anonymous=no",
+        ],
+        [
+            "cluster.etcd.endpoints=['10.0.0.1:2379', '[::1]:2379']",
+            "cluster.etcd.tls={ca: a.pem, cert: b.pem, key: c.pem}",
         ],
     ],
 )

@@ -7,8 +7,9 @@ import os
 from typing import Annotated, Any, Final
 
 import typer
+from msgspec import to_builtins
 
-from starlingmq.config import Config, load_config, refuse_open_listeners
+from starlingmq.config import Config, ListenerConfig, load_config, refuse_open_listeners
 from starlingmq.config_build import settings
 from starlingmq.config_types import format_duration, format_size
 from starlingmq.net.listeners import parse_listener, tls_context
@@ -51,7 +52,8 @@ def lines(config: Config) -> list[str]:
         indent = "  " * depth
         output += [""] * (depth == 0) + [f"{indent}# {setting.help}"]
         name = setting.path.rpartition(".")[2]
-        output.append(f"{indent}{name}:" + ("" if setting.is_section else _text(value, setting.unit)))
+        text = "" if setting.is_section else _text(value, setting.unit).replace("\n", f"\n{indent}")
+        output.append(f"{indent}{name}:{text}")
     return output[1:]
 
 
@@ -60,15 +62,18 @@ def _text(value: Any, unit: str) -> str:
     if unit:
         return f" {_FORMATS[unit](value)}"
     if isinstance(value, tuple) and value:
-        return "".join(f"\n  - {json.dumps(_plain(item), ensure_ascii=False)}" for item in value)
-    return (
-        f" {json.dumps(value, ensure_ascii=False)}"  # JSON is YAML, and quotes what YAML would take for something else
-    )
+        return "".join(
+            f"\n  - {_json(_listener(item) if isinstance(item, ListenerConfig) else item)}" for item in value
+        )
+    return f" {_json(value)}"
 
 
-def _plain(listener: Any) -> Any:
+def _json(value: Any) -> str:
+    """JSON is YAML, and quotes what YAML would take for something else."""
+    return json.dumps(to_builtins(value), ensure_ascii=False)
+
+
+def _listener(listener: ListenerConfig) -> Any:
     """A listener as a user would write it: a bare URL when nothing else is set."""
-    from msgspec import to_builtins
-
     section = {key: value for key, value in to_builtins(listener).items() if value not in (None, 0)}
     return section["url"] if len(section) == 1 else section
