@@ -50,6 +50,8 @@ class Heartbeat:
     connected: frozenset[int]  # whom the sender hears and is heard by, directly or relayed
     serving: bool
     membership: Membership
+    relayed: dict[int, int]  # node -> incarnation, heard within the timeout, but only through a third node
+    number: int  # counts the sender's heartbeats in this incarnation; one that is overtaken says nothing
 
 
 @dataclass(frozen=True, slots=True)
