@@ -52,6 +52,7 @@ class Heartbeat:
     membership: Membership
     relayed: dict[int, int]  # node -> incarnation, heard within the timeout, but only through a third node
     number: int  # counts the sender's heartbeats in this incarnation; one that is overtaken says nothing
+    taken: dict[int, int]  # node -> number of its newest heartbeat that has come here, directly or relayed
 
 
 @dataclass(frozen=True, slots=True)
