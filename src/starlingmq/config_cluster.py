@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from starlingmq.config_types import PositiveDuration, PositiveSize, Seconds, Section
+from starlingmq.config_types import PositiveDuration, PositiveSize, Section
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 
@@ -73,6 +73,11 @@ class ClusterConfig(Section, frozen=True):
         ),
     ] = "starling"
     lease_ttl: Annotated[
-        Seconds, Meta(ge=2, description="How long etcd takes a node for online that it does not hear of.")
+        int,
+        Meta(
+            ge=2,
+            extra={"unit": "seconds"},
+            description="How long etcd takes a node for online that it does not hear of.",
+        ),
     ] = 10
     etcd: Annotated[EtcdConfig, Meta(description="Where the cluster keeps what needs one truth.")] = EtcdConfig()
