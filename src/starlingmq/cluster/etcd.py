@@ -21,7 +21,7 @@ class KeyValue:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """A condition on one key. A key that is not there has revisions 0 and the empty value."""
+    """A condition on one key. One that is not there has revisions 0; of its value nothing holds, not even ``!=``."""
 
     key: bytes
     target: Literal["create_revision", "mod_revision", "value"]
@@ -53,7 +53,10 @@ Operation = Put | Delete | Get
 
 @dataclass(frozen=True, slots=True)
 class Txn:
-    """``success`` is done if all of ``compares`` hold, else ``failure``. ``tag`` comes back with the answer."""
+    """``success`` is done if all of ``compares`` hold, else ``failure``. ``tag`` comes back with the answer.
+
+    Several that are under way at once are done in any order. Each list writes a key once at most.
+    """
 
     tag: str
     compares: tuple[Compare, ...]
@@ -63,7 +66,8 @@ class Txn:
 
 @dataclass(frozen=True, slots=True)
 class TxnAnswer:
-    """``found`` has an entry for each operation that was done: what a Get found, () for the others.
+    """``found`` has an entry for each operation that was done: what a Get found, in the order of its keys, () for the
+    others. ``revision`` is that of the store afterwards: a watch from the next one on misses nothing.
 
     ``error``: "" or why nothing is known of what became of it (no answer in time, no leader): the transaction may have
     been done, and may even still be.
@@ -96,7 +100,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent:
-    """Changes in the order of their revisions. Answers to one watch never skip a change; a cut stream is resumed."""
+    """Changes in the order of their revisions, all of a revision in one event; ``revision`` is that of the last.
+
+    Answers to one watch never skip a change; a cut stream is resumed.
+    """
 
     prefix: bytes
     revision: int
@@ -113,7 +120,10 @@ class WatchLost:
 
 @dataclass(frozen=True, slots=True)
 class LeaseLost:
-    """The node's lease has run out and what was written with it is gone; ``lease`` is the new one."""
+    """The node's lease has run out and what was written with it is gone; ``lease`` is the new one.
+
+    Of the first one that is granted nothing is said; a leased Put waits for it.
+    """
 
     lease: int
 
