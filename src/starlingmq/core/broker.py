@@ -15,6 +15,7 @@ from starlingmq.core.connecting import Connecting
 from starlingmq.core.context import TURN_WORK, Context
 from starlingmq.core.delivery import Delivery
 from starlingmq.core.message import Message
+from starlingmq.core.peers import Peers
 from starlingmq.core.publishing import Publishing
 from starlingmq.core.queue import KEPT_IN_MEMORY
 from starlingmq.core.ready import AUTHENTICATE, SUBSCRIBE, Answer, Question, Ready
@@ -77,6 +78,7 @@ class BrokerState:
     connecting: Connecting
     restoring: Restoring
     refusal: Refusal
+    peers: Peers
     sys: SysTopics
     _spare: Ready
 
@@ -88,6 +90,7 @@ class BrokerState:
         self.publishing = Publishing(self.ctx, self.router, self.delivery, self.retained)
         self.subscribing = Subscribing(self.ctx, self.router, self.delivery, self.retained)
         self.connecting = Connecting(self.ctx, self.router, self.delivery, self.publishing, self.subscribing, secret)
+        self.peers = Peers(self.ctx, self.router, self.delivery, self.publishing, self.connecting)
         self._spare = Ready()
         self.refusal = Refusal(self.ctx, self.connecting, self.delivery)
         self.restoring = Restoring(
@@ -486,5 +489,5 @@ class BrokerState:
         self.ctx.now = now
         reason = Reason.USE_ANOTHER_SERVER if self.ctx.mqtt.server_reference else Reason.SERVER_SHUTTING_DOWN
         for session in list(self.ctx.sessions.values()):
-            if session.client is not None:
+            if session.client is not None and session.node == 0:
                 self.connecting.fail(session.client, reason, "")

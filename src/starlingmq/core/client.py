@@ -69,6 +69,7 @@ class Client:
     mute: bool  # the shell's note that nothing more may be written: something before it could not be stored
     last_words: bool  # it is closed with something left for the client to read
     paused: bool  # the shell's note whether it reads the transport
+    link: bool  # not a client but the way to another node of the cluster (see core.peers)
     gone: bool  # the transport is closed; what it sent before is still being handled
 
     def __init__(self, listener: str, peer: str, now: float) -> None:
@@ -110,6 +111,7 @@ class Client:
         self.auth_method = ""
         self.challenged = False
         self.full = False
+        self.link = False
         self.mute = False
         self.last_words = False
         self.paused = False

@@ -16,7 +16,7 @@ import hashlib
 from typing import Final, cast
 
 from starlingmq.core.client import ASKING, AUTHENTICATING, CLOSED, DEAF, NEW, OPEN, TURN_OVER, WORKING, Client
-from starlingmq.core.context import Context
+from starlingmq.core.context import ISOLATED, Context
 from starlingmq.core.delivery import Delivery
 from starlingmq.core.job import Job
 from starlingmq.core.message import Message
@@ -24,7 +24,7 @@ from starlingmq.core.publishing import Publishing
 from starlingmq.core.qos import MAX_PACKET_ID, WINDOW_MAX
 from starlingmq.core.ready import AUTHENTICATE, INBOUND_DELETE, SESSION_DELETE, SESSION_PUT, Answer, Question, Write
 from starlingmq.core.router import Router
-from starlingmq.core.session import NEVER, Session
+from starlingmq.core.session import NEVER, NODE_PREFIX, Session
 from starlingmq.core.subscribing import Subscribing
 from starlingmq.core.will import Will
 from starlingmq.wire import properties as prop
@@ -124,6 +124,8 @@ class Connecting:
             if connect.version == 3 or (connect.version == 4 and not connect.clean_start):
                 # [MQTT-3.1.3-8]: 3.1.1 has an empty client id only with clean session, 3.1 not at all
                 raise ProtocolError("an empty client id", Reason.CLIENT_IDENTIFIER_NOT_VALID)
+        elif connect.client_id.startswith(NODE_PREFIX):
+            raise ProtocolError("a client id that is a node's", Reason.CLIENT_IDENTIFIER_NOT_VALID)
         elif len(connect.client_id.encode()) > limits.client_id_length:
             raise ProtocolError("the client id is too long", Reason.CLIENT_IDENTIFIER_NOT_VALID)
         elif self.ctx.mqtt.strict_client_id and not (
@@ -216,6 +218,9 @@ class Connecting:
             ctx.jobs.append(SuccessionJob(self, client, earlier, auth_data))
             return
         connect = self._waiting.pop(client)
+        if ctx.isolated:
+            self._refuse(client, Reason.SERVER_UNAVAILABLE, ISOLATED)
+            return
         if ctx.refusing and self._needs_storage(connect, session):
             self._refuse(client, Reason.QUOTA_EXCEEDED, "nothing can be stored at the moment")
             return
@@ -229,7 +234,10 @@ class Connecting:
             agreed[prop.ASSIGNED_CLIENT_IDENTIFIER] = client.client_id
         unknown = session is None
         session, present = self._session(client, connect.clean_start)
+        before = session.expiry
         self._agree(client, connect, session, agreed)
+        if ctx.interest is not None:
+            ctx.interest.reconsider(session, before)
         session.client = client
         client.session = session
         client.state = OPEN
@@ -374,7 +382,10 @@ class Connecting:
         if isinstance(expiry, int):
             if session.expiry == 0 and expiry != 0:
                 raise ProtocolError("DISCONNECT may not give a session an expiry that CONNECT did not")
+            before = session.expiry
             session.expiry = min(expiry, self.ctx.mqtt.max_session_expiry)
+            if self.ctx.interest is not None:
+                self.ctx.interest.reconsider(session, before)
         if packet.reason == 0:
             session.will = None  # [MQTT-3.14.4-3]
         self.close(client, "disconnect")
@@ -461,6 +472,8 @@ class Connecting:
             self._publish_will(session)
         if ctx.sessions.get(session.client_id) is session:
             del ctx.sessions[session.client_id]
+        if session.node != 0:
+            ctx.links.pop(session.node, None)
         if session.kept:
             ctx.write(Write(SESSION_DELETE, session))
         self.delivery.pass_on(session, True)

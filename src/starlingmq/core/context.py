@@ -8,12 +8,15 @@ from typing import Final
 from starlingmq.config import LimitsConfig, MqttConfig
 from starlingmq.core.client import CLOSED, TURN_OVER, Client
 from starlingmq.core.counters import Counters
+from starlingmq.core.interest import Interest
 from starlingmq.core.job import Job
 from starlingmq.core.ready import Event, Notice, Ready, Write
 from starlingmq.core.session import Session
 from starlingmq.core.timers import Wheel
 
 TURN_WORK: Final = 8192  # messages taken and given in one turn before everybody else gets a turn: a few milliseconds
+
+ISOLATED: Final = "this node is cut off from the majority of its cluster"
 
 
 class Context:
@@ -36,6 +39,14 @@ class Context:
     postponed: dict[Session, list[bytes]]  # go on when storing works again; frames their clients get then
     unsendable: list[Client]  # have to be told something that is larger than they take [MQTT-3.1.2-24]
     work: int  # left for this turn
+    node: int  # this node's number in its cluster; 0: it stands alone
+    sequence: int  # of the last message that was passed on to another node
+    interest: Interest | None  # what our own subscribers want, where other nodes must know
+    isolated: bool  # too few other nodes are connected to serve
+    links: dict[int, Session]  # sessions that stand for other nodes, by number
+    links_postponed: list[tuple[Client, bytes]]  # what other nodes get once it is stored (see core.refusal)
+    full_peers: int  # nodes for which as much waits as may
+    forward_bytes: int  # that may
     recording: bool  # whether anything keeps ``Ready.writes``
     want_events: bool
     ask_authenticate: bool
@@ -76,6 +87,14 @@ class Context:
         self.postponed = {}
         self.unsendable = []
         self.work = TURN_WORK
+        self.node = 0
+        self.sequence = 0
+        self.interest = None
+        self.isolated = False
+        self.links = {}
+        self.links_postponed = []
+        self.full_peers = 0
+        self.forward_bytes = 1 << 30
         self.recording = False
         self.want_events = False
         self.ask_authenticate = False

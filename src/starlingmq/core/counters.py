@@ -17,6 +17,9 @@ class Counters:
     messages_queued: int
     retransmitted: int
     held_publishers: int
+    forwards_sent: int  # messages passed on to other nodes ...
+    forwards_received: int  # ... and taken from them
+    forwards_doubled: int  # that came again and were left alone
     stall_max_ms: float
     dropped: dict[str, int]
     errors: dict[str, int]
@@ -32,6 +35,9 @@ class Counters:
         self.messages_queued = 0
         self.retransmitted = 0
         self.held_publishers = 0
+        self.forwards_sent = 0
+        self.forwards_received = 0
+        self.forwards_doubled = 0
         self.stall_max_ms = 0.0
         self.dropped = {}
         self.errors = {}

@@ -15,6 +15,7 @@ from typing import Final, cast
 
 from starlingmq.core.client import HELD, Client
 from starlingmq.core.context import Context
+from starlingmq.core.forwarding import encode_forward
 from starlingmq.core.groups import Group
 from starlingmq.core.message import Message
 from starlingmq.core.outgoing import RELEASED, Outgoing
@@ -85,11 +86,12 @@ class Delivery:
             if client.waiting != 0 and client.stored_from < 0:
                 client.stored_from = 0
         found = len(route.subscriptions)
-        for group in route.groups:
-            member = group.choose()
-            if member is not None:
-                self.give(message, member, group, publisher)
-                found += 1
+        if publisher is None or publisher.node == 0:  # of a group another node has chosen whom it chose
+            for group in route.groups:
+                member = group.choose()
+                if member is not None:
+                    self.give(message, member, group, publisher)
+                    found += 1
         ctx.work -= found
         return found
 
@@ -98,6 +100,10 @@ class Delivery:
     ) -> None:
         """Give a message to one session, with every option of its subscription."""
         session = subscription.session
+        if session.node != 0:
+            if publisher is None or publisher.node == 0:  # only the node where it entered passes a message on
+                self.forward(message, subscription, group, publisher)
+            return
         if subscription.no_local and session is publisher:
             own = subscription.when_own
             if own is None:
@@ -148,6 +154,73 @@ class Delivery:
             frames = self.ctx.postponed[session] = []
         return frames
 
+    # Other nodes
+
+    def forward(
+        self, message: Message, subscription: Subscription, group: Group | None, publisher: Session | None
+    ) -> None:
+        """Pass a message on to another node: at once if the link takes it, else through its queue.
+
+        It is kept until that node has stored it if somebody there wants it durably, and if it has to wait. Nothing
+        overtakes anything on its way: the receiver tells what it has seen by the order of sequences.
+        """
+        ctx = self.ctx
+        session = subscription.session
+        if session.ended:
+            return
+        key = b""
+        if group is not None:
+            message = message.copy()  # beside what the node's other subscribers get, with a sequence of its own
+            message.sequence = 0
+            key = group.share()
+        if message.sequence == 0:
+            ctx.sequence += 1
+            message.sequence = ctx.sequence
+            message.origin = ctx.node
+        outgoing = Outgoing(message, message.qos, message.retain, key, None)
+        client = session.client
+        queue = session.queue
+        if client is None:
+            if message.qos == 0:
+                ctx.drop("peer_unreachable", session.client_id)
+                session.dropped += 1
+            else:
+                self.enqueue(session, outgoing, publisher)
+            return
+        window = session.window
+        if (
+            client.blocked
+            or ctx.refusing
+            or ctx.links_postponed
+            or client.size > ctx.write_buffer
+            or (queue is not None and len(queue) != 0)
+            or (window is not None and window.full())
+        ):
+            if message.qos == 0 and queue is not None and queue.bytes > ctx.max_queue_bytes:
+                ctx.drop("slow_peer_qos0", session.client_id)
+                session.dropped += 1
+            else:
+                self.enqueue(session, outgoing, publisher)
+                if ctx.refusing:
+                    self.wait(session)
+        elif subscription.durable and message.qos != 0 and ctx.recording:
+            self.transmit_acknowledged(session, client, self.window(session, client), outgoing)
+        else:
+            self.transmit(client, outgoing, 0, False)
+
+    def _transmit_forward(self, client: Client, outgoing: Outgoing, packet_id: int) -> None:
+        ctx = self.ctx
+        frame = encode_forward(outgoing.message, outgoing.ids, packet_id != 0, ctx.now)
+        # QoS 2 too only once what led to it is stored: or a restart would route it again, with another sequence.
+        if client.stored_from < 0 and (client.waiting != 0 or (outgoing.qos == 2 and ctx.recording)):
+            client.stored_from = len(client.frames)
+        client.frames.append(frame)
+        client.size += len(frame)
+        if not client.dirty:
+            client.dirty = True
+            ctx.ready.dirty.append(client)
+        ctx.counters.forwards_sent += 1
+
     def window(self, session: Session, client: Client) -> SendWindow:
         window = session.window
         if window is None:
@@ -170,6 +243,9 @@ class Delivery:
 
     def transmit(self, client: Client, outgoing: Outgoing, packet_id: int, dup: bool) -> bool:
         """Write a PUBLISH; False when the client will not take one of this size [MQTT-3.1.2-24]."""
+        if client.link:
+            self._transmit_forward(client, outgoing, packet_id)
+            return True
         ctx = self.ctx
         message = outgoing.message
         if client.plain and not dup and outgoing.qos != 0 and (client.version != 5 or _unadorned(outgoing)):
@@ -237,7 +313,10 @@ class Delivery:
             return
         queue = session.queue
         if queue is None:
-            queue = session.queue = MessageQueue(ctx.max_queue, ctx.max_queue_bytes)
+            if session.node != 0:
+                queue = session.queue = MessageQueue(0, 0)  # what is accepted for another node is not dropped
+            else:
+                queue = session.queue = MessageQueue(ctx.max_queue, ctx.max_queue_bytes)
         if ctx.recording and session.expiry != 0:
             ctx.write(Write(QUEUE_PUT, session, outgoing=outgoing))
             ctx.spill(session)
@@ -304,6 +383,9 @@ class Delivery:
         if queue is None or client is None:
             return
         ctx = self.ctx
+        if client.link and (ctx.refusing or ctx.links_postponed):
+            self.wait(session)
+            return
         budget = PUMP_BATCH
         while queue.items and budget != 0 and not client.blocked and client.size <= ctx.write_buffer:
             budget -= 1

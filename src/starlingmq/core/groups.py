@@ -1,4 +1,4 @@
-"""A shared subscription group on this node: each message goes to one member (MQTT 5, 4.8.2).
+"""A shared subscription group: each message goes to one member (MQTT 5, 4.8.2).
 
 Members that can take a message at once are chosen at random among each other; a member whose client is away or whose
 queue has filled is passed over while any other can take it.
@@ -23,6 +23,8 @@ class Group(Subscriber):
     name: bytes
     filter: bytes
     members: list[Subscription]
+    nodes: dict[int, Subscription]  # other nodes with members, by number ...
+    counts: dict[int, int]  # ... and how many each has
     _places: dict[str, int]  # client id -> index in members
     _state: int
 
@@ -30,6 +32,8 @@ class Group(Subscriber):
         self.name = name
         self.filter = filter
         self.members = []
+        self.nodes = {}
+        self.counts = {}
         self._places = {}
         self._state = seed & _MASK
 
@@ -55,13 +59,59 @@ class Group(Subscriber):
             self.members[place] = last
             self._places[last.session.client_id] = place
 
+    def share(self) -> bytes:
+        """What its members subscribe to."""
+        return b"$share/%b/%b" % (self.name, self.filter)
+
+    def join_node(self, subscription: Subscription, count: int) -> None:
+        """Another node has so many members now."""
+        node = subscription.session.node
+        if count == 0:
+            self.nodes.pop(node, None)
+            self.counts.pop(node, None)
+        else:
+            self.nodes[node] = subscription
+            self.counts[node] = count
+
     def choose(self, refused: Session | None = None) -> Subscription | None:
-        """A member for one message, or None when there is none; ``refused`` has just given it back."""
+        """A member for one message, or None when there is none; ``refused`` has just given it back. Members elsewhere
+        are chosen by their node, each node as often as it has members; one that can not be reached is passed over."""
+        if not self.nodes:
+            return self.choose_here(refused)
+        total = len(self.members)
+        for node, subscription in self.nodes.items():
+            if subscription.session.client is not None:
+                total += self.counts[node]
+        if total != 0:
+            place = self._draw() % total - len(self.members)
+            if place >= 0:
+                for node, subscription in self.nodes.items():
+                    if subscription.session.client is not None:
+                        place -= self.counts[node]
+                        if place < 0:
+                            return subscription
+        here = self.choose_here(refused)
+        if here is not None and here.session.client is not None:
+            return here
+        for subscription in self.nodes.values():
+            if subscription.session.client is not None:
+                return subscription
+        if here is not None:
+            return here
+        for subscription in self.nodes.values():
+            return subscription  # it waits until that node is back
+        return None
+
+    def _draw(self) -> int:
+        self._state = (self._state * _MULTIPLIER + _INCREMENT) & _MASK
+        return self._state >> 33
+
+    def choose_here(self, refused: Session | None = None) -> Subscription | None:
+        """A member of this node, or None when it has none."""
         count = len(self.members)
         if count == 0:
             return None
-        self._state = (self._state * _MULTIPLIER + _INCREMENT) & _MASK
-        start = (self._state >> 33) % count
+        start = self._draw() % count
         second: Subscription | None = None  # connected, but its messages queue up
         third: Subscription | None = None  # away
         for step in range(count):

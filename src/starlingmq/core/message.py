@@ -28,6 +28,8 @@ class Message:
     offset: int  # where a store keeps it; -1: nowhere yet
     loaded: bool  # False: only ``offset`` is known, the rest is to be read from there first
     shape: int  # ... and to what kind of receiver: see core.delivery; -1: to none yet
+    origin: int  # in a cluster: number of the node where it entered; 0: here, and it was not passed on ...
+    sequence: int  # ... and its place among what entered there (rising, over restarts too)
 
     def __init__(
         self,
@@ -53,6 +55,8 @@ class Message:
         self.offset = -1
         self.loaded = True
         self.shape = -1
+        self.origin = 0
+        self.sequence = 0
 
     @staticmethod
     def at(offset: int) -> Message:
@@ -64,7 +68,7 @@ class Message:
 
     def copy(self) -> Message:
         """The same message, as one that no store has yet."""
-        return Message(
+        message = Message(
             self.topic,
             self.payload,
             self.qos,
@@ -74,6 +78,9 @@ class Message:
             self.publisher,
             self.published_at,
         )
+        message.origin = self.origin
+        message.sequence = self.sequence
+        return message
 
     def expired(self, now: float) -> bool:
         return self.expires_at != 0.0 and self.expires_at <= now

@@ -8,7 +8,7 @@ again elsewhere can then not deliver twice.
 from __future__ import annotations
 
 from starlingmq.core.client import ASKING, Client
-from starlingmq.core.context import Context
+from starlingmq.core.context import ISOLATED, Context
 from starlingmq.core.delivery import Delivery
 from starlingmq.core.message import Message
 from starlingmq.core.qos import Inbound, Parking
@@ -23,11 +23,11 @@ from starlingmq.core.ready import (
 )
 from starlingmq.core.ready import PUBLISH as ASK_PUBLISH
 from starlingmq.core.retained import RetainedTree
-from starlingmq.core.router import Router
+from starlingmq.core.router import Route, Router
 from starlingmq.core.session import Session
 from starlingmq.core.timers import Wheel
 from starlingmq.wire.mqtt import Publish, ack_frame, decode_publish, packet_id_bytes
-from starlingmq.wire.reasons import ProtocolError, Reason
+from starlingmq.wire.reasons import MqttError, ProtocolError, Reason
 
 
 class Publishing:
@@ -164,12 +164,18 @@ class Publishing:
     def accept(self, client: Client, session: Session, message: Message, packet_id: int) -> None:
         """The message may be published: route it (QoS 2: hold it) and acknowledge."""
         ctx = self.ctx
+        if ctx.isolated and message.qos != 0:
+            self._isolated(client, message, packet_id)
+            return
         if ctx.refusing and message.qos != 0:
             self._not_now(client, message, packet_id)
             return
         route = self.router.resolve(message.topic)
         if route.reserved:
             self._refuse(client, message, packet_id, Reason.NOT_AUTHORIZED)
+            return
+        if ctx.full_peers != 0 and message.qos != 0 and self._too_much_waits(route):
+            self._not_now(client, message, packet_id)
             return
         if message.qos == 2:
             self._hold(client, session, packet_id, message)
@@ -195,6 +201,24 @@ class Publishing:
         first = 0x40 if message.qos == 1 else 0x50
         # Now: the lane for what is stored stands still until it can be.
         self.ctx.send(client, bytes((first, 3)) + packet_id_bytes(packet_id) + bytes((Reason.QUOTA_EXCEEDED,)))
+
+    def _isolated(self, client: Client, message: Message, packet_id: int) -> None:
+        """What a node accepts must reach everyone, and it can not now: MQTT 5 is told, 3.x is not acknowledged."""
+        if client.version != 5:
+            raise ProtocolError(ISOLATED, Reason.SERVER_UNAVAILABLE)
+        self.ctx.drop("isolated", client.client_id)
+        first = 0x40 if message.qos == 1 else 0x50
+        code = bytes((Reason.IMPLEMENTATION_SPECIFIC_ERROR,))
+        self.ctx.send(client, bytes((first, 3)) + packet_id_bytes(packet_id) + code)
+
+    def _too_much_waits(self, route: Route) -> bool:
+        """Whether the message would go to a node for which as much waits as may."""
+        bound = self.ctx.forward_bytes
+        for subscription in route.subscriptions:
+            session = subscription.session
+            if session.node != 0 and session.queue is not None and session.queue.bytes >= bound:
+                return True
+        return False
 
     def _acknowledge(self, client: Client, first: int, packet_id: int, reason: int) -> None:
         if reason != 0 and client.version == 5:
@@ -259,6 +283,8 @@ class Publishing:
     def on_pubrel(self, client: Client, session: Session, packet_id: int) -> None:
         ctx = self.ctx
         inbound = session.inbound
+        if ctx.isolated and inbound is not None and inbound.holds(packet_id):
+            raise MqttError(ISOLATED, Reason.USE_ANOTHER_SERVER)  # it stays held: nothing is answered, nothing is lost
         message = None if inbound is None else inbound.release(packet_id, ctx.now)
         if message is None:
             if inbound is not None and inbound.completed(packet_id):
@@ -293,6 +319,27 @@ class Publishing:
         if message.retain and self._retain(message) != 0:
             self._not_retained(message)
         return self.delivery.fan_out(message, route, publisher)
+
+    def deliver(self, message: Message, group: bytes, source: Session) -> None:
+        """A message that entered at the node of ``source``: for our own subscribers, or for one member of ``group``."""
+        ctx = self.ctx
+        if message.expired(ctx.now):
+            ctx.drop("expired", message.publisher)
+            return
+        try:
+            route = self.router.resolve(message.topic)
+        except ProtocolError:
+            ctx.drop("beyond_limits_here", source.client_id)
+            return
+        if not group:
+            self.delivery.fan_out(message, route, source)
+            return
+        found = self.router.group(group)
+        member = None if found is None else found.choose_here()
+        if found is None or member is None:
+            ctx.drop("no_group_member", source.client_id)
+        else:
+            self.delivery.give(message, member, found, source)
 
     # Retained messages
 

@@ -30,6 +30,8 @@ INBOUND_COMPLETED: Final = 10  # packet_id
 INBOUND_DELETE: Final = 11  # packet_id: given up
 RETAINED_PUT: Final = 12  # message
 RETAINED_DELETE: Final = 13  # topic
+FACT_PUT: Final = 14  # topic = a key of the cluster's, value: not looked into by a store
+FACT_DELETE: Final = 15  # topic = the key
 
 
 class Write:
@@ -43,6 +45,7 @@ class Write:
     outgoing: Outgoing | None
     message: Message | None
     subscription: Subscription | None
+    value: bytes
 
     def __init__(
         self,
@@ -53,6 +56,7 @@ class Write:
         outgoing: Outgoing | None = None,
         message: Message | None = None,
         subscription: Subscription | None = None,
+        value: bytes = b"",
     ) -> None:
         self.kind = kind
         self.session = session
@@ -62,6 +66,7 @@ class Write:
         self.outgoing = outgoing
         self.message = message
         self.subscription = subscription
+        self.value = value
 
 
 # What a Question asks.

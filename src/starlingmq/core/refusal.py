@@ -73,6 +73,9 @@ class Refusal:
     def answer(self, client: Client, held: bytes) -> bytes:
         """What a client is told instead of the frames in ``held``, the writes for which were not stored. Its
         connection may be closed by this: then it is mute after these bytes."""
+        if client.link:
+            self.ctx.links_postponed.append((client, held))  # nothing to another node is lost, and nothing overtakes it
+            return b""
         session = client.session
         said: list[bytes] = []
         owed: dict[int, None] = {}
@@ -172,6 +175,11 @@ class Refusal:
     # Storing works again
 
     def over(self) -> None:
+        links, self.ctx.links_postponed = self.ctx.links_postponed, []
+        for client, held in links:
+            self.ctx.send_stored(client, held)
+            if client.session is not None:
+                self.delivery.wait(client.session)
         if self.ctx.postponed:
             self.ctx.jobs.append(ReleaseJob(self))
 

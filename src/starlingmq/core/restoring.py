@@ -15,7 +15,7 @@ from starlingmq.core.queue import MessageQueue
 from starlingmq.core.ready import SESSION_PUT, Write
 from starlingmq.core.retained import RetainedTree
 from starlingmq.core.router import Router
-from starlingmq.core.session import NEVER, Session, Subscription
+from starlingmq.core.session import NEVER, NODE_PREFIX, Session, Subscription
 from starlingmq.core.stored import References
 from starlingmq.core.timers import Wheel
 from starlingmq.core.topics import parse_share
@@ -43,6 +43,9 @@ class Restoring:
         session = Session(client_id, number)
         session.kept = True
         session.expiry = expiry
+        if client_id.startswith(NODE_PREFIX):
+            session.node = int(client_id[len(NODE_PREFIX) :])
+            self.ctx.links[session.node] = session
         self.ctx.sessions[client_id] = session
         self.ctx.next_number = max(self.ctx.next_number, number + 1)
         return session
@@ -56,6 +59,8 @@ class Restoring:
         if session.subscriptions is None:
             session.subscriptions = {}
         session.subscriptions[whole] = subscription
+        if self.ctx.interest is not None:
+            self.ctx.interest.add(whole, session, subscription)
         if share is None:
             self.router.subscribe(subscription)
         else:
@@ -63,7 +68,10 @@ class Restoring:
 
     def queue(self, session: Session, references: References) -> None:
         if len(references) != 0:
-            session.queue = MessageQueue(self.ctx.max_queue, self.ctx.max_queue_bytes)
+            bounded = session.node == 0
+            session.queue = MessageQueue(
+                self.ctx.max_queue if bounded else 0, self.ctx.max_queue_bytes if bounded else 0
+            )
             session.queue.restore(references)
 
     def window(self, session: Session, packet_id: int, outgoing: Outgoing) -> None:

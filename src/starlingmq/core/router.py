@@ -129,21 +129,44 @@ class Router:
         key = name + b"/" + subscription.filter
         group = self._groups.get(key)
         if group is None:
-            self._seed += 1
-            group = self._groups[key] = Group(name, subscription.filter, self._seed)
-            self.tree.add(subscription.filter, group, group)
-            self._changed(subscription.filter)
+            group = self._make_group(name, subscription.filter)
         group.join(subscription)
+
+    def _make_group(self, name: bytes, filter: bytes) -> Group:
+        self._seed += 1
+        group = self._groups[name + b"/" + filter] = Group(name, filter, self._seed)
+        self.tree.add(filter, group, group)
+        self._changed(filter)
+        return group
+
+    def _dissolve(self, group: Group) -> None:
+        """A group without members is none."""
+        if not group.members and not group.nodes:
+            del self._groups[group.name + b"/" + group.filter]
+            self.tree.remove(group.filter, group)
+            self._changed(group.filter)
 
     def leave(self, name: bytes, filter: bytes, session: Session) -> None:
         group = self._groups.get(name + b"/" + filter)
         if group is None:
             return
         group.leave(session)
-        if not group.members:
-            del self._groups[name + b"/" + filter]
-            self.tree.remove(filter, group)
-            self._changed(filter)
+        self._dissolve(group)
+
+    def group(self, key: bytes) -> Group | None:
+        """The group of ``$share/name/filter``."""
+        return self._groups.get(key[7:])
+
+    def join_node(self, name: bytes, subscription: Subscription, count: int) -> None:
+        """Another node has ``count`` members of the shared group ``name``; ``subscription`` is that node's."""
+        key = name + b"/" + subscription.filter
+        group = self._groups.get(key)
+        if group is None:
+            if count == 0:
+                return
+            group = self._make_group(name, subscription.filter)
+        group.join_node(subscription, count)
+        self._dissolve(group)
 
     def _changed(self, filter: bytes) -> None:
         if b"+" in filter or b"#" in filter:

@@ -15,6 +15,7 @@ from starlingmq.core.qos import Inbound, Parking, SendWindow
 from starlingmq.core.queue import MessageQueue
 from starlingmq.core.will import Will
 
+NODE_PREFIX: Final = "$node/"  # client ids of sessions that stand for other nodes; no client may have one
 NEVER: Final = 0xFFFFFFFF  # Session Expiry Interval: the session does not expire [MQTT-3.1.2.11.2]
 
 
@@ -41,6 +42,7 @@ class Session:
     waiters: list[Client] | None  # publishers that are not read until the queue drains
     held_until: float  # when ``waiters`` are let go in any case
     dropped: int  # messages given up for this session, whatever the reason
+    node: int  # it stands for another node of the cluster: its number; 0: for a client
 
     def __init__(self, client_id: str, number: int = 0) -> None:
         self.client_id = client_id
@@ -65,6 +67,7 @@ class Session:
         self.waiters = None
         self.held_until = 0.0
         self.dropped = 0
+        self.node = 0
 
 
 class Subscription(Subscriber):
@@ -82,6 +85,7 @@ class Subscription(Subscriber):
     ids: bytes
     when_own: Subscription | None
     plain: bool  # neither No Local, nor Retain As Published, nor an identifier
+    durable: bool  # of another node: some session there outlives its connection and wants QoS 1 or 2
 
     def __init__(
         self, session: Session, filter: bytes, qos: int, no_local: bool, retain_as_published: bool, ids: bytes
@@ -94,6 +98,7 @@ class Subscription(Subscriber):
         self.ids = ids
         self.when_own = None
         self.plain = not no_local and not retain_as_published and not ids
+        self.durable = False
 
     def key(self) -> object:
         return self.session
@@ -109,6 +114,7 @@ def merge(subscriptions: list[Subscription]) -> Subscription:
             whole.qos = subscription.qos
         whole.retain_as_published = whole.retain_as_published or subscription.retain_as_published
         whole.ids += subscription.ids
+        whole.durable = whole.durable or subscription.durable
         if subscription.no_local:
             whole.no_local = True
         else:

@@ -10,7 +10,7 @@ from collections import deque
 from typing import Final
 
 from starlingmq.core.client import ASKING, WORKING, Client
-from starlingmq.core.context import Context
+from starlingmq.core.context import ISOLATED, Context
 from starlingmq.core.delivery import Delivery
 from starlingmq.core.job import Job
 from starlingmq.core.outgoing import Outgoing
@@ -40,6 +40,7 @@ class SubscribeJob(Job):
     packet: Subscribe
     denied: list[int]
     reasons: list[int]
+    fresh: list[bytes]  # filters that were not subscribed to before
 
     def __init__(
         self, owner: Subscribing, client: Client, session: Session, packet: Subscribe, denied: list[int]
@@ -50,6 +51,7 @@ class SubscribeJob(Job):
         self.packet = packet
         self.denied = denied
         self.reasons = []
+        self.fresh = []
 
     def step(self) -> bool:
         if self.session.ended or self.session.client is not self.client:
@@ -58,16 +60,47 @@ class SubscribeJob(Job):
         for index in range(len(self.reasons), min(len(self.reasons) + FILTERS_PER_TURN, len(requests))):
             reason = self.denied[index] if self.denied else 0
             if reason < 0x80:
+                existed = (
+                    self.session.subscriptions is not None and requests[index].filter in self.session.subscriptions
+                )
                 reason = self.owner.subscribe(self.client, self.session, requests[index], self.packet)
+                if reason < 0x80 and not existed:
+                    self.fresh.append(requests[index].filter)
             if reason >= 0x80 and self.client.version != 5:
                 reason = 0x80  # [MQTT-3.9.3-2]: 3.1.1 has no other
             self.reasons.append(reason)
         if len(self.reasons) < len(requests):
             return False
-        frame = encode(Suback(self.packet.packet_id, self.reasons), self.client.version)
-        self.owner.ctx.send_stored(self.client, frame)
+        if self.owner.ctx.interest is not None:
+            self.owner.held.append(HeldSuback(self.client, self.session, self.packet, self.reasons, self.fresh))
+        else:
+            frame = encode(Suback(self.packet.packet_id, self.reasons), self.client.version)
+            self.owner.ctx.send_stored(self.client, frame)
         self.owner.ctx.unhalt(self.client, WORKING)
         return True
+
+
+class HeldSuback:
+    """A SUBACK that waits until the other nodes know what it says (``version``: of our routes; -1: not known yet)."""
+
+    client: Client
+    session: Session
+    packet: Subscribe
+    reasons: list[int]
+    fresh: list[bytes]
+    version: int
+    deadline: float
+
+    def __init__(
+        self, client: Client, session: Session, packet: Subscribe, reasons: list[int], fresh: list[bytes]
+    ) -> None:
+        self.client = client
+        self.session = session
+        self.packet = packet
+        self.reasons = reasons
+        self.fresh = fresh
+        self.version = -1
+        self.deadline = 0.0
 
 
 class UnsubscribeJob(Job):
@@ -199,6 +232,7 @@ class Subscribing:
     router: Router
     delivery: Delivery
     retained: RetainedTree
+    held: deque[HeldSuback]  # in a cluster, in the order of their versions
     _asked: dict[Question, Subscribe]
 
     def __init__(self, ctx: Context, router: Router, delivery: Delivery, retained: RetainedTree) -> None:
@@ -206,6 +240,7 @@ class Subscribing:
         self.router = router
         self.delivery = delivery
         self.retained = retained
+        self.held = deque()
         self._asked = {}
 
     def on_subscribe(self, client: Client, session: Session, packet: Subscribe) -> None:
@@ -216,6 +251,11 @@ class Subscribing:
         for request in packet.subscriptions:
             if request.no_local and request.filter.startswith(b"$share/"):
                 raise ProtocolError("No Local on a shared subscription")  # [MQTT-3.8.3-4]
+        if self.ctx.isolated:
+            self._isolated(client)
+            reasons: list[int] = [Reason.IMPLEMENTATION_SPECIFIC_ERROR] * len(packet.subscriptions)
+            self.ctx.send(client, encode(Suback(packet.packet_id, reasons), 5))
+            return
         if self.ctx.ask_subscribe:
             question = Question(ASK_SUBSCRIBE, client)
             question.requests = packet.subscriptions
@@ -237,14 +277,26 @@ class Subscribing:
             denied = [answer.reason] * len(packet.subscriptions)
         self._work(client, SubscribeJob(self, client, session, packet, denied))
 
+    def _isolated(self, client: Client) -> None:
+        """What the others can not know of is not agreed: MQTT 5 is told so, 3.x begins again elsewhere."""
+        if client.version != 5:
+            raise ProtocolError(ISOLATED, Reason.SERVER_UNAVAILABLE)
+
     def on_unsubscribe(self, client: Client, session: Session, packet: Unsubscribe) -> None:
         if self.ctx.refusing and session.expiry != 0:
             if client.version != 5:
                 raise ProtocolError("nothing can be stored at the moment", Reason.QUOTA_EXCEEDED)
-            reasons = [int(Reason.IMPLEMENTATION_SPECIFIC_ERROR)] * len(packet.filters)  # UNSUBACK has no 0x97
-            self.ctx.send(client, encode(Unsuback(packet.packet_id, reasons), 5))
+            self._no_unsuback(client, packet)  # which has no 0x97
+            return
+        if self.ctx.isolated:
+            self._isolated(client)
+            self._no_unsuback(client, packet)
             return
         self._work(client, UnsubscribeJob(self, client, session, packet))
+
+    def _no_unsuback(self, client: Client, packet: Unsubscribe) -> None:
+        reasons = [int(Reason.IMPLEMENTATION_SPECIFIC_ERROR)] * len(packet.filters)
+        self.ctx.send(client, encode(Unsuback(packet.packet_id, reasons), 5))
 
     def _work(self, client: Client, job: Job) -> None:
         """Small packets are finished on the spot."""
@@ -273,8 +325,9 @@ class Subscribing:
         subscription = Subscription(session, filter, qos, request.no_local, request.retain_as_published, ids)
         if session.subscriptions is None:
             session.subscriptions = {}
-        existed = request.filter in session.subscriptions
+        earlier = session.subscriptions.get(request.filter)
         session.subscriptions[request.filter] = subscription
+        self._interest(request.filter, session, earlier, subscription)
         if share is None:
             self.router.subscribe(subscription)
         else:
@@ -282,10 +335,56 @@ class Subscribing:
         if ctx.recording and session.expiry != 0:
             ctx.write(Write(SUBSCRIPTION_PUT, session, topic=request.filter, subscription=subscription))
         ctx.event("subscribed", session.client_id, request.filter.decode())
-        replay = request.retain_handling == 0 or (request.retain_handling == 1 and not existed)
+        replay = request.retain_handling == 0 or (request.retain_handling == 1 and earlier is None)
         if replay and share is None and len(self.retained) != 0:  # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]
             self._replay(session, subscription)
         return qos
+
+    def _interest(
+        self, whole: bytes, session: Session, before: Subscription | None, after: Subscription | None
+    ) -> None:
+        """Count what this node wants of the others; each has its own $SYS topics, and its own subscribers to them."""
+        interest = self.ctx.interest
+        if interest is None or session.node != 0 or whole.startswith(b"$SYS/"):
+            return
+        if after is not None:
+            interest.add(whole, session, after)
+        if before is not None:
+            interest.remove(whole, session, before)
+
+    # SUBACK in a cluster
+
+    def stamp(self, version: int, deadline: float) -> None:
+        """The others know what was subscribed to until now when they have our routes up to ``version``."""
+        for held in reversed(self.held):
+            if held.version >= 0:
+                break
+            held.version = version
+            held.deadline = deadline
+
+    def applied(self, version: int) -> None:
+        """They have."""
+        while self.held and 0 <= self.held[0].version <= version:
+            self._answer(self.held.popleft())
+
+    def overdue(self) -> None:
+        """Refuse what could not be made known in time, and take it back: a SUBACK says what holds everywhere."""
+        while self.held and self.held[0].version >= 0 and self.held[0].deadline <= self.ctx.now:
+            held = self.held.popleft()
+            if held.session.ended or held.session.client is not held.client:
+                continue
+            for filter in held.fresh:
+                self.unsubscribe(held.session, filter)
+            refusal = Reason.IMPLEMENTATION_SPECIFIC_ERROR if held.client.version == 5 else Reason.UNSPECIFIED_ERROR
+            held.reasons = [refusal if reason < 0x80 else reason for reason in held.reasons]
+            self.ctx.counters.error("suback_timeout")
+            self._answer(held)
+
+    def _answer(self, held: HeldSuback) -> None:
+        client = held.client
+        if client.session is held.session and held.session.client is client:
+            frame = encode(Suback(held.packet.packet_id, held.reasons), client.version)
+            self.ctx.send_stored(client, frame)
 
     def _replay(self, session: Session, subscription: Subscription) -> None:
         job = session.replay
@@ -317,6 +416,7 @@ class Subscribing:
         subscription = None if subscriptions is None else subscriptions.pop(whole, None)
         if subscription is None:
             return Reason.NO_SUBSCRIPTION_EXISTED if valid_filter(whole) else Reason.TOPIC_FILTER_INVALID
+        self._interest(whole, session, subscription, None)
         share = parse_share(whole)
         if share is None:
             self.router.unsubscribe(subscription.filter, session)

@@ -51,7 +51,7 @@ class SysTopics:
             "connections/opened": counters.connections_opened,
             "connections/open": counters.connections_open,
             "clients/connected": counters.clients_connected,
-            "sessions/count": len(ctx.sessions),
+            "sessions/count": len(ctx.sessions) - len(ctx.links),
             "subscriptions/count": len(self.publishing.router.tree),
             "retained messages/count": len(self.publishing.retained),
             "retained messages/bytes": self.publishing.retained.total_bytes,

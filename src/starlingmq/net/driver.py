@@ -298,7 +298,7 @@ class Driver:
     def _silence(self, client: Client) -> None:
         """Not stored, so not acknowledged: the client must hear nothing more, not even what is stored later (it would
         come without what went before it), and begin again."""
-        if not client.mute:
+        if not client.mute and not client.link:
             client.mute = True
             self.state.not_stored(client, self.clock())
             self._close(client)

@@ -23,6 +23,8 @@ from typing import Final, Literal
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.message import Message
 from starlingmq.core.ready import (
+    FACT_DELETE,
+    FACT_PUT,
     RETAINED_DELETE,
     RETAINED_PUT,
     SESSION_DELETE,
@@ -37,9 +39,11 @@ from starlingmq.storage.journal import Journal
 from starlingmq.storage.keys import (
     META_AS_OF,
     META_CHECKPOINT,
+    META_HIGHEST,
     META_NEXT_SESSION,
     SUBSCRIPTION,
     all_of_session,
+    fact_key,
     holdings_key,
     retained_key,
     session_key,
@@ -50,7 +54,7 @@ from starlingmq.storage.operations import TurnEncoder
 from starlingmq.storage.records import RecordError, decode_message, encode_retained
 from starlingmq.storage.segment_sync import RecordsLost
 from starlingmq.storage.store import NotYetStored
-from starlingmq.storage.values import encode_holdings, encode_session, encode_subscription
+from starlingmq.storage.values import encode_highest, encode_holdings, encode_session, encode_subscription
 
 log = logging.getLogger("starlingmq.storage")
 
@@ -153,6 +157,10 @@ class DurableStore:
             self._values.put(retained_key(write.message.topic), encode_retained(write.message))
         elif kind == RETAINED_DELETE:
             self._values.delete(retained_key(write.topic))
+        elif kind == FACT_PUT:
+            self._values.put(fact_key(write.topic), write.value)
+        elif kind == FACT_DELETE:
+            self._values.delete(fact_key(write.topic))
         elif session is None:
             return
         elif kind == SESSION_PUT:
@@ -352,12 +360,14 @@ class DurableStore:
         begin = self._next
         values, self._values = self._values, Batch()
         dirty, self._dirty = self._dirty, {}
+        highest = encode_highest(state.peers.heard())
         try:
             yield from self._in_thread(self.journal.sync)
             yield from self._write_values(values)
             yield from self._write_holdings(list(dirty))
             batch = Batch()
             batch.put(META_NEXT_SESSION, state.ctx.next_number.to_bytes(8, "big"))
+            batch.put(META_HIGHEST, highest)
             batch.put(META_CHECKPOINT, begin.to_bytes(8, "big"))
             self.kv.write(batch)
             yield from self._in_thread(self.kv.sync)

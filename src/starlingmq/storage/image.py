@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from starlingmq.core.message import Message
 from starlingmq.core.ready import (
+    FACT_DELETE,
+    FACT_PUT,
     INBOUND_COMPLETED,
     INBOUND_DELETE,
     INBOUND_PUT,
@@ -24,9 +26,9 @@ from starlingmq.core.ready import (
     WINDOW_PUT,
 )
 from starlingmq.core.stored import Reference, References
-from starlingmq.storage.keys import retained_key, session_key, subscription_key
+from starlingmq.storage.keys import fact_key, retained_key, session_key, subscription_key
 from starlingmq.storage.kv import Batch
-from starlingmq.storage.operations import Operation, expires_of, split
+from starlingmq.storage.operations import Operation, expires_of, split, split_fact
 from starlingmq.storage.records import (
     INBOUND,
     MESSAGE,
@@ -131,6 +133,8 @@ class Image:
     changes: Batch  # values of sessions and subscriptions that the journal changed
     touched: dict[int, None]  # sessions that it changed in any way
     topics: dict[bytes, None]  # whose retained message it changed
+    facts: dict[bytes, bytes]
+    highest: dict[int, int]  # sequence of the last message from each node
 
     def __init__(self) -> None:
         self.sessions = {}
@@ -139,6 +143,8 @@ class Image:
         self.changes = Batch()
         self.touched = {}
         self.topics = {}
+        self.facts = {}
+        self.highest = {}
 
     def session(self, number: int) -> SessionImage:
         image = self.sessions.get(number)
@@ -166,6 +172,8 @@ class Image:
     def _message(self, offset: int, record: bytes) -> None:
         message, receivers, retained = open_message(record)
         message.offset = offset
+        if message.sequence > self.highest.get(message.origin, 0):
+            self.highest[message.origin] = message.sequence
         if retained:
             self.retained[message.topic] = message
             self.topics[message.topic] = None
@@ -186,6 +194,15 @@ class Image:
         if kind == RETAINED_DELETE:
             self.retained.pop(operation.data, None)
             self.topics[operation.data] = None
+            return
+        if kind == FACT_PUT:
+            key, value = split_fact(operation.data)
+            self.facts[key] = value
+            self.changes.put(fact_key(key), value)
+            return
+        if kind == FACT_DELETE:
+            self.facts.pop(operation.data, None)
+            self.changes.delete(fact_key(operation.data))
             return
         number = operation.number
         self.touched[number] = None

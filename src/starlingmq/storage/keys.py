@@ -12,6 +12,7 @@ and a session that ends and begins anew can not find what is left of the old one
 | ``u`` session (u64) filter | a subscription |
 | ``h`` session (u64) | what it holds: queue (references into the journal), window, inbound handshakes |
 | ``r`` topic | a retained message |
+| ``f`` key | a fact that the cluster's state machines want kept: theirs to understand |
 
 Filters and topics are their UTF-8 bytes as on the wire. Values are encoded in values.py and, for messages, records.py.
 """
@@ -31,10 +32,14 @@ META_AS_OF: Final = b"masof"
 META_NEXT_SESSION: Final = b"msession"
 """The least session number that was never given."""
 
+META_HIGHEST: Final = b"mhighest"
+"""The sequence of the last message from each other node of the cluster (MessagePack: number of the node, sequence)."""
+
 SESSION: Final = b"s"
 SUBSCRIPTION: Final = b"u"
 HOLDINGS: Final = b"h"
 RETAINED: Final = b"r"
+FACT: Final = b"f"
 
 _HEAD: Final = 9  # a letter and a session number
 
@@ -57,6 +62,10 @@ def holdings_key(session: int) -> bytes:
 
 def retained_key(topic: bytes) -> bytes:
     return RETAINED + topic
+
+
+def fact_key(key: bytes) -> bytes:
+    return FACT + key
 
 
 def session_of(key: bytes) -> int:

@@ -7,14 +7,15 @@ keep the first record from being given back. ``split`` is the other end, for rec
 
 An operation is u8 kind, session, then by kind (numbers are varints, see ``records``):
 
-    QUEUE_PUT            offset, u8 flags, expires, size, u8 n, n bytes of identifiers
+    QUEUE_PUT            offset, u8 flags, expires, size, n, n bytes of identifiers
     QUEUE_DELETE         offset
-    WINDOW_PUT           u16 packet id, offset, u8 flags | stage << 5, u8 n, n bytes of identifiers
+    WINDOW_PUT           u16 packet id, offset, u8 flags | stage << 5, n, n bytes of identifiers
     WINDOW_DELETE        n, n runs of packet ids: u16 first, how many
     INBOUND_PUT          u16 packet id, offset
     INBOUND_COMPLETED    u16 packet id, f64 when
     INBOUND_DELETE       u16 packet id
     RETAINED_PUT         offset (read, but not written any more)
+    FACT_PUT             n, n bytes: length of the key, the key, the value
     all others           n, n bytes: see ``storage.values``
 """
 
@@ -27,6 +28,8 @@ from librt.strings import BytesWriter, write_f64_le
 from starlingmq.core.message import Message
 from starlingmq.core.outgoing import PUBLISHED, Outgoing
 from starlingmq.core.ready import (
+    FACT_DELETE,
+    FACT_PUT,
     INBOUND_COMPLETED,
     INBOUND_DELETE,
     INBOUND_PUT,
@@ -49,6 +52,7 @@ from starlingmq.storage.records import (
     OPERATIONS,
     Reader,
     RecordError,
+    encode_number,
     put_message,
     put_number,
     put_receiver,
@@ -255,7 +259,7 @@ class TurnEncoder:
             put_two(out, packet_id)
             put_number(out, max(message.offset, 0))
             out.append(flags_of(outgoing) | outgoing.stage << 5)
-        out.append(len(ids))
+        put_number(out, len(ids))
         out.write(ids)
 
     def _other(self, write: Write, number: int) -> None:
@@ -271,6 +275,10 @@ class TurnEncoder:
         elif kind in (SUBSCRIPTION_DELETE, RETAINED_DELETE):
             data = write.topic
             self._ordered = self._ordered or kind == RETAINED_DELETE
+        elif kind == FACT_PUT:
+            data = encode_number(len(write.topic)) + write.topic + write.value
+        elif kind == FACT_DELETE:
+            data = write.topic
         elif kind != SESSION_DELETE:
             raise ValueError(f"no such write: {kind}")
         out = self._operation(kind, number)
@@ -305,6 +313,13 @@ class Operation:
         self.runs = []
 
 
+def split_fact(data: bytes) -> tuple[bytes, bytes]:
+    """Key and value of a FACT_PUT. Raises RecordError."""
+    reader = Reader(data)
+    key = reader.take(reader.number())
+    return key, data[reader.at :]
+
+
 def split(record: bytes) -> list[Operation]:
     """The operations of an OPERATIONS record. Raises RecordError."""
     if record[:1] != bytes((OPERATIONS,)):
@@ -325,14 +340,14 @@ def _read(operation: Operation, reader: Reader) -> None:
         operation.flags = reader.byte()
         operation.expires = reader.number()
         operation.size = reader.number()
-        operation.data = reader.take(reader.byte())
+        operation.data = reader.take(reader.number())
     elif kind in (QUEUE_DELETE, RETAINED_PUT):
         operation.offset = reader.number()
     elif kind == WINDOW_PUT:
         operation.packet_id = reader.two()
         operation.offset = reader.number()
         operation.flags = reader.byte()
-        operation.data = reader.take(reader.byte())
+        operation.data = reader.take(reader.number())
     elif kind == WINDOW_DELETE:
         for _ in range(reader.number()):
             first = reader.two()
@@ -343,7 +358,7 @@ def _read(operation: Operation, reader: Reader) -> None:
             operation.offset = reader.number()
         elif kind == INBOUND_COMPLETED:
             operation.when = reader.double()
-    elif SESSION_PUT <= kind <= RETAINED_DELETE:
+    elif SESSION_PUT <= kind <= FACT_DELETE:
         operation.data = reader.take(reader.number())
     else:
         raise RecordError(f"an operation of unknown kind {kind}")

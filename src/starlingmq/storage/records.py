@@ -6,9 +6,10 @@ and sessions by number (unique for ever, so that neither can be mistaken).
 
 All numbers without a size are varints: seven bits a byte, low ones first, the high bit set in all but the last.
 
-MESSAGE     u8 1, u8 QoS | retain << 2 | retained << 3 | expires << 4, f64 published, f64 expires (if it does),
-            lengths of topic, publisher, properties and receivers; those; the rest is payload.
-            A receiver: session, u16 packet id (0: queued), u8 flags; with HAS_IDS: u8 length, identifiers.
+MESSAGE     u8 1, u8 QoS | retain << 2 | retained << 3 | expires << 4 | passed << 5, f64 published, f64 expires (if it
+            does), origin and sequence (if it was passed on between nodes), lengths of topic, publisher, properties
+            and receivers; those; the rest is payload.
+            A receiver: session, u16 packet id (0: queued), u8 flags; with HAS_IDS: length, identifiers.
 OPERATIONS  u8 2, then operations: u8 kind (a number of core.ready), session, and what ``operations`` says for each.
 """
 
@@ -30,6 +31,7 @@ INBOUND: Final = 16  # receiver flags: not a delivery but a QoS 2 handshake that
 RETAINED: Final = 8  # message flags: it is its topic's retained message from now on
 
 EXPIRES: Final = 16
+PASSED: Final = 32
 
 _DOUBLE: Final = struct.Struct("<d")
 
@@ -114,7 +116,7 @@ def put_receiver(out: BytesWriter, number: int, packet_id: int, flags: int, ids:
         out.append(flags)
         return
     out.append(flags | HAS_IDS)
-    out.append(len(ids))
+    put_number(out, len(ids))
     out.write(ids)
 
 
@@ -128,11 +130,16 @@ def put_message(out: BytesWriter, message: Message, publisher: bytes, receivers:
     expires_at = message.expires_at
     if expires_at != 0.0:
         flags |= EXPIRES
+    if message.sequence != 0:
+        flags |= PASSED
     out.append(MESSAGE)
     out.append(flags)
     write_f64_le(out, message.published_at)
     if expires_at != 0.0:
         write_f64_le(out, expires_at)
+    if message.sequence != 0:
+        put_number(out, message.origin)
+        put_number(out, message.sequence)
     put_number(out, len(message.topic))
     put_number(out, len(publisher))
     put_number(out, len(message.properties))
@@ -166,6 +173,10 @@ def open_message(record: bytes) -> tuple[Message, bytes, bool]:
     flags = reader.byte()
     published = reader.double()
     expires = reader.double() if flags & EXPIRES else 0.0
+    origin = sequence = 0
+    if flags & PASSED:
+        origin = reader.number()
+        sequence = reader.number()
     lengths = (reader.number(), reader.number(), reader.number(), reader.number())
     topic = reader.take(lengths[0])
     publisher = reader.take(lengths[1]).decode()
@@ -173,6 +184,8 @@ def open_message(record: bytes) -> tuple[Message, bytes, bool]:
     receivers = reader.take(lengths[3])
     payload = reader.data[reader.at :]
     message = Message(topic, payload, flags & 3, flags & 4 != 0, properties, expires, publisher, published)
+    message.origin = origin
+    message.sequence = sequence
     return message, receivers, flags & RETAINED != 0
 
 
@@ -184,6 +197,6 @@ def split_receivers(receivers: bytes) -> list[tuple[int, int, int, bytes]]:
         number = reader.number()
         packet_id = reader.two()
         flags = reader.byte()
-        ids = reader.take(reader.byte()) if flags & HAS_IDS else b""
+        ids = reader.take(reader.number()) if flags & HAS_IDS else b""
         found.append((number, packet_id, flags, ids))
     return found

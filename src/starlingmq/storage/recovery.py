@@ -15,8 +15,10 @@ from starlingmq.core.stored import QOS_MASK, RETAIN, References
 from starlingmq.storage.image import Image, SessionImage
 from starlingmq.storage.journal import Journal
 from starlingmq.storage.keys import (
+    FACT,
     HOLDINGS,
     META_CHECKPOINT,
+    META_HIGHEST,
     META_NEXT_SESSION,
     RETAINED,
     SESSION,
@@ -25,7 +27,7 @@ from starlingmq.storage.keys import (
 )
 from starlingmq.storage.kv import Batch, Kv, after, prefix_end
 from starlingmq.storage.records import decode_message
-from starlingmq.storage.values import decode_holdings, decode_session, decode_subscription, restore_will
+from starlingmq.storage.values import decode_highest, decode_holdings, decode_session, decode_subscription, restore_will
 
 BATCH: Final = 1000
 READ_BYTES: Final = 1 << 20
@@ -55,6 +57,10 @@ def read(kv: Kv, journal: Journal) -> tuple[Image, int]:
     _scan(kv, SUBSCRIPTION, lambda key, value: _set_subscription(image, key, value))
     _scan(kv, HOLDINGS, lambda key, value: image.session(session_of(key)).hold(decode_holdings(value)))
     _scan(kv, RETAINED, lambda key, value: image.retain(value))
+    _scan(kv, FACT, lambda key, value: image.facts.__setitem__(key[1:], value))
+    highest = kv.get(META_HIGHEST)
+    if highest is not None:
+        image.highest = decode_highest(highest)
     offset = int.from_bytes(kv.get(META_CHECKPOINT) or b"\0", "big")
     replayed = 0
     while records := journal.read(offset, BATCH, READ_BYTES):
@@ -107,6 +113,7 @@ def _restore(state: BrokerState, kv: Kv, journal: Journal) -> Recovered:
         if not message.expired(state.ctx.now):
             state.restoring.retain(message)
             recovered.retained += 1
+    state.peers.restore(image.highest, image.facts)
     state.ctx.next_number = max(state.ctx.next_number, image.next_number)
     recovered.changes = image.replayed()
     recovered.changed = [_session_of(state, image, number) for number in image.touched]

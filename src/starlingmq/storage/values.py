@@ -72,6 +72,7 @@ class HoldingsValue(msgspec.Struct, array_like=True):
 _encoder = msgspec.msgpack.Encoder()
 _session = msgspec.msgpack.Decoder(SessionValue)
 _subscription = msgspec.msgpack.Decoder(SubscriptionValue)
+_highest = msgspec.msgpack.Decoder(dict[int, int])
 _holdings = msgspec.msgpack.Decoder(HoldingsValue)
 
 
@@ -145,6 +146,14 @@ def encode_holdings(session: Session, as_of: int) -> bytes:
             message = handshake.message
             inbound.append(InboundValue(packet_id, -1 if message is None else message.offset, handshake.since))
     return _encoder.encode(HoldingsValue(as_of, queue, ids, window, inbound))
+
+
+def encode_highest(highest: dict[int, int]) -> bytes:
+    return _encoder.encode(highest)
+
+
+def decode_highest(data: bytes) -> dict[int, int]:
+    return _highest.decode(data)
 
 
 def decode_holdings(data: bytes) -> HoldingsValue:

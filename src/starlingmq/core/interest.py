@@ -1,0 +1,69 @@
+"""What this node's own subscribers want, filter by filter: the others must know of the first and of the last.
+
+Counted only in a cluster. ``value`` is what the others are told (see cluster.frames.RouteRecord): for a filter 0, 1
+(wanted) or 2 (wanted durably: by a session that outlives its connection, at QoS 1 or 2), for a shared group how many
+members it has.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlingmq.core.session import Session, Subscription
+
+_DURABLE: Final = 1 << 32  # above the count of all subscribers, the count of the durable ones
+
+
+def durable(session: Session, subscription: Subscription) -> bool:
+    return session.expiry != 0 and subscription.qos != 0
+
+
+class Interest:
+    changed: dict[bytes, None]  # keys that were touched since they were last taken
+    _counts: dict[bytes, int]
+
+    def __init__(self) -> None:
+        self.changed = {}
+        self._counts = {}
+
+    def add(self, key: bytes, session: Session, subscription: Subscription) -> None:
+        self._count(key, _DURABLE + 1 if durable(session, subscription) else 1)
+
+    def remove(self, key: bytes, session: Session, subscription: Subscription) -> None:
+        """``session.expiry`` is what it was when the subscription was added, or last ``reconsider``ed."""
+        self._count(key, -_DURABLE - 1 if durable(session, subscription) else -1)
+
+    def reconsider(self, session: Session, before: int) -> None:
+        """A session's expiry has changed from ``before``: its subscriptions may be durable now, or no more."""
+        subscriptions = session.subscriptions
+        if subscriptions is None or (before != 0) == (session.expiry != 0):
+            return
+        sign = 1 if session.expiry != 0 else -1
+        for key, subscription in subscriptions.items():
+            if subscription.qos != 0:
+                self._count(key, sign * _DURABLE)
+
+    def _count(self, key: bytes, change: int) -> None:
+        count = self._counts.get(key, 0) + change
+        if count == 0:
+            self._counts.pop(key, None)
+        else:
+            self._counts[key] = count
+        self.changed[key] = None
+
+    def value(self, key: bytes) -> int:
+        count = self._counts.get(key, 0)
+        if key.startswith(b"$share/"):
+            return count & (_DURABLE - 1)
+        if count >= _DURABLE:
+            return 2
+        return 1 if count != 0 else 0
+
+    def all(self) -> dict[bytes, int]:
+        """Everything that is wanted now."""
+        return {key: self.value(key) for key in self._counts}
+
+    def take(self) -> list[bytes]:
+        changed = self.changed
+        self.changed = {}
+        return list(changed)

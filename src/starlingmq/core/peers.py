@@ -1,0 +1,210 @@
+"""The other nodes of the cluster, as receivers and as sources of messages.
+
+A peer is a session without a client: its subscriptions are the routes that its node told, its queue holds what waits
+for it (in the journal, as for everybody), its window what was sent and not acknowledged, and its connection is the
+link. So a message is matched, stored, held back and counted for a node as it is for a client. What differs is here and
+in ``Delivery.forward``: frames are those of ``core.forwarding``, and acknowledgements come as "so many more".
+
+A second connection, ``acks``, has nothing but the numbers of data frames that were taken: they go through the lanes
+like everything else and so reach the link when what they stand for is stored.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from starlingmq.core.client import OPEN, Client
+from starlingmq.core.connecting import Connecting
+from starlingmq.core.context import Context
+from starlingmq.core.delivery import Delivery
+from starlingmq.core.forwarding import ForwardReader
+from starlingmq.core.publishing import Publishing
+from starlingmq.core.qos import WINDOW_MAX
+from starlingmq.core.ready import SESSION_PUT, Write
+from starlingmq.core.router import Router
+from starlingmq.core.session import NEVER, NODE_PREFIX, Session, Subscription
+from starlingmq.core.topics import parse_share
+
+SEQUENCE_SHIFT: Final = 40  # a message's sequence: incarnation << 40 | counter
+
+
+def _link(name: str, transport: Any) -> Client:
+    client = Client("link", name, 0.0)
+    client.client_id = name
+    client.link = True
+    client.version = 5
+    client.state = OPEN
+    client.window_limit = WINDOW_MAX
+    client.plain = False
+    client.transport = transport
+    return client
+
+
+class Peer:
+    number: int
+    session: Session
+    client: Client  # the link: what is written to its transport goes to that node, in order
+    acks: Client
+    highest: int  # sequence of the last message that came from there
+    begun: bool  # it was connected since we started
+
+    def __init__(self, number: int, session: Session, data: Any, acks: Any) -> None:
+        self.number = number
+        self.session = session
+        self.client = _link(session.client_id, data)
+        self.client.session = session
+        self.acks = _link(session.client_id, acks)
+        self.highest = 0
+        self.begun = False
+
+
+class Peers:
+    """``node`` and ``incarnation`` are this node's own; they are known once it has joined."""
+
+    ctx: Context
+    router: Router
+    delivery: Delivery
+    publishing: Publishing
+    connecting: Connecting
+    by_number: dict[int, Peer]
+    highest: dict[int, int]  # what was found in the store, of nodes that are not added yet
+    facts: dict[bytes, bytes]  # what was found there of the cluster's state machines
+
+    def __init__(
+        self, ctx: Context, router: Router, delivery: Delivery, publishing: Publishing, connecting: Connecting
+    ) -> None:
+        self.ctx = ctx
+        self.router = router
+        self.delivery = delivery
+        self.publishing = publishing
+        self.connecting = connecting
+        self.by_number = {}
+        self.highest = {}
+        self.facts = {}
+
+    def restore(self, highest: dict[int, int], facts: dict[bytes, bytes]) -> None:
+        """What the store gives back at start."""
+        self.highest = highest
+        self.facts = facts
+
+    def heard(self) -> dict[int, int]:
+        """The sequence of the last message from each node, for the store to keep."""
+        heard = dict(self.highest)
+        for number, peer in self.by_number.items():
+            heard[number] = peer.highest
+        return heard
+
+    def join(self, node: int, incarnation: int) -> None:
+        self.ctx.node = node
+        self.ctx.sequence = incarnation << SEQUENCE_SHIFT
+
+    def add(self, number: int, data: Any, acks: Any) -> Peer:
+        """A node of the cluster; ``data`` and ``acks`` take, by ``write``, what is for it."""
+        ctx = self.ctx
+        client_id = NODE_PREFIX + str(number)
+        session = ctx.sessions.get(client_id)
+        if session is None:
+            session = Session(client_id, ctx.next_number)
+            session.node = number
+            session.expiry = NEVER
+            ctx.next_number += 1
+            ctx.sessions[client_id] = session
+            ctx.links[number] = session
+            if ctx.recording:
+                session.kept = True
+                ctx.write(Write(SESSION_PUT, session))
+        peer = self.by_number[number] = Peer(number, session, data, acks)
+        peer.highest = self.highest.pop(number, 0)
+        return peer
+
+    def remove(self, number: int) -> None:
+        """A node that is no member any more: what waits for it is given up, and counted."""
+        peer = self.by_number.pop(number, None)
+        if peer is not None:
+            self.down(peer)
+            self.connecting.end(peer.session)
+
+    def strangers(self, members: dict[int, None]) -> None:
+        """Give up what an earlier run kept for nodes that are no members any more."""
+        for session in list(self.ctx.links.values()):
+            if session.node not in members and session.node not in self.by_number:
+                self.connecting.end(session)
+
+    def up(self, peer: Peer) -> None:
+        """It is connected: what waits for it may go."""
+        session = peer.session
+        if session.client is not None:
+            return
+        session.client = peer.client
+        window = session.window
+        if window is not None:
+            window.limit = WINDOW_MAX
+            if not peer.begun:
+                window.owe_all()  # sent by an earlier run of this node, perhaps never taken
+        peer.begun = True
+        self.delivery.go_on(session)
+
+    def down(self, peer: Peer) -> None:
+        """It can not be reached: what is for it waits in the journal from now on."""
+        session = peer.session
+        if session.client is None:
+            return
+        session.client = None
+        session.stalled = False
+        self.delivery.let_go(session)
+        if self.ctx.recording:
+            self.ctx.spill(session)
+
+    def taken(self, peer: Peer, count: int) -> None:
+        """It has stored the next ``count`` messages of those that are kept until then."""
+        ctx = self.ctx
+        session = peer.session
+        window = session.window
+        if window is not None:
+            taken: list[int] = []
+            for packet_id in window.entries:
+                if len(taken) == count:
+                    break
+                taken.append(packet_id)
+            for packet_id in taken:
+                window.discard(packet_id)
+                if ctx.recording:
+                    ctx.done(session, packet_id)
+        self.delivery.go_on(session)
+
+    def receive(self, peer: Peer, blob: bytes, frame: int) -> None:
+        """The messages of a data frame, and its number to be acknowledged once they are stored. Raises ForwardError."""
+        ctx = self.ctx
+        reader = ForwardReader(blob, peer.number)
+        counters = ctx.counters
+        while reader.left():
+            forward = reader.next(ctx.now)
+            message = forward.message
+            ctx.work -= 1
+            if message.sequence <= peer.highest:
+                counters.forwards_doubled += 1
+                continue
+            peer.highest = message.sequence
+            counters.forwards_received += 1
+            self.publishing.deliver(message, forward.group, peer.session)
+        ctx.send_stored(peer.acks, frame.to_bytes(8, "big"))
+
+    def route(self, peer: Peer, key: bytes, value: int) -> None:
+        """What a node told of a filter or a shared group (see cluster.frames.RouteRecord)."""
+        session = peer.session
+        share = parse_share(key)
+        filter = key if share is None else share[1]
+        subscription = Subscription(session, filter, 2, False, True, b"")
+        if share is not None:
+            subscription.durable = True  # which members outlive their connection is not told
+            self.router.join_node(share[0], subscription, value)
+            return
+        if session.subscriptions is None:
+            session.subscriptions = {}
+        if value == 0:
+            if session.subscriptions.pop(key, None) is not None:
+                self.router.unsubscribe(filter, session)
+            return
+        subscription.durable = value == 2
+        session.subscriptions[key] = subscription
+        self.router.subscribe(subscription)
