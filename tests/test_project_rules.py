@@ -39,9 +39,6 @@ PURE: Final = ("wire", "core", "cluster")
 # Of docs/CLUSTER.md: there, tested, and not wired into a node yet. What a node has come to use may not stay here.
 NOT_WIRED: Final = (
     "cluster",
-    "core.forwarding",
-    "core.interest",
-    "core.peers",
     "net.etcd_client",
     "net.etcd_server",
     "net.peer",
