@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from starlingmq.cli.config_cmd import lines
 from starlingmq.config import Config, ConfigError, load_config, refuse_open_listeners
 from starlingmq.config_build import settings
+from starlingmq.config_cluster import cluster_secret
 from starlingmq.config_types import format_duration, format_size, parse_duration, parse_seconds, parse_size
 
 
@@ -101,6 +102,17 @@ def test_empty_file_and_empty_sections_are_defaults(tmp_path: Path) -> None:
             "listeners=[mqtts://127.0.0.1:1]",
             "listeners[0]: mqtts://127.0.0.1:1 needs a tls section with at least a cert",
         ),
+        ("cluster.name=a/b", "cluster.name: expected str matching regex"),
+        ("cluster.listen=localhost", "cluster.listen: 'localhost' is not host:port"),
+        ("cluster.listen='::1:7883'", "cluster.listen: '::1:7883' is not host:port (an IPv6 address goes in brackets)"),
+        ("cluster.listen=localhost:65536", "cluster.listen: 'localhost:65536' is not host:port"),
+        ("cluster.advertise='0.0.0.0:7883'", "cluster.advertise: nobody can dial 0.0.0.0:7883"),
+        ("cluster.advertise='[::1]:0'", "cluster.advertise: nobody can dial [::1]:0"),
+        ("cluster={enabled: yes, listen: ':7883'}", "cluster.advertise: nobody can dial :7883; set the address that"),
+        ("cluster.member_timeout=500ms", "cluster.member_timeout: must be longer than cluster.heartbeat_interval"),
+        ("cluster.secret=short", "cluster.secret: 5 bytes are too few for a secret; take 16 or more"),
+        ("cluster={secret: 0123456789abcdef, secret_file: a}", "cluster.secret_file: cluster.secret is there already"),
+        ("cluster.tls.cert=a.pem", "cluster.tls: needs all of cert, key and ca"),
         ("listeners=[5]", "listeners[0]: expected a section, got int"),
         ("mqtt={", "mqtt:1:2: "),
         ("mqtt", "--set mqtt: expected key.path=value"),
@@ -175,6 +187,53 @@ def test_client_certificates_count_as_authentication() -> None:
     refuse_open_listeners(config, authenticated=False)
 
 
+SECURE = "tls: {cert: a, key: b, ca: c}, secret: 0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    ("settings", "lacking"),
+    [
+        ("listen: '127.0.0.1:7883'", ""),
+        ("listen: '[::1]:7883'", ""),
+        ("listen: 'localhost:7883'", ""),
+        ("listen: '192.0.2.1:7883'", "set cluster.tls and cluster.secret or cluster.secret_file, or"),
+        ("listen: 'node-1.example:7883', secret_file: a", "set cluster.tls, or"),
+        ("listen: '0.0.0.0:0', advertise: 'a:1', tls: {cert: a, key: b, ca: c}", "set cluster.secret or"),
+        ("listen: '192.0.2.1:7883', allow_insecure: true", ""),
+        ("listen: '192.0.2.1:7883', " + SECURE, ""),
+    ],
+)
+def test_nobody_opens_the_inside_of_a_cluster_by_accident(settings: str, lacking: str) -> None:
+    config = load_config(None, [f"cluster={{enabled: true, {settings}}}"])
+    if not lacking:
+        refuse_open_listeners(config, authenticated=False)
+        return
+    with pytest.raises(ConfigError, match=lacking):
+        refuse_open_listeners(config, authenticated=True)
+    refuse_open_listeners(load_config(None, [f"cluster={{enabled: false, {settings}}}"]), authenticated=False)
+
+
+def test_a_member_has_a_name_that_can_be_a_key() -> None:
+    with pytest.raises(ConfigError, match=r"node.name: 'a/b' has a slash"):
+        load_config(None, ["node.name=a/b", "cluster.enabled=true"])
+    load_config(None, ["node.name=a/b"])
+
+
+def test_a_secret_is_read_from_its_file(tmp_path: Path) -> None:
+    def secret(path: Path) -> bytes:
+        return cluster_secret(load_config(None, [f"cluster.secret_file={path}"]).cluster)
+
+    path = tmp_path / "secret"
+    path.write_bytes(b"  0123456789abcdef\n")
+    assert secret(path) == b"0123456789abcdef"
+    assert cluster_secret(Config().cluster) == b""
+    path.write_bytes(b"short\n")
+    with pytest.raises(ConfigError, match=r"cluster\.secret_file: .*: 5 bytes are too few"):
+        secret(path)
+    with pytest.raises(ConfigError, match=r"cluster\.secret_file: .*none cannot be read: No such file"):
+        secret(tmp_path / "none")
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [("500ms", 0.5), ("30s", 30.0), ("5m", 300.0), ("1.5h", 5400.0), ("7d", 604800.0), ("12", 12.0)],
@@ -214,6 +273,7 @@ def test_sizes_and_whole_seconds_are_printed_as_they_are_read(number: int) -> No
             "mqtt.retry_interval=0.1",
             "limits.max_packet_size=65535",
             "auth.allow_anonymous=no",
+            "cluster={enabled: yes, tls: {cert: a, key: b, ca: c}, secret: '0123456789 # yes'}",
         ],
         [
             "cluster.etcd.endpoints=['10.0.0.1:2379', '[::1]:2379']",

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from msgspec import Meta, field
 
 from starlingmq.config_build import Tree, build, read_yaml, set_path, yaml_value
-from starlingmq.config_cluster import ClusterConfig
+from starlingmq.config_cluster import ClusterConfig, check_cluster, refuse_open_cluster
 from starlingmq.config_types import ConfigError, Count, Duration, PositiveDuration, PositiveSize, Seconds, Section, Size
 
 __all__ = [
@@ -312,6 +312,7 @@ def from_tree(tree: Tree) -> Config:
     _check_listeners(config)
     _check_storage(config)
     _check_etcd(config)
+    check_cluster(config.cluster, config.node.name)
     return config
 
 
@@ -320,6 +321,7 @@ def refuse_open_listeners(config: Config, authenticated: bool) -> None:
 
     ``authenticated``: something (a hook, a password file) decides who may connect.
     """
+    refuse_open_cluster(config.cluster)
     if authenticated or config.auth.allow_anonymous is not None:
         return
     for index, listener in enumerate(config.listeners):

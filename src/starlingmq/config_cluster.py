@@ -1,14 +1,19 @@
-"""The settings of ``cluster``: what a node needs to be one of several. ``config`` has everything else."""
+"""The settings of a node that is a member of a cluster, and the checks that involve more than one of them."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import ipaddress
+from pathlib import Path
+from typing import Annotated, Final
 
 from msgspec import Meta
 
-from starlingmq.config_types import PositiveDuration, PositiveSize, Section
+from starlingmq.config_types import ConfigError, Count, PositiveDuration, PositiveSize, Section
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
+
+SECRET_BYTES_MIN: Final = 16
+DEFAULT_LISTEN: Final = "127.0.0.1:7883"
 
 
 class EtcdTlsConfig(Section, frozen=True):
@@ -63,7 +68,19 @@ class EtcdConfig(Section, frozen=True):
     ] = 3600.0
 
 
+class ClusterTlsConfig(Section, frozen=True):
+    cert: Annotated[
+        str | None,
+        Meta(description="PEM file with this node's certificate chain; shown to who dials and who is dialled."),
+    ] = None
+    key: Annotated[str | None, Meta(description="PEM file with its private key, not encrypted.")] = None
+    ca: Annotated[
+        str | None, Meta(description="PEM file with the authorities that the other nodes' certificates come from.")
+    ] = None
+
+
 class ClusterConfig(Section, frozen=True):
+    enabled: Annotated[bool, Meta(description="Whether this node is a member of a cluster.")] = False
     name: Annotated[
         str,
         Meta(
@@ -72,6 +89,53 @@ class ClusterConfig(Section, frozen=True):
             description="Name that all nodes of one cluster share; keys in etcd begin with it.",
         ),
     ] = "starling"
+    listen: Annotated[
+        str, Meta(description="Where the other nodes reach this one, host:port; port 0 takes a free one.")
+    ] = DEFAULT_LISTEN
+    advertise: Annotated[
+        str, Meta(description="Address host:port that the other nodes dial; empty is the one that is listened on.")
+    ] = ""
+    secret: Annotated[
+        str,
+        Meta(description="What all nodes of the cluster know and nobody else, 16 bytes or more; empty asks for none."),
+    ] = ""
+    secret_file: Annotated[
+        str | None,
+        Meta(description="File with the secret, in place of cluster.secret; white space around it is cut off."),
+    ] = None
+    tls: Annotated[
+        ClusterTlsConfig, Meta(description="Certificates for both directions between nodes; none leaves it plain.")
+    ] = ClusterTlsConfig()
+    allow_insecure: Annotated[
+        bool,
+        Meta(description="Whether to listen on an address that other machines reach without both TLS and a secret."),
+    ] = False
+    heartbeat_interval: Annotated[
+        PositiveDuration, Meta(description="How often a node tells the others that it is there, and whom it hears.")
+    ] = 0.5
+    member_timeout: Annotated[
+        PositiveDuration, Meta(description="Silence after which another node counts as not connected.")
+    ] = 2.0
+    subscribe_ack_timeout: Annotated[
+        PositiveDuration,
+        Meta(description="How long a SUBSCRIBE waits for the connected nodes to know of it before it is refused."),
+    ] = 5.0
+    link_window: Annotated[
+        PositiveSize,
+        Meta(description="Bytes that may be on the way to one node before it has acknowledged any of them."),
+    ] = 8 * 1024 * 1024
+    forward_bytes: Annotated[
+        PositiveSize,
+        Meta(description="Bytes kept for one node that cannot be reached before what is for it is refused."),
+    ] = 1024 * 1024 * 1024
+    resend_interval: Annotated[
+        PositiveDuration,
+        Meta(description="Time without progress after which what a node has not acknowledged is sent to it again."),
+    ] = 2.0
+    route_log: Annotated[
+        Count,
+        Meta(description="Changes of routes kept for nodes that were away; who lacks older ones gets all routes."),
+    ] = 100_000
     lease_ttl: Annotated[
         int,
         Meta(
@@ -81,3 +145,86 @@ class ClusterConfig(Section, frozen=True):
         ),
     ] = 10
     etcd: Annotated[EtcdConfig, Meta(description="Where the cluster keeps what needs one truth.")] = EtcdConfig()
+
+
+def check_cluster(cluster: ClusterConfig, node_name: str) -> None:
+    """What the bounds of single settings cannot say. Raises ConfigError."""
+    host, _ = split_address(cluster.listen, "cluster.listen")
+    if cluster.member_timeout <= cluster.heartbeat_interval:
+        raise ConfigError("cluster.member_timeout: must be longer than cluster.heartbeat_interval")
+    if cluster.secret and cluster.secret_file:
+        raise ConfigError("cluster.secret_file: cluster.secret is there already; set one of the two")
+    if cluster.secret:
+        _check_secret(cluster.secret.encode(), "cluster.secret")
+    files = (cluster.tls.cert, cluster.tls.key, cluster.tls.ca)
+    if any(files) and not all(files):
+        raise ConfigError(
+            "cluster.tls: needs all of cert, key and ca: each node shows a certificate and checks the other's"
+        )
+    if cluster.advertise:
+        advertised, port = split_address(cluster.advertise, "cluster.advertise")
+        if port == 0 or not advertised or _is_wildcard(advertised):
+            raise ConfigError(f"cluster.advertise: nobody can dial {cluster.advertise}")
+    elif cluster.enabled and _is_wildcard(host):
+        raise ConfigError(
+            f"cluster.advertise: nobody can dial {cluster.listen}; set the address that reaches this node"
+        )
+    if cluster.enabled and "/" in node_name:
+        raise ConfigError(f"node.name: {node_name!r} has a slash, which the name of a member of a cluster cannot have")
+
+
+def refuse_open_cluster(cluster: ClusterConfig) -> None:
+    """Raise ConfigError for a node listener that anyone on the network could speak to or read along with."""
+    host, _ = split_address(cluster.listen, "cluster.listen")
+    if not cluster.enabled or cluster.allow_insecure or _is_loopback(host):
+        return
+    lacking = [] if cluster.tls.cert else ["cluster.tls"]
+    lacking += [] if cluster.secret or cluster.secret_file else ["cluster.secret or cluster.secret_file"]
+    if lacking:
+        raise ConfigError(
+            f"cluster.listen: {cluster.listen} is reached from other machines; set {' and '.join(lacking)}, "
+            "or cluster.allow_insecure: true if all of them are trusted"
+        )
+
+
+def cluster_secret(cluster: ClusterConfig) -> bytes:
+    """The secret itself, read from its file if it is in one; empty when there is none. Raises ConfigError."""
+    if cluster.secret_file is None:
+        return cluster.secret.encode()
+    try:
+        secret = Path(cluster.secret_file).read_bytes().strip()
+    except OSError as error:
+        raise ConfigError(f"cluster.secret_file: {cluster.secret_file} cannot be read: {error.strerror}") from error
+    _check_secret(secret, f"cluster.secret_file: {cluster.secret_file}")
+    return secret
+
+
+def split_address(address: str, setting: str) -> tuple[str, int]:
+    """Host, without the brackets of IPv6, and port. Raises ConfigError that names the setting."""
+    host, colon, port = address.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    plain = host[1:-1] if bracketed else host
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535 or (":" in plain) != bracketed:
+        raise ConfigError(f"{setting}: {address!r} is not host:port (an IPv6 address goes in brackets)")
+    return plain, int(port)
+
+
+def _check_secret(secret: bytes, what: str) -> None:
+    if len(secret) < SECRET_BYTES_MIN:
+        raise ConfigError(f"{what}: {len(secret)} bytes are too few for a secret; take {SECRET_BYTES_MIN} or more")
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_wildcard(host: str) -> bool:
+    try:
+        return not host or ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
