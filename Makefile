@@ -16,7 +16,7 @@ CHECKED := src tests bench examples setup.py
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup setup-run setup-test run test test-fast test-pure test-compiled style types conformance bench demo fuzz crash chaos-storage build clean
+.PHONY: help setup setup-run setup-test run test test-fast test-pure test-compiled style types conformance bench demo fuzz crash chaos-storage proto build clean
 
 help: ## what can be asked for
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -60,6 +60,11 @@ crash: setup-run ## lives of a broker that crashes between any two steps (SEEDS=
 
 chaos-storage: setup-run ## kill a broker under load again and again, with every journal and durability (ROUNDS=50)
 	$(PY) -m tests.storage.killing --rounds $(ROUNDS) $(ARGS)
+
+proto: setup-run ## the Python of net/proto from its .proto files
+	$(PY) -m grpc_tools.protoc -I src --python_out=src --pyi_out=src src/starlingmq/net/proto/*.proto
+	@# mypy --strict wants to know what a mapping maps.
+	sed -i 's/_Mapping\]/_Mapping[str, object]]/g' src/starlingmq/net/proto/*_pb2.pyi
 
 build: setup-run ## source and compiled wheel in dist/
 	$(BIN)/pip install --quiet build

@@ -39,9 +39,13 @@ PURE: Final = ("wire", "core", "cluster")
 # Of docs/CLUSTER.md: there, tested, and not wired into a node yet. What a node has come to use may not stay here.
 NOT_WIRED: Final = (
     "cluster",
+    "net.etcd_calls",
     "net.etcd_client",
+    "net.etcd_messages",
     "net.etcd_server",
+    "net.grpc_extra",
     "net.peer",
+    "net.proto",
 )
 # fmt: off
 IMPURE: Final = frozenset([
