@@ -15,7 +15,7 @@ from tests.harness import body_start
 
 from starlingmq.config import LimitsConfig, MqttConfig
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.ready import INBOUND_PUT, QUEUE_PUT, SESSION_PUT, WINDOW_PUT, Write
+from starlingmq.core.ready import INBOUND_PUT, QUEUE_PUT, SESSION_PUT, WINDOW_PUT, Deliveries, Write
 from starlingmq.net.driver import Driver
 from starlingmq.storage.store import NoStore
 from starlingmq.wire.mqtt import (
@@ -53,11 +53,16 @@ class Commit:
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def kinds(self) -> list[int]:
-        return [write.kind for write in self.writes]
+        found: list[int] = []
+        for write in self.writes:
+            found += write.kinds if isinstance(write, Deliveries) else [write.kind]
+        return found
 
     def payloads(self) -> set[bytes]:
         """Of the messages that were given into a queue or window, or are held."""
-        messages = [write.outgoing.message if write.outgoing else write.message for write in self.writes]
+        messages = [write.message for write in self.writes]
+        for write in self.writes:
+            messages += [one.message for one in write.outgoings] if isinstance(write, Deliveries) else []
         return {message.payload for message in messages if message is not None}
 
     def stored(self) -> bool:

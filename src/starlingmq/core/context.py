@@ -10,6 +10,7 @@ from starlingmq.core.client import CLOSED, TURN_OVER, Client
 from starlingmq.core.counters import Counters
 from starlingmq.core.interest import Interest
 from starlingmq.core.job import Job
+from starlingmq.core.outgoing import Outgoing
 from starlingmq.core.ready import Event, Notice, Ready, Write
 from starlingmq.core.session import Session
 from starlingmq.core.timers import Wheel
@@ -147,7 +148,12 @@ class Context:
             self.ready.dirty.append(client)
 
     def write(self, write: Write) -> None:
-        self.ready.writes.append(write)
+        self.ready.write(write)
+
+    def note(self, kind: int, session: Session, outgoing: Outgoing) -> None:
+        """Have a QUEUE_PUT, QUEUE_DELETE or WINDOW_PUT stored, if the session is kept at all."""
+        if self.recording and session.expiry != 0:
+            self.ready.deliver(kind, session, outgoing)
 
     def done(self, session: Session, packet_id: int) -> None:
         """A window entry is finished. The most frequent write of all is a number in a list."""

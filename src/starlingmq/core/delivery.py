@@ -21,7 +21,7 @@ from starlingmq.core.message import Message
 from starlingmq.core.outgoing import RELEASED, Outgoing
 from starlingmq.core.qos import SendWindow
 from starlingmq.core.queue import MessageQueue
-from starlingmq.core.ready import QUEUE_DELETE, QUEUE_PUT, WINDOW_PUT, Write
+from starlingmq.core.ready import QUEUE_DELETE, QUEUE_PUT, WINDOW_PUT
 from starlingmq.core.router import Route
 from starlingmq.core.session import Session, Subscription
 from starlingmq.wire.mqtt import ack_frame, packet_id_bytes, publish_frame, publish_parts
@@ -232,7 +232,7 @@ class Delivery:
         ctx = self.ctx
         packet_id = window.add(outgoing, ctx.now)
         if ctx.recording and session.expiry != 0:
-            ctx.write(Write(WINDOW_PUT, session, packet_id, outgoing=outgoing))
+            ctx.ready.deliver(WINDOW_PUT, session, outgoing)
             if client.stored_from < 0 and not ctx.refusing:  # then it is QoS 1, which may come twice
                 client.stored_from = len(client.frames)
         if not self.transmit(client, outgoing, packet_id, False):
@@ -318,7 +318,7 @@ class Delivery:
             else:
                 queue = session.queue = MessageQueue(ctx.max_queue, ctx.max_queue_bytes)
         if ctx.recording and session.expiry != 0:
-            ctx.write(Write(QUEUE_PUT, session, outgoing=outgoing))
+            ctx.ready.deliver(QUEUE_PUT, session, outgoing)
             ctx.spill(session)
         ctx.counters.messages_queued += 1
         dropped = queue.push(outgoing, ctx.now)
@@ -395,16 +395,14 @@ class Delivery:
                 continue
             if outgoing.qos == 0:
                 queue.pop()
-                if ctx.recording and session.expiry != 0:
-                    ctx.write(Write(QUEUE_DELETE, session, outgoing=outgoing))
+                ctx.note(QUEUE_DELETE, session, outgoing)
                 self.transmit(client, outgoing, 0, False)
                 continue
             window = self.window(session, client)
             if window.full() or self.waits(session, outgoing):
                 break
             queue.pop()
-            if ctx.recording and session.expiry != 0:
-                ctx.write(Write(QUEUE_DELETE, session, outgoing=outgoing))
+            ctx.note(QUEUE_DELETE, session, outgoing)
             self.transmit_acknowledged(session, client, window, outgoing)
         if len(queue) <= self.high_mark() // 2:
             session.stalled = False
@@ -420,8 +418,7 @@ class Delivery:
     def give_up(self, session: Session, outgoing: Outgoing, reason: str) -> None:
         self.ctx.drop(reason, session.client_id)
         session.dropped += 1
-        if self.ctx.recording and session.expiry != 0:
-            self.ctx.write(Write(QUEUE_DELETE, session, outgoing=outgoing))
+        self.ctx.note(QUEUE_DELETE, session, outgoing)
 
     # Acknowledgements from the receiver
 
@@ -442,7 +439,7 @@ class Delivery:
             self.unknown_packet_id(client, 0x62, packet_id)
             return
         if ctx.recording and session.expiry != 0:
-            ctx.write(Write(WINDOW_PUT, session, packet_id, outgoing=window.entries[packet_id]))
+            ctx.ready.deliver(WINDOW_PUT, session, window.entries[packet_id])
             ctx.send_stored(client, ack_frame(0x62, packet_id))
         else:
             ctx.send(client, ack_frame(0x62, packet_id))
@@ -556,8 +553,8 @@ class Delivery:
         for outgoing in queue.items:
             if outgoing.source is None or not self._pass(outgoing, session, ended):
                 kept.push(outgoing, self.ctx.now)
-            elif self.ctx.recording and session.expiry != 0:
-                self.ctx.write(Write(QUEUE_DELETE, session, outgoing=outgoing))
+            else:
+                self.ctx.note(QUEUE_DELETE, session, outgoing)
         session.queue = kept if kept.items else None
 
     def _pass(self, outgoing: Outgoing, from_session: Session, ended: bool) -> bool:

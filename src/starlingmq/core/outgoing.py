@@ -25,6 +25,7 @@ class Outgoing:
     ids: bytes
     source: object | None
     stage: int
+    packet_id: int  # once it is in the window
     sent_at: float
 
     def __init__(self, message: Message, qos: int, retain: bool, ids: bytes, source: object | None) -> None:
@@ -34,4 +35,5 @@ class Outgoing:
         self.ids = ids
         self.source = source
         self.stage = QUEUED
+        self.packet_id = 0
         self.sent_at = 0.0

@@ -67,6 +67,7 @@ class SendWindow:
                 break
         self.last_id = packet_id
         outgoing.stage = PUBLISHED
+        outgoing.packet_id = packet_id
         outgoing.sent_at = now
         self.entries[packet_id] = outgoing
         self.bytes += outgoing.message.size()
@@ -137,6 +138,7 @@ class SendWindow:
 
     def restore(self, packet_id: int, outgoing: Outgoing) -> None:
         """An entry that a store kept of an earlier run, in their first order."""
+        outgoing.packet_id = packet_id
         self.entries[packet_id] = outgoing
         self.bytes += outgoing.message.size()
         self.last_id = packet_id

@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from starlingmq.wire.packets import Connect, SubscribeRequest
 
 # What a Write asks for. ``session`` is the one it belongs to; the other fields are used as the comment says.
+DELIVERIES: Final = 0  # it is a Deliveries, of QUEUE_PUT, QUEUE_DELETE and WINDOW_PUT
 SESSION_PUT: Final = 1  # the session as it is now (expiry, deadlines, will)
 SESSION_DELETE: Final = 2  # with everything below it
 SUBSCRIPTION_PUT: Final = 3  # subscription
 SUBSCRIPTION_DELETE: Final = 4  # topic = the filter as subscribed
-QUEUE_PUT: Final = 5  # outgoing: appended at the end
-QUEUE_DELETE: Final = 6  # outgoing: taken from the queue
-WINDOW_PUT: Final = 7  # packet_id, outgoing (with its stage)
+QUEUE_PUT: Final = 5  # in Deliveries: appended at the end
+QUEUE_DELETE: Final = 6  # in Deliveries: taken from the queue
+WINDOW_PUT: Final = 7  # in Deliveries: sent, or its stage changed
 WINDOW_DELETE: Final = 8  # packet_ids
 INBOUND_PUT: Final = 9  # packet_id, message: a QoS 2 handshake is held
 INBOUND_COMPLETED: Final = 10  # packet_id
@@ -42,7 +43,6 @@ class Write:
     packet_id: int
     packet_ids: list[int] | None
     topic: bytes
-    outgoing: Outgoing | None
     message: Message | None
     subscription: Subscription | None
     value: bytes
@@ -53,7 +53,6 @@ class Write:
         session: Session | None = None,
         packet_id: int = 0,
         topic: bytes = b"",
-        outgoing: Outgoing | None = None,
         message: Message | None = None,
         subscription: Subscription | None = None,
         value: bytes = b"",
@@ -63,10 +62,26 @@ class Write:
         self.packet_id = packet_id
         self.packet_ids = None
         self.topic = topic
-        self.outgoing = outgoing
         self.message = message
         self.subscription = subscription
         self.value = value
+
+
+class Deliveries(Write):
+    """The most frequent writes, many in one: what went into, or out of, the queues and windows of sessions, in order.
+
+    Three lists, because an object for each delivery costs a sixth of what keeping it does.
+    """
+
+    kinds: list[int]  # QUEUE_PUT, QUEUE_DELETE or WINDOW_PUT
+    sessions: list[Session]
+    outgoings: list[Outgoing]
+
+    def __init__(self) -> None:
+        super().__init__(DELIVERIES)
+        self.kinds = []
+        self.sessions = []
+        self.outgoings = []
 
 
 # What a Question asks.
@@ -159,6 +174,7 @@ class Ready:
     dirty: list[Client]  # have frames to be written, or are to be closed
     pause: list[Client]  # ``halted`` changed: read from them or not, accordingly
     writes: list[Write]
+    deliveries: Deliveries | None  # the last one of ``writes``, if it is one
     acknowledged: list[Session]  # have packet ids for a WINDOW_DELETE; ``finish`` makes it
     spills: list[Session]  # have messages that may be let go of once ``writes`` are stored
     reads: list[Session]  # need messages read back: ``BrokerState.wanted`` says which
@@ -170,6 +186,7 @@ class Ready:
         self.dirty = []
         self.pause = []
         self.writes = []
+        self.deliveries = None
         self.acknowledged = []
         self.spills = []
         self.reads = []
@@ -185,6 +202,7 @@ class Ready:
             self.pause = []
         if self.writes:
             self.writes = []
+            self.deliveries = None
         if self.acknowledged:
             self.acknowledged = []
         if self.spills:
@@ -198,6 +216,19 @@ class Ready:
         if self.notices:
             self.notices = []
 
+    def write(self, write: Write) -> None:
+        self.deliveries = None
+        self.writes.append(write)
+
+    def deliver(self, kind: int, session: Session, outgoing: Outgoing) -> None:
+        deliveries = self.deliveries
+        if deliveries is None:
+            deliveries = self.deliveries = Deliveries()
+            self.writes.append(deliveries)
+        deliveries.kinds.append(kind)
+        deliveries.sessions.append(session)
+        deliveries.outgoings.append(outgoing)
+
     def urgent(self) -> bool:
         """Whether there is something to be done, rather than told."""
         return len(self.dirty) + len(self.writes) + len(self.acknowledged) + len(self.reads) + len(self.pause) != 0
@@ -208,6 +239,6 @@ class Ready:
             if not session.ended:
                 write = Write(WINDOW_DELETE, session)
                 write.packet_ids = session.acknowledged
-                self.writes.append(write)
+                self.write(write)
             session.acknowledged = None
         self.acknowledged.clear()

@@ -43,6 +43,7 @@ from starlingmq.core.ready import (
     SUBSCRIPTION_PUT,
     WINDOW_DELETE,
     WINDOW_PUT,
+    Deliveries,
     Write,
 )
 from starlingmq.core.session import Session
@@ -128,7 +129,12 @@ class TurnEncoder:
     def encode(self, writes: list[Write]) -> list[bytes]:
         """The records of a turn, in order."""
         for write in writes:
-            self._add(write)
+            if isinstance(write, Deliveries):
+                kinds, sessions = write.kinds, write.sessions
+                for place, outgoing in enumerate(write.outgoings):
+                    self._delivery(kinds[place], sessions[place], outgoing)
+            else:
+                self._add(write)
         self._close()
         self._flush()
         return self.records
@@ -186,20 +192,9 @@ class TurnEncoder:
             self._other(write, 0)
             return
         number = session.number
-        if kind == QUEUE_PUT or kind == WINDOW_PUT:  # noqa: SIM109  a tuple would be made and searched
-            outgoing = write.outgoing
-            assert outgoing is not None
-            self._change(session)
-            self._delivery(kind, number, write.packet_id, outgoing)
-        elif kind == WINDOW_DELETE:
+        if kind == WINDOW_DELETE:
             self._change(session)
             self._window_delete(number, write.packet_ids)
-        elif kind == QUEUE_DELETE:
-            outgoing = write.outgoing
-            assert outgoing is not None
-            if outgoing.message.offset >= 0:
-                self._change(session)
-                put_number(self._operation(kind, number), outgoing.message.offset)
         elif kind >= INBOUND_PUT and kind <= INBOUND_DELETE:
             self._change(session)
             self._inbound(kind, number, write)
@@ -239,9 +234,17 @@ class TurnEncoder:
         elif kind == INBOUND_COMPLETED:
             write_f64_le(out, self._now)
 
-    def _delivery(self, kind: int, number: int, packet_id: int, outgoing: Outgoing) -> None:
+    def _delivery(self, kind: int, session: Session, outgoing: Outgoing) -> None:
         message = outgoing.message
+        number = session.number
+        if kind == QUEUE_DELETE:
+            if message.offset >= 0:
+                self._change(session)
+                put_number(self._operation(kind, number), message.offset)
+            return
+        self._change(session)
         ids = outgoing.ids
+        packet_id = outgoing.packet_id if kind == WINDOW_PUT else 0
         if outgoing.stage <= PUBLISHED:
             if message.offset >= 0 and message is not self._message and not self._kept(message.offset):
                 message = outgoing.message = message.copy()  # its record is gone; others may still go by its old offset
