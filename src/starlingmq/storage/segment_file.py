@@ -7,7 +7,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from contextlib import suppress
 from struct import error as OutOfBlock
-from zlib import crc32
+
+from zlib_ng.zlib_ng import crc32
 
 from starlingmq.storage.damage import Damage, Damages
 from starlingmq.storage.files import Files, write_all

@@ -39,7 +39,8 @@ import re
 from array import array
 from collections.abc import Iterator
 from struct import Struct
-from zlib import crc32
+
+from zlib_ng.zlib_ng import crc32
 
 VERSION = 1
 MAGIC = b"SMQL"

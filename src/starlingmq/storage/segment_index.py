@@ -6,7 +6,8 @@ from array import array
 from bisect import bisect_left
 from struct import Struct
 from sys import byteorder
-from zlib import crc32
+
+from zlib_ng.zlib_ng import crc32
 
 from starlingmq.storage.segment_format import STRIDE
 
