@@ -28,7 +28,10 @@ def test_generated_code_is_in_step(proto: Path, tmp_path: Path) -> None:
 
 def _without_json_names(file: FileDescriptorProto) -> FileDescriptorProto:
     """protoc writes them into a set of descriptors and not into code."""
-    for message in file.message_type:
+    messages = list(file.message_type)
+    while messages:
+        message = messages.pop()
+        messages += message.nested_type  # a map is one of these
         for field in message.field:
             field.ClearField("json_name")
     return file

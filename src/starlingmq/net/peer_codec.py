@@ -1,0 +1,210 @@
+"""Envelopes as protobuf and back (net/proto/peers.proto). What can not be read raises FrameError, whatever it is.
+
+Several envelopes travel in one gRPC message. A repeated field is its elements one after the other, each behind tag and
+length, so a batch is put together from envelopes that are encoded already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+
+from starlingmq.cluster.frames import (
+    Body,
+    Data,
+    DataAck,
+    Envelope,
+    Heartbeat,
+    MemberInfo,
+    Membership,
+    RouteApplied,
+    RouteRecord,
+    RouteRecords,
+    RouteSnapshot,
+    SyncRequest,
+)
+from starlingmq.net.proto import peers_pb2 as pb
+
+ENVELOPE_TAG: Final = b"\x0a"  # field 1 of Dialler, with a length
+
+
+class FrameError(Exception):
+    """What came is not what a node of a version that we know would send."""
+
+
+def encode(envelope: Envelope) -> bytes:
+    message = pb.Envelope(
+        source=envelope.source,
+        incarnation=envelope.incarnation,
+        target=envelope.target,
+        target_incarnation=envelope.target_incarnation,
+        relayed=envelope.relayed,
+    )
+    name, to_message, _ = BODIES[type(envelope.body)]
+    getattr(message, name).CopyFrom(to_message(envelope.body))
+    return message.SerializeToString()
+
+
+def decode(data: bytes) -> Envelope:
+    """Raises FrameError, also for a body of a kind that only a later version knows."""
+    try:
+        message = pb.Envelope.FromString(data)
+    except DecodeError as error:
+        raise FrameError(f"an envelope of {len(data)} bytes can not be read") from error
+    envelope = _envelope(message)
+    if envelope is None:
+        raise FrameError("the body of an envelope is of a kind that this version does not know")
+    return envelope
+
+
+def join(encoded: Iterable[bytes]) -> bytes:
+    """One message of encoded envelopes."""
+    parts: list[bytes] = []
+    for data in encoded:
+        parts += (ENVELOPE_TAG, _varint(len(data)), data)
+    return b"".join(parts)
+
+
+def split(data: bytes) -> list[Envelope]:
+    """The envelopes of one message, in order; those of a kind that only a later version knows are left out.
+
+    Raises FrameError.
+    """
+    try:
+        messages = pb.Dialler.FromString(data).envelopes
+    except DecodeError as error:
+        raise FrameError(f"a message of {len(data)} bytes can not be read") from error
+    return [envelope for envelope in map(_envelope, messages) if envelope is not None]
+
+
+def _varint(number: int) -> bytes:
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+def _envelope(message: pb.Envelope) -> Envelope | None:
+    name = message.WhichOneof("body")
+    if name is None:
+        return None
+    body = FROM_MESSAGE[name](getattr(message, name))
+    return Envelope(
+        message.source, message.incarnation, message.target, message.target_incarnation, body, message.relayed
+    )
+
+
+def _from_heartbeat(beat: Heartbeat) -> pb.Heartbeat:
+    return pb.Heartbeat(
+        epoch=beat.epoch,
+        version=beat.version,
+        vector=[pb.Applied(node=node, epoch=at[0], version=at[1]) for node, at in beat.vector.items()],
+        heard=beat.heard,
+        relayed=beat.relayed,
+        connected=sorted(beat.connected),
+        serving=beat.serving,
+        number=beat.number,
+        taken=beat.taken,
+        membership=pb.Membership(
+            revision=beat.membership.revision, members=[_from_member(member) for member in beat.membership.members]
+        ),
+    )
+
+
+def _to_heartbeat(message: pb.Heartbeat) -> Heartbeat:
+    members = tuple(_to_member(member) for member in message.membership.members)
+    return Heartbeat(
+        epoch=message.epoch,
+        version=message.version,
+        vector={applied.node: (applied.epoch, applied.version) for applied in message.vector},
+        heard=dict(message.heard),
+        relayed=dict(message.relayed),
+        connected=frozenset(message.connected),
+        serving=message.serving,
+        membership=Membership(message.membership.revision, members),
+        number=message.number,
+        taken=dict(message.taken),
+    )
+
+
+def _from_member(member: MemberInfo) -> pb.MemberInfo:
+    return pb.MemberInfo(
+        name=member.name,
+        number=member.number,
+        incarnation=member.incarnation,
+        address=member.address,
+        version=member.version,
+        joining=not member.registered,
+    )
+
+
+def _to_member(message: pb.MemberInfo) -> MemberInfo:
+    return MemberInfo(
+        message.name, message.number, message.incarnation, message.address, message.version, not message.joining
+    )
+
+
+def _from_records(records: tuple[RouteRecord, ...]) -> list[pb.RouteRecord]:
+    return [pb.RouteRecord(key=record.key, value=record.value) for record in records]
+
+
+def _to_records(messages: Iterable[pb.RouteRecord]) -> tuple[RouteRecord, ...]:
+    return tuple(RouteRecord(message.key, message.value) for message in messages)
+
+
+def _from_route_records(body: RouteRecords) -> pb.RouteRecords:
+    history = [pb.EpochStart(epoch=epoch, first=first) for epoch, first in body.history]
+    return pb.RouteRecords(epoch=body.epoch, first=body.first, records=_from_records(body.records), history=history)
+
+
+def _to_route_records(message: pb.RouteRecords) -> RouteRecords:
+    history = tuple((start.epoch, start.first) for start in message.history)
+    return RouteRecords(message.epoch, message.first, _to_records(message.records), history)
+
+
+def _from_snapshot(body: RouteSnapshot) -> pb.RouteSnapshot:
+    return pb.RouteSnapshot(
+        epoch=body.epoch,
+        version=body.version,
+        chunk=body.chunk,
+        last=body.last,
+        records=_from_records(body.records),
+    )
+
+
+def _to_snapshot(message: pb.RouteSnapshot) -> RouteSnapshot:
+    return RouteSnapshot(message.epoch, message.version, message.chunk, message.last, _to_records(message.records))
+
+
+BODIES: Final[dict[type[Body], tuple[str, Callable[[Any], Any], Callable[[Any], Body]]]] = {
+    Heartbeat: ("heartbeat", _from_heartbeat, _to_heartbeat),
+    RouteRecords: ("route_records", _from_route_records, _to_route_records),
+    RouteApplied: (
+        "route_applied",
+        lambda body: pb.RouteApplied(epoch=body.epoch, version=body.version),
+        lambda message: RouteApplied(message.epoch, message.version),
+    ),
+    SyncRequest: (
+        "sync_request",
+        lambda body: pb.SyncRequest(epoch=body.epoch, version=body.version),
+        lambda message: SyncRequest(message.epoch, message.version),
+    ),
+    RouteSnapshot: ("route_snapshot", _from_snapshot, _to_snapshot),
+    Data: (
+        "data",
+        lambda body: pb.Data(sequence=body.sequence, count=body.count, blob=body.blob),
+        lambda message: Data(message.sequence, message.count, message.blob),
+    ),
+    DataAck: (
+        "data_ack",
+        lambda body: pb.DataAck(sequence=body.sequence, room=body.room),
+        lambda message: DataAck(message.sequence, message.room),
+    ),
+}
+"""By kind of body: its field in Envelope, how it becomes a message, and how it is read back."""
+
+FROM_MESSAGE: Final = {name: read for name, _, read in BODIES.values()}

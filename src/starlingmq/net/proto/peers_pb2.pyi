@@ -1,0 +1,248 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Dialler(_message.Message):
+    __slots__ = ("envelopes", "hello", "proof")
+    ENVELOPES_FIELD_NUMBER: _ClassVar[int]
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    envelopes: _containers.RepeatedCompositeFieldContainer[Envelope]
+    hello: Hello
+    proof: bytes
+    def __init__(self, envelopes: _Optional[_Iterable[_Union[Envelope, _Mapping[str, object]]]] = ..., hello: _Optional[_Union[Hello, _Mapping[str, object]]] = ..., proof: _Optional[bytes] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("cluster", "name", "number", "incarnation", "version_min", "version_max", "nonce", "target", "software")
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    VERSION_MIN_FIELD_NUMBER: _ClassVar[int]
+    VERSION_MAX_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    name: str
+    number: int
+    incarnation: int
+    version_min: int
+    version_max: int
+    nonce: bytes
+    target: int
+    software: str
+    def __init__(self, cluster: _Optional[str] = ..., name: _Optional[str] = ..., number: _Optional[int] = ..., incarnation: _Optional[int] = ..., version_min: _Optional[int] = ..., version_max: _Optional[int] = ..., nonce: _Optional[bytes] = ..., target: _Optional[int] = ..., software: _Optional[str] = ...) -> None: ...
+
+class Listener(_message.Message):
+    __slots__ = ("challenge", "accepted", "refused")
+    CHALLENGE_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    challenge: Challenge
+    accepted: bytes
+    refused: str
+    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping[str, object]]] = ..., accepted: _Optional[bytes] = ..., refused: _Optional[str] = ...) -> None: ...
+
+class Challenge(_message.Message):
+    __slots__ = ("version", "name", "number", "incarnation", "nonce", "software")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    name: str
+    number: int
+    incarnation: int
+    nonce: bytes
+    software: str
+    def __init__(self, version: _Optional[int] = ..., name: _Optional[str] = ..., number: _Optional[int] = ..., incarnation: _Optional[int] = ..., nonce: _Optional[bytes] = ..., software: _Optional[str] = ...) -> None: ...
+
+class Envelope(_message.Message):
+    __slots__ = ("source", "incarnation", "target", "target_incarnation", "relayed", "heartbeat", "route_records", "route_applied", "sync_request", "route_snapshot", "data", "data_ack")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    TARGET_INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    RELAYED_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_APPLIED_FIELD_NUMBER: _ClassVar[int]
+    SYNC_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    DATA_ACK_FIELD_NUMBER: _ClassVar[int]
+    source: int
+    incarnation: int
+    target: int
+    target_incarnation: int
+    relayed: bool
+    heartbeat: Heartbeat
+    route_records: RouteRecords
+    route_applied: RouteApplied
+    sync_request: SyncRequest
+    route_snapshot: RouteSnapshot
+    data: Data
+    data_ack: DataAck
+    def __init__(self, source: _Optional[int] = ..., incarnation: _Optional[int] = ..., target: _Optional[int] = ..., target_incarnation: _Optional[int] = ..., relayed: _Optional[bool] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping[str, object]]] = ..., route_records: _Optional[_Union[RouteRecords, _Mapping[str, object]]] = ..., route_applied: _Optional[_Union[RouteApplied, _Mapping[str, object]]] = ..., sync_request: _Optional[_Union[SyncRequest, _Mapping[str, object]]] = ..., route_snapshot: _Optional[_Union[RouteSnapshot, _Mapping[str, object]]] = ..., data: _Optional[_Union[Data, _Mapping[str, object]]] = ..., data_ack: _Optional[_Union[DataAck, _Mapping[str, object]]] = ...) -> None: ...
+
+class RouteRecord(_message.Message):
+    __slots__ = ("key", "value")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    key: bytes
+    value: int
+    def __init__(self, key: _Optional[bytes] = ..., value: _Optional[int] = ...) -> None: ...
+
+class MemberInfo(_message.Message):
+    __slots__ = ("name", "number", "incarnation", "address", "version", "joining")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    JOINING_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    number: int
+    incarnation: int
+    address: str
+    version: str
+    joining: bool
+    def __init__(self, name: _Optional[str] = ..., number: _Optional[int] = ..., incarnation: _Optional[int] = ..., address: _Optional[str] = ..., version: _Optional[str] = ..., joining: _Optional[bool] = ...) -> None: ...
+
+class Membership(_message.Message):
+    __slots__ = ("revision", "members")
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    revision: int
+    members: _containers.RepeatedCompositeFieldContainer[MemberInfo]
+    def __init__(self, revision: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberInfo, _Mapping[str, object]]]] = ...) -> None: ...
+
+class Applied(_message.Message):
+    __slots__ = ("node", "epoch", "version")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    node: int
+    epoch: int
+    version: int
+    def __init__(self, node: _Optional[int] = ..., epoch: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
+
+class Heartbeat(_message.Message):
+    __slots__ = ("epoch", "version", "vector", "heard", "connected", "serving", "membership", "relayed", "number", "taken")
+    class HeardEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+    class RelayedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+    class TakenEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    VECTOR_FIELD_NUMBER: _ClassVar[int]
+    HEARD_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    SERVING_FIELD_NUMBER: _ClassVar[int]
+    MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
+    RELAYED_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    version: int
+    vector: _containers.RepeatedCompositeFieldContainer[Applied]
+    heard: _containers.ScalarMap[int, int]
+    connected: _containers.RepeatedScalarFieldContainer[int]
+    serving: bool
+    membership: Membership
+    relayed: _containers.ScalarMap[int, int]
+    number: int
+    taken: _containers.ScalarMap[int, int]
+    def __init__(self, epoch: _Optional[int] = ..., version: _Optional[int] = ..., vector: _Optional[_Iterable[_Union[Applied, _Mapping[str, object]]]] = ..., heard: _Optional[_Mapping[int, int]] = ..., connected: _Optional[_Iterable[int]] = ..., serving: _Optional[bool] = ..., membership: _Optional[_Union[Membership, _Mapping[str, object]]] = ..., relayed: _Optional[_Mapping[int, int]] = ..., number: _Optional[int] = ..., taken: _Optional[_Mapping[int, int]] = ...) -> None: ...
+
+class EpochStart(_message.Message):
+    __slots__ = ("epoch", "first")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    first: int
+    def __init__(self, epoch: _Optional[int] = ..., first: _Optional[int] = ...) -> None: ...
+
+class RouteRecords(_message.Message):
+    __slots__ = ("epoch", "first", "records", "history")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    first: int
+    records: _containers.RepeatedCompositeFieldContainer[RouteRecord]
+    history: _containers.RepeatedCompositeFieldContainer[EpochStart]
+    def __init__(self, epoch: _Optional[int] = ..., first: _Optional[int] = ..., records: _Optional[_Iterable[_Union[RouteRecord, _Mapping[str, object]]]] = ..., history: _Optional[_Iterable[_Union[EpochStart, _Mapping[str, object]]]] = ...) -> None: ...
+
+class RouteApplied(_message.Message):
+    __slots__ = ("epoch", "version")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    version: int
+    def __init__(self, epoch: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
+
+class SyncRequest(_message.Message):
+    __slots__ = ("epoch", "version")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    version: int
+    def __init__(self, epoch: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
+
+class RouteSnapshot(_message.Message):
+    __slots__ = ("epoch", "version", "chunk", "last", "records")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    version: int
+    chunk: int
+    last: bool
+    records: _containers.RepeatedCompositeFieldContainer[RouteRecord]
+    def __init__(self, epoch: _Optional[int] = ..., version: _Optional[int] = ..., chunk: _Optional[int] = ..., last: _Optional[bool] = ..., records: _Optional[_Iterable[_Union[RouteRecord, _Mapping[str, object]]]] = ...) -> None: ...
+
+class Data(_message.Message):
+    __slots__ = ("sequence", "count", "blob")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    BLOB_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    count: int
+    blob: bytes
+    def __init__(self, sequence: _Optional[int] = ..., count: _Optional[int] = ..., blob: _Optional[bytes] = ...) -> None: ...
+
+class DataAck(_message.Message):
+    __slots__ = ("sequence", "room")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    ROOM_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    room: int
+    def __init__(self, sequence: _Optional[int] = ..., room: _Optional[int] = ...) -> None: ...
