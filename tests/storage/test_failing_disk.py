@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -15,23 +17,57 @@ from tests.storage.simfs import SimFiles
 
 from starlingmq import Broker
 from starlingmq.config import Config
+from starlingmq.net import driver
 from starlingmq.storage import durable
 from starlingmq.storage.durable import DurableStore
+from starlingmq.storage.kv import Batch
 from starlingmq.storage.memory import MemoryKv
 from starlingmq.storage.segments import SegmentJournal
-from starlingmq.wire.mqtt import Ack, Publish, Suback, Subscribe, SubscribeRequest
-from starlingmq.wire.packets import PUBACK
+from starlingmq.wire.mqtt import (
+    Ack,
+    Connack,
+    Connect,
+    Disconnect,
+    Publish,
+    Suback,
+    Subscribe,
+    SubscribeRequest,
+    Unsubscribe,
+)
+from starlingmq.wire.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL
 
 PATIENCE = 10.0
 HOUR = {SESSION_EXPIRY_INTERVAL: 3600}
 
 
+class SlowFiles(SimFiles):
+    """Each sync takes ``seconds``, in the thread that asked for it."""
+
+    seconds = 0.0
+
+    def sync(self, fd: int) -> None:
+        time.sleep(self.seconds)
+        super().sync(fd)
+
+
+class FailingKv(MemoryKv):
+    """``error``: why nothing can be written."""
+
+    error: OSError | None = None
+
+    def write(self, batch: Batch) -> None:
+        if self.error is not None:
+            raise self.error
+        super().write(batch)
+
+
 class Disk:
     """A broker on a simulated file system."""
 
     def __init__(self, durability: Any) -> None:
-        self.files = SimFiles()
+        self.files = SlowFiles()
+        self.kv = FailingKv()
         self.journal = SegmentJournal("journal", self.files)
         self.durability = durability
         self.broker = Broker(
@@ -40,7 +76,7 @@ class Disk:
 
     def open_store(self, config: Config, state: Any, clock: Callable[[], float]) -> DurableStore:
         state.ctx.recording = True
-        self.store = DurableStore(MemoryKv(), self.journal, self.durability, clock)
+        self.store = DurableStore(self.kv, self.journal, self.durability, clock)
         return self.store
 
 
@@ -50,6 +86,8 @@ async def serve(
     disk = Disk(durability)
     monkeypatch.setattr("starlingmq.node.open_store", disk.open_store)
     monkeypatch.setattr(durable, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(durable, "CHECKPOINT_AGAIN", 0.02)
+    monkeypatch.setattr(driver, "READ_AGAIN", 0.02)
     async with asyncio.timeout(PATIENCE), disk.broker as broker:
         await scenario(disk, broker.address())
 
@@ -145,3 +183,222 @@ def test_failing_syncs_with_power(monkeypatch: pytest.MonkeyPatch) -> None:
             await peer.close()
 
     asyncio.run(serve(monkeypatch, "power", scenario))
+
+
+async def full(disk: Disk, address: str, watch: Peer) -> None:
+    """From here on the disk is full, and the broker knows."""
+    disk.files.capacity = disk.files.used()
+    probe = await Peer.connect(address, "probe")
+    assert await probe.publish("t/probe", b"probe") == 0x97
+    await state(watch, b"full since ")
+    await probe.close()
+
+
+async def lasting(address: str, client_id: str, version: int = 5) -> Peer:
+    properties = dict(HOUR) if version == 5 else {}
+    return await Peer.connect(address, client_id, version, clean_start=False, properties=properties)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("what", ["subscribe", "unsubscribe", "connect"])
+@pytest.mark.parametrize("durability", ["process", "power"])
+def test_whoever_meets_it_first_is_told(
+    monkeypatch: pytest.MonkeyPatch, version: int, what: str, durability: str
+) -> None:
+    async def scenario(disk: Disk, address: str) -> None:
+        watch = await watcher(address)
+        peer = await lasting(address, "first", version)
+        assert await peer.subscribe("t/#", qos=1) == [1]
+        if durability == "process":
+            disk.files.capacity = disk.files.used()
+        else:
+            disk.files.fail("sync", error=errno.EIO, times=1 << 30)
+        if what == "connect":
+            newcomer = await Peer.open(address, version)
+            properties = dict(HOUR) if version == 5 else {}
+            newcomer.send(Connect(version, "newcomer", False, properties=properties))
+            assert (await newcomer.expect(Connack)).reason == (0x97 if version == 5 else 3)
+            assert await newcomer.ended()
+            assert "newcomer" not in disk.broker.state.ctx.sessions
+            await newcomer.close()
+        else:
+            peer.send(Subscribe(2, [SubscribeRequest(b"u/#", 1)]) if what == "subscribe" else Unsubscribe(2, [b"t/#"]))
+            if version == 5:
+                assert (await peer.expect(Disconnect)).reason == 0x97
+            assert await peer.ended()
+        await state(watch, b"full since " if durability == "process" else b"failing since ")
+        disk.files.heal()
+        await state(watch, b"ok")
+        back = await lasting(address, "first", version)
+        assert await back.subscribe("u/#", qos=1) == [1]
+        for each in (watch, peer, back):
+            await each.close()
+
+    asyncio.run(serve(monkeypatch, durability, scenario))
+
+
+@pytest.mark.parametrize("durability", ["process", "power"])
+def test_a_refused_handshake_begins_again(monkeypatch: pytest.MonkeyPatch, durability: str) -> None:
+    """A QoS 2 PUBLISH that meets the failing disk is refused and no longer held; one that was held before is not."""
+
+    async def scenario(disk: Disk, address: str) -> None:
+        watch = await watcher(address)
+        sub = await Peer.connect(address, "reader", properties=dict(HOUR))
+        await sub.subscribe("t/#", qos=2)
+        pub = await Peer.connect(address, "pub", properties=dict(HOUR))
+        pub.send(Publish(b"t/x", b"held", 2, packet_id=1))
+        assert await pub.expect(Ack) == Ack(PUBREC, 1)
+        if durability == "process":
+            disk.files.capacity = disk.files.used()
+        else:
+            disk.files.fail("sync", error=errno.EIO, times=1 << 30)
+        pub.send(Publish(b"t/x", b"held", 2, dup=True, packet_id=1), Publish(b"t/x", b"refused", 2, packet_id=2))
+        assert await pub.expect(Ack) == Ack(PUBREC, 1)
+        refused = await pub.expect(Ack)
+        assert (refused.type, refused.packet_id, refused.reason) == (PUBREC, 2, 0x97)
+        pub.send(Ack(PUBREL, 1), Publish(b"t/x", b"refused too", 1, packet_id=3))
+        assert (await pub.expect(Ack)).packet_id == 3  # what PUBREL asked for is not stored, so PUBCOMP waits
+        disk.files.heal()
+        assert await pub.expect(Ack) == Ack(PUBCOMP, 1)
+        await state(watch, b"ok")
+        pub.send(Publish(b"t/x", b"once", 2, packet_id=2))
+        assert await pub.expect(Ack) == Ack(PUBREC, 2)
+        pub.send(Ack(PUBREL, 2))
+        assert await pub.expect(Ack) == Ack(PUBCOMP, 2)
+        got = [await sub.expect(Publish), await sub.expect(Publish)]
+        assert [publish.payload for publish in got] == [b"held", b"once"]
+        for peer in (watch, sub, pub):
+            await peer.close()
+
+    asyncio.run(serve(monkeypatch, durability, scenario))
+
+
+def test_a_receiver_at_qos_2_waits_and_the_others_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(disk: Disk, address: str) -> None:
+        watch = await watcher(address)
+        sub = await lasting(address, "reader")
+        await sub.subscribe("t/#", "now/#", qos=2)
+        pub = await Peer.connect(address, "pub")
+        pub.send(Publish(b"t/x", b"1", 2, packet_id=1))
+        assert await pub.expect(Ack) == Ack(PUBREC, 1)
+        pub.send(Ack(PUBREL, 1))
+        assert await pub.expect(Ack) == Ack(PUBCOMP, 1)
+        first = await sub.expect(Publish)
+        await full(disk, address, watch)
+        sub.send(Ack(PUBREC, first.packet_id))  # PUBREL says that this is stored
+        assert await sub.subscribe("more/#") == [0x97]
+        await pub.publish("now/x", b"2", qos=0)
+        assert (await sub.expect(Publish)).payload == b"2"
+        disk.files.heal()
+        assert await sub.expect(Ack) == Ack(PUBREL, first.packet_id)
+        for peer in (watch, sub, pub):
+            await peer.close()
+
+    asyncio.run(serve(monkeypatch, "process", scenario))
+
+
+def test_a_slow_disk_slows_down_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(disk: Disk, address: str) -> None:
+        sub = await reader(address)
+        pub = await Peer.connect(address, "pub")
+        publish(pub, 1)
+        assert await pub.expect(Ack) == Ack(PUBACK, 1)
+        assert await message(sub) == b"1"
+        other = await Peer.connect(address, "other")
+        await other.subscribe("now/#")
+        disk.broker.state.ctx.counters.stall_max_ms = 0.0
+        disk.files.seconds = 0.3
+        publish(pub, 2)
+        acknowledged = asyncio.create_task(pub.expect(Ack))
+        began = time.perf_counter()
+        rounds = 0
+        while not acknowledged.done():
+            await other.publish("now/x", b"QoS 0", qos=0)
+            assert (await other.message()).payload == b"QoS 0"
+            rounds += 1
+        took = time.perf_counter() - began
+        assert took >= 0.3
+        assert rounds > 50  # a third of a second is a long time for them
+        assert disk.broker.state.ctx.counters.stall_max_ms < 150.0
+        assert await message(sub) == b"2"
+        for peer in (sub, pub, other):
+            await peer.close()
+
+    asyncio.run(serve(monkeypatch, "power", scenario))
+
+
+def test_checkpoints_that_can_not_be_written(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Everybody is served: the journal has everything. But it is said, and tried again."""
+
+    async def scenario(disk: Disk, address: str) -> None:
+        watch = await watcher(address)
+        pub = await Peer.connect(address, "pub", properties=dict(HOUR))
+        disk.store.checkpoint_bytes = 0
+        disk.kv.error = OSError(errno.EIO, "Input/output error")
+        assert await pub.publish("t/x", b"kept", retain=True) < 0x80
+        await state(watch, b"failing since ")
+        assert await pub.publish("t/x", b"kept too", retain=True) < 0x80
+        disk.kv.error = None
+        await state(watch, b"ok")
+        assert disk.store.checkpoints == 1
+        for peer in (watch, pub):
+            await peer.close()
+
+    asyncio.run(serve(monkeypatch, "process", scenario))
+    said = [record.getMessage() for record in caplog.records if "no checkpoint can be written" in record.getMessage()]
+    assert len(said) == 1
+
+
+def test_a_read_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(disk: Disk, address: str) -> None:
+        sub = await reader(address)
+        await sub.close()
+        pub = await Peer.connect(address, "pub")
+        for number in range(1, 6):
+            publish(pub, number)
+            assert await pub.expect(Ack) == Ack(PUBACK, number)
+        disk.files.fail("read", times=2)
+        sub = await lasting(address, "reader")
+        assert [await message(sub) for _ in range(5)] == [b"1", b"2", b"3", b"4", b"5"]
+        for peer in (sub, pub):
+            await peer.close()
+
+    asyncio.run(serve(monkeypatch, "process", scenario))
+
+
+async def figure(peer: Peer, topic: bytes) -> bytes:
+    """What the broker says of itself next under ``$SYS/broker/``."""
+    while True:
+        packet = await peer.receive()
+        assert packet is not None
+        if isinstance(packet, Publish) and packet.topic == b"$SYS/broker/" + topic and packet.payload != b"0":
+            return packet.payload
+
+
+def test_records_that_the_disk_has_lost(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A sync fails, and what it was to write can not be read any more: nobody was told that it is stored, what is in
+    memory is written down, and it is said how much was lost."""
+
+    async def scenario(disk: Disk, address: str) -> None:
+        watch = await watcher(address)
+        await watch.subscribe("$SYS/broker/storage/records_lost")
+        sub = await reader(address)
+        pub = await Peer.connect(address, "pub")
+        assert await pub.publish("t/x", b"kept") < 0x80
+        assert await message(sub) == b"kept"
+        disk.files.forgets = True
+        disk.files.fail("sync", error=errno.EIO, times=2)
+        assert await pub.publish("t/x", b"refused") == 0x97
+        assert int(await figure(watch, b"storage/records_lost")) >= 1
+        await state(watch, b"ok")
+        assert disk.store.checkpoints == 1
+        assert await pub.publish("t/x", b"again") < 0x80
+        got = [await message(sub)]
+        while got[-1] != b"again":
+            got.append(await message(sub))
+        for peer in (watch, sub, pub):
+            await peer.close()
+
+    asyncio.run(serve(monkeypatch, "power", scenario))
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert sum("records lost that the disk failed to write" in line and "nobody was told" in line for line in said) == 1

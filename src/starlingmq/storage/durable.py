@@ -97,6 +97,7 @@ class DurableStore:
         self._syncing_for: list[asyncio.Future[None]] = []
         self._stuck = False  # the journal takes no records: they wait in ``_backlog``
         self._doubtful = False  # the last sync failed
+        self._rewriting = False  # records were lost: the next checkpoint makes up for that
         self._safe = journal.next  # with ``power``: records below this offset are synced
         self._resync: asyncio.TimerHandle | None = None
         self._retry: asyncio.TimerHandle | None = None
@@ -144,7 +145,7 @@ class DurableStore:
             self._backlog = records
             self._fail(error)
             raise NotYetStored(self.failure) from None
-        if self._doubtful:
+        if self.health.refusing:
             raise NotYetStored(self.failure)
         return self._sync() if self.durability == "power" else None
 
@@ -178,10 +179,12 @@ class DurableStore:
     def _fail(self, error: OSError) -> None:
         self._stuck = True
         self._refuse(error)
+        if self._retry is not None:
+            self._retry.cancel()
         self._retry = asyncio.get_running_loop().call_later(RETRY_SECONDS, self._try_again)
 
     def _refuse(self, error: OSError) -> None:
-        """From here on nothing is accepted that has to be stored, and nobody waits for what was."""
+        """From here on nothing is accepted that has to be stored."""
         refusing = self.health.refusing
         self.health.fails(error, True)
         if self.state is not None:
@@ -189,10 +192,6 @@ class DurableStore:
                 self.state.ctx.stored_before = self._safe if self.durability == "power" else self.journal.next
             self.state.ctx.refusing = True
         self._tell()
-        waiting, self._unsynced = self._unsynced, []
-        for future in waiting:
-            if not future.done():
-                future.set_exception(NotYetStored(self.failure))
 
     def _tell(self) -> None:
         """Have the core say how it is, where it says such things."""
@@ -216,7 +215,7 @@ class DurableStore:
 
     def _recover(self) -> None:
         """Something works again; all of it does when nothing is left that waits for another try."""
-        if self._stuck or self._doubtful:
+        if self._stuck or self._doubtful or self._rewriting:
             return
         refusing = self.health.refusing
         if self.checkpoint_failure and not refusing:
@@ -225,12 +224,20 @@ class DurableStore:
         self._tell()
         if self.state is not None and refusing:
             self.state.ctx.refusing = False
+            if self.durability == "power":  # what was put off may stand for records that came after the last sync began
+                self._sync().add_done_callback(self._go_on_after)
+            else:
+                self.state.refusal.over()
+            self._wake()
+
+    def _go_on_after(self, synced: asyncio.Future[None]) -> None:
+        if self.state is not None and not synced.cancelled() and synced.exception() is None:
             self.state.refusal.over()
             self._wake()
 
     # Syncing
 
-    def _sync(self) -> Awaitable[None]:
+    def _sync(self) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._unsynced.append(future)
         self._begin_sync()
@@ -251,14 +258,12 @@ class DurableStore:
         """What a failed sync was to make safe is in doubt until a later one has returned."""
         self._syncing = False
         error = done.exception()
-        self._syncing_for = []
         if isinstance(error, RecordsLost):
-            self._unsynced = waiting + self._unsynced
             self._records_lost(error)
         elif isinstance(error, OSError):
-            self._unsynced = waiting + self._unsynced
             self._doubt(error)
             return
+        self._syncing_for = []
         for future in waiting:
             if future.done():
                 continue
@@ -275,33 +280,55 @@ class DurableStore:
     def _doubt(self, error: OSError) -> None:
         self._doubtful = True
         self._refuse(error)
+        self._let_down()
         self._resync = asyncio.get_running_loop().call_later(RETRY_SECONDS, self._sync_again)
+
+    def _let_down(self) -> None:
+        """Nobody waits for what is in doubt."""
+        waiting = self._syncing_for + self._unsynced
+        self._syncing_for, self._unsynced = [], []
+        for future in waiting:
+            if not future.done():
+                future.set_exception(NotYetStored(self.failure))
+                future.exception()  # of some of them nobody wants to know
 
     def _sync_again(self) -> None:
         """Nobody waits for it, but until it returns nothing is accepted."""
-        self._resync = None
-        self._unsynced.append(asyncio.get_running_loop().create_future())
-        self._begin_sync()
+        if self._resync is not None:
+            self._resync.cancel()
+            self._resync = None
+        try:
+            self.journal.append([])  # an engine that has to be opened anew does that when it is written to
+        except OSError as error:
+            self._fail(error)
+            return
+        self._sync()
 
     def _records_lost(self, error: RecordsLost) -> None:
-        """Whoever waits may wait for one of these records, so all are cut off and begin again: nobody was told. What
-        we have in memory is right, so it is written down as it is."""
-        log.error("%s; who waited for them was not acknowledged", error)
-        waiting, self._unsynced = self._syncing_for + self._unsynced, []
-        for future in waiting:
-            if not future.done():
-                future.set_exception(error)
+        """Whoever waits may wait for one of these records. What we have in memory is right, so it is written down as it
+        is, and until then nothing is accepted."""
+        if self.durability == "power":
+            log.error("%s; nobody was told that they were stored", error)
+        else:
+            log.error("%s; messages among them are lost, although they were acknowledged", error)
+        self._rewriting = True
+        self._refuse(error)
+        self._let_down()
+        self.checkpoint_failure = ""
         if self.state is not None:
             self.state.ctx.records_lost += sum(last - first + 1 for first, last in error.ranges)
             self.rewrite(list(self.state.ctx.sessions.values()))
+        self._wake()
 
     # Reading back
 
     def load(self, offsets: Sequence[int]) -> dict[int, Message]:
         """The messages at these offsets; those that are lost are missing."""
         found: dict[int, Message] = {}
+        missing: list[int] = []
         for offset, record in zip(offsets, self.journal.read_at(offsets), strict=True):
             if record is None:
+                missing.append(offset)
                 continue
             try:
                 message = decode_message(record)
@@ -310,6 +337,14 @@ class DurableStore:
                 continue
             message.offset = offset
             found[offset] = message
+        if missing:
+            log.error(
+                "%d messages are lost: their records (%d to %d) are damaged or gone; `starlingmq ctl storage check` "
+                "says what else is",
+                len(missing),
+                min(missing),
+                max(missing),
+            )
         return found
 
     def _kept(self, offset: int) -> bool:
@@ -328,7 +363,7 @@ class DurableStore:
         if self._waiting is not None or self._stuck:  # what a checkpoint would say of now is not in the journal yet
             return False
         if self._work is None:
-            if self.failure or self._held or self.state is None or not self._due():
+            if (self.failure and not self._rewriting) or self._held or self.state is None or not self._due():
                 return False
             self._work = self._checkpoint(self.state)
         try:
@@ -380,6 +415,7 @@ class DurableStore:
         self._checkpointed_next = begin
         self.checkpoints += 1
         self.checkpoint_failure = ""
+        self._rewriting = False
         self._recover()
         yield from self._give_back(state, begin)
         self._checkpointed_size = self.journal.size

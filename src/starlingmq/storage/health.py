@@ -63,6 +63,6 @@ class Health:
         """Note that all is well; whether that changed anything, which is then logged."""
         if self.state == "ok":
             return False
-        log.warning("storing again after %.0f s; nothing that was acknowledged is missing", self._clock() - self.since)
+        log.warning("storing again after %.0f s, and accepting everything", self._clock() - self.since)
         self.state, self.reason, self.refusing, self.since = "ok", "", False, self._clock()
         return True
