@@ -35,7 +35,7 @@ from starlingmq.wire.mqtt import (
     Unsubscribe,
 )
 from starlingmq.wire.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
-from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL
+from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, Properties
 
 PATIENCE = 10.0
 HOUR = {SESSION_EXPIRY_INTERVAL: 3600}
@@ -215,7 +215,7 @@ def test_whoever_meets_it_first_is_told(
             disk.files.fail("sync", error=errno.EIO, times=1 << 30)
         if what == "connect":
             newcomer = await Peer.open(address, version)
-            properties = dict(HOUR) if version == 5 else {}
+            properties: Properties = {SESSION_EXPIRY_INTERVAL: 3600} if version == 5 else {}
             newcomer.send(Connect(version, "newcomer", False, properties=properties))
             assert (await newcomer.expect(Connack)).reason == (0x97 if version == 5 else 3)
             assert await newcomer.ended()
@@ -381,22 +381,25 @@ def test_records_that_the_disk_has_lost(monkeypatch: pytest.MonkeyPatch, caplog:
 
     async def scenario(disk: Disk, address: str) -> None:
         watch = await watcher(address)
-        await watch.subscribe("$SYS/broker/storage/records_lost")
+        counting = await Peer.connect(address, "counting")
+        await counting.subscribe("$SYS/broker/storage/records_lost")
         sub = await reader(address)
         pub = await Peer.connect(address, "pub")
         assert await pub.publish("t/x", b"kept") < 0x80
         assert await message(sub) == b"kept"
         disk.files.forgets = True
-        disk.files.fail("sync", error=errno.EIO, times=2)
+        disk.files.fail("sync", error=errno.EIO, times=1 << 30)
         assert await pub.publish("t/x", b"refused") == 0x97
-        assert int(await figure(watch, b"storage/records_lost")) >= 1
+        await state(watch, b"failing since ")
+        disk.files.heal()
+        assert int(await figure(counting, b"storage/records_lost")) >= 1
         await state(watch, b"ok")
         assert disk.store.checkpoints == 1
         assert await pub.publish("t/x", b"again") < 0x80
         got = [await message(sub)]
         while got[-1] != b"again":
             got.append(await message(sub))
-        for peer in (watch, sub, pub):
+        for peer in (watch, counting, sub, pub):
             await peer.close()
 
     asyncio.run(serve(monkeypatch, "power", scenario))

@@ -260,6 +260,27 @@ def test_a_damaged_table_is_an_error_and_not_the_end_of_a_scan(tmp_path: Path) -
     kv.close()
 
 
+def test_damaged_records_are_missing_and_the_others_are_not(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    journal = RocksJournal(path, mark_bytes=10_000)
+    records = [os.urandom(200) for _ in range(1000)]
+    for start in range(0, 1000, 10):
+        journal.append(records[start : start + 10])
+    journal.close()
+    journal = RocksJournal(path)  # what was in the log is in a table now
+    journal.close()
+    table = largest(path, "*.sst")
+    with open(table, "r+b") as file:
+        file.seek(table.stat().st_size // 2)
+        file.write(b"\xff" * 5000)
+    journal = RocksJournal(path)
+    found = journal.read_at(range(1000))
+    whole = [offset for offset in range(1000) if found[offset] is not None]
+    assert 500 < len(whole) < 1000
+    assert all(found[offset] == records[offset] for offset in whole)
+    journal.close()
+
+
 def test_a_directory_that_is_no_database(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match=r"Not a directory|File exists"):

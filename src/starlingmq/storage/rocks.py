@@ -18,7 +18,7 @@ from rocksdict import WriteBatch
 
 from starlingmq.storage.journal import Segment
 from starlingmq.storage.kv import Batch
-from starlingmq.storage.rocks_database import MIB, Database, Tuning
+from starlingmq.storage.rocks_database import MIB, Database, Tuning, is_damage
 
 KV_TUNING: Final = Tuning(memtable_bytes=8 * MIB, memtables=2, cache_bytes=12 * MIB, file_bytes=16 * MIB, bloom=True)
 # Every offset that is asked for is there: a bloom filter would only cost.
@@ -169,9 +169,22 @@ class RocksJournal:
         return found
 
     def read_at(self, offsets: Sequence[int]) -> list[bytes | None]:
-        """The records at these offsets, in this order; None for those that are gone or were never there."""
+        """The records at these offsets, in this order; None for those that are gone, damaged, or were never there."""
         get, first = self._database.get, self._first
-        return [get(offset.to_bytes(8, "big")) if offset >= first else None for offset in offsets]
+        try:
+            return [get(offset.to_bytes(8, "big")) if offset >= first else None for offset in offsets]
+        except OSError as error:
+            if not is_damage(error):
+                raise
+        return [self._whole(offset) for offset in offsets]
+
+    def _whole(self, offset: int) -> bytes | None:
+        try:
+            return self._database.get(offset.to_bytes(8, "big")) if offset >= self._first else None
+        except OSError as error:
+            if is_damage(error):
+                return None
+            raise
 
     def segments(self) -> Sequence[Segment]:
         return []

@@ -267,7 +267,7 @@ class Database:
         try:
             return self._open_with(options)
         except OSError as error:
-            if error.strerror is None or not error.strerror.startswith("Corruption"):
+            if not is_damage(error):
                 raise
             damage = error.strerror
         options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
@@ -327,6 +327,11 @@ def os_error(error: Exception, path: Path) -> OSError:
         return OSError(errno.EBUSY, "another process has this database open, or this one has it open twice", str(path))
     code = next((code for said, code in _SAID if said in text), errno.EIO)
     return OSError(code, text, str(path))
+
+
+def is_damage(error: OSError) -> bool:
+    """Whether it says that something on disk does not check: trying again will not help."""
+    return error.strerror is not None and error.strerror.startswith("Corruption")
 
 
 def _options(tuning: Tuning) -> Options:
