@@ -261,3 +261,48 @@ async def while_it_is_full(
     told = await asyncio.to_thread(subprocess.run, words, capture_output=True, text=True, timeout=30)
     assert "full since 20" in told.stdout and told.returncode == 0, told
     await newcomer.disconnect()
+
+
+@pytest.mark.parametrize("journal", ["segment", "rocksdb"])
+def test_a_broker_that_dies_on_a_full_disk(tmp_path: Path, journal: str) -> None:
+    """What was acknowledged before is there when it starts again with room to write; what was refused is no loss."""
+    with small_disk(tmp_path / "disk", MEGABYTES[journal]) as disk:
+        server = Server(str(disk.path / "data"), journal, "process")
+        try:
+            asyncio.run(asyncio.wait_for(death(Trial(disk, server)), PATIENCE))
+        finally:
+            server.kill()
+        logged = server.logged()
+        server.log.close()
+    assert "Traceback" not in logged and "lost" not in logged, logged
+
+
+async def death(trial: Trial) -> None:
+    away = await trial.client("away", lasting=True)
+    await away.subscribe("t/#", 2)
+    await away.disconnect()
+    publishers = {1: await trial.client("one"), 2: await trial.client("two", lasting=True)}
+    for qos in (1, 2):
+        for _ in range(20):
+            assert await trial.publish(publishers[qos], qos, trial.payload(100)) < 0x80
+    half = await half_done(trial)
+    trial.disk.fill()
+    await meet_it(trial, publishers, "1")
+    half.send(Ack(PUBREL, 9), Pingreq())
+    await half.expect(Pingresp)  # and no PUBCOMP
+    trial.server.kill()
+    await half.close()
+    trial.disk.free()
+    trial.server.start()
+    half = await Peer.connect(trial.url, "half", clean_start=False, properties={SESSION_EXPIRY_INTERVAL: 3600})
+    half.send(Ack(PUBREL, 9))
+    assert await half.expect(Ack) == Ack(PUBCOMP, 9)
+    back = Receiver(await trial.client("away", lasting=True))
+    await back.until(lambda it: it.got.keys() >= trial.taken.keys())
+    ended = await trial.client("end")
+    await ended.publish("t/end", b"the end", 2)
+    await back.until(lambda it: it.got[b"the end"] == 1)
+    assert all(back.got[payload] == 1 for payload, qos in trial.taken.items() if qos == 2)
+    await back.close()
+    await ended.disconnect()
+    await half.close()
