@@ -548,14 +548,13 @@ class Delivery:
                     window.discard(packet_id)
         queue = session.queue
         if queue is None or queue.shared == 0:
-            return  # a queue with something of a group in it is all in memory
-        kept = MessageQueue(queue.max_length, queue.max_bytes)
-        for outgoing in queue.items:
-            if outgoing.source is None or not self._pass(outgoing, session, ended):
-                kept.push(outgoing, self.ctx.now)
-            else:
-                self.ctx.note(QUEUE_DELETE, session, outgoing)
-        session.queue = kept if kept.items else None
+            return
+        passed = [outgoing for outgoing in queue.drawn() if self._pass(outgoing, session, ended)]
+        for outgoing in passed:
+            self.ctx.note(QUEUE_DELETE, session, outgoing)
+        queue.take_out(passed)
+        if len(queue) == 0:
+            session.queue = None
 
     def _pass(self, outgoing: Outgoing, from_session: Session, ended: bool) -> bool:
         member = cast(Group, outgoing.source).choose(from_session)

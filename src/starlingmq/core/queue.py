@@ -110,6 +110,26 @@ class MessageQueue:
             self.items.extend(self.fresh)
             self.fresh = None
 
+    # Shared groups
+
+    def drawn(self) -> list[Outgoing]:
+        """Those that were drawn from a shared group, oldest first. They are in memory; others may be stored."""
+        found = [outgoing for outgoing in self.items if outgoing.source is not None]
+        if self.fresh is not None:
+            found += [outgoing for outgoing in self.fresh if outgoing.source is not None]
+        return found
+
+    def take_out(self, gone: list[Outgoing]) -> None:
+        """Some of ``drawn`` are another member's now."""
+        if not gone:
+            return
+        out = dict.fromkeys(gone)
+        self.items = deque([outgoing for outgoing in self.items if outgoing not in out])
+        if self.fresh is not None:
+            self.fresh = deque([outgoing for outgoing in self.fresh if outgoing not in out])
+        for outgoing in gone:
+            self._count(outgoing, -1)
+
     # Memory
 
     def spill(self, keep: int) -> None:
