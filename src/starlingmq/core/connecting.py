@@ -287,11 +287,11 @@ class Connecting:
             earlier = session.client
             if earlier is not None:
                 self._take_over(session, earlier, clean_start)
+            elif session.expires_at != 0.0 and session.expires_at <= self.ctx.now:
+                self.end(session)  # its time was over while the broker was away itself, and nobody has looked yet
             elif not clean_start:
                 if session.will_at != 0.0 and session.will_at <= self.ctx.now:
-                    self._publish_will(
-                        session
-                    )  # it was due when the broker came back itself, and nobody has looked yet
+                    self._publish_will(session)  # likewise
                 session.will = None  # came back in time [MQTT-3.1.3-9]
                 session.will_at = 0.0
             if clean_start and not session.ended:
