@@ -37,6 +37,7 @@ class Context:
     storage_failures: int  # how often that began
     records_lost: int  # by a disk that failed to write them
     stored_before: int  # messages with an offset below this were stored when ``refusing`` began
+    written_before: int  # those below this were written, if not safe: they may be there after a power failure or not
     postponed: dict[Session, list[bytes]]  # go on when storing works again; frames their clients get then
     unsendable: list[Client]  # have to be told something that is larger than they take [MQTT-3.1.2-24]
     work: int  # left for this turn
@@ -85,6 +86,7 @@ class Context:
         self.storage_failures = 0
         self.records_lost = 0
         self.stored_before = 0
+        self.written_before = 0
         self.postponed = {}
         self.unsendable = []
         self.work = TURN_WORK

@@ -6,6 +6,9 @@ says of each what is true now. The law:
 
 - nothing is acknowledged that is not stored: PUBACK and PUBREC become 0x97, and a handshake refused like this is held
   no longer; 3.x has no word for it, so the connection ends without an acknowledgement;
+- nothing is refused that may be stored all the same. A QoS 2 message was written, but the sync failed: if it were
+  refused, and a power failure took what was written after it but not the message, the broker would hold it for a
+  handshake that is over, in the place of the next one with its packet id. So the connection ends, for 5 too;
 - what can not be refused is put off until storing works: PUBCOMP, PUBREL, and QoS 2 messages, which have to come once;
 - QoS 1 messages may come twice and QoS 0 ones need no disk: they go out.
 
@@ -112,9 +115,10 @@ class Refusal:
         packet_id = frame[body] << 8 | frame[body + 1] if len(frame) > body + 1 else 0
         reason = frame[body + 2] if len(frame) > body + 2 else 0
         if (kind == PUBACK or kind == PUBREC) and reason < 0x80:  # noqa: SIM109  a tuple would be made and searched
-            if kind == PUBREC and self._is_held(session, packet_id):
+            place = self._held_at(session, packet_id) if kind == PUBREC else -1
+            if 0 <= place < self.ctx.stored_before:
                 return frame
-            if client.version != 5:
+            if client.version != 5 or 0 <= place < self.ctx.written_before:
                 return self._close(client)
             if kind == PUBREC:
                 self._let_go(session, packet_id)
@@ -136,12 +140,12 @@ class Refusal:
         """Of a SUBACK. Ours has no properties in MQTT 5: one byte says so."""
         return frame[body + 3 :] if client.version == 5 else frame[body + 2 :]
 
-    def _is_held(self, session: Session, packet_id: int) -> bool:
-        """Whether the PUBLISH of this handshake was stored before: then another PUBREC for it is true."""
+    def _held_at(self, session: Session, packet_id: int) -> int:
+        """The journal offset of the PUBLISH of this handshake; -1 if none is held."""
         inbound = session.inbound
         entry = None if inbound is None else inbound.entries.get(packet_id)
         message = None if entry is None else entry.message
-        return message is not None and 0 <= message.offset < self.ctx.stored_before
+        return -1 if message is None else message.offset
 
     def _let_go(self, session: Session, packet_id: int) -> None:
         inbound = session.inbound

@@ -41,12 +41,14 @@ from starlingmq.storage.keys import (
     META_CHECKPOINT,
     META_HIGHEST,
     META_NEXT_SESSION,
+    SESSION,
     SUBSCRIPTION,
     all_of_session,
     fact_key,
     holdings_key,
     retained_key,
     session_key,
+    session_of,
     subscription_key,
 )
 from starlingmq.storage.kv import Batch, Kv, after
@@ -190,6 +192,7 @@ class DurableStore:
         if self.state is not None:
             if not refusing:
                 self.state.ctx.stored_before = self._safe if self.durability == "power" else self.journal.next
+                self.state.ctx.written_before = self.journal.next
             self.state.ctx.refusing = True
         self._tell()
 
@@ -398,7 +401,7 @@ class DurableStore:
         highest = encode_highest(state.peers.heard())
         try:
             yield from self._in_thread(self.journal.sync)
-            yield from self._write_values(values)
+            yield from self._write_values(values, dirty)
             yield from self._write_holdings(list(dirty))
             batch = Batch()
             batch.put(META_NEXT_SESSION, state.ctx.next_number.to_bytes(8, "big"))
@@ -420,8 +423,17 @@ class DurableStore:
         yield from self._give_back(state, begin)
         self._checkpointed_size = self.journal.size
 
-    def _write_values(self, values: Batch) -> Iterator[None]:
+    def _write_values(self, values: Batch, dirty: dict[Session, None]) -> Iterator[None]:
+        """All but those of sessions that have ended, which are deleted later: if that failed after the checkpoint is
+        what a start begins with, they would be there again."""
+        ended = {session.number for session in dirty if session.ended}
         changes = list(values.changes.items())
+        if ended:
+            changes = [
+                (key, value)
+                for key, value in changes
+                if key[:1] not in (SESSION, SUBSCRIPTION) or session_of(key) not in ended
+            ]
         for start in range(0, len(changes), self.piece):
             batch = Batch()
             batch.changes.update(changes[start : start + self.piece])
