@@ -17,7 +17,6 @@ from starlingmq.core.ready import (
     QUEUE_DELETE,
     QUEUE_PUT,
     RETAINED_DELETE,
-    RETAINED_PUT,
     SESSION_DELETE,
     SESSION_PUT,
     SUBSCRIPTION_DELETE,
@@ -153,21 +152,16 @@ class Image:
             self.next_number = max(self.next_number, number + 1)
         return image
 
-    def apply(self, offset: int, record: bytes) -> list[Operation]:
-        """Apply a journal record; the operations that need a message read first (retained by offset) come back."""
+    def apply(self, offset: int, record: bytes) -> None:
+        """Apply a journal record. Raises RecordError."""
         kind = record[0] if record else 0
         if kind == MESSAGE:
             self._message(offset, record)
-            return []
-        if kind != OPERATIONS:
-            raise RecordError(f"a record of unknown type {record[:1]!r}")
-        later: list[Operation] = []
-        for operation in split(record):
-            if operation.kind == RETAINED_PUT:
-                later.append(operation)
-            else:
+        elif kind == OPERATIONS:
+            for operation in split(record):
                 self._operation(offset, operation)
-        return later
+        else:
+            raise RecordError(f"a record of unknown type {record[:1]!r}")
 
     def _message(self, offset: int, record: bytes) -> None:
         message, receivers, retained = open_message(record)
@@ -246,14 +240,10 @@ class Image:
         elif kind == INBOUND_DELETE:
             image.inbound.pop(packet_id, None)
 
-    def retain(self, record: bytes | None, replayed: bool = False) -> None:
-        """A retained message of the checkpoint, or (``replayed``) as read from the offset that named it; None: it is
-        lost."""
-        if record is not None:
-            message = decode_message(record)
-            self.retained[message.topic] = message
-            if replayed:
-                self.topics[message.topic] = None
+    def retain(self, record: bytes) -> None:
+        """A retained message of the checkpoint."""
+        message = decode_message(record)
+        self.retained[message.topic] = message
 
     def replayed(self) -> Batch:
         """What the next checkpoint has to say of sessions, subscriptions and retained messages."""

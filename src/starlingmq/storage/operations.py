@@ -14,7 +14,6 @@ An operation is u8 kind, session, then by kind (numbers are varints, see ``recor
     INBOUND_PUT          u16 packet id, offset
     INBOUND_COMPLETED    u16 packet id, f64 when
     INBOUND_DELETE       u16 packet id
-    RETAINED_PUT         offset (read, but not written any more)
     FACT_PUT             n, n bytes: length of the key, the key, the value
     all others           n, n bytes: see ``storage.values``
 """
@@ -344,7 +343,7 @@ def _read(operation: Operation, reader: Reader) -> None:
         operation.expires = reader.number()
         operation.size = reader.number()
         operation.data = reader.take(reader.number())
-    elif kind in (QUEUE_DELETE, RETAINED_PUT):
+    elif kind == QUEUE_DELETE:
         operation.offset = reader.number()
     elif kind == WINDOW_PUT:
         operation.packet_id = reader.two()
@@ -361,7 +360,7 @@ def _read(operation: Operation, reader: Reader) -> None:
             operation.offset = reader.number()
         elif kind == INBOUND_COMPLETED:
             operation.when = reader.double()
-    elif SESSION_PUT <= kind <= FACT_DELETE:
+    elif SESSION_PUT <= kind <= FACT_DELETE and kind != RETAINED_PUT:  # that one is never an operation
         operation.data = reader.take(reader.number())
     else:
         raise RecordError(f"an operation of unknown kind {kind}")

@@ -9,7 +9,6 @@ from typing import Final
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.message import Message
 from starlingmq.core.outgoing import Outgoing
-from starlingmq.core.ready import RETAINED_PUT
 from starlingmq.core.session import Session
 from starlingmq.core.stored import QOS_MASK, RETAIN, References
 from starlingmq.storage.image import Image, SessionImage
@@ -65,9 +64,7 @@ def read(kv: Kv, journal: Journal) -> tuple[Image, int]:
     replayed = 0
     while records := journal.read(offset, BATCH, READ_BYTES):
         for at, record in records:
-            for operation in image.apply(at, record):
-                assert operation.kind == RETAINED_PUT
-                image.retain(journal.read_at([operation.offset])[0], replayed=True)
+            image.apply(at, record)
         replayed += len(records)
         offset = records[-1][0] + 1
     return image, replayed
