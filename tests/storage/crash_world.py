@@ -1,206 +1,139 @@
-"""A broker on a store that dies between any two steps, and comes back with what the store held by then.
+"""A broker whose store and whose machine die between any two steps, and come back with what the store held by then.
 
-A step is anything that can be seen afterwards: an append, a batch for the key-value store, a sync, a segment given
-back, the frames of one connection. ``fuse`` counts them down; at none left everything stops where it is.
+The core, the driver and the durable store are the real ones; the disk is ``crash_engines``, the event loop ``simloop``.
+Another step that can be seen afterwards are the bytes for one connection.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
 from tests.harness import FakeClient
-from tests.storage.world import SteadyStore, StoredWorld
+from tests.storage.crash_engines import CrashJournal, CrashKv, Machine
+from tests.storage.simloop import SimLoop
+from tests.storage.world import StoredWorld
 
 from starlingmq.core.client import Client
-from starlingmq.core.ready import Ready
+from starlingmq.net.driver import Driver
+from starlingmq.storage.durable import DurableStore
 from starlingmq.storage.keys import META_AS_OF
-from starlingmq.storage.kv import Batch
-from starlingmq.storage.memory import MemoryKv
 from starlingmq.storage.recovery import Recovered, restore
-from starlingmq.wire.mqtt import Connack, Connect
-
-NEVER = 1 << 60
+from starlingmq.wire.mqtt import Connack, Connect, Packet, encode
 
 
-class Crash(BaseException):
-    """The machine or the process stops here. Nothing may catch it."""
+class PatientStore(DurableStore):
+    """Does a piece of a checkpoint in turns that something else is the cause of, so that much happens meanwhile."""
+
+    def maintain(self) -> bool:
+        super().maintain()
+        return False
 
 
-class Span:
-    def __init__(self, first: int, next: int) -> None:
-        self.first = first
-        self.next = next
+class Line(FakeClient):
+    """A client, and the transport between it and the driver."""
 
+    world: CrashWorld
 
-class CrashJournal:
-    """A journal in segments of a few records each."""
+    def __init__(self, world: CrashWorld, version: int, client_id: str) -> None:
+        super().__init__(world, Client("", "", 0.0), version, client_id)
+        self.lost = False
+        self.closed_at = 0.0  # by the broker
+        self.client = world.driver.opened(self, "mqtt://test", f"peer:{len(world.clients)}")
 
-    def __init__(self, step: Callable[[], None], span: int) -> None:
-        self.step = step
-        self.span = span  # records a segment; 0: it gives back by ``trim`` alone
-        self.records: dict[int, bytes] = {}
-        self.spans = [Span(0, 0)]
-        self.next = 0
-        self.trimmed = 0
-        self.ends = [0]  # of the appends since the last sync: all of one is there or none
+    # The driver's end
 
-    @property
-    def first(self) -> int:
-        return min(self.records, default=self.next)
+    def get_extra_info(self, name: str, default: object = None) -> Any:
+        return default
 
-    @property
-    def size(self) -> int:
-        return sum(map(len, self.records.values()))
+    def write(self, data: bytes) -> None:
+        self.world.machine.step()
+        if not self.closed:
+            self.output += data
 
-    def append(self, records: Sequence[bytes]) -> int:
-        self.step()
-        offset = self.next
-        if self.span and self.next - self.spans[-1].first >= self.span:
-            self.spans.append(Span(self.next, self.next))
-        for record in records:
-            self.records[self.next] = record
-            self.next += 1
-        self.spans[-1].next = self.next
-        self.ends.append(self.next)
-        self.step()
-        return offset
+    def can_write_eof(self) -> bool:
+        return False
 
-    def read(self, offset: int, max_records: int, max_bytes: int) -> list[tuple[int, bytes]]:
-        found = [(at, self.records[at]) for at in range(offset, self.next) if at in self.records]
-        return found[:max_records]
-
-    def read_at(self, offsets: Sequence[int]) -> list[bytes | None]:
-        return [self.records.get(offset) for offset in offsets]
-
-    def segments(self) -> Sequence[Span]:
-        return [Span(span.first, span.next) for span in self.spans] if self.span else []
-
-    def drop(self, first: int) -> None:
-        self.step()
-        for span in self.spans:
-            if span.first == first and span.next > first:
-                self._forget(span.first, span.next)
-                if span is self.spans[-1]:
-                    self.spans.append(Span(self.next, self.next))
-                self.spans.remove(span)
-                break
-
-    def trim(self, before: int) -> None:
-        self.step()
-        if not self.span:
-            self._forget(self.trimmed, before)
-            self.trimmed = max(self.trimmed, before)
-            return
-        while len(self.spans) > 1 and self.spans[0].next <= before:
-            span = self.spans.pop(0)
-            self._forget(span.first, span.next)
-
-    def _forget(self, first: int, end: int) -> None:
-        for offset in range(first, end):
-            self.records.pop(offset, None)
-
-    def sync(self) -> None:
-        self.step()
-        self.ends = [self.next]
+    def write_eof(self) -> None:
+        raise NotImplementedError
 
     def close(self) -> None:
-        pass
+        if not self.closed and not self.lost:
+            self.closed = self.lost = True
+            self.closed_at = self.world.now
+            self.world.loop.call_soon(self.world.driver.lost, self.client)
 
-    def power_failure(self, random: Random) -> None:
-        """What was not synced may be there or not, from its beginning on."""
-        end = random.choice(self.ends)
-        for offset in range(end, self.next):
-            self.records.pop(offset, None)
-        self.next = end
-        self.ends = [end]
-        self.spans = [span for span in self.spans if span.first <= end]
-        for span in self.spans:
-            span.next = min(span.next, end)
-        if not self.spans:
-            self.spans = [Span(end, end)]
+    def abort(self) -> None:
+        self.close()
 
-    def go_on_from(self, offset: int) -> None:
-        """The owner has seen offsets up to this one given."""
-        if offset > self.next:
-            self.next = offset
-            self.ends = [offset]
-            self.spans.append(Span(offset, offset))
+    def pause_reading(self) -> None:
+        self.reading = False
 
+    def resume_reading(self) -> None:
+        self.reading = True
+        self.world.loop.call_soon(self.read_again)
 
-class CrashKv(MemoryKv):
-    def __init__(self, step: Callable[[], None]) -> None:
-        super().__init__()
-        self.step = step
-        self.unsynced: list[Batch] = []
-        self.solid = MemoryKv()
+    # The client's end
 
-    def write(self, batch: Batch) -> None:
-        self.step()
-        super().write(batch)
-        self.unsynced.append(batch)
-        self.step()
+    def send_all(self, packets: Sequence[Packet | bytes]) -> None:
+        self._unread.append(b"".join(p if isinstance(p, bytes) else encode(p, self.version) for p in packets))
+        self.read_again()
+        self.world.run()
 
-    def sync(self) -> None:
-        self.step()
-        for batch in self.unsynced:
-            self.solid.write(batch)
-        self.unsynced.clear()
-        self.step()
+    def read_again(self) -> None:
+        while self._unread and self.reading and not self.lost:
+            self.world.driver.received(self.client, self._unread.pop(0))
 
-    def power_failure(self, random: Random) -> None:
-        for batch in self.unsynced[: random.randint(0, len(self.unsynced))]:
-            self.solid.write(batch)
-        self.unsynced.clear()
-        self._values = dict(self.solid._values)
-        self._keys = list(self.solid._keys)
+    def drop(self) -> None:
+        if not self.lost:
+            self.lost = True
+            self.world.driver.lost(self.client)
+        self.world.run()
 
+    def block(self) -> None:
+        self.world.driver.blocked(self.client)
 
-class Ticket:
-    def __init__(self, end: int) -> None:
-        self.end = end
-        self.frames: list[tuple[Client, bytes]] = []
+    def unblock(self) -> None:
+        self.world.driver.drained(self.client)
+        self.world.run()
 
 
 class CrashWorld(StoredWorld):
-    """``power``: what waits for storage is sent after a sync that comes some turns later, and a crash takes everything
-    that was not synced. Otherwise a crash takes the process alone."""
+    """``power``: a crash takes everything that was not synced. Otherwise it takes the process alone."""
+
+    driver: Driver
+    loop: SimLoop
 
     def __init__(self, random: Random, *, power: bool, span: int, piece: int, **settings: Any) -> None:
         self.random = random
+        self.machine = Machine(random)
         self.power = power
         self.piece = piece
-        self.fuse = NEVER
         self.crashes = 0
         self.gone: dict[str, int] = {}  # dropped, by reason, before the crashes
         self.lost = 0  # references that recovery found to point nowhere
-        self.tickets: list[Ticket] = []
-        super().__init__(CrashKv(self.step), CrashJournal(self.step, span), **settings)
-
-    def step(self) -> None:
-        self.fuse -= 1
-        if self.fuse < 0:
-            raise Crash
+        super().__init__(CrashKv(self.machine), CrashJournal(self.machine, span), **settings)
 
     def _open_store(self) -> None:
         journal, kv = self.journal, self.kv
         assert isinstance(journal, CrashJournal) and isinstance(kv, CrashKv)
         journal.go_on_from(int.from_bytes(kv.get(META_AS_OF) or b"\0", "big"))
-        durability: Any = "process"  # the waiting is ours; what the store syncs of itself is not
-        self.store = SteadyStore(kv, journal, durability, lambda: self.now, self.checkpoint_bytes)
-        self.store.careful = self.power
-        self.store.piece = self.piece
+        store = PatientStore(kv, journal, "power" if self.power else "process", lambda: self.now, self.checkpoint_bytes)
+        store.piece = self.piece
         self.state.ctx.recording = True
-        self.store.attach(self.state, lambda: None)
         self.recovered = Recovered()
         self.recovered = restore(self.state, kv, journal)
-        self.store.replayed(self.recovered.changes, self.recovered.changed)
-        self.store.rewrite(self.recovered.ahead)
+        store.replayed(self.recovered.changes, self.recovered.changed)
+        store.rewrite(self.recovered.ahead)
         self.lost += self.recovered.lost
+        self.durable = store
+        self.loop = SimLoop(lambda: self.now)
+        with self.loop.running():
+            self.driver = Driver(self.state, store, clock=lambda: self.now)
 
-    def crash(self) -> None:
-        """The end, and a new beginning; another crash may come in it."""
+    def crash(self, fuse: int) -> None:
+        """The end, and a new beginning, in which after ``fuse`` steps the next crash comes."""
         journal, kv = self.journal, self.kv
         assert isinstance(journal, CrashJournal) and isinstance(kv, CrashKv)
         self.crashes += 1
@@ -209,8 +142,7 @@ class CrashWorld(StoredWorld):
         if self.power:
             kv.power_failure(self.random)
             journal.power_failure(self.random)
-        self.tickets.clear()
-        self.fuse = NEVER
+        self.machine.fuse = fuse
         self.restart()
 
     def all_dropped(self) -> dict[str, int]:
@@ -219,76 +151,40 @@ class CrashWorld(StoredWorld):
             whole[reason] = whole.get(reason, 0) + count
         return whole
 
-    # The two lanes
+    # Connections, turns, time
 
-    def carry_out(self, ready: Ready) -> None:
-        ticket = self._commit(ready)
-        for client in ready.dirty:
-            client.dirty = False
-            if client.stored_from >= 0:
-                if ticket is not None:
-                    held = b"".join(client.frames[client.stored_from :])
-                    del client.frames[client.stored_from :]
-                    client.waiting += 1
-                    client.unstored += len(held)
-                    ticket.frames.append((client, held))
-                client.stored_from = -1
-            self._put(client, b"".join(client.frames))
-            client.frames.clear()
-            self._sent(client)
-        for client in ready.pause:
-            fake = self._by_client.get(client)
-            if fake is not None:
-                fake.reading = client.halted == 0
-                if fake.reading:
-                    fake.read_again()
-        self.state.stored(ready)
-        for session in ready.reads:
-            self.state.loaded(session, self.store.load(self.state.wanted(session)), self.now)
-        self.store.maintain()
-        if self.tickets and self.random.random() < 0.5:
-            self.sync()
+    def open(self, version: int = 5, client_id: str = "") -> Line:
+        line = Line(self, version, client_id)
+        self.clients.append(line)
+        self.run()
+        return line
 
-    def _commit(self, ready: Ready) -> Ticket | None:
-        if ready.writes:
-            assert self.store.commit(ready.writes) is None
-        if not self.power or (not ready.writes and not self.tickets):
-            return None
-        ticket = Ticket(self.journal.next)
-        self.tickets.append(ticket)
-        return ticket
-
-    def _put(self, client: Client, data: bytes) -> None:
-        fake = self._by_client[client]
-        if data and not fake.closed:
-            self.step()
-            fake.output += data
-
-    def _sent(self, client: Client) -> None:
-        fake = self._by_client[client]
-        if not client.closing:
-            self.state.sent(client)
-        elif client.waiting == 0 and not fake.closed:
-            fake.closed = True
-            self.state.closed(client, self.now)
-
-    def sync(self) -> None:
-        """A sync comes back: what waited for it is sent."""
-        self.journal.sync()
-        tickets, self.tickets = self.tickets, []
-        for ticket in tickets:
-            for client, data in ticket.frames:
-                client.waiting -= 1
-                client.unstored -= len(data)
-                self._put(client, data)
-                self._sent(client)
+    def run(self) -> None:
+        """Until nothing more happens of itself now; the storage thread gets on as far as the seed has it."""
+        self.loop.run()
+        while self.loop.jobs and self.random.random() < 0.6:
+            self._work()
 
     def settle(self) -> None:
-        """Until nothing waits any more."""
-        self.run()
-        while self.tickets:
-            self.sync()
+        """Until nothing waits any more, but for a disk that fails."""
+        self.loop.run()
+        while self.loop.jobs:
+            self._work()
+
+    def _work(self) -> None:
+        before = self.loop.failures
+        self.loop.work()
+        self.machine.trouble += self.loop.failures - before  # the broker hears of it now
+        self.loop.run()
+
+    def advance(self, seconds: float) -> None:
+        end = self.now + seconds
+        while (when := self.loop.next_timer()) is not None and when <= end:
+            self.now = max(self.now, when)
+            self.loop.fire()
             self.run()
+        self.now = end
+        self.run()
 
     def connect_and_settle(self, client_id: str) -> FakeClient:
         """A connection that has read its CONNACK."""

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 import pytest
 from tests.harness import FakeClient
 from tests.storage.world import StoredWorld
 
 from starlingmq.core.ready import Ready
+from starlingmq.storage.durable import CHECKPOINT_AGAIN
+from starlingmq.storage.keys import META_CHECKPOINT, SESSION, SUBSCRIPTION
+from starlingmq.storage.kv import prefix_end
+from starlingmq.storage.memory import MemoryKv
 from starlingmq.wire.mqtt import Ack, Publish, Subscribe, SubscribeRequest, Will
 from starlingmq.wire.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
-from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, SUBSCRIPTION_IDENTIFIER, WILL_DELAY_INTERVAL
+from starlingmq.wire.properties import (
+    RECEIVE_MAXIMUM,
+    SESSION_EXPIRY_INTERVAL,
+    SUBSCRIPTION_IDENTIFIER,
+    WILL_DELAY_INTERVAL,
+)
 
 HOUR = {SESSION_EXPIRY_INTERVAL: 3600}
 
@@ -206,6 +218,33 @@ def test_what_was_replayed_is_in_the_next_checkpoint(world: StoredWorld) -> None
     assert [message.payload for message in messages(back(world))] == [b"retained"]
 
 
+def test_a_session_that_expired_while_the_broker_was_away_is_gone_for_whoever_comes_first(world: StoredWorld) -> None:
+    world.connect("c", properties={SESSION_EXPIRY_INTERVAL: 10}).drop()
+    world.now += 11
+    world.restart()
+    assert not world.connect("c", clean_start=False).connack.session_present
+
+
+def test_an_ended_session_is_not_in_the_store_again_whatever_of_a_checkpoint_fails() -> None:
+    """A start that begins with the checkpoint of which only the last sync failed would find it."""
+    kv = ForgetfulKv()
+    world = StoredWorld(kv)
+    subscriber(world, "c").disconnect(properties={SESSION_EXPIRY_INTERVAL: 0})
+    world.restart()
+    kv.failing = True
+    world.store.checkpoint_bytes = 0
+    while world.store.maintain():
+        pass
+    assert world.store.checkpoint_failure
+    assert kv.get(META_CHECKPOINT) is not None
+    kv.failing = False
+    world.now += CHECKPOINT_AGAIN
+    while world.store.maintain():
+        assert not kv.scan(SESSION, prefix_end(SESSION), 1)
+        assert not kv.scan(SUBSCRIPTION, prefix_end(SUBSCRIPTION), 1)
+    assert world.store.checkpoints == 1
+
+
 def test_a_message_for_a_thousand_sessions_is_stored_once(world: StoredWorld) -> None:
     for number in range(1000):
         subscriber(world, f"sub{number}").drop()
@@ -234,12 +273,43 @@ def test_a_long_queue_is_not_in_memory_and_drains_in_order() -> None:
     assert messages(back(world)) == []
 
 
+def test_a_member_of_a_group_that_leaves_keeps_what_it_has_queued_for_itself() -> None:
+    """Some of it is in memory only as references."""
+    world = StoredWorld(max_mqueue_len=0)
+    client = subscriber(world)
+    client.send(Subscribe(2, [SubscribeRequest(b"$share/g/s/#", 1)]))
+    client.drop()
+    wanted = [b"%05d" % number for number in range(1, 301)]
+    publish(world, *wanted)
+    world.restart()
+    slow = {**HOUR, RECEIVE_MAXIMUM: 1}
+    client = world.connect("sub", 5, False, properties=dict(slow))
+    world.connect("other").send(Publish(b"s/x", b"shared", qos=1, packet_id=1))
+    client.drop()
+    client = world.connect("sub", 5, False, properties=dict(slow))
+    got = []
+    while batch := messages(client):
+        got += [m.payload for m in batch]
+        client.send_all([Ack(PUBACK, m.packet_id) for m in batch])
+    assert got == [*wanted, b"shared"]
+
+
 def test_what_nobody_needs_is_given_back() -> None:
     world = StoredWorld(checkpoint_bytes=0)
     client = subscriber(world)
     publish(world, *(b"x" * 1000 for _ in range(100)))
     client.send_all([Ack(PUBACK, m.packet_id) for m in messages(client)])
     assert world.journal.size < 10_000
+
+
+class ForgetfulKv(MemoryKv):
+    """Can be told to fail its syncs."""
+
+    failing = False
+
+    def sync(self) -> None:
+        if self.failing:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 class TornWorld(StoredWorld):
