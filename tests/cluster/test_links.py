@@ -1,0 +1,140 @@
+"""One end of a link, frame by frame."""
+
+from __future__ import annotations
+
+from math import inf
+
+from starlingmq.cluster.frames import Data, DataAck
+from starlingmq.cluster.links import Link
+
+
+def begin(window: int = 100) -> Link:
+    """Incarnation 3 here, 7 there."""
+    link = Link(3, window, 1.0)
+    link.reset_sender(7)
+    return link
+
+
+def test_frames_are_numbered_and_acknowledged_by_messages() -> None:
+    link = begin()
+    for count in (1, 20, 300):
+        link.offer(b"x" * 10, count)
+    assert link.take(0.0, 1000) == [Data(1, 1, b"x" * 10), Data(2, 20, b"x" * 10), Data(3, 300, b"x" * 10)]
+    assert link.take(0.0, 1000) == [] and link.room() == 70
+    assert link.acknowledged(DataAck(2, 100), 7, 3, 0.1) == 21
+    assert link.acknowledged(DataAck(2, 100), 7, 3, 0.1) == 0
+    assert link.acknowledged(DataAck(3, 100), 7, 3, 0.1) == 300
+    assert link.room() == 100 and link.wake_at() == inf
+
+
+def test_nothing_is_sent_before_the_peer_is_known() -> None:
+    link = Link(3, 100, 1.0)
+    link.offer(b"a", 1)
+    assert link.take(0.0, 1000) == [] and link.wake_at() == inf
+    link.reset_sender(7)
+    assert link.wake_at() == 0.0
+    assert link.take(0.0, 1000) == [Data(1, 1, b"a")]
+
+
+def test_a_new_peer_gets_what_the_one_before_has_not_acknowledged() -> None:
+    link = begin()
+    for blob in (b"a", b"b", b"c"):
+        link.offer(blob, 1)
+    link.take(0.0, 1000)
+    link.acknowledged(DataAck(1, 100), 7, 3, 0.0)
+    link.reset_sender(8)
+    assert link.take(0.0, 1000) == [Data(1, 1, b"b"), Data(2, 1, b"c")]
+    assert link.acknowledged(DataAck(3, 100), 7, 3, 0.0) == 0, "of the peer before"
+    assert link.acknowledged(DataAck(2, 100), 8, 3, 0.0) == 2
+
+
+def test_what_does_not_move_is_sent_again_and_other_frames_do_not_put_that_off() -> None:
+    link = begin()
+    link.offer(b"a", 1)
+    link.take(0.0, 1000)
+    assert link.wake_at() == 1.0
+    link.offer(b"b", 1)
+    assert link.take(0.9, 1000) == [Data(2, 1, b"b")]
+    assert link.wake_at() == 1.0
+    assert link.take(1.0, 1000) == [Data(1, 1, b"a"), Data(2, 1, b"b")]
+
+
+def test_a_limit_of_bytes_is_for_one_call() -> None:
+    link = begin()
+    for _ in range(4):
+        link.offer(b"x" * 20, 1)
+    assert len(link.take(0.0, 30)) == 2
+    assert link.wake_at() == 0.0
+    assert len(link.take(0.0, 30)) == 2
+
+
+def test_the_window_bounds_what_is_on_the_way_but_for_one_large_frame() -> None:
+    link = begin()
+    for size in (250, 60, 60):
+        link.offer(bytes(size), 1)
+    assert [data.sequence for data in link.take(0.0, 1000)] == [1]
+    link.acknowledged(DataAck(1, 100), 7, 3, 0.0)
+    assert [data.sequence for data in link.take(0.0, 1000)] == [2]
+    link.acknowledged(DataAck(2, 100), 7, 3, 0.0)
+    assert [data.sequence for data in link.take(0.0, 1000)] == [3]
+
+
+def test_without_room_one_frame_at_a_time_asks_whether_there_is_some() -> None:
+    link = begin()
+    link.offer(b"a", 1)
+    link.take(0.0, 1000)
+    link.acknowledged(DataAck(1, 0), 7, 3, 0.0)
+    link.offer(b"b", 1)
+    link.offer(b"c", 1)
+    assert link.take(0.1, 1000) == [Data(2, 1, b"b")]
+    assert link.take(1.0, 1000) == []
+    assert link.take(1.2, 1000) == [Data(2, 1, b"b")]
+    link.acknowledged(DataAck(2, 100), 7, 3, 1.3)
+    assert link.take(1.3, 1000) == [Data(3, 1, b"c")]
+
+
+def test_only_the_next_frame_is_taken_and_one_acknowledgement_covers_a_commit() -> None:
+    link = begin()
+    assert link.received(Data(1, 1, b"a"), 7, 3) == b"a"
+    assert link.received(Data(1, 1, b"a"), 7, 3) is None
+    assert link.received(Data(3, 1, b"c"), 7, 3) is None
+    assert link.received(Data(2, 1, b"b"), 7, 3) == b"b"
+    assert link.stored(link.mark()) == DataAck(2, 100)
+    assert link.stored(link.mark()) is None
+    assert link.received(Data(2, 1, b"b"), 7, 3) is None
+    assert link.stored(link.mark()) == DataAck(2, 100), "repeated"
+
+
+def test_what_came_after_the_commit_began_is_not_acknowledged_by_it() -> None:
+    link = begin()
+    link.received(Data(1, 1, b"a"), 7, 3)
+    mark = link.mark()
+    link.received(Data(2, 1, b"b"), 7, 3)
+    assert link.stored(mark) == DataAck(1, 100)
+    mark = link.mark()
+    link.received(Data(1, 1, b"c"), 8, 3)  # by a new incarnation
+    assert link.stored(mark) == DataAck(0, 100)
+    assert link.stored(link.mark()) == DataAck(1, 100)
+
+
+def test_frames_of_another_pair_of_incarnations_are_not_looked_at() -> None:
+    link = begin()
+    assert link.received(Data(1, 1, b"a"), 7, 2) is None
+    assert link.received(Data(1, 1, b"a"), 7, 0) is None
+    assert link.source_incarnation == 0 and not link.ack_due
+    assert link.received(Data(1, 1, b"a"), 7, 3) == b"a"
+    assert link.received(Data(2, 1, b"b"), 6, 3) is None
+    assert link.received(Data(2, 1, b"b"), 7, 3) == b"b"
+
+
+def test_who_holds_takes_what_was_promised_and_says_when_there_is_room_again() -> None:
+    link = begin(100)
+    assert link.received(Data(1, 1, bytes(60)), 7, 3) is not None
+    link.hold(True)
+    assert link.stored(link.mark()) == DataAck(1, 0)
+    assert link.received(Data(2, 1, bytes(40)), 7, 3) is not None, "was on its way"
+    assert link.received(Data(3, 1, bytes(10)), 7, 3) is None
+    assert link.stored(link.mark()) == DataAck(2, 0)
+    link.hold(False)
+    assert link.ack_due and link.stored(link.mark()) == DataAck(2, 100)
+    assert link.received(Data(3, 1, bytes(10)), 7, 3) is not None
