@@ -8,6 +8,7 @@ import errno
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,10 +19,12 @@ from tests.storage.simfs import SimFiles
 from starlingmq import Broker
 from starlingmq.config import Config
 from starlingmq.net import driver
-from starlingmq.storage import durable
+from starlingmq.storage import durable, rocks_database
 from starlingmq.storage.durable import DurableStore
+from starlingmq.storage.journal import Journal
 from starlingmq.storage.kv import Batch
 from starlingmq.storage.memory import MemoryKv
+from starlingmq.storage.rocks import RocksJournal
 from starlingmq.storage.segments import SegmentJournal
 from starlingmq.wire.mqtt import (
     Ack,
@@ -65,10 +68,11 @@ class FailingKv(MemoryKv):
 class Disk:
     """A broker on a simulated file system."""
 
-    def __init__(self, durability: Any) -> None:
+    def __init__(self, durability: Any, journal: Journal | None = None) -> None:
         self.files = SlowFiles()
         self.kv = FailingKv()
-        self.journal = SegmentJournal("journal", self.files)
+        self.segments = SegmentJournal("journal", self.files)
+        self.journal = journal or self.segments
         self.durability = durability
         self.broker = Broker(
             msgspec.convert({"mqtt": {"sys_interval": 0.05}}, Config), listeners=["mqtt://127.0.0.1:0"]
@@ -81,9 +85,12 @@ class Disk:
 
 
 async def serve(
-    monkeypatch: pytest.MonkeyPatch, durability: str, scenario: Callable[[Disk, str], Awaitable[None]]
+    monkeypatch: pytest.MonkeyPatch,
+    durability: str,
+    scenario: Callable[[Disk, str], Awaitable[None]],
+    journal: Journal | None = None,
 ) -> None:
-    disk = Disk(durability)
+    disk = Disk(durability, journal)
     monkeypatch.setattr("starlingmq.node.open_store", disk.open_store)
     monkeypatch.setattr(durable, "RETRY_SECONDS", 0.02)
     monkeypatch.setattr(durable, "CHECKPOINT_AGAIN", 0.02)
@@ -197,15 +204,48 @@ def test_failing_syncs_with_power(monkeypatch: pytest.MonkeyPatch) -> None:
         refused = await Peer.connect(address, "other")
         publish(refused, 2)
         assert (await refused.expect(Ack)).reason == 0x97
-        assert disk.journal.synced < disk.journal.next
+        assert disk.segments.synced < disk.segments.next
         disk.files.heal()
         await state(watch, b"ok")
-        assert disk.journal.synced == disk.journal.next
+        assert disk.segments.synced == disk.segments.next
         assert await message(sub) == b"1"
         for peer in (watch, sub, pub, refused):
             await peer.close()
 
     asyncio.run(serve(monkeypatch, "power", scenario))
+
+
+class UnsyncedJournal(RocksJournal):
+    """``fails``: a sync does, and RocksDB takes nothing more until it is opened anew."""
+
+    fails = False
+
+    def sync(self) -> None:
+        if self.fails:
+            raise self._database._failed_with(Exception("IO error: Input/output error"))
+        super().sync()
+
+
+def test_rocksdb_that_can_not_sync_comes_back_by_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nobody writes to it meanwhile, since everybody is refused: the store itself has to."""
+    monkeypatch.setattr(rocks_database, "RETRY_SECONDS", 0.02)
+    journal = UnsyncedJournal(tmp_path / "journal")
+
+    async def scenario(disk: Disk, address: str) -> None:
+        watch = await watcher(address)
+        sub = await reader(address)
+        pub = await Peer.connect(address, "pub")
+        journal.fails = True
+        assert await pub.publish("t/x", b"refused") == 0x97
+        await state(watch, b"failing since ")
+        journal.fails = False
+        await state(watch, b"ok")
+        assert await pub.publish("t/x", b"kept") < 0x80
+        assert [await message(sub), await message(sub)] == [b"refused", b"kept"]
+        for peer in (watch, sub, pub):
+            await peer.close()
+
+    asyncio.run(serve(monkeypatch, "power", scenario, journal))
 
 
 async def full(disk: Disk, address: str, watch: Peer) -> None:
