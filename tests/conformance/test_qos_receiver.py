@@ -84,6 +84,8 @@ def test_a_pubrel_for_nothing_is_told_so(w: World) -> None:
     c = w.connect(client_id="a")
     c.send(Ack(PUBREL, 4711))
     assert sole(c, Ack) == Ack(PUBCOMP, 4711, Reason.PACKET_IDENTIFIER_NOT_FOUND)
+    assert w.state.ctx.counters.errors == {"pubrel_unknown": 1}
+    assert not c.closed
 
 
 @clause(v5="4.3.3-9")
