@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 from collections.abc import Callable
+from typing import Protocol
 
 from starlingmq.config import LogConfig
 from starlingmq.core.ready import Notice
@@ -39,23 +40,48 @@ def set_up_logging(settings: LogConfig) -> None:
     root.propagate = False
 
 
-class NoticeLog:
-    """Writes why connections were ended; of one reason at most ``rate`` lines a second (0: no bound), and how many
-    were left out."""
+class Timer(Protocol):
+    def cancel(self) -> None: ...
 
-    def __init__(self, rate: int, clock: Callable[[], float]) -> None:
+
+class NoticeLog:
+    """Writes why connections were ended; of one reason at most ``rate`` lines a second (0: no bound), and how many were
+    left out, a second later at the latest. ``later`` is ``call_later`` of the event loop."""
+
+    def __init__(
+        self, rate: int, clock: Callable[[], float], later: Callable[[float, Callable[[], None]], Timer]
+    ) -> None:
         self.rate = rate
         self.clock = clock
+        self.later = later
         self._seconds: dict[str, tuple[int, int]] = {}  # reason -> (second, lines in it)
+        self._left_out: dict[str, int] = {}  # by reason, not told yet
+        self._timer: Timer | None = None
 
     def add(self, notice: Notice) -> None:
+        reason = notice.reason
         second = int(self.clock())
-        last, lines = self._seconds.get(notice.reason, (0, 0))
+        last, lines = self._seconds.get(reason, (0, 0))
         if last != second:
-            if self.rate and lines > self.rate:
-                log.warning("%s: %d more connections closed for this", notice.reason, lines - self.rate)
+            self._tell(reason)
             lines = 0
-        self._seconds[notice.reason] = (second, lines + 1)
         if self.rate and lines >= self.rate:
+            self._left_out[reason] = self._left_out.get(reason, 0) + 1
+            if self._timer is None:
+                self._timer = self.later(1.0, self.flush)
             return
-        log.info("closed %s of client %r: %s (%s)", notice.peer, notice.client_id, notice.detail, notice.reason)
+        self._seconds[reason] = (second, lines + 1)
+        log.info("closed %s of client %r: %s (%s)", notice.peer, notice.client_id, notice.detail, reason)
+
+    def _tell(self, reason: str) -> None:
+        count = self._left_out.pop(reason, 0)
+        if count:
+            log.warning("%s: %d more connections closed for this", reason, count)
+
+    def flush(self) -> None:
+        """Tell what was left out."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for reason in list(self._left_out):
+            self._tell(reason)

@@ -60,6 +60,7 @@ class Broker:
         self._closed = asyncio.Event()
         self._driver: Driver | None = None
         self._control: ControlServer | None = None
+        self._notices: NoticeLog | None = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -122,7 +123,7 @@ class Broker:
         ctx.ask_publish = hooks.authorize is not None or hooks.on_publish is not None
         ctx.ask_subscribe = hooks.authorize is not None
         ctx.want_events = hooks.on_event is not None
-        notices = NoticeLog(config.limits.log_rate, clock)
+        notices = self._notices = NoticeLog(config.limits.log_rate, clock, asyncio.get_running_loop().call_later)
         store = open_store(config, state, clock)
         return Driver(state, store, hooks, hooks.on_event, notices.add, clock)
 
@@ -156,6 +157,8 @@ class Broker:
         if driver is not None and not self._closed.is_set():
             await driver.stop(min(self.config.node.shutdown_timeout, 2.0))
             await driver.store.close()
+        if self._notices is not None:
+            self._notices.flush()
         self._listeners.clear()
         self._closed.set()
 

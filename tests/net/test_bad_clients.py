@@ -385,10 +385,32 @@ async def test_what_is_logged_about_bad_clients_is_bounded(
     await pair.works()
 
 
+class HandTimer:
+    def __init__(self, delay: float, call: Callable[[], None]) -> None:
+        self.delay = delay
+        self.call = call
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Timers:
+    """Timers that go off when told to."""
+
+    def __init__(self) -> None:
+        self.waiting: list[HandTimer] = []
+
+    def later(self, delay: float, call: Callable[[], None]) -> HandTimer:
+        self.waiting.append(HandTimer(delay, call))
+        return self.waiting[-1]
+
+
 def test_every_reason_has_lines_of_its_own_and_what_is_left_out_is_counted(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "starlingmq.clients")
     now = 0.0
-    notices = NoticeLog(2, lambda: now)
+    timers = Timers()
+    notices = NoticeLog(2, lambda: now, timers.later)
     for reason in ["one"] * 10 + ["two"]:
         notices.add(Notice(reason, "c", "peer:1", "detail"))
     assert len(caplog.records) == 3
@@ -399,5 +421,24 @@ def test_every_reason_has_lines_of_its_own_and_what_is_left_out_is_counted(caplo
         "closed peer:1 of client 'c': detail (one)",
     ]
     for _ in range(20):
-        NoticeLog(0, lambda: now).add(Notice("one", "c", "peer:1", "detail"))
+        NoticeLog(0, lambda: now, timers.later).add(Notice("one", "c", "peer:1", "detail"))
     assert len(caplog.records) == 25
+
+
+def test_the_end_of_a_flood_is_counted_too(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "starlingmq.clients")
+    timers = Timers()
+    notices = NoticeLog(2, lambda: 0.0, timers.later)
+    for _ in range(10):
+        notices.add(Notice("one", "c", "peer:1", "detail"))
+    (timer,) = timers.waiting  # one for all that is left out
+    assert timer.delay == 1.0
+    timer.call()
+    assert caplog.records[-1].getMessage() == "one: 8 more connections closed for this"
+    timer.call()
+    assert len(caplog.records) == 3
+    notices.add(Notice("one", "c", "peer:1", "detail"))
+    assert timers.waiting[0].cancelled
+    notices.flush()  # the broker stops
+    assert caplog.records[-1].getMessage() == "one: 1 more connections closed for this"
+    assert timers.waiting[1].cancelled
