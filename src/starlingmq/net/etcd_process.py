@@ -1,0 +1,137 @@
+"""The etcd program as a child process: begun so that it ends with us, heard, and ended."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+log = logging.getLogger("starlingmq.etcd")
+
+STOP_SECONDS: Final = 5.0
+LINE_BYTES_MAX: Final = 1 << 20
+SAME_LINE_SECONDS: Final = 30.0  # the same message is not told again for so long
+LEVELS: Final = {"debug": logging.DEBUG, "info": logging.DEBUG, "warn": logging.WARNING}
+NO_NEWS: Final = frozenset(["simple token is not cryptographically signed"])
+
+# The system ends the child when its parent has gone, however that ended. It is asked for in a program of its own that
+# becomes etcd: between fork and exec of a process with threads, such as those of gRPC, Python must not run.
+LAUNCH: Final = """
+import ctypes, os, sys
+PR_SET_PDEATHSIG, SIGKILL = 1, 9
+if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, SIGKILL) != 0:
+    sys.exit("prctl: " + os.strerror(ctypes.get_errno()))
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+class EtcdServerError(Exception):
+    """The node's own etcd can not be run; one line that says what to do."""
+
+
+def find_program(binary: str) -> str:
+    program = shutil.which(binary)
+    if program is None:
+        raise EtcdServerError(
+            f"there is no program {binary!r}, which a cluster keeps its members in: apt-get install etcd-server, "
+            "or set cluster.etcd.binary, or cluster.etcd.endpoints to one that runs elsewhere"
+        )
+    return program
+
+
+class EtcdProcess:
+    """One run of the program. ``last`` is the last complaint that it wrote."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.pid = process.pid
+        self.last = ""
+        self._process = process
+        self._told: dict[str, float] = {}
+        self._reader = asyncio.create_task(self._read())
+
+    @classmethod
+    async def start(cls, program: str, arguments: Sequence[str]) -> EtcdProcess:
+        command = [program, *arguments]
+        if sys.platform == "linux":
+            command = [sys.executable, "-I", "-S", "-c", LAUNCH, str(os.getpid()), *command]
+        # Settings of etcd may come by the environment too, and would win over nothing we say but add to it.
+        env = {k: v for k, v in os.environ.items() if not k.startswith("ETCD_") or k == "ETCD_UNSUPPORTED_ARCH"}
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            env=env,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            limit=LINE_BYTES_MAX,
+            start_new_session=True,  # Ctrl-C in a terminal is for the node, which then ends etcd
+        )
+        return cls(process)
+
+    async def wait(self) -> int:
+        """Its exit status, once it has ended and all that it wrote is told."""
+        code = await self._process.wait()
+        await asyncio.shield(self._reader)
+        return code
+
+    async def stop(self) -> None:
+        """End it: asked to first, made to after ``STOP_SECONDS``."""
+        with suppress(ProcessLookupError):
+            self._process.terminate()
+        try:
+            await asyncio.wait_for(asyncio.shield(self._process.wait()), STOP_SECONDS)
+        except TimeoutError:
+            log.warning("etcd does not end when it is asked to; it is killed")
+            self.kill()
+        await self.wait()
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGKILL)
+
+    async def _read(self) -> None:
+        stream = self._process.stderr
+        assert stream is not None
+        while True:
+            try:
+                line = await stream.readline()
+            except ValueError:  # longer than LINE_BYTES_MAX: what of it was read is gone
+                continue
+            if not line:
+                return
+            self._tell(line.decode(errors="replace").strip())
+
+    def _tell(self, line: str) -> None:
+        level, text = parse_line(line)
+        if not text or text in NO_NEWS:
+            return
+        now = time.monotonic()
+        if level >= logging.WARNING:
+            self.last = text
+        if self._told.get(text, now) <= now:
+            if len(self._told) > 1000:
+                self._told.clear()
+            self._told[text] = now + SAME_LINE_SECONDS
+            log.log(level, "etcd: %s", text)
+
+
+def parse_line(line: str) -> tuple[int, str]:
+    """Level and text of a line of the log of etcd, which is JSON but for what comes from elsewhere in its process."""
+    try:
+        entry: dict[str, Any] = json.loads(line)
+        text = str(entry["msg"])
+    except (ValueError, TypeError, KeyError):
+        return logging.WARNING, line
+    return LEVELS.get(str(entry.get("level")), logging.ERROR), ": ".join([text, *_causes(entry)])
+
+
+def _causes(entry: dict[str, Any]) -> list[str]:
+    return [str(entry["error"])] if entry.get("error") else []

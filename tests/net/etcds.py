@@ -1,0 +1,115 @@
+"""Real etcds for tests, run by the code that ships, and a client that keeps what it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from tests.client.brokers import free_ports
+
+from starlingmq.cluster.etcd import Answer, Change, Request, Txn, TxnAnswer, WatchEvent
+from starlingmq.config_cluster import EtcdConfig, EtcdTlsConfig
+from starlingmq.net.etcd_client import EtcdClient
+from starlingmq.net.etcd_server import EtcdServer
+
+SECONDS = 20.0  # until something that must happen is taken not to
+A = TypeVar("A", bound=Answer)
+
+
+class Client:
+    """An EtcdClient with everything that it has said, in order."""
+
+    def __init__(self, endpoints: list[str], **settings: Any) -> None:
+        self.answers: list[Answer] = []
+        self._news = asyncio.Event()
+        self.etcd = EtcdClient(endpoints, self._on_answer, **settings)
+
+    def _on_answer(self, answer: Answer) -> None:
+        self.answers.append(answer)
+        self._news.set()
+
+    def submit(self, request: Request) -> None:
+        self.etcd.submit(request)
+
+    async def first(self, kind: type[A], wanted: Callable[[A], bool] = lambda _: True, start: int = 0) -> A:
+        """The first answer of that kind from the position ``start`` on; it is waited for."""
+        async with asyncio.timeout(SECONDS):
+            while True:
+                for answer in self.answers[start:]:
+                    if isinstance(answer, kind) and wanted(answer):
+                        return answer
+                self._news.clear()
+                await self._news.wait()
+
+    async def txn(self, txn: Txn) -> TxnAnswer:
+        start = len(self.answers)
+        self.submit(txn)
+        return await self.first(TxnAnswer, lambda answer: answer.tag == txn.tag, start)
+
+    async def done(self, txn: Txn) -> TxnAnswer:
+        """Again until there is an answer; for what may be done twice."""
+        async with asyncio.timeout(SECONDS):
+            while (answer := await self.txn(txn)).error:
+                await asyncio.sleep(0.05)
+        return answer
+
+    def changes(self, prefix: bytes, start: int = 0) -> list[Change]:
+        events = [each for each in self.answers[start:] if isinstance(each, WatchEvent) and each.prefix == prefix]
+        return [change for event in events for change in event.changes]
+
+
+@asynccontextmanager
+async def connected(*endpoints: str, **settings: Any) -> AsyncIterator[Client]:
+    client = Client(list(endpoints), **settings)
+    await client.etcd.start()
+    try:
+        yield client
+    finally:
+        await client.etcd.close()
+
+
+def settings(**changed: Any) -> EtcdConfig:
+    if shutil.which("etcd") is None:
+        pytest.skip("etcd is not installed")
+    return EtcdConfig(**{"client_port": 0, "peer_port": 0, **changed})
+
+
+@asynccontextmanager
+async def running(
+    directory: Path, name: str = "a", tls: EtcdTlsConfig | None = None, **changed: Any
+) -> AsyncIterator[EtcdServer]:
+    server = EtcdServer(settings(**changed), name, "test", directory / name, tls)
+    try:
+        await server.start()
+        yield server
+    finally:
+        await server.stop()
+
+
+@asynccontextmanager
+async def three(directory: Path) -> AsyncIterator[list[EtcdServer]]:
+    """Three members that begin together."""
+    ports = free_ports(6)
+    members = tuple(f"{name}=127.0.0.1:{port}" for name, port in zip("abc", ports, strict=False))
+    servers = [
+        EtcdServer(
+            settings(client_port=ports[3 + number], peer_port=ports[number], initial_members=members),
+            name,
+            "test",
+            directory / name,
+        )
+        for number, name in enumerate("abc")
+    ]
+    try:
+        for server in servers:
+            await server.start()
+        for server in servers:
+            assert await server.wait_ready(SECONDS)
+        yield servers
+    finally:
+        await asyncio.gather(*(server.stop() for server in servers))

@@ -1,0 +1,236 @@
+"""The model of etcd and a real one are asked the same and say the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from itertools import count
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.net.etcds import Client, connected, running
+from tests.sim.etcd_model import EtcdModel
+
+from starlingmq.cluster.etcd import (
+    Answer,
+    Change,
+    Compare,
+    Delete,
+    Get,
+    LeaseLost,
+    Operation,
+    Put,
+    Txn,
+    TxnAnswer,
+    Watch,
+    WatchEvent,
+    WatchLost,
+)
+from starlingmq.net.etcd_calls import COMPACT, REVOKE
+from starlingmq.net.proto import etcd_pb2 as pb
+
+pytestmark = pytest.mark.slow
+
+ROOTS = count(1)
+KEYS = st.sampled_from([b"a", b"ab", b"a/1", b"a/2", b"b", b"b\xff", b"b\xff\xff"])
+PREFIXES = st.sampled_from([b"", b"a", b"a/", b"b\xff", b"c"])
+VALUES = st.sampled_from([b"", b"1", b"2"])
+OPERATORS = st.sampled_from(["=", "!=", "<", ">"])
+
+
+@dataclass(frozen=True)
+class Compact:
+    back: int  # revisions before the present one
+
+
+@dataclass(frozen=True)
+class LoseLease:
+    pass
+
+
+@dataclass(frozen=True)
+class WatchFrom:
+    prefix: bytes
+    back: int  # revisions before the next one
+
+
+def writes_once(operations: list[Operation]) -> bool:
+    puts = [each.key for each in operations if isinstance(each, Put)]
+    deletes = [each for each in operations if isinstance(each, Delete)]
+    gone = [key for key in puts for d in deletes if (key.startswith(d.key) if d.prefix else key == d.key)]
+    return len(set(puts)) == len(puts) and not gone
+
+
+prefixed = st.tuples(PREFIXES, st.just(True)) | st.tuples(KEYS, st.just(False))
+operations = st.lists(
+    st.builds(Put, KEYS, VALUES, st.booleans())
+    | prefixed.map(lambda pair: Delete(*pair))
+    | prefixed.map(lambda pair: Get(*pair)),
+    max_size=4,
+).filter(writes_once)
+compares = st.lists(
+    st.builds(Compare, KEYS, st.just("value"), OPERATORS, VALUES)
+    | st.builds(Compare, KEYS, st.sampled_from(["create_revision", "mod_revision"]), OPERATORS, st.integers(0, 9)),
+    max_size=2,
+)
+steps = st.lists(
+    st.builds(lambda c, s, f: Txn("t", tuple(c), tuple(s), tuple(f)), compares, operations, operations)
+    | st.builds(WatchFrom, PREFIXES, st.integers(0, 6))
+    | st.builds(Compact, st.integers(0, 3))
+    | st.just(LoseLease()),
+    max_size=14,
+)
+
+
+class Twins:
+    """The same requests to both. Keys get a root of their own, the model begins at the revision of the real one."""
+
+    def __init__(self, client: Client, revision: int) -> None:
+        self.client = client
+        self.start = len(client.answers)
+        self.root = b"/%d/" % next(ROOTS)
+        self.base = revision
+        self.now = 0.0
+        self.model = EtcdModel(Random(0), lease_ttl=1e9)
+        self.model.store.revision = revision
+        self.session = self.model.session("a")
+        self.told: list[Answer] = []
+        self.watched: set[bytes] = set()
+        self.session.keep_alive(0.0)
+
+    def advance(self) -> list[Answer]:
+        self.now += 1
+        answers = [answer for _, answer in self.model.advance(self.now)]
+        self.told += answers
+        return answers
+
+    def rooted(self, txn: Txn) -> Txn:
+        def of(operation: Operation) -> Operation:
+            return replace(operation, key=self.root + operation.key)
+
+        return Txn(
+            txn.tag,
+            tuple(
+                replace(
+                    each,
+                    key=self.root + each.key,
+                    operand=each.operand + self.base
+                    if isinstance(each.operand, int) and each.operand
+                    else each.operand,
+                )
+                for each in txn.compares
+            ),
+            tuple(map(of, txn.success)),
+            tuple(map(of, txn.failure)),
+        )
+
+    async def txn(self, txn: Txn) -> TxnAnswer:
+        self.session.request(txn, self.now)
+        (expected,) = [answer for answer in self.advance() if isinstance(answer, TxnAnswer)]
+        real = await self.client.txn(txn)
+        if expected.error:
+            assert real.error
+        else:
+            assert anonymous(real) == anonymous(expected)
+        return expected
+
+    async def compact(self, back: int) -> None:
+        revision = max(self.base, self.model.store.revision - back, self.model.store.compacted + 1)
+        if self.base < revision <= self.model.store.revision:
+            await self.client.etcd.calls.call(COMPACT, pb.CompactionRequest(revision=revision))
+            self.model.compact(revision)
+
+    async def lose_lease(self) -> None:
+        await self.client.etcd.calls.call(REVOKE, pb.LeaseRevokeRequest(id=self.client.etcd.lease))
+        self.model.expire_lease("a", self.now)
+        start = len(self.client.answers)
+        answer = await self.txn(Txn("leased", (), (Put(self.root + b"lease", b"", True),)))
+        assert answer.error and any(isinstance(each, LeaseLost) for each in self.told)
+        await self.client.first(LeaseLost, start=start)
+
+    async def watch(self, below: bytes, back: int) -> None:
+        prefix = self.root + below
+        if prefix in self.watched:
+            return  # what the former had been told by now, nobody knows
+        self.watched.add(prefix)
+        revision = max(self.base + 1, self.model.store.revision + 1 - back)
+        if revision == self.model.store.compacted:
+            revision += 1  # etcd before 3.6 may forget a deletion at this very one
+        self.client.submit(Watch(prefix, revision))
+        self.session.request(Watch(prefix, revision), self.now)
+        self.advance()
+        await self.mark([prefix], b"~begun")  # from here on it can not fall behind
+
+    async def mark(self, prefixes: list[bytes], name: bytes) -> None:
+        """Wait until the watches have told everything until now, or that they can not."""
+        await self.txn(Txn("mark", (), tuple(Put(prefix + name, b"") for prefix in prefixes)))
+        for prefix in prefixes:
+
+            def over(answer: WatchEvent | WatchLost, prefix: bytes = prefix) -> bool:
+                if answer.prefix != prefix:
+                    return False
+                return isinstance(answer, WatchLost) or any(c.key == prefix + name for c in answer.changes)
+
+            lost = [answer for answer in self.told if isinstance(answer, WatchLost) and answer.prefix == prefix]
+            if lost:
+                assert await self.client.first(WatchLost, over, self.start) == lost[0]
+            else:
+                await self.client.first(WatchEvent, over, self.start)
+                assert self.client.changes(prefix, self.start) == changes(self.told, prefix)
+
+
+def changes(answers: list[Answer], prefix: bytes) -> list[Change]:
+    events = [each for each in answers if isinstance(each, WatchEvent) and each.prefix == prefix]
+    return [change for event in events for change in event.changes]
+
+
+def anonymous(answer: TxnAnswer) -> TxnAnswer:
+    """Without the numbers of leases, which etcd draws."""
+    return replace(
+        answer, found=tuple(tuple(replace(each, lease=int(each.lease != 0)) for each in kvs) for kvs in answer.found)
+    )
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[asyncio.Runner, Client]]:
+    with asyncio.Runner() as runner:
+        stack = AsyncExitStack()
+
+        async def opened() -> Client:
+            server = await stack.enter_async_context(running(tmp_path_factory.mktemp("etcd")))
+            assert await server.wait_ready(20)
+            client = await stack.enter_async_context(connected(server.address, lease_ttl=60))
+            await client.done(Txn("granted", (), (Put(b"granted", b"", True),)))
+            return client
+
+        client = runner.run(opened())
+        yield runner, client
+        runner.run(stack.aclose())
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(steps)
+def test_both_say_the_same(
+    real: tuple[asyncio.Runner, Client], drawn: list[Txn | WatchFrom | Compact | LoseLease]
+) -> None:
+    runner, client = real
+
+    async def lives() -> None:
+        revision = (await client.done(Txn("base", (), (Delete(b"", prefix=True),)))).revision
+        twins = Twins(client, revision)
+        for step in drawn:
+            if isinstance(step, Txn):
+                await twins.txn(twins.rooted(step))
+            elif isinstance(step, WatchFrom):
+                await twins.watch(step.prefix, step.back)
+            elif isinstance(step, Compact):
+                await twins.compact(step.back)
+            else:
+                await twins.lose_lease()
+        await twins.mark(sorted(twins.watched), b"~end")
+
+    runner.run(lives())
