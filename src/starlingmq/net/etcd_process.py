@@ -20,7 +20,11 @@ STOP_SECONDS: Final = 5.0
 LINE_BYTES_MAX: Final = 1 << 20
 SAME_LINE_SECONDS: Final = 30.0  # the same message is not told again for so long
 LEVELS: Final = {"debug": logging.DEBUG, "info": logging.DEBUG, "warn": logging.WARNING}
-NO_NEWS: Final = frozenset(["simple token is not cryptographically signed"])
+# What etcd 3.4 warns of though nothing is wrong: each start, each connection with another member.
+NO_NEWS: Final = frozenset(
+    ["simple token is not cryptographically signed"]
+    + [f"{what} TCP streaming connection with remote peer" for what in ("established", "closed", "stopped")]
+)
 
 # The system ends the child when its parent has gone, however that ended. It is asked for in a program of its own that
 # becomes etcd: between fork and exec of a process with threads, such as those of gRPC, Python must not run.

@@ -199,7 +199,7 @@ class EtcdServer:
             self._answers.clear()
             pause = BACKOFF[0] if monotonic() - began > LONG_RUN else min(pause * 2, BACKOFF[1])
             how = f"was ended by signal {-code}" if code < 0 else f"ended with exit status {code}"
-            last = f" ({self._process.last})" if self._process.last else ""
+            last = f" ({self._process.last})" if self._process.last and code > 0 else ""
             log.error("etcd %s%s; it is started again in %.1f s", how, last, pause)
             await asyncio.sleep(pause)
             self.restarts += 1

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 
 class ClusterExtraMissing(Exception):
     """The optional packages of a cluster are not installed."""
 
+
+# Children of this process become other programs at once; gRPC need not, and need not say that it can not, follow them.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 try:
     import google.protobuf

@@ -1,0 +1,233 @@
+"""etcd as a child of the node, with real ones: begun, joined, restarted, ended; and the client through all of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import trustme
+from tests.net.etcds import SECONDS, connected, running, settings, three
+
+from starlingmq.cluster.etcd import Change, EtcdState, Get, LeaseLost, Put, Txn, Watch, WatchEvent, WatchLost
+from starlingmq.config_cluster import EtcdTlsConfig
+from starlingmq.net.etcd_calls import AUTHENTICATE, COMPACT, MOVE_LEADER, EtcdCalls, EtcdError, Method
+from starlingmq.net.etcd_members import addresses, members, remove, status
+from starlingmq.net.etcd_process import EtcdServerError, parse_line
+from starlingmq.net.etcd_server import EtcdServer
+from starlingmq.net.proto import etcd_pb2 as pb
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def put(number: int, leased: bool = False) -> Txn:
+    return Txn(f"put {number}", (), (Put(b"/k", b"%d" % number, leased),))
+
+
+def values(changes: Sequence[Change]) -> list[bytes | None]:
+    return [change.value for change in changes]
+
+
+async def gone(pid: int) -> None:
+    async with asyncio.timeout(SECONDS):
+        while True:
+            try:
+                os.kill(pid, 0)
+            except ProcessLookupError:
+                return
+            await asyncio.sleep(0.02)
+
+
+async def test_no_program_gets_a_line_that_says_how_to_install_it(tmp_path: Path) -> None:
+    server = EtcdServer(settings(binary="etcd-of-nobody"), "a", "test", tmp_path)
+    with pytest.raises(EtcdServerError, match="apt-get install etcd-server"):
+        await server.start()
+    await server.stop()
+
+
+def test_lines_of_its_log_are_told_with_their_level_and_cause() -> None:
+    assert parse_line('{"level":"warn","msg":"slow","error":"disk"}') == (30, "slow: disk")
+    assert parse_line('{"level":"fatal","msg":"bad"}') == (40, "bad")
+    assert parse_line("not JSON") == (30, "not JSON")
+
+
+@pytest.mark.slow
+async def test_one_that_is_killed_comes_back_with_all_it_knew_and_watches_go_on(tmp_path: Path) -> None:
+    async with running(tmp_path) as server, connected(server.address, lease_ttl=5) as client:
+        client.submit(Watch(b"/", 1))
+        await client.done(put(1, leased=True))
+        lease = client.etcd.lease
+        so_far = len(client.answers)
+        os.kill(server.pid, signal.SIGKILL)
+        await client.first(EtcdState, lambda state: not state.available, so_far)
+        away = len(client.answers)
+        await client.first(EtcdState, lambda state: state.available, away)
+        await client.done(put(2))
+        await client.first(WatchEvent, start=away)
+        assert values(client.changes(b"/")) == [b"1", b"2"]
+        assert server.restarts == 1 and client.etcd.lease == lease
+        assert not [answer for answer in client.answers if isinstance(answer, LeaseLost)]
+
+
+@pytest.mark.slow
+async def test_it_ends_with_the_node_and_keeps_its_ports_and_data(tmp_path: Path) -> None:
+    async with running(tmp_path) as server, connected(server.address) as client:
+        await client.done(put(1))
+        first = server.pid, server.address, server.peer_url
+    await gone(first[0])
+    async with running(tmp_path) as server, connected(server.address) as client:
+        assert (server.address, server.peer_url) == first[1:]
+        answer = await client.done(Txn("get", (), (Get(b"/k"),)))
+        assert answer.found[0][0].value == b"1"
+
+
+@pytest.mark.slow
+async def test_it_dies_with_a_node_that_is_killed(tmp_path: Path) -> None:
+    settings()  # skipped without etcd
+    code = (
+        "import asyncio, sys\nfrom pathlib import Path\nfrom tests.net.etcds import running\n"
+        "async def main():\n async with running(Path(sys.argv[1])) as server:\n"
+        "  await server.wait_ready(20)\n  print(server.pid, flush=True)\n  await asyncio.sleep(60)\nasyncio.run(main())"
+    )
+    env = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    node = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, str(tmp_path), env=env, stdout=asyncio.subprocess.PIPE
+    )
+    assert node.stdout is not None
+    pid = int(await node.stdout.readline())
+    os.kill(pid, 0)
+    node.kill()
+    await node.wait()
+    await gone(pid)
+
+
+@pytest.mark.slow
+async def test_a_lease_that_ran_out_is_granted_anew(tmp_path: Path) -> None:
+    async with running(tmp_path) as server, connected(server.address, lease_ttl=2) as client:
+        client.submit(Watch(b"/", 1))
+        await client.done(put(1, leased=True))
+        async with connected(server.address, lease_ttl=2) as other:
+            await other.done(Txn("other", (), (Put(b"/other", b"", True),)))
+        # The other one has gone in peace, so its key went at once.
+        await client.first(WatchEvent, lambda event: event.changes[-1] == Change(b"/other", None, event.revision))
+        so_far = len(client.answers)
+        os.kill(server.pid, signal.SIGSTOP)  # nobody is heard for longer than the lease lasts
+        await client.first(EtcdState, lambda state: not state.available, so_far)
+        former = client.etcd.lease
+        os.kill(server.pid, signal.SIGCONT)
+        lost = await client.first(LeaseLost)
+        assert lost.lease == client.etcd.lease != former
+        await client.first(WatchEvent, lambda event: event.changes[-1] == Change(b"/k", None, event.revision))
+        await client.done(put(2, leased=True))
+
+
+@pytest.mark.slow
+async def test_a_watch_from_behind_compaction_is_lost_and_begins_anew_in_front(tmp_path: Path) -> None:
+    async with running(tmp_path) as server, connected(server.address) as client:
+        for number in range(3):
+            revision = (await client.done(put(number))).revision
+        await client.etcd.calls.call(COMPACT, pb.CompactionRequest(revision=revision))
+        client.submit(Watch(b"/", revision - 1))
+        assert await client.first(WatchLost) == WatchLost(b"/", revision)
+        client.submit(Watch(b"/", revision + 1))
+        await client.done(put(9))
+        await client.first(WatchEvent)
+        assert values(client.changes(b"/")) == [b"9"]
+
+
+@pytest.mark.slow
+async def test_three_go_on_when_the_leader_moves_and_when_it_is_killed(tmp_path: Path) -> None:
+    async with three(tmp_path) as servers, connected(*(server.address for server in servers), lease_ttl=5) as client:
+        client.submit(Watch(b"/", 1))
+        await client.done(put(0, leased=True))
+        states = {server: await status(client.etcd.calls, server.address) for server in servers}
+        leader = next(server for server, state in states.items() if state.member == state.leader)
+        others = [server for server in servers if server is not leader]
+        calls = EtcdCalls([leader.address])
+        await calls.call(MOVE_LEADER, pb.MoveLeaderRequest(target_id=states[others[0]].member))
+        await calls.close()
+        await client.done(put(1))
+        for number, server in enumerate((others[0], leader), 2):  # the leader that is now, then the one that was
+            os.kill(server.pid, signal.SIGKILL)
+            await client.done(put(number))
+            assert await server.wait_ready(SECONDS)
+        last = await client.done(put(9))
+        await client.first(WatchEvent, lambda event: event.revision == last.revision)
+        seen = values(client.changes(b"/"))
+        assert [value for i, value in enumerate(seen) if i == 0 or value != seen[i - 1]] == [
+            b"0",
+            b"1",
+            b"2",
+            b"3",
+            b"9",
+        ]
+        assert not [answer for answer in client.answers if isinstance(answer, LeaseLost)]
+
+
+@pytest.mark.slow
+async def test_a_member_joins_as_a_learner_and_is_promoted_and_can_be_removed(tmp_path: Path) -> None:
+    async with running(tmp_path) as first, connected(first.address) as client:
+        await client.done(put(1))
+        async with running(tmp_path, "b", join=(first.address,)) as second:
+            assert await second.wait_ready(SECONDS)
+            found = await members(client.etcd.calls)
+            assert {member.name: member.learner for member in found} == {"a": False, "b": False}
+            assert sorted(addresses(found)) == sorted([first.address, second.address])
+            async with connected(second.address) as there:
+                assert (await there.done(Txn("get", (), (Get(b"/k"),)))).found[0][0].value == b"1"
+            os.kill(second.pid, signal.SIGKILL)
+            await client.done(put(2))  # two of two are needed: done when it is back
+            assert second.restarts == 1
+            async with asyncio.timeout(SECONDS):
+                while len(await members(client.etcd.calls)) == 2:
+                    with suppress(EtcdError):  # refused until all have been connected for some seconds
+                        await remove(client.etcd.calls, next(member.id for member in found if member.name == "b"))
+                    await asyncio.sleep(0.1)
+        await client.done(put(3))
+        assert [member.name for member in await members(client.etcd.calls)] == ["a"]
+
+
+@pytest.mark.slow
+async def test_tls_lets_in_who_shows_a_certificate(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1", "localhost")
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    issued.private_key_pem.write_to_path(tmp_path / "key.pem")
+    issued.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    tls = EtcdTlsConfig(ca=f"{tmp_path}/ca.pem", cert=f"{tmp_path}/cert.pem", key=f"{tmp_path}/key.pem")
+    async with running(tmp_path, "a", tls) as first, running(tmp_path, "b", tls, join=(first.address,)) as second:
+        assert await second.wait_ready(SECONDS)
+        async with connected(first.address, tls=tls) as client:
+            await client.done(put(1))
+        async with connected(first.address, request_timeout=1.0) as stranger:
+            assert (await stranger.txn(put(2))).error
+
+
+@pytest.mark.slow
+async def test_user_and_password(tmp_path: Path) -> None:
+    async with running(tmp_path) as server:
+        assert await server.wait_ready(SECONDS)
+        calls = EtcdCalls([server.address])
+        # Two texts, numbered 1 and 2, are what these ask for as well.
+        for name, one, two in (
+            ("UserAdd", "root", "right"),
+            ("RoleAdd", "root", ""),
+            ("UserGrantRole", "root", "root"),
+        ):
+            method = Method(f"/etcdserverpb.Auth/{name}", AUTHENTICATE.request, pb.MoveLeaderResponse)
+            await calls.call(method, pb.AuthenticateRequest(name=one, password=two))
+        await calls.call(
+            Method("/etcdserverpb.Auth/AuthEnable", pb.StatusRequest, pb.MoveLeaderResponse), pb.StatusRequest()
+        )
+        await calls.close()
+        async with connected(server.address) as nobody:
+            assert "user name is empty" in (await nobody.txn(put(0))).error
+        async with connected(server.address, username="root", password="right") as client:
+            await client.done(put(1))
+        async with connected(server.address, username="root", password="wrong") as client:
+            assert "authentication failed" in (await client.txn(put(2))).error
