@@ -1,0 +1,37 @@
+"""Envelopes with any body, drawn by hypothesis."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from starlingmq.cluster import frames
+
+numbers = st.integers(0, 2**64 - 1)
+by_node = st.dictionaries(numbers, numbers, max_size=4)
+records = st.lists(st.builds(frames.RouteRecord, st.binary(max_size=20), numbers), max_size=4).map(tuple)
+members = st.builds(frames.MemberInfo, st.text(max_size=9), numbers, numbers, st.text(), st.text(), st.booleans())
+memberships = st.builds(frames.Membership, numbers, st.lists(members, max_size=4).map(tuple))
+bodies: st.SearchStrategy[frames.Body] = st.one_of(
+    st.builds(
+        frames.Heartbeat,
+        epoch=numbers,
+        version=numbers,
+        vector=st.dictionaries(numbers, st.tuples(numbers, numbers), max_size=4),
+        heard=by_node,
+        relayed=by_node,
+        connected=st.frozensets(numbers, max_size=4),
+        serving=st.booleans(),
+        membership=memberships,
+        number=numbers,
+        taken=by_node,
+    ),
+    st.builds(
+        frames.RouteRecords, numbers, numbers, records, st.lists(st.tuples(numbers, numbers), max_size=3).map(tuple)
+    ),
+    st.builds(frames.RouteApplied, numbers, numbers),
+    st.builds(frames.SyncRequest, numbers, numbers),
+    st.builds(frames.RouteSnapshot, numbers, numbers, numbers, st.booleans(), records),
+    st.builds(frames.Data, numbers, numbers, st.binary(max_size=300)),
+    st.builds(frames.DataAck, numbers, numbers),
+)
+envelopes = st.builds(frames.Envelope, numbers, numbers, numbers, numbers, bodies, st.booleans())

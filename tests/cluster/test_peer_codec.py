@@ -1,0 +1,62 @@
+"""Envelopes as bytes: what goes in comes out, alone and in batches, and nothing else gets through."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.cluster.frame_strategies import envelopes
+
+from starlingmq.cluster.frames import Body, Data, Envelope, SyncRequest
+from starlingmq.net.peer_codec import BODIES, FrameError, decode, encode, join, split
+from starlingmq.net.proto import peers_pb2 as pb
+
+
+@given(envelopes)
+def test_an_envelope_comes_out_as_it_went_in(envelope: Envelope) -> None:
+    assert decode(encode(envelope)) == envelope
+
+
+@given(st.lists(envelopes, max_size=5))
+def test_a_batch_keeps_its_order(several: list[Envelope]) -> None:
+    batch = join(map(encode, several))
+    assert split(batch) == several
+    assert batch == pb.Dialler(envelopes=[pb.Envelope.FromString(encode(each)) for each in several]).SerializeToString()
+
+
+def test_every_body_has_its_field() -> None:
+    assert set(BODIES) == set(Body.__args__)
+    fields = {field.name for field in pb.Envelope.DESCRIPTOR.oneofs_by_name["body"].fields}
+    assert {name for name, _, _ in BODIES.values()} == fields
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_an_envelope_or_one_clear_error(data: bytes) -> None:
+    for read in (decode, split):
+        try:
+            read(data)
+        except FrameError as error:
+            assert str(error) and "\n" not in str(error)
+
+
+@given(envelopes, st.data())
+def test_what_is_cut_off_is_an_error_or_lacks_something(envelope: Envelope, data: st.DataObject) -> None:
+    whole = join([encode(envelope)])
+    cut = data.draw(st.integers(1, len(whole) - 1))
+    with pytest.raises(FrameError, match=r"^a message of \d+ bytes can not be read$"):
+        split(whole[:cut])
+
+
+def test_a_large_blob_goes_through() -> None:
+    envelope = Envelope(1, 2, 3, 4, Data(5, 6, bytes(3_000_000)))
+    assert split(join([encode(envelope)] * 2)) == [envelope, envelope]
+
+
+def test_what_a_later_version_adds_is_left_out() -> None:
+    known = Envelope(1, 1, 2, 0, SyncRequest(3, 4))
+    extra_field = encode(known) + b"\xf8\x3f\x07"  # field 127: 7
+    assert decode(extra_field) == known
+    other_body = pb.Envelope(source=1).SerializeToString() + b"\xa2\x06\x00"  # field 100, empty
+    assert split(join([other_body, extra_field])) == [known]
+    with pytest.raises(FrameError, match="this version does not know"):
+        decode(other_body)

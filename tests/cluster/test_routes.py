@@ -1,0 +1,244 @@
+"""Routes between a few nodes, frame by frame: who asks, what is sent, what a restart costs."""
+
+from __future__ import annotations
+
+from starlingmq.cluster.frames import (
+    Body,
+    Heartbeat,
+    Membership,
+    RouteApplied,
+    RouteRecord,
+    RouteRecords,
+    RouteSnapshot,
+    SyncRequest,
+)
+from starlingmq.cluster.route_facts import Fact
+from starlingmq.cluster.routes import ASK_AGAIN, Routes
+
+Sent = list[tuple[int | None, Body]]
+
+
+class Store:
+    """What was given to be stored."""
+
+    def __init__(self) -> None:
+        self.facts: dict[bytes, bytes] = {}
+        self.bytes = 0
+
+    def take(self, facts: list[Fact]) -> None:
+        for key, value in facts:
+            if value is None:
+                self.facts.pop(key, None)
+            else:
+                self.facts[key] = value
+                self.bytes += len(key) + len(value)
+
+
+def heartbeat(routes: Routes) -> Heartbeat:
+    nobody = Membership(0, ())
+    return Heartbeat(routes.epoch, routes.version, routes.vector(), {}, frozenset(), True, nobody, {}, 1, {})
+
+
+def begin(me: int, wants: dict[bytes, int] | None = None, incarnation: int = 1, store: Store | None = None) -> Routes:
+    routes = Routes(me, incarnation, store.facts if store else {}, 1000)
+    routes.restart(wants or {})
+    return routes
+
+
+def exchange(one: Routes, two: Routes, now: float = 0.0) -> Sent:
+    """Let each hear a heartbeat of the other and do all that follows; everything that was sent."""
+    one.heartbeat(two.me, heartbeat(two), now)
+    two.heartbeat(one.me, heartbeat(one), now)
+    sent: Sent = []
+    while one.pending() or two.pending():
+        for routes, other in ((one, two), (two, one)):
+            routes.take_changes()
+            for target, body in routes.take_out():
+                sent.append((target, body))
+                other.received(routes.me, body, now)
+    return sent
+
+
+def records(sent: Sent) -> int:
+    return sum(len(body.records) for _, body in sent if isinstance(body, RouteRecords | RouteSnapshot))
+
+
+def test_two_nodes_that_know_nothing_of_each_other() -> None:
+    one, two = begin(1, {b"a": 1, b"$share/g/b": 3}), begin(2)
+    assert not two.caught_up(1)
+    exchange(one, two)
+    assert two.vector() == one.vector() == {1: (1, 2), 2: (1, 0)}
+    assert two.caught_up(1) and one.caught_up(2)
+
+
+def test_changes_come_out_once_and_only_those_of_others() -> None:
+    one, two = begin(1), begin(2)
+    exchange(one, two)
+    assert one.originate([(b"a", 1), (b"b", 2), (b"a", 1)]) == 2
+    assert one.take_changes() == []
+    for _ in range(2):
+        for _, body in one.take_out():
+            two.received(1, body, 0.0)
+    assert two.take_changes() == [(1, b"a", 1), (1, b"b", 2)]
+    assert two.take_changes() == []
+    assert two.take_out() == [(1, RouteApplied(1, 2))]
+
+
+def test_new_records_are_sent_to_all_at_once_and_applied_by_all_when_the_last_says_so() -> None:
+    one, two = begin(1), begin(2)
+    exchange(one, two)
+    one.originate([(b"a", 1)])
+    assert one.take_out() == [(None, RouteRecords(1, 1, (RouteRecord(b"a", 1),), ((1, 1),)))]
+    assert one.applied_by([]) == 1
+    assert one.applied_by([2]) == 0
+    one.received(2, RouteApplied(1, 1), 0.0)
+    assert one.applied_by([2]) == 1
+    assert one.applied_by([2, 3]) == 0
+
+
+def test_a_gap_is_asked_for_at_once_and_once() -> None:
+    one, two = begin(1), begin(2)
+    exchange(one, two)
+    one.originate([(b"a", 1)])
+    one.take_out()  # lost
+    for key in (b"b", b"c"):
+        one.originate([(key, 1)])
+        for _, body in one.take_out():
+            two.received(1, body, 0.0)
+        assert two.take_changes() == []
+    assert two.take_out() == [(1, SyncRequest(1, 0))]
+    one.received(2, SyncRequest(1, 0), 0.0)
+    [(target, body)] = one.take_out()
+    assert target == 2 and records([(2, body)]) == 3
+    two.received(1, body, 0.0)
+    assert [key for _, key, _ in two.take_changes()] == [b"a", b"b", b"c"]
+    assert two.vector() == one.vector() | {2: (1, 0)}
+
+
+def test_who_is_behind_asks_by_heartbeats_and_not_more_often_than_it_may_be_answered() -> None:
+    one, two = begin(1, {b"a": 1}), begin(2)
+    asked = []
+    for tick in range(40):
+        now = tick * 0.1
+        two.heartbeat(1, heartbeat(one), now)
+        asked += [now for _ in two.take_out()]
+    assert len(asked) == 4 and asked[1] - asked[0] >= ASK_AGAIN
+
+
+def test_a_restarted_node_asks_for_the_difference_only() -> None:
+    store = Store()
+    one, two = begin(1, {b"f/%d" % number: 1 for number in range(500)}), begin(2)
+    exchange(one, two)
+    store.take(two.take_facts())
+    one.originate([(b"new/%d" % number, 1) for number in range(7)])
+    one.take_out()
+    two = begin(2, incarnation=2, store=store)
+    loaded = two.take_changes()
+    assert len(loaded) == 500
+    sent = exchange(one, two)
+    assert records(sent) == 7
+    assert (1, SyncRequest(1, 500)) in sent
+    assert two.vector() == one.vector()
+
+
+def test_a_restart_of_who_told_costs_what_has_changed() -> None:
+    store = Store()
+    wants = {b"f/%d" % number: 1 for number in range(500)}
+    one, two = begin(1, wants), begin(2)
+    exchange(one, two)
+    store.take(one.take_facts())
+    del wants[b"f/3"]
+    wants[b"more"] = 2
+    one = begin(1, wants, 2, store)
+    two.take_changes()
+    for _, body in one.take_out():
+        two.received(1, body, 0.0)
+    assert two.take_changes() == [(1, b"f/3", 0), (1, b"more", 2)]
+    assert two.vector()[1] == (2, 502)
+
+
+def test_an_epoch_without_a_change_costs_nothing() -> None:
+    store = Store()
+    one, two = begin(1, {b"a": 1}), begin(2)
+    exchange(one, two)
+    store.take(one.take_facts())
+    one = begin(1, {b"a": 1}, 2, store)
+    assert records(exchange(one, two, 10.0)) == 0
+    assert two.vector()[1] == (2, 1)
+
+
+def test_versions_that_were_told_and_lost_are_replaced_by_a_snapshot() -> None:
+    store = Store()
+    one, two = begin(1, {b"a": 1}), begin(2)
+    exchange(one, two)
+    store.take(one.take_facts())
+    one.originate([(b"lost", 1)])
+    for _, body in one.take_out():
+        two.received(1, body, 0.0)
+    assert two.take_changes() == [(1, b"lost", 1)]
+    one = begin(1, {b"a": 1, b"other": 1}, 2, store)
+    for _, body in one.take_out():  # version 2 again, and another one
+        two.received(1, body, 5.0)
+    assert two.take_changes() == []
+    one.received(2, SyncRequest(1, 2), 5.0)
+    for _, body in one.take_out():
+        two.received(1, body, 5.0)
+    assert two.take_changes() == [(1, b"other", 1), (1, b"lost", 0)]
+    assert two.vector()[1] == (2, 2)
+
+
+def test_a_large_snapshot_comes_in_pieces_and_is_in_force_when_it_is_whole() -> None:
+    one, two = begin(1, {b"f/%d" % number: 1 for number in range(10_000)}), begin(2)
+    one.received(2, SyncRequest(0, 0), 0.0)
+    pieces = []
+    while one.pending():
+        out = one.take_out()
+        assert records(out) <= 6000
+        pieces += [body for _, body in out if isinstance(body, RouteSnapshot)]
+    assert [piece.last for piece in pieces] == [False] * 9 + [True]
+    for piece in reversed(pieces):
+        assert not two.pending()
+        two.received(1, piece, 0.0)
+    changes = []
+    while two.pending():
+        assert 1 not in two.vector() or not two.take_changes()
+        changes += two.take_changes()
+        two.take_out()
+    assert len(changes) == 10_000
+    assert two.vector()[1] == (1, 10_000)
+
+
+def test_a_member_that_is_gone_takes_its_routes_with_it() -> None:
+    store = Store()
+    one, two = begin(1, {b"f/%d" % number: 1 for number in range(3000)}), begin(2)
+    exchange(one, two)
+    two.member_gone(1)
+    changes = []
+    while two.pending():
+        changes += two.take_changes()
+    assert len(changes) == 3000 and not any(value for _, _, value in changes)
+    two.heartbeat(1, heartbeat(one), 9.0)
+    assert two.take_out() == [] and two.nodes() == [] and two.vector() == {2: (1, 0)}
+    store.take(two.take_facts())
+    assert list(store.facts) == [b"h"]
+
+
+def test_facts_of_another_node_are_deleted() -> None:
+    store = Store()
+    one = begin(1, {b"a": 1})
+    store.take(one.take_facts())
+    two = begin(2, store=store)
+    assert two.version == 0
+    store.take(two.take_facts())
+    assert list(store.facts) == [b"h"]
+
+
+def test_the_log_is_bounded() -> None:
+    store = Store()
+    one = Routes(1, 1, {}, 100)
+    for number in range(5000):
+        one.originate([(b"a", number % 3 + 1)])
+        one.take_out()
+        store.take(one.take_facts())
+    assert 100 <= len([key for key in store.facts if key.startswith(b"l")]) <= 125
+    assert begin(1, {b"a": 4}, 2, store).version == 5001
