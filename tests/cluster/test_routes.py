@@ -193,7 +193,7 @@ def test_a_large_snapshot_comes_in_pieces_and_is_in_force_when_it_is_whole() -> 
     pieces = []
     while one.pending():
         out = one.take_out()
-        assert records(out) <= 6000
+        assert records(out) <= 3072
         pieces += [body for _, body in out if isinstance(body, RouteSnapshot)]
     assert [piece.last for piece in pieces] == [False] * 9 + [True]
     for piece in reversed(pieces):

@@ -29,7 +29,7 @@ from starlingmq.cluster.own_routes import OwnRoutes
 from starlingmq.cluster.peer_routes import NEVER, PeerRoutes
 from starlingmq.cluster.route_facts import UNKNOWN, Change, Fact, FactError, Recovered, State, in_history, read_facts
 
-TURN_RECORDS: Final = 4096  # taken out, or applied, in one call
+TURN_RECORDS: Final = 2048  # taken out, or applied, in one call
 PEER_RECORDS: Final = 1024  # of one peer before it is another one's turn
 ASK_AGAIN: Final = 1.0  # seconds without an answer, or the next part of it
 PATIENCE: Final = 0.25  # seconds in which who is behind, but gets on, does not ask
