@@ -162,7 +162,7 @@ class CrashWorld(StoredWorld):
     def run(self) -> None:
         """Until nothing more happens of itself now; the storage thread gets on as far as the seed has it."""
         self.loop.run()
-        while self.loop.jobs and self.random.random() < 0.6:
+        while self.loop.jobs and self.random.random() < 0.9:
             self._work()
 
     def settle(self) -> None:
