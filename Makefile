@@ -55,7 +55,7 @@ demo: setup-run ## a broker with some traffic to look at
 fuzz: setup-run ## mutated packets into the decoder and a live broker (ARGS="--seconds 60")
 	$(PY) -m tests.fuzz $(ARGS)
 
-crash: setup-run ## lives of a broker that crashes between any two steps (SEEDS=2000, ARGS="--replay SEED")
+crash: setup-run ## lives of a broker that crashes between any two steps on a disk that fails (SEEDS=2000, ARGS="--replay SEED")
 	$(PY) -m tests.storage.seeds --seeds $(SEEDS) $(ARGS)
 
 chaos-storage: setup-run ## kill a broker under load again and again, with every journal and durability (ROUNDS=50)
