@@ -256,7 +256,7 @@ class Life:
     def everybody_behaves(self) -> None:
         for person in self.people:
             person.listen()
-            if person.excused():
+            if person.excused() and self.random.random() < 0.5:  # the others are told what was put off
                 person.cut()
         for mortal in self.mortals:
             mortal.cut()
