@@ -205,8 +205,12 @@ class World:
         alive = self.alive()
         views = {node.members.membership for node in alive}
         numbers = frozenset([node.number for node in alive])
+        online = {node.number: node.members.me.incarnation for node in alive if node.members.me is not None}
         return len(views) == 1 and all(
-            node.serves and node.quorum is not None and node.quorum.connected() == numbers - {node.number}
+            node.serves
+            and node.members.online == online
+            and node.quorum is not None
+            and node.quorum.connected() == numbers - {node.number}
             for node in alive
         )
 

@@ -1,0 +1,225 @@
+"""What the checks of ``world`` and ``lives`` are worth: each mistake that one could make here is made, and is caught.
+
+Each one is a class with one method that is wrong. A mistake that no check can see any more means that a check is dead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import ClassVar
+
+import pytest
+from tests.cluster.lives import run
+from tests.cluster.world import INTERVAL, STEP, TIMEOUT, World
+
+from starlingmq.cluster.etcd import Compare, Request, Txn
+from starlingmq.cluster.frames import Envelope, MemberInfo, Membership
+from starlingmq.cluster.members import Members
+from starlingmq.cluster.quorum import Peer, Quorum
+from starlingmq.cluster.relay import Relay
+
+SEEDS_MAX = 40  # lives in which a mistake has to show
+
+
+class CountsWhomItHears(Quorum):
+    def _is_heard_by(self, peer: Peer) -> bool:
+        return True
+
+    def _look(self, peer: Peer, now: float) -> None:
+        peer.rests_on = max(peer.direct_at, peer.relayed_at)
+        super()._look(peer, now)
+
+
+class CountsJoining(Quorum):
+    def enough(self) -> bool:
+        return self._me.number in self._registered and len(self.connected()) >= len(self._registered) // 2
+
+
+class CountsItself(Quorum):
+    def enough(self) -> bool:
+        count = sum(1 for number in self.connected() if number in self._registered)
+        return self._me.number in self._registered and count + 1 >= len(self._registered) // 2
+
+
+class ForgetsNobodyInTime(Quorum):
+    def _look(self, peer: Peer, now: float) -> None:
+        super()._look(peer, min(now, max(peer.direct_at, peer.relayed_at)))
+
+
+class SaysNothingOfWhatIsRelayed(Quorum):
+    def heard_relayed(self) -> dict[int, int]:
+        return {}
+
+
+class TakesAnyMembership(Members):
+    def adopt(self, membership: Membership, now: float) -> None:
+        self._adopted = membership
+        self._registry.parsed.membership = membership
+        self._look(now)
+
+
+class AsksNobody(Members):
+    """Joins as soon as it is there."""
+
+    def _is_known(self, now: float) -> bool:
+        return True
+
+
+class KeepsWhoItHeard(Members):
+    """What it heard of the membership before counts for the one after."""
+
+    def heard_by(self, numbers: frozenset[int], now: float) -> None:
+        super().heard_by(numbers | self._heard, now)
+
+    def _look(self, now: float) -> None:
+        heard = self._heard
+        super()._look(now)
+        self._heard = heard
+
+
+class Careless(Members):
+    """Does not compare ``forgotten``."""
+
+    forgotten: ClassVar[bytes] = b""
+
+    def take_requests(self) -> list[Request]:
+        return [self._spoiled(request) if isinstance(request, Txn) else request for request in super().take_requests()]
+
+    def _spoiled(self, txn: Txn) -> Txn:
+        compares: tuple[Compare, ...] = tuple([c for c in txn.compares if self.forgotten not in c.key])
+        return Txn(txn.tag, compares, txn.success, txn.failure)
+
+
+class ComparesNoNumber(Careless):
+    forgotten = b"/next_number"
+
+
+class ComparesNoChange(Careless):
+    forgotten = b"/members/changed"
+
+
+class LeavesTheLeaseLost(Members):
+    def _come_online(self, me: MemberInfo) -> None:
+        pass
+
+
+class PassesNothingOn(Relay):
+    def pass_on(self, envelope: Envelope) -> int | None:
+        return None
+
+
+class BeatsTheDirectWayOnly(Relay):
+    def heartbeat_ways(self, target: int) -> list[int]:
+        return [target]
+
+
+class PassesBack(Relay):
+    def pass_on(self, envelope: Envelope) -> int | None:
+        return envelope.source
+
+
+def world_of(bug: type[Members | Quorum | Relay]) -> type[World]:
+    class Wrong(World):
+        members_class = bug if issubclass(bug, Members) else Members
+        quorum_class = bug if issubclass(bug, Quorum) else Quorum
+        relay_class = bug if issubclass(bug, Relay) else Relay
+
+    return Wrong
+
+
+IN_LIVES = [
+    (CountsWhomItHears, "though it reaches"),
+    (CountsJoining, "and .* with|though it reaches"),
+    (CountsItself, "and .* with|though it reaches"),
+    (ForgetsNobodyInTime, "though it reaches"),
+    (TakesAnyMembership, "goes back"),
+    (ComparesNoNumber, "was given twice"),
+    (LeavesTheLeaseLost, "do not come together"),
+]
+
+
+@pytest.mark.parametrize(("bug", "complaint"), IN_LIVES)
+def test_lives_catch_it(bug: type[Members | Quorum | Relay], complaint: str) -> None:
+    wrong = world_of(bug)
+    for seed in range(SEEDS_MAX):
+        try:
+            run(seed, world_class=wrong)
+        except AssertionError as error:
+            assert re.search(complaint, str(error))
+            return
+    pytest.fail("nobody noticed")
+
+
+def alone_while_two_join(world: World) -> None:
+    """a is a cluster of one. It hears two that are joining, and is cut off in the moment in which one of them is in."""
+    a = world.start("a")
+    world.run_until_all_serve(3.0)
+    b, c = world.start("b"), world.start("c")
+    while len(a.members.joining) < 2:
+        world.run(STEP)
+    world.etcd.cut("a")
+    while b.members.state == c.members.state == "joining":
+        world.run(STEP)
+    for name in "bc":
+        world.cut("a", name)
+        world.cut(name, "a")
+    world.run(3 * TIMEOUT)
+
+
+def unseen_while_two_join(world: World) -> None:
+    """a is a cluster of one, and neither etcd nor anybody else reaches it while two are joining."""
+    world.start("a")
+    world.run_until_all_serve(3.0)
+    world.etcd.cut("a")
+    for name in "bc":
+        world.cut("a", name)
+        world.cut(name, "a")
+        world.start(name)
+    world.run(3 * TIMEOUT)
+
+
+def a_triangle_without_a_side(world: World) -> None:
+    """a and b do not reach each other but through c, one way and the other; all have to serve, connected to all."""
+    for name in "abc":
+        world.start(name)
+    world.run_until_all_serve(5.0)
+    world.cut("a", "b")
+    world.run(3 * TIMEOUT)
+    assert world.agreed(), world.describe()
+    world.cut("b", "a")
+    world.run(3 * TIMEOUT)
+    assert world.agreed(), world.describe()
+    frames = world.relayed
+    world.run(10 * INTERVAL)
+    assert world.relayed - frames <= 2 * 12, "more is relayed than the heartbeats between two"
+    a, b = world.nodes["a"], world.nodes["b"]
+    assert a.relay is not None and a.relay.next_hop(b.number) == world.nodes["c"].number
+    world.cuts.clear()
+    world.run(3 * TIMEOUT)
+    assert a.relay.next_hop(b.number) == b.number and world.agreed()
+
+
+SCENES = [alone_while_two_join, unseen_while_two_join, a_triangle_without_a_side]
+IN_SCENES = [
+    (AsksNobody, unseen_while_two_join, "serves with .* and .* with"),
+    (KeepsWhoItHeard, alone_while_two_join, "serves with .* and .* with"),
+    (ComparesNoChange, alone_while_two_join, "serves with .* and .* with"),
+    (SaysNothingOfWhatIsRelayed, a_triangle_without_a_side, "connected"),
+    (PassesNothingOn, a_triangle_without_a_side, "connected"),
+    (BeatsTheDirectWayOnly, a_triangle_without_a_side, "connected"),
+    (PassesBack, a_triangle_without_a_side, "connected"),
+]
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_scenes(scene: Callable[[World], None]) -> None:
+    for seed in range(8):
+        scene(World(seed))
+
+
+@pytest.mark.parametrize(("bug", "scene", "complaint"), IN_SCENES)
+def test_scenes_catch_it(bug: type[Members | Quorum | Relay], scene: Callable[[World], None], complaint: str) -> None:
+    with pytest.raises(AssertionError, match=complaint):
+        for seed in range(8):
+            scene(world_of(bug)(seed))

@@ -1,0 +1,154 @@
+"""One node's quorum and relay, fed by hand."""
+
+from __future__ import annotations
+
+from starlingmq.cluster.frames import Envelope, Heartbeat, MemberInfo, Membership
+from starlingmq.cluster.quorum import ConnectionChange, Quorum
+from starlingmq.cluster.relay import Relay
+
+INTERVAL, TIMEOUT = 1.0, 5.0
+
+
+def member(number: int, incarnation: int = 1) -> MemberInfo:
+    return MemberInfo(f"n{number}", number, incarnation, f"n{number}:1")
+
+
+class Self:
+    """Node 1 of ``count``; what the others say is put into its ear."""
+
+    def __init__(self, count: int, joining: tuple[int, ...] = ()) -> None:
+        self.quorum = Quorum(member(1), INTERVAL, TIMEOUT)
+        self.relay = Relay(1, self.quorum)
+        self.set_members(count, joining)
+        self.beats = 0
+
+    def set_members(self, count: int, joining: tuple[int, ...] = (), revision: int = 1) -> None:
+        members = Membership(revision, tuple([member(number) for number in range(1, count + 1)]))
+        self.quorum.set_members(members, [member(number) for number in joining], 0.0)
+
+    def hear(
+        self,
+        source: int,
+        now: float,
+        heard: tuple[int, ...] = (1,),
+        relayed: tuple[int, ...] = (),
+        incarnation: int = 1,
+        taken: int = 0,
+        number: int = 0,
+        through: bool = False,
+        revision: int = 1,
+        ours: int = 1,
+    ) -> bool:
+        """A heartbeat of ``source``. ``ours``: the incarnation of us that it says it hears."""
+        self.beats += 1
+        says = {n: ours if n == 1 else 1 for n in heard}
+        also = {n: ours if n == 1 else 1 for n in relayed}
+        known = Membership(revision, ())
+        body = Heartbeat(
+            1, 0, {}, says, frozenset([*heard, *relayed]), True, known, also, number or self.beats, {1: taken}
+        )
+        return self.quorum.took(Envelope(source, incarnation, 1, 0, body, through), now)
+
+
+def test_a_single_node_always_serves() -> None:
+    assert Self(1).quorum.enough()
+
+
+def test_how_many_are_enough() -> None:
+    for count in range(2, 8):
+        node = Self(count)
+        beat = node.quorum.beat(0.0)
+        for number in range(2, count + 1):
+            assert node.quorum.enough() == (number - 2 >= count // 2)
+            node.hear(number, 0.1, taken=beat)
+        assert node.quorum.enough()
+
+
+def test_who_is_not_registered_serves_not_and_who_joins_does_not_count() -> None:
+    node = Self(3, joining=(4, 5))
+    beat = node.quorum.beat(0.0)
+    node.hear(4, 0.1, taken=beat)
+    node.hear(5, 0.1, taken=beat)
+    assert node.quorum.connected() == {4, 5} and not node.quorum.enough()
+    joiner = Quorum(member(9), INTERVAL, TIMEOUT)
+    joiner.set_members(Membership(1, (member(1),)), [member(9)], 0.0)
+    assert not joiner.enough()
+
+
+def test_a_connection_goes_both_ways_and_lasts_from_when_it_was_proven() -> None:
+    node = Self(2)
+    beat = node.quorum.beat(0.0)
+    node.hear(2, 1.0, heard=(), taken=beat)
+    assert node.quorum.hears(2) and not node.quorum.is_connected(2), "it does not hear us"
+    node.hear(2, 4.0, taken=beat)
+    assert node.quorum.take_changes() == [ConnectionChange(2, 1, True)]
+    node.quorum.beat(4.5)
+    assert node.quorum.wake_at() == 5.0
+    node.quorum.tick(5.0)
+    assert not node.quorum.is_connected(2) and node.quorum.hears(2), "what it took was sent a timeout ago"
+    assert node.quorum.take_changes() == [ConnectionChange(2, 1, False)]
+
+
+def test_incarnations_and_numbers() -> None:
+    node = Self(2)
+    beat = node.quorum.beat(0.0)
+    assert node.hear(2, 0.1, incarnation=3, taken=beat) and node.quorum.is_connected(2)
+    assert not node.hear(2, 0.2, incarnation=2, heard=(), taken=beat), "an incarnation that is over"
+    assert not node.hear(7, 0.2, taken=beat), "nobody we know"
+    node.hear(2, 0.3, incarnation=3, heard=(), number=1)
+    assert node.quorum.is_connected(2), "a heartbeat that was overtaken says nothing"
+    node.hear(2, 0.4, incarnation=3, taken=beat, ours=2, number=90)
+    assert not node.quorum.is_connected(2), "it hears another incarnation of us"
+    node.hear(2, 0.5, incarnation=4, taken=beat)
+    assert [(change.incarnation, change.connected) for change in node.quorum.take_changes()] == [
+        (3, True),
+        (3, False),
+        (4, True),
+    ]
+
+
+def test_who_vouches_for_a_membership_and_who_is_gone() -> None:
+    node = Self(3)
+    beat = node.quorum.beat(0.0)
+    node.hear(2, 0.1, taken=beat, revision=4)
+    node.hear(3, 0.1, taken=beat, revision=5)
+    assert node.quorum.vouching(4) == {2, 3} and node.quorum.vouching(5) == {3}
+    node.set_members(2, revision=6)
+    assert node.quorum.connected() == {2} and node.quorum.take_changes()[-1] == ConnectionChange(3, 1, False)
+
+
+def test_a_beat_each_interval_and_sooner_when_there_is_news() -> None:
+    node = Self(2)
+    assert [node.quorum.beat(now) for now in (0.0, 0.5, 0.9, 1.0, 1.5)] == [1, 0, 0, 2, 0]
+    node.hear(2, 1.5)
+    assert node.quorum.beat(1.5) == 3
+
+
+def test_the_direct_way_until_it_is_known_not_to_work_then_a_third_that_stays() -> None:
+    node = Self(4)
+    relay = node.relay
+    assert relay.next_hop(2) == 2 and relay.heartbeat_ways(2) == [2, 3, 4]
+    beat = node.quorum.beat(0.0)
+    for number in (2, 3, 4):
+        node.hear(number, 0.1, heard=tuple({1, 2, 3, 4} - {number}), taken=beat)
+    assert relay.next_hop(2) == 2 and relay.heartbeat_ways(2) == [2]
+    node.hear(2, 0.2, heard=(4,), relayed=(1,), taken=beat)
+    assert relay.next_hop(2) == 4, "2 hears 4 and not 3"
+    assert relay.heartbeat_ways(2) == [2, 3, 4]
+    node.hear(2, 0.3, heard=(3, 4), relayed=(1,), taken=beat)
+    assert relay.next_hop(2) == 4, "it works, so it stays"
+    node.hear(4, 0.4, heard=(2, 3), taken=beat)
+    assert relay.next_hop(2) == 3 and relay.heartbeat_ways(2) == [2, 3]
+    node.hear(3, 0.5, heard=(2, 4), taken=beat)
+    assert relay.next_hop(2) is None
+    node.hear(2, 0.6, taken=beat)
+    assert relay.next_hop(2) == 2
+
+
+def test_passing_on() -> None:
+    relay = Self(3).relay
+    body = Heartbeat(1, 0, {}, {}, frozenset(), True, Membership(0, ()), {}, 1, {})
+    assert relay.pass_on(Envelope(2, 1, 3, 0, body)) == 3
+    assert relay.pass_on(Envelope(2, 1, 3, 0, body, relayed=True)) is None, "one hop"
+    assert relay.pass_on(Envelope(2, 1, 2, 0, body)) is None, "never back"
+    assert relay.pass_on(Envelope(2, 1, 1, 0, body)) is None and relay.pass_on(Envelope(2, 1, 9, 0, body)) is None
