@@ -187,6 +187,13 @@ def test_client_certificates_count_as_authentication() -> None:
     refuse_open_listeners(config, authenticated=False)
 
 
+def test_a_node_is_among_the_members_that_begin_together_with_the_address_that_its_etcd_has() -> None:
+    members = "cluster.etcd.initial_members=['b=192.0.2.1:2380', 'n=127.0.0.1:2380']"
+    assert load_config(None, ["node.name=n", members]).cluster.etcd.peer_port == 2380
+    with pytest.raises(ConfigError, match=r"is there with 192\.0\.2\.1:2380"):
+        load_config(None, ["node.name=b", members])
+
+
 SECURE = "tls: {cert: a, key: b, ca: c}, secret: 0123456789abcdef"
 
 
@@ -201,6 +208,10 @@ SECURE = "tls: {cert: a, key: b, ca: c}, secret: 0123456789abcdef"
         ("listen: '0.0.0.0:0', advertise: 'a:1', tls: {cert: a, key: b, ca: c}", "set cluster.secret or"),
         ("listen: '192.0.2.1:7883', allow_insecure: true", ""),
         ("listen: '192.0.2.1:7883', " + SECURE, ""),
+        ("etcd: {host: 192.0.2.1}", "set cluster.etcd.tls or cluster.tls"),
+        ("etcd: {host: 192.0.2.1}, " + SECURE, ""),
+        ("etcd: {host: 192.0.2.1, tls: {cert: a, key: b, ca: c}}", ""),
+        ("etcd: {endpoints: ['192.0.2.1:2379']}", ""),
     ],
 )
 def test_nobody_opens_the_inside_of_a_cluster_by_accident(settings: str, lacking: str) -> None:

@@ -311,7 +311,6 @@ def from_tree(tree: Tree) -> Config:
     config = build(Config, tree)
     _check_listeners(config)
     _check_storage(config)
-    _check_etcd(config)
     check_cluster(config.cluster, config.node.name)
     return config
 
@@ -392,28 +391,3 @@ def _check_storage(config: Config) -> None:
         value = getattr(storage, key)
         if value != "auto" and (value == "memory") == keeps:
             raise ConfigError(f"storage.{key}: {value} does not go with storage.engine: {storage.engine}")
-
-
-def _check_etcd(config: Config) -> None:
-    etcd = config.cluster.etcd
-    for key in ("endpoints", "join"):
-        for index, address in enumerate(getattr(etcd, key)):
-            if not _is_address(address):
-                raise ConfigError(f"cluster.etcd.{key}[{index}]: {address!r} is not host:port")
-    names = []
-    for index, entry in enumerate(etcd.initial_members):
-        name, _, address = entry.partition("=")
-        names.append(name)
-        if not name or not _is_address(address):
-            raise ConfigError(f"cluster.etcd.initial_members[{index}]: {entry!r} is not node name=host:port")
-    if names and config.node.name not in names:
-        raise ConfigError(f"cluster.etcd.initial_members: this node, {config.node.name}, is not among them")
-    if names and etcd.join:
-        raise ConfigError("cluster.etcd.join: does not go with initial_members: an etcd begins, or it joins one")
-    if etcd.endpoints and (names or etcd.join):
-        raise ConfigError("cluster.etcd.endpoints: name an etcd that exists; then this node has none that could join")
-
-
-def _is_address(text: str) -> bool:
-    host, _, port = text.rpartition(":")
-    return bool(host) and "/" not in text and port.isascii() and port.isdigit() and 0 < int(port) <= 65535

@@ -33,7 +33,8 @@ class EtcdConfig(Section, frozen=True):
         PositiveDuration, Meta(description="How long an answer may take before it is given up and the next one asked.")
     ] = 3.0
     tls: Annotated[
-        EtcdTlsConfig | None, Meta(description="Certificates, for clients and between members; none: no TLS.")
+        EtcdTlsConfig | None,
+        Meta(description="Certificates for clients and members; none: a node's own etcd takes those of cluster.tls."),
     ] = None
     username: Annotated[str, Meta(description="User of an etcd that asks for one; empty: none.")] = ""
     password: Annotated[str, Meta(description="Password of that user.")] = ""
@@ -169,6 +170,7 @@ def check_cluster(cluster: ClusterConfig, node_name: str) -> None:
         raise ConfigError(
             f"cluster.advertise: nobody can dial {cluster.listen}; set the address that reaches this node"
         )
+    _check_etcd(cluster.etcd, node_name)
     if cluster.enabled and "/" in node_name:
         raise ConfigError(f"node.name: {node_name!r} has a slash, which the name of a member of a cluster cannot have")
 
@@ -176,7 +178,15 @@ def check_cluster(cluster: ClusterConfig, node_name: str) -> None:
 def refuse_open_cluster(cluster: ClusterConfig) -> None:
     """Raise ConfigError for a node listener that anyone on the network could speak to or read along with."""
     host, _ = split_address(cluster.listen, "cluster.listen")
-    if not cluster.enabled or cluster.allow_insecure or _is_loopback(host):
+    if not cluster.enabled or cluster.allow_insecure:
+        return
+    etcd = cluster.etcd
+    if not etcd.endpoints and not _is_loopback(etcd.host) and etcd_tls(cluster) is None:
+        raise ConfigError(
+            f"cluster.etcd.host: {etcd.host} is reached from other machines; set cluster.etcd.tls or cluster.tls, "
+            "or cluster.allow_insecure: true if all of them are trusted"
+        )
+    if _is_loopback(host):
         return
     lacking = [] if cluster.tls.cert else ["cluster.tls"]
     lacking += [] if cluster.secret or cluster.secret_file else ["cluster.secret or cluster.secret_file"]
@@ -185,6 +195,14 @@ def refuse_open_cluster(cluster: ClusterConfig) -> None:
             f"cluster.listen: {cluster.listen} is reached from other machines; set {' and '.join(lacking)}, "
             "or cluster.allow_insecure: true if all of them are trusted"
         )
+
+
+def etcd_tls(cluster: ClusterConfig) -> EtcdTlsConfig | None:
+    """What etcd is spoken to with; the certificates between nodes serve an etcd that they run themselves."""
+    tls = cluster.tls
+    if cluster.etcd.tls is not None or cluster.etcd.endpoints or not (tls.cert and tls.key and tls.ca):
+        return cluster.etcd.tls
+    return EtcdTlsConfig(ca=tls.ca, cert=tls.cert, key=tls.key)
 
 
 def cluster_secret(cluster: ClusterConfig) -> bytes:
@@ -228,3 +246,33 @@ def _is_wildcard(host: str) -> bool:
         return not host or ipaddress.ip_address(host).is_unspecified
     except ValueError:
         return False
+
+
+def _check_etcd(etcd: EtcdConfig, node_name: str) -> None:
+    for key in ("endpoints", "join"):
+        for index, address in enumerate(getattr(etcd, key)):
+            if not _is_address(address):
+                raise ConfigError(f"cluster.etcd.{key}[{index}]: {address!r} is not host:port")
+    names = {}
+    for index, entry in enumerate(etcd.initial_members):
+        name, _, address = entry.rpartition("=")
+        names[name] = address
+        if not name or not _is_address(address):
+            raise ConfigError(f"cluster.etcd.initial_members[{index}]: {entry!r} is not node name=host:port")
+    if names and node_name not in names:
+        raise ConfigError(f"cluster.etcd.initial_members: this node, {node_name}, is not among them")
+    own = f"[{etcd.host}]" if ":" in etcd.host else etcd.host
+    if names and names[node_name] != f"{own}:{etcd.peer_port}":
+        raise ConfigError(
+            f"cluster.etcd.initial_members: this node is there with {names[node_name]}, "
+            f"and cluster.etcd.host and peer_port say {own}:{etcd.peer_port}"
+        )
+    if names and etcd.join:
+        raise ConfigError("cluster.etcd.join: does not go with initial_members: an etcd begins, or it joins one")
+    if etcd.endpoints and (names or etcd.join):
+        raise ConfigError("cluster.etcd.endpoints: name an etcd that exists; then this node has none that could join")
+
+
+def _is_address(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return bool(host) and "/" not in text and port.isascii() and port.isdigit() and 0 < int(port) <= 65535

@@ -170,6 +170,19 @@ async def test_three_go_on_when_the_leader_moves_and_when_it_is_killed(tmp_path:
 
 
 @pytest.mark.slow
+async def test_a_client_finds_the_other_members_and_asks_them_when_its_own_is_away(tmp_path: Path) -> None:
+    async with three(tmp_path) as servers, connected(servers[0].address, discover=True, lease_ttl=2) as client:
+        client.submit(Watch(b"/", 1))
+        await client.done(put(1, leased=True))
+        async with asyncio.timeout(SECONDS):
+            while len(client.etcd.calls.endpoints) < 3:
+                await asyncio.sleep(0.02)
+        await servers[0].stop()
+        last = await client.done(put(2))
+        await client.first(WatchEvent, lambda event: event.revision == last.revision)
+
+
+@pytest.mark.slow
 async def test_a_member_joins_as_a_learner_and_is_promoted_and_can_be_removed(tmp_path: Path) -> None:
     async with running(tmp_path) as first, connected(first.address) as client:
         await client.done(put(1))

@@ -79,7 +79,7 @@ class EtcdCalls:
         username: str = "",
         password: str = "",
     ) -> None:
-        self.endpoints = tuple(endpoints)
+        self.endpoints = self._given = tuple(endpoints)
         self.timeout = timeout
         self.on_moved: Callable[[], None] = lambda: None  # another endpoint is asked from now on
         self._credentials = None if tls is None else _credentials(tls)
@@ -152,6 +152,12 @@ class EtcdCalls:
             self._current += 1
             self._token = ""
             self.on_moved()
+
+    def also(self, found: Sequence[str]) -> None:
+        """Endpoints that are asked besides those that were given, when these do not answer."""
+        current = self.endpoint
+        self.endpoints = tuple(dict.fromkeys([*self._given, *found]))
+        self._current = self.endpoints.index(current) if current in self.endpoints else 0
 
     async def close(self) -> None:
         channels, self._channels = self._channels, {}

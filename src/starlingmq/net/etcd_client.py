@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from math import inf
 from typing import Final
 
 from starlingmq.cluster.etcd import (
@@ -26,23 +27,29 @@ from starlingmq.cluster.etcd import (
 )
 from starlingmq.config_cluster import EtcdTlsConfig
 from starlingmq.net.etcd_calls import GRANT, KEEP_ALIVE, REVOKE, TXN, WATCH, EtcdCalls, EtcdError, EtcdStream
+from starlingmq.net.etcd_members import addresses, members
 from starlingmq.net.etcd_messages import txn_answer, txn_request, watch_event, watch_request
 from starlingmq.net.proto import etcd_pb2 as pb
 
 log = logging.getLogger("starlingmq.etcd")
 
 RETRY: Final = 0.2  # seconds between attempts of what is tried until it works
+DISCOVER_SECONDS: Final = 30.0
 OPEN_MAX: Final = 1024  # transactions under way at once; more are refused
 
 
 class EtcdClient:
-    """``on_answer`` is called on the event loop, never from within ``submit``."""
+    """``on_answer`` is called on the event loop, never from within ``submit``.
+
+    ``discover``: ask the other members too, where they say that they are, when those of ``endpoints`` do not answer.
+    """
 
     def __init__(
         self,
         endpoints: Sequence[str],
         on_answer: Callable[[Answer], None],
         *,
+        discover: bool = False,
         lease_ttl: int = 10,
         request_timeout: float = 3.0,
         tls: EtcdTlsConfig | None = None,
@@ -52,6 +59,8 @@ class EtcdClient:
         self.calls = EtcdCalls(endpoints, request_timeout, tls, username, password)
         self.calls.on_moved = self._moved
         self.lease = 0
+        self._discover = discover
+        self._discovered = -inf
         self._lease_ttl = lease_ttl
         self._on_answer = on_answer
         self._granted = asyncio.Event()
@@ -176,6 +185,16 @@ class EtcdClient:
             else:
                 self._answered()
                 pause = min(ttl, self._lease_ttl) / 3
+                if self._discover:
+                    await self._look_around()
+
+    async def _look_around(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now < self._discovered + DISCOVER_SECONDS:
+            return
+        with suppress(EtcdError):  # who does not answer is noticed by the lease
+            self.calls.also(addresses(await members(self.calls)))
+            self._discovered = now
 
     async def _grant(self) -> int:
         """A lease whose predecessor is gone, if there was one. Seconds that it lasts."""
