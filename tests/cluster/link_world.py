@@ -159,6 +159,10 @@ class World:
         node = random.choice(self.nodes)
         if random.random() < self.crashes:
             node.crash(random)
+            if random.random() < 0.5:  # a new connection overtakes what lies about
+                other = self.other(node)
+                other.take(node.incarnation, 0, node.incarnation)
+                other.turn()
         elif chance < 0.45:
             if self.bus:
                 self.deliver()
@@ -180,7 +184,7 @@ class World:
     def heal(self) -> None:
         """No faults any more, except that those who hold hold on for a while."""
         self.loss = self.doubling = 0.0
-        for turn in range(400):
+        for turn in range(5000):  # a frame as large as the window takes some of them
             for node in self.nodes:
                 if turn == 8 and node.held:
                     node.hold(False)
@@ -193,6 +197,8 @@ class World:
                 while node.commits:
                     node.commit()
             self.now += 0.3
+            if turn > 20 and all(node.cursor == len(node.journal) for node in self.nodes):
+                break
         for node in self.nodes:
             assert self.other(node).stored == node.journal, "not all has arrived"
             assert node.cursor == len(node.journal) and node.link.unacknowledged() == 0, "not all is acknowledged"

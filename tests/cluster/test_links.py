@@ -44,7 +44,7 @@ def test_a_new_peer_gets_what_the_one_before_has_not_acknowledged() -> None:
     link.acknowledged(DataAck(1, 100), 7, 3, 0.0)
     link.reset_sender(8)
     assert link.take(0.0, 1000) == [Data(1, 1, b"b"), Data(2, 1, b"c")]
-    assert link.acknowledged(DataAck(3, 100), 7, 3, 0.0) == 0, "of the peer before"
+    assert link.acknowledged(DataAck(1, 100), 7, 3, 0.0) == 0, "of the peer before"
     assert link.acknowledged(DataAck(2, 100), 8, 3, 0.0) == 2
 
 
