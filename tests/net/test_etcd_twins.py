@@ -10,7 +10,7 @@ from itertools import count
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.net.etcds import Client, connected, running
 from tests.sim.etcd_model import EtcdModel
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.slow
 
 ROOTS = count(1)
 KEYS = st.sampled_from([b"a", b"ab", b"a/1", b"a/2", b"b", b"b\xff", b"b\xff\xff"])
-PREFIXES = st.sampled_from([b"", b"a", b"a/", b"b\xff", b"c"])
+PREFIXES = st.sampled_from([b"b", b"a", b"a/", b"b\xff", b"c"])
 VALUES = st.sampled_from([b"", b"1", b"2"])
 OPERATORS = st.sampled_from(["=", "!=", "<", ">"])
 
@@ -214,6 +214,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[asyncio.Run
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps)
+@example([Txn("t", (), (Put(b"a", b"1", True),)), Txn("t", (), (Put(b"a", b"2"),))])  # leased, and then not any more
 def test_both_say_the_same(
     real: tuple[asyncio.Runner, Client], drawn: list[Txn | WatchFrom | Compact | LoseLease]
 ) -> None:
@@ -222,6 +223,7 @@ def test_both_say_the_same(
     async def lives() -> None:
         revision = (await client.done(Txn("base", (), (Delete(b"", prefix=True),)))).revision
         twins = Twins(client, revision)
+        await twins.watch(b"", 0)
         for step in drawn:
             if isinstance(step, Txn):
                 await twins.txn(twins.rooted(step))
@@ -231,6 +233,8 @@ def test_both_say_the_same(
                 await twins.compact(step.back)
             else:
                 await twins.lose_lease()
+        await twins.txn(Txn("all", (), (Get(twins.root, prefix=True),)))
+        await twins.lose_lease()
         await twins.mark(sorted(twins.watched), b"~end")
 
     runner.run(lives())
