@@ -10,6 +10,7 @@ from tests.harness import FakeClient
 from tests.storage.world import StoredWorld
 
 from starlingmq.core.ready import Ready
+from starlingmq.core.session import Subscription
 from starlingmq.storage.durable import CHECKPOINT_AGAIN
 from starlingmq.storage.keys import META_CHECKPOINT, SESSION, SUBSCRIPTION
 from starlingmq.storage.kv import prefix_end
@@ -361,3 +362,31 @@ def test_a_crash_before_any_commit_loses_nothing_that_was_acknowledged(qos: int)
         assert got == sorted(got), crash_at
         if qos == 2:
             assert len(set(got)) == len(got), crash_at
+
+
+class Unused:
+    """A node that is never connected: all for it waits."""
+
+    def write(self, data: bytes) -> None:
+        raise AssertionError("nothing is connected")
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_waits_for_another_node_has_its_sequence_after_a_restart(world: StoredWorld, qos: int) -> None:
+    world.state.peers.join(1, 1)
+    peer = world.state.peers.add(2, Unused(), Unused())
+    wanted = Subscription(peer.session, b"t/#", 2, False, True, b"")
+    wanted.durable = True
+    world.state.router.subscribe(wanted)
+    pub = world.connect("pub", properties=dict(HOUR))
+    for number in (1, 2):
+        pub.send(Publish(b"t/x", b"%d" % number, qos=qos, packet_id=number))
+        if qos == 2:
+            pub.send(Ack(PUBREL, number))
+    world.restart()
+    session = world.state.ctx.links[2]
+    kept = world.store.load(world.state.wanted(session))
+    assert [(message.payload, message.origin, message.sequence) for message in kept.values()] == [
+        (b"1", 1, (1 << 40) + 1),
+        (b"2", 1, (1 << 40) + 2),
+    ]

@@ -174,6 +174,8 @@ class Delivery:
             message.sequence = 0
             key = group.share()
         if message.sequence == 0:
+            if message.offset >= 0:  # it was held: what is stored of it has no sequence, and would be sent without
+                message = message.copy()
             ctx.sequence += 1
             message.sequence = ctx.sequence
             message.origin = ctx.node
