@@ -71,6 +71,35 @@ def test_two_nodes_that_know_nothing_of_each_other() -> None:
     assert two.caught_up(1) and one.caught_up(2)
 
 
+def test_who_comes_back_has_caught_up_when_it_has_what_a_third_node_told_the_others() -> None:
+    one, two, three = begin(1), begin(2), begin(3, {b"a": 2})
+    for routes in (one, two):
+        for other in {1, 2, 3} - {routes.me}:
+            routes.member(other)
+    exchange(one, three)
+    exchange(one, two)
+    assert one.caught_up(2) and not two.caught_up(1)
+    exchange(two, three)
+    assert two.caught_up(1)
+    three.originate([(b"b", 1)])
+    exchange(one, three)
+    exchange(one, two)
+    assert not two.caught_up(1)
+    two.member_gone(3)
+    assert two.caught_up(1)
+
+
+def test_a_joining_node_may_be_gone_and_come_back() -> None:
+    one, two = begin(1), begin(2, {b"a": 1})
+    one.member(2)
+    one.member_gone(2)
+    exchange(one, two)
+    assert 2 not in one.vector()
+    one.member(2)
+    exchange(one, two)
+    assert one.vector()[2] == (1, 1)
+
+
 def test_changes_come_out_once_and_only_those_of_others() -> None:
     one, two = begin(1), begin(2)
     exchange(one, two)

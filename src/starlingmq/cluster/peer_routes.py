@@ -36,6 +36,7 @@ class PeerRoutes:
     table: dict[bytes, int]
     state: State
     heard: State  # the newest one that it is known to have
+    vector: dict[int, State]  # what it has of whom, by its last heartbeat
     named: State  # the newest one of its heartbeats, in this life of ours
     incarnation: int  # of its last heartbeat
     applied: State  # what it has of our routes
@@ -49,6 +50,7 @@ class PeerRoutes:
         self.table = table
         self.state = state
         self.heard = UNKNOWN
+        self.vector = {}
         self.named = UNKNOWN
         self.incarnation = 0
         self.applied = UNKNOWN

@@ -7,7 +7,8 @@ Here is who asks whom, and when. The caller
 - in each turn takes the changes and gives them to the router, then takes out what is to be sent, then the facts, which
   go into the turn's commit in their order. Nothing of what is sent has to wait for it. While ``pending`` there is more
   to do in the next turn: each call does some milliseconds of work at most;
-- tells of members that left or were forgotten, after a start also of those in ``nodes()`` that are no members.
+- tells of members as they come, and of those that left or were forgotten, after a start also of those in ``nodes()``
+  that are no members.
 
 A peer has applied something when its routers know, and so ``vector`` and RouteApplied tell of changes taken already.
 """
@@ -51,7 +52,8 @@ class Routes:
         for number in sorted(found.vector):
             peer = self._peers[number] = PeerRoutes(number, found.tables[number], found.vector[number])
             self._busy[number] = peer
-        self._gone: set[int] = set()  # numbers are never given twice
+        self._members: set[int] = set()  # all others, joining ones too
+        self._gone: set[int] = set()  # no members any more
         self._asks: dict[int, PeerRoutes] = {}
         self._owed: dict[int, PeerRoutes] = {}  # RouteApplied
         self._now = 0.0
@@ -101,9 +103,20 @@ class Routes:
         return state[0] == own.epoch or in_history(own.history, state)
 
     def caught_up(self, source: int) -> bool:
-        """Whether everything that its last heartbeat named is in force here; False before the first one."""
+        """Whether everything that its last heartbeat named is in force here; False before the first one.
+
+        That is its own routes, and what it has of other members: while we were away, a SUBACK of a third node may have
+        gone out when all whom that node reached had the route, and now we may reach them, and that node not.
+        """
         peer = self._peers.get(source)
-        return peer is not None and peer.named != UNKNOWN and peer.loaded() and peer.state >= peer.named
+        if peer is None or peer.named == UNKNOWN or not peer.loaded() or peer.state < peer.named:
+            return False
+        vector = peer.vector
+        return all(self._has(third, vector[third]) for third in self._members if third != source and third in vector)
+
+    def _has(self, number: int, state: State) -> bool:
+        peer = self._peers.get(number)
+        return peer is not None and peer.loaded() and peer.state >= state
 
     def received(self, source: int, body: Body, now: float) -> None:
         """A frame about routes; others are not for us."""
@@ -140,6 +153,7 @@ class Routes:
         peer.applied = max(peer.applied, applied)
         peer.named = max(peer.named, (heartbeat.epoch, heartbeat.version))
         peer.heard = max(peer.heard, peer.named)
+        peer.vector = heartbeat.vector
         if now - peer.moved_at >= (ASK_AGAIN if peer.asked else PATIENCE):
             self._ask(peer)
 
@@ -155,9 +169,15 @@ class Routes:
             peer.moved_at = self._now
             self._asks[peer.number] = peer
 
+    def member(self, number: int) -> None:
+        """Another node is a member, or joins; who was joining may be back after its lease had run out."""
+        self._gone.discard(number)
+        self._members.add(number)
+
     def member_gone(self, number: int) -> None:
         """It left or was forgotten: its routes go, and nothing that still comes from it counts."""
         self._gone.add(number)
+        self._members.discard(number)
         self._own.member_gone(number)
         self._asks.pop(number, None)
         self._owed.pop(number, None)
