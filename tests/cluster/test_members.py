@@ -288,6 +288,16 @@ def test_leaving_before_and_while_joining() -> None:
     assert (state(b), state(c)) == ("left", "left") and a.joining == () and names(a) == ["a"]
 
 
+def test_who_is_to_leave_before_it_is_back_leaves_what_it_was_registered_as() -> None:
+    town = Town()
+    a, _b = town.joined("a", "b")
+    town.crash("b")
+    b = town.start("b")
+    b.leave(town.now)
+    town.run()
+    assert state(b) == "left" and names(a) == ["a"]
+
+
 def test_leaving_waits_for_etcd() -> None:
     town = Town()
     a, b = town.joined("a", "b")

@@ -144,7 +144,7 @@ class Members:
     def leave(self, now: float) -> None:
         """When nothing is owed to anybody any more. Done when ``state`` is "left"; while etcd is away, it waits."""
         self._leaving = True
-        if self.state == "new" or (self._me is None and not self._tag and not self._maybe):
+        if self.state == "new":
             self._end("left", "")
         self._step(now)
 
@@ -343,10 +343,10 @@ class Members:
 
     def _enter(self) -> None:
         """Take our number, or a new incarnation of the one we have."""
-        if self._leaving:
+        parsed, name = self._registry.parsed, self._name
+        if self._leaving and name not in parsed.registered:
             self._end("left", "")
             return
-        parsed, name = self._registry.parsed, self._name
         registered, joining = parsed.registered.get(name), parsed.joining.get(name)
         there = registered or joining
         if there is not None and there.address != self._address and (name in parsed.online or registered is None):
