@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from starlingmq.cluster.frames import Envelope, Heartbeat, MemberInfo, Membership
 from starlingmq.cluster.quorum import ConnectionChange, Quorum
 from starlingmq.cluster.relay import Relay
@@ -62,6 +64,17 @@ def test_how_many_are_enough() -> None:
             assert node.quorum.enough() == (number - 2 >= count // 2)
             node.hear(number, 0.1, taken=beat)
         assert node.quorum.enough()
+
+
+def test_how_long_it_is_enough_without_news() -> None:
+    assert Self(1).quorum.lasts_until() == inf
+    node = Self(5)
+    assert node.quorum.lasts_until() < 0.0
+    for number, sent in ((2, 0.0), (3, 1.0), (4, 2.0)):
+        node.hear(number, sent + 0.5, taken=node.quorum.beat(sent))
+    assert node.quorum.lasts_until() == 1.0 + TIMEOUT
+    node.quorum.tick(1.0 + TIMEOUT)
+    assert not node.quorum.enough()
 
 
 def test_who_is_not_registered_serves_not_and_who_joins_does_not_count() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from starlingmq.cluster.frames import Envelope, Heartbeat, MemberInfo, Membership
@@ -200,6 +201,17 @@ class Quorum:
             return False
         count = sum(1 for peer in self._peers.values() if peer.connected and peer.number in self._registered)
         return count >= len(self._registered) // 2
+
+    def lasts_until(self) -> float:
+        """When it is not ``enough`` any more if nothing is heard from now on."""
+        needed = len(self._registered) // 2
+        if needed == 0:
+            return inf
+        ends = sorted([self._ends(p) for p in self._peers.values() if p.connected and p.number in self._registered])
+        return ends[-needed] if len(ends) >= needed else NEVER
+
+    def _ends(self, peer: Peer) -> float:
+        return min(max(peer.direct_at, peer.relayed_at), peer.rests_on) + self._timeout
 
     def connected(self) -> frozenset[int]:
         return frozenset([peer.number for peer in self._peers.values() if peer.connected])

@@ -230,6 +230,8 @@ class BrokerState:
         """Bytes have arrived. Whole packets are handled, what is left is kept for the next call."""
         ctx = self.ctx
         ctx.now = now
+        if now >= ctx.serves_until:
+            ctx.isolated = True  # the machine stood still: others may have gone on without us since long ago
         ctx.counters.bytes_received += len(data)
         if client.state == CLOSED:
             return
@@ -423,6 +425,8 @@ class BrokerState:
         """Begin a new turn: what is due, what was left over from earlier turns."""
         ctx = self.ctx
         ctx.now = now
+        if now >= ctx.serves_until:
+            ctx.isolated = True
         ctx.work = TURN_WORK
         # Jobs first, or publishers that fill every turn would keep them from ever being done.
         for _ in range(min(len(ctx.jobs), JOBS_PER_TURN)):

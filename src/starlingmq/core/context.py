@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import Final
 
@@ -45,6 +46,7 @@ class Context:
     sequence: int  # of the last message that was passed on to another node
     interest: Interest | None  # what our own subscribers want, where other nodes must know
     isolated: bool  # too few other nodes are connected to serve
+    serves_until: float  # when that is so, if nothing is heard of them meanwhile
     links: dict[int, Session]  # sessions that stand for other nodes, by number
     links_postponed: list[tuple[Client, bytes]]  # what other nodes get once it is stored (see core.refusal)
     full_peers: int  # nodes for which as much waits as may
@@ -94,6 +96,7 @@ class Context:
         self.sequence = 0
         self.interest = None
         self.isolated = False
+        self.serves_until = math.inf
         self.links = {}
         self.links_postponed = []
         self.full_peers = 0
