@@ -28,6 +28,7 @@ A = TypeVar("A", bound="Message")
 OPTIONS: Final[Sequence[tuple[str, Any]]] = (
     ("grpc.keepalive_time_ms", 6000),  # etcd by default takes no more than one in 5 s
     ("grpc.keepalive_timeout_ms", 3000),
+    ("grpc.http2.ping_timeout_ms", 3000),  # a minute by default, and the keepalive waits for such a ping
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
