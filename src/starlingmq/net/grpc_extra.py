@@ -11,6 +11,8 @@ class ClusterExtraMissing(Exception):
 
 # Children of this process become other programs at once; gRPC need not, and need not say that it can not, follow them.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+# It would write a line to stderr for each connection that ends, past our own log.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 try:
     import google.protobuf

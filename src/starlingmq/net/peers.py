@@ -1,0 +1,275 @@
+"""The node's listener for other nodes, and one stream to each of them; frames as values above, gRPC below.
+
+``A -> B`` goes over the stream that A dialled, ``B -> A`` over the one that B dialled: each end mends what it uses. A
+stream begins with a handshake (net/peer_handshake.py) and then carries batches of envelopes (net/peer_codec.py). gRPC
+is used without generated services, and messages are bytes to it, so that they are copied and parsed once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from starlingmq import __version__
+from starlingmq.cluster.frames import Envelope, MemberInfo
+from starlingmq.config_cluster import ClusterConfig, ClusterTlsConfig, cluster_secret, split_address
+from starlingmq.net import peer_codec
+from starlingmq.net.grpc_extra import grpc
+from starlingmq.net.peer_handshake import NONCE_BYTES, Answering, Identity, RefusedError, refusal
+from starlingmq.net.peer_stream import HANDSHAKE_SECONDS, METHOD, PeerStream, Traffic, explain
+from starlingmq.net.tls import TlsError
+
+log = logging.getLogger("starlingmq")
+
+MESSAGE_BYTES_MAX: Final = 320 * 1024 * 1024  # the largest MQTT packet and then some
+STREAMS_MAX: Final = 1024  # at once, those that have not proved anything yet included
+STRANGERS_MAX: Final = 64  # of which it is remembered why they were refused
+
+
+class ListenError(Exception):
+    """The listener for nodes can not be opened; one line."""
+
+
+class Peers:
+    """Callbacks run on the event loop. ``on_connected`` and ``on_disconnected`` tell of the stream *to* a peer.
+
+    ``chance`` gives numbers in [0, 1), ``random_bytes`` unguessable bytes. Order: ``start`` (then ``address`` is what
+    others dial), ``introduce``, ``set_peers`` as often as the members change, ``close``.
+    """
+
+    def __init__(
+        self,
+        settings: ClusterConfig,
+        name: str,
+        on_envelope: Callable[[Envelope], None],
+        on_connected: Callable[[int], None],
+        on_disconnected: Callable[[int], None],
+        chance: Callable[[], float],
+        random_bytes: Callable[[int], bytes],
+    ) -> None:
+        self.address = ""
+        self.traffic = Traffic()
+        self._settings = settings
+        self._name = name
+        self._secret = cluster_secret(settings)
+        self._on_envelope = on_envelope
+        self._on_connected = on_connected
+        self._on_disconnected = on_disconnected
+        self._chance = chance
+        self._random_bytes = random_bytes
+        self._options = _options(settings)
+        self._files = _read_files(settings.tls)
+        self._me: Identity | None = None
+        self._server: Any = None
+        self._streams: dict[int, PeerStream] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._inbound: dict[int, tuple[int, asyncio.Task[Any]]] = {}  # node -> incarnation, who serves its stream
+        self._strangers: dict[str, str] = {}
+
+    async def start(self) -> None:
+        """Listen. Raises ListenError."""
+        host, port = split_address(self._settings.listen, "cluster.listen")
+        shown = f"[{host}]" if ":" in host else host
+        self._server = grpc.aio.server(options=self._options, maximum_concurrent_rpcs=STREAMS_MAX)
+        service, _, method = METHOD.removeprefix("/").partition("/")
+        handlers: dict[str, Any] = {method: grpc.stream_stream_rpc_method_handler(self._serve)}
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+        listen = f"{shown or '[::]'}:{port}"
+        try:
+            if self._files is None:
+                port = self._server.add_insecure_port(listen)
+            else:
+                key, chain, authorities = self._files
+                credentials = grpc.ssl_server_credentials([(key, chain)], authorities, require_client_auth=True)
+                port = self._server.add_secure_port(listen, credentials)
+            await self._server.start()
+        except RuntimeError as error:
+            raise ListenError(f"cluster.listen: {self._settings.listen}: {explain(error)}") from error
+        self.address = self._settings.advertise or f"{shown}:{port}"
+
+    def introduce(self, number: int, incarnation: int) -> None:
+        """What this node is called from now on; who dials it earlier is told to come again."""
+        cluster = self._settings.name
+        self._me = Identity(cluster, self._name, number, incarnation, __version__, self._secret)
+
+    def set_peers(self, members: Iterable[MemberInfo]) -> None:
+        """Those to be connected to, this node left out. One that has moved is dialled anew."""
+        assert self._me is not None, "introduce comes first"
+        wanted = {member.number: member for member in members if member.number != self._me.number}
+        for number, stream in list(self._streams.items()):
+            if number not in wanted or wanted[number].address != stream.member.address:
+                del self._streams[number]
+                self._close_later(stream)
+            elif wanted[number].incarnation != stream.member.incarnation:
+                stream.member = wanted[number]
+                stream.hurry()
+        for number, member in wanted.items():
+            if number not in self._streams:
+                self._streams[number] = self._stream(self._me, member)
+
+    def send(self, number: int, envelope: Envelope) -> bool:
+        """Queue an envelope for a peer; False when it was dropped (and counted). Never waits, keeps the order."""
+        stream = self._streams.get(number)
+        if stream is None:
+            self.traffic.drop("unconnected")
+            return False
+        return stream.send(envelope)
+
+    def connected(self) -> list[int]:
+        return [number for number, stream in self._streams.items() if stream.connected]
+
+    async def close(self) -> None:
+        for stream in self._streams.values():
+            self._close_later(stream)
+        self._streams.clear()
+        if self._closing:
+            await asyncio.wait(self._closing)
+        if self._server is not None:
+            await self._server.stop(None)
+
+    def _stream(self, me: Identity, member: MemberInfo) -> PeerStream:
+        return PeerStream(
+            me,
+            member,
+            self._open_channel,
+            self._chance,
+            lambda: self._random_bytes(NONCE_BYTES),
+            2 * self._settings.link_window,
+            self.traffic,
+            self._tell,
+        )
+
+    def _tell(self, number: int, up: bool) -> None:
+        if up:
+            self._on_connected(number)
+        elif number not in self.connected():  # that of a node that moved may end when the new one stands
+            self._on_disconnected(number)
+
+    def _close_later(self, stream: PeerStream) -> None:
+        task = asyncio.ensure_future(stream.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    def _open_channel(self, address: str) -> Any:
+        if self._files is None:
+            return grpc.aio.insecure_channel(address, self._options)
+        key, chain, authorities = self._files
+        return grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(authorities, key, chain), self._options)
+
+    async def _serve(self, _: object, context: Any) -> None:
+        """One stream that another node dialled."""
+        answering = None
+        try:
+            if self._me is None:
+                raise RefusedError(f"node {self._name} is still starting")
+            answering = Answering(self._me, self._random_bytes(NONCE_BYTES))
+            async with asyncio.timeout(HANDSHAKE_SECONDS):
+                await context.write(answering.challenge(await _read(context)))
+                accepted = answering.accept(await _read(context))
+                self._admit(answering)
+                await context.write(accepted)
+        except TimeoutError:
+            return
+        except RefusedError as error:
+            self._note_refusal(answering.name if answering else "", str(error))
+            await context.write(refusal(error))
+            return
+        self._strangers.pop(answering.name, None)
+        try:
+            await self._read_all(answering, context)
+        finally:
+            if self._inbound.get(answering.number, (0, None))[1] is asyncio.current_task():
+                del self._inbound[answering.number]
+
+    def _admit(self, answering: Answering) -> None:
+        """The newest stream of a node is the one that counts: an older one may hang on a dead connection."""
+        task = asyncio.current_task()
+        assert task is not None
+        incarnation, older = self._inbound.get(answering.number, (0, None))
+        if older is not None:
+            if answering.incarnation < incarnation:
+                raise RefusedError(f"node {answering.name} has been started anew since")
+            older.cancel()
+        self._inbound[answering.number] = (answering.incarnation, task)
+        stream = self._streams.get(answering.number)
+        if stream is not None:
+            stream.hurry()
+
+    async def _read_all(self, answering: Answering, context: Any) -> None:
+        traffic = self.traffic
+        while isinstance(message := await context.read(), bytes):
+            try:
+                envelopes = peer_codec.split(message)
+            except peer_codec.FrameError as error:
+                log.warning("node %s: %s; the stream is closed", answering.name, error)
+                return
+            traffic.reads += 1
+            traffic.bytes_in += len(message)
+            for envelope in envelopes:
+                # What comes straight from a node proves that the way is there: nobody may say so for others.
+                own = envelope.source == answering.number and envelope.incarnation == answering.incarnation
+                if not own and not envelope.relayed:
+                    traffic.drop("foreign")
+                    continue
+                traffic.envelopes_in += 1
+                try:
+                    self._on_envelope(envelope)
+                except Exception:
+                    log.exception("an envelope of node %s failed", answering.name)
+
+    def _note_refusal(self, name: str, reason: str) -> None:
+        if self._strangers.get(name) == reason:
+            return
+        if len(self._strangers) >= STRANGERS_MAX:
+            self._strangers.clear()
+        self._strangers[name] = reason
+        log.warning("refused a node: %s", reason)
+
+
+def _options(settings: ClusterConfig) -> list[tuple[str, int]]:
+    """A connection on which nothing is heard is tried after ``member_timeout`` and closed after another one."""
+    milliseconds = max(int(settings.member_timeout * 1000), 100)
+    return [
+        ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+        ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+        ("grpc.keepalive_time_ms", milliseconds),
+        ("grpc.keepalive_timeout_ms", milliseconds),
+        ("grpc.http2.ping_timeout_ms", milliseconds),  # a minute by default, and the keepalive waits for such a ping
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", milliseconds // 2),  # that the listener puts up with
+        # Large frames in few reads and writes: a third more bytes a second than with the defaults.
+        ("grpc.http2.max_frame_size", 1 << 20),
+        ("grpc.http2.write_buffer_size", 1 << 20),
+        ("grpc.http2.lookahead_bytes", 4 << 20),
+        ("grpc.so_reuseport", 0),  # a port that is taken is an error, not one shared in secret
+        ("grpc.enable_http_proxy", 0),
+        ("grpc.enable_retries", 0),
+        ("grpc.use_local_subchannel_pool", 1),  # each attempt is a new connection, without gRPC's own back-off
+    ]
+
+
+def _read_files(tls: ClusterTlsConfig) -> tuple[bytes, bytes, bytes] | None:
+    """Key, certificate chain and authorities; None without TLS. Raises TlsError."""
+    if tls.cert is None or tls.key is None or tls.ca is None:
+        return None
+    contents = []
+    for path in (tls.key, tls.cert, tls.ca):
+        try:
+            contents.append(Path(path).read_bytes())
+        except OSError as error:
+            raise TlsError(f"cluster.tls: {path}: {error.strerror}") from error
+        if b"-----BEGIN " not in contents[-1]:
+            raise TlsError(f"cluster.tls: {path} is no PEM file")
+    key, chain, authorities = contents
+    return key, chain, authorities
+
+
+async def _read(context: Any) -> bytes:
+    message = await context.read()
+    if not isinstance(message, bytes):
+        raise RefusedError("it hung up")
+    return message

@@ -1,0 +1,116 @@
+"""Real listeners and streams between nodes, on loopback and free ports."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from starlingmq.cluster.frames import Data, Envelope, MemberInfo
+from starlingmq.config_cluster import ClusterConfig
+from starlingmq.net.peers import Peers
+
+WAIT_SECONDS = 20.0
+
+
+class Node:
+    """What a node sees of the others, and something to wait on for each kind of it."""
+
+    def __init__(self, name: str, number: int, **settings: Any) -> None:
+        self.name = name
+        self.number = number
+        self.incarnation = settings.pop("incarnation", 1)
+        listen = settings.pop("listen", "127.0.0.1:0")
+        config = msgspec.structs.replace(ClusterConfig(listen=listen), **settings)
+        self.received: list[Envelope] = []
+        self.connected: set[int] = set()
+        self.connections = 0  # made, to anybody
+        self.attempts = 0  # to make one, or to answer one
+        self._news = asyncio.Event()
+        self.peers = Peers(
+            config, name, self._envelope, self._connect, self._disconnect, random.Random(number).random, self._nonce
+        )
+
+    async def start(self) -> None:
+        await self.peers.start()
+        self.peers.introduce(self.number, self.incarnation)
+
+    @property
+    def port(self) -> int:
+        return int(self.peers.address.rpartition(":")[2])
+
+    def info(self, address: str = "") -> MemberInfo:
+        return MemberInfo(self.name, self.number, self.incarnation, address or self.peers.address)
+
+    def data(self, sequence: int, target: Node, blob: bytes = b"") -> Envelope:
+        return Envelope(self.number, self.incarnation, target.number, 0, Data(sequence, 1, blob))
+
+    def send(self, sequence: int, target: Node, blob: bytes = b"") -> bool:
+        return self.peers.send(target.number, self.data(sequence, target, blob))
+
+    def sequences(self) -> list[int]:
+        return [envelope.body.sequence for envelope in self.received if isinstance(envelope.body, Data)]
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for what the callbacks tell of."""
+        async with asyncio.timeout(WAIT_SECONDS):
+            while not condition():
+                self._news.clear()
+                await self._news.wait()
+
+    def _nonce(self, size: int) -> bytes:
+        self.attempts += 1
+        self._news.set()
+        return os.urandom(size)
+
+    def _envelope(self, envelope: Envelope) -> None:
+        self.received.append(envelope)
+        self._news.set()
+
+    def _connect(self, number: int) -> None:
+        self.connected.add(number)
+        self.connections += 1
+        self._news.set()
+
+    def _disconnect(self, number: int) -> None:
+        self.connected.discard(number)
+        self._news.set()
+
+
+class Nodes:
+    def __init__(self) -> None:
+        self.all: list[Node] = []
+
+    async def start(self, name: str, number: int, **settings: Any) -> Node:
+        node = Node(name, number, **settings)
+        self.all.append(node)
+        await node.start()
+        return node
+
+    async def pair(self, **settings: Any) -> tuple[Node, Node]:
+        """Two nodes that are connected both ways."""
+        one, two = await self.start("one", 1, **settings), await self.start("two", 2, **settings)
+        for node, other in ((one, two), (two, one)):
+            node.peers.set_peers([one.info(), two.info()])
+            await node.until(lambda node=node, other=other: other.number in node.connected)  # type: ignore[misc]
+        return one, two
+
+    async def stop(self, node: Node) -> None:
+        self.all.remove(node)
+        await node.peers.close()
+
+    async def close(self) -> None:
+        for node in self.all:
+            await node.peers.close()
+
+
+@pytest.fixture
+async def nodes() -> AsyncIterator[Nodes]:
+    nodes = Nodes()
+    yield nodes
+    await nodes.close()

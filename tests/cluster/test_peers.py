@@ -1,0 +1,205 @@
+"""Streams between nodes: what is sent arrives in order, or is dropped and counted; a way that broke is made anew."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import pytest
+from tests.cluster.conftest import Nodes
+from tests.cluster.proxy import BACK, OUT, Proxy
+
+from starlingmq.cluster.frames import Data, Envelope, SyncRequest
+from starlingmq.net.peers import ListenError
+
+BRIEF = {"heartbeat_interval": 0.1, "member_timeout": 0.3}
+SECRET = {"secret": "0123456789abcdef"}
+
+
+async def exchange(nodes: Nodes) -> None:
+    one, two = await nodes.pair(**SECRET)
+    for sequence in range(1, 2001):
+        assert one.send(sequence, two)
+        assert two.send(-sequence % 5000, one)
+    await two.until(lambda: len(two.received) == 2000)
+    await one.until(lambda: len(one.received) == 2000)
+    assert two.sequences() == list(range(1, 2001))
+    assert one.sequences() == list(range(4999, 2999, -1))
+    assert one.peers.traffic.envelopes_out == two.peers.traffic.envelopes_in == 2000
+    assert one.peers.traffic.writes == two.peers.traffic.reads < 100, "many envelopes in one message"
+    assert one.peers.traffic.bytes_out == two.peers.traffic.bytes_in
+    assert one.peers.traffic.dropped == {}
+
+
+async def test_envelopes_arrive_in_order_and_in_batches(nodes: Nodes) -> None:
+    await exchange(nodes)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="uvloop is not there")
+def test_the_same_on_uvloop() -> None:
+    import uvloop
+
+    async def run() -> None:
+        nodes = Nodes()
+        await exchange(nodes)
+        await nodes.close()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run())
+
+
+async def test_nothing_is_left_of_what_is_closed(nodes: Nodes) -> None:
+    before = asyncio.all_tasks()
+    one, two = await nodes.pair()
+    one.send(1, two, bytes(1_000_000))
+    for node in (one, two):
+        await nodes.stop(node)
+        await node.peers.close()
+    assert asyncio.all_tasks() == before
+    assert not one.connected and not two.connected
+
+
+async def test_a_large_envelope_goes_through(nodes: Nodes) -> None:
+    one, two = await nodes.pair(link_window=1024)
+    blob = bytes(20_000_000)
+    assert one.send(1, two, blob)
+    await two.until(lambda: bool(two.received))
+    assert two.received == [one.data(1, two, blob)]
+
+
+async def test_what_nobody_can_take_is_dropped_and_counted(nodes: Nodes) -> None:
+    one, two = await nodes.start("one", 1), await nodes.start("two", 2)
+    assert not one.send(1, two)
+    one.peers.set_peers([two.info()])
+    assert not one.send(2, two), "there is no stream yet"
+    await one.until(lambda: 2 in one.connected)
+    assert one.send(3, two)
+    await two.until(lambda: two.sequences() == [3])
+    assert one.peers.traffic.dropped == {"unconnected": 2}
+
+
+async def test_a_full_buffer_drops_data_first_and_keeps_the_order(nodes: Nodes) -> None:
+    one, two = await nodes.start("one", 1, link_window=100_000), await nodes.start("two", 2)
+    with Proxy("127.0.0.1", two.port) as proxy:
+        one.peers.set_peers([two.info(proxy.address)])
+        await one.until(lambda: 2 in one.connected)
+        proxy.cut(OUT)
+        blob = bytes(90_000)
+        taken = [sequence for sequence in range(1, 41) if one.send(sequence, two, blob)]
+        assert taken == [1, 2], "twice the window"
+        small = Envelope(1, 1, 2, 0, SyncRequest(0, 0))
+        assert one.peers.send(2, small) and not one.send(41, two, blob)
+        assert one.peers.traffic.dropped == {"overflow": 39}
+        proxy.heal()
+        await two.until(lambda: len(two.received) == 3)
+        assert two.sequences() == taken and two.received[2] == small
+
+
+async def test_a_connection_that_broke_is_made_anew(nodes: Nodes) -> None:
+    one, two = await nodes.start("one", 1), await nodes.start("two", 2)
+    with Proxy("127.0.0.1", two.port) as proxy:
+        one.peers.set_peers([two.info(proxy.address)])
+        for round_ in range(1, 4):
+            await one.until(lambda: 2 in one.connected)
+            assert one.send(round_, two)
+            await two.until(lambda round_=round_: round_ in two.sequences())  # type: ignore[misc]
+            proxy.disconnect()
+            await one.until(lambda: not one.connected)
+        await one.until(lambda: 2 in one.connected)
+        assert proxy.connections == 4
+
+
+async def test_a_node_that_comes_again_is_found_again(nodes: Nodes) -> None:
+    one, two = await nodes.pair()
+    address = two.peers.address
+    await nodes.stop(two)
+    await one.until(lambda: not one.connected)
+    again = await nodes.start("two", 2, listen=address, incarnation=2)
+    again.peers.set_peers([one.info()])
+    await one.until(lambda: 2 in one.connected)
+    assert one.send(1, again)
+    await again.until(lambda: again.sequences() == [1])
+
+
+async def test_a_node_that_moved_is_dialled_where_it_is(nodes: Nodes) -> None:
+    one, two = await nodes.pair()
+    await nodes.stop(two)
+    moved = await nodes.start("two", 2, incarnation=2)
+    one.peers.set_peers([one.info(), moved.info()])
+    await one.until(lambda: one.connections == 2)
+    assert one.connected == {2} and one.send(1, moved)
+    await moved.until(lambda: moved.sequences() == [1])
+    one.peers.set_peers([one.info()])
+    await one.until(lambda: not one.connected)
+
+
+@pytest.mark.parametrize("directions", [(OUT, BACK), (OUT,), (BACK,)], ids="+".join)
+async def test_a_dead_connection_is_noticed_and_replaced(nodes: Nodes, directions: tuple[str, ...]) -> None:
+    one, two = await nodes.start("one", 1, **BRIEF), await nodes.start("two", 2, **BRIEF)
+    with Proxy("127.0.0.1", two.port) as proxy:
+        one.peers.set_peers([two.info(proxy.address)])
+        await one.until(lambda: 2 in one.connected)
+        proxy.swallow(*directions)
+        await one.until(lambda: not one.connected)
+        proxy.heal()
+        await one.until(lambda: 2 in one.connected)
+        assert one.send(7, two)
+        await two.until(lambda: two.sequences() == [7])
+
+
+async def test_a_slow_way_is_a_way(nodes: Nodes) -> None:
+    one, two = await nodes.start("one", 1), await nodes.start("two", 2)
+    with Proxy("127.0.0.1", two.port) as proxy:
+        one.peers.set_peers([two.info(proxy.address)])
+        await one.until(lambda: 2 in one.connected)
+        proxy.delay(0.2)
+        begun = asyncio.get_running_loop().time()
+        assert one.send(1, two)
+        await two.until(lambda: two.sequences() == [1])
+        assert asyncio.get_running_loop().time() - begun >= 0.2
+
+
+async def test_nobody_speaks_for_others(nodes: Nodes) -> None:
+    one, two = await nodes.pair()
+    body = Data(1, 1, b"")
+    for foreign in (Envelope(3, 1, 2, 0, body), Envelope(1, 2, 2, 0, body)):
+        assert one.peers.send(2, foreign)
+    relayed = Envelope(3, 1, 2, 0, body, relayed=True)
+    assert one.peers.send(2, relayed)
+    await two.until(lambda: bool(two.received))
+    assert two.received == [relayed]
+    assert two.peers.traffic.dropped == {"foreign": 2}
+
+
+async def test_an_envelope_that_is_not_digested_spoils_no_others(
+    nodes: Nodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = await nodes.pair()
+    take = two.peers._on_envelope
+
+    def fail_once(envelope: Envelope) -> None:
+        two.peers._on_envelope = take
+        raise ZeroDivisionError
+
+    two.peers._on_envelope = fail_once
+    assert one.send(1, two) and one.send(2, two)
+    await two.until(lambda: two.sequences() == [2])
+    assert "an envelope of node one failed" in caplog.text
+
+
+async def test_why_there_is_no_connection_is_said_once(nodes: Nodes, caplog: pytest.LogCaptureFixture) -> None:
+    one, two = await nodes.start("one", 1), await nodes.start("two", 2, **SECRET)
+    one.peers.set_peers([two.info()])
+    await one.until(lambda: one.attempts >= 4)
+    reason = "node one does not know the secret of the cluster"
+    assert [record.message for record in caplog.records if record.name == "starlingmq"] == [
+        f"refused a node: {reason}",
+        f"no connection to node two at {two.peers.address}: {reason}",
+    ]
+
+
+async def test_a_port_that_is_taken_is_one_line(nodes: Nodes) -> None:
+    one = await nodes.start("one", 1)
+    with pytest.raises(ListenError, match=rf"^cluster\.listen: {one.peers.address}: [^\n]+$"):
+        await nodes.start("two", 2, listen=one.peers.address)
