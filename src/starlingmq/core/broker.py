@@ -419,6 +419,21 @@ class BrokerState:
         if self.ctx.work > 0 and resumable and resumable[-1] is question.client:
             self._resume(resumable.pop())
 
+    # The cluster
+
+    def catch_up(self, catching_up: bool) -> None:
+        """Publish nothing while it is so, and then what came meanwhile."""
+        self.ctx.catching_up = catching_up
+        if catching_up:
+            return
+        postponed = self.publishing.postponed
+        self.publishing.postponed = []
+        for client, message, packet_id in postponed:
+            try:
+                self.publishing.resume(client, message, packet_id)
+            except MqttError as error:
+                self.connecting.fail(client, error.reason, error.detail)
+
     # Turns and time
 
     def turn(self, now: float) -> None:

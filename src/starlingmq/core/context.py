@@ -47,6 +47,7 @@ class Context:
     interest: Interest | None  # what our own subscribers want, where other nodes must know
     isolated: bool  # too few other nodes are connected to serve
     serves_until: float  # when that is so, if nothing is heard of them meanwhile
+    catching_up: bool  # a node has come whose routes are not all here yet: nothing is published before
     links: dict[int, Session]  # sessions that stand for other nodes, by number
     links_postponed: list[tuple[Client, bytes]]  # what other nodes get once it is stored (see core.refusal)
     full_peers: int  # nodes for which as much waits as may
@@ -97,6 +98,7 @@ class Context:
         self.interest = None
         self.isolated = False
         self.serves_until = math.inf
+        self.catching_up = False
         self.links = {}
         self.links_postponed = []
         self.full_peers = 0

@@ -67,11 +67,14 @@ class Group(Subscriber):
         """Another node has so many members now."""
         node = subscription.session.node
         if count == 0:
-            self.nodes.pop(node, None)
-            self.counts.pop(node, None)
+            self.leave_node(node)
         else:
             self.nodes[node] = subscription
             self.counts[node] = count
+
+    def leave_node(self, node: int) -> None:
+        self.nodes.pop(node, None)
+        self.counts.pop(node, None)
 
     def choose(self, refused: Session | None = None) -> Subscription | None:
         """A member for one message, or None when there is none; ``refused`` has just given it back. Members elsewhere

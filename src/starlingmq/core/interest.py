@@ -29,6 +29,12 @@ class Interest:
     def add(self, key: bytes, session: Session, subscription: Subscription) -> None:
         self._count(key, _DURABLE + 1 if durable(session, subscription) else 1)
 
+    def add_all(self, session: Session) -> None:
+        if session.node == 0 and session.subscriptions is not None:
+            for key, subscription in session.subscriptions.items():
+                if not key.startswith(b"$SYS/"):
+                    self.add(key, session, subscription)
+
     def remove(self, key: bytes, session: Session, subscription: Subscription) -> None:
         """``session.expiry`` is what it was when the subscription was added, or last ``reconsider``ed."""
         self._count(key, -_DURABLE - 1 if durable(session, subscription) else -1)

@@ -172,12 +172,14 @@ class Peers:
                     ctx.done(session, packet_id)
         self.delivery.go_on(session)
 
-    def receive(self, peer: Peer, blob: bytes, frame: int) -> None:
-        """The messages of a data frame, and its number to be acknowledged once they are stored. Raises ForwardError."""
+    def receive(self, peer: Peer, reader: ForwardReader, mark: int) -> bool:
+        """The messages of a data frame, as many as there is time for; whether that was all. ``mark`` is then written
+        to ``acks``, when they are stored. Raises ForwardError."""
         ctx = self.ctx
-        reader = ForwardReader(blob, peer.number)
         counters = ctx.counters
         while reader.left():
+            if ctx.work <= 0 or peer.client.halted != 0:
+                return False
             forward = reader.next(ctx.now)
             message = forward.message
             ctx.work -= 1
@@ -187,13 +189,19 @@ class Peers:
             peer.highest = message.sequence
             counters.forwards_received += 1
             self.publishing.deliver(message, forward.group, peer.session)
-        ctx.send_stored(peer.acks, frame.to_bytes(8, "big"))
+        ctx.send_stored(peer.acks, mark.to_bytes(8, "big"))
+        return True
 
-    def route(self, peer: Peer, key: bytes, value: int) -> None:
+    def route(self, number: int, key: bytes, value: int) -> None:
         """What a node told of a filter or a shared group (see cluster.frames.RouteRecord)."""
-        session = peer.session
+        peer = self.by_number.get(number)
         share = parse_share(key)
         filter = key if share is None else share[1]
+        if peer is None:  # it is no member any more, and its session and subscriptions are gone
+            if share is not None:
+                self.router.leave_node(share[0], filter, number)
+            return
+        session = peer.session
         subscription = Subscription(session, filter, 2, False, True, b"")
         if share is not None:
             subscription.durable = True  # which members outlive their connection is not told

@@ -7,7 +7,7 @@ again elsewhere can then not deliver twice.
 
 from __future__ import annotations
 
-from starlingmq.core.client import ASKING, Client
+from starlingmq.core.client import ASKING, WORKING, Client
 from starlingmq.core.context import ISOLATED, Context
 from starlingmq.core.delivery import Delivery
 from starlingmq.core.message import Message
@@ -36,6 +36,7 @@ class Publishing:
     delivery: Delivery
     retained: RetainedTree
     retained_wheel: Wheel  # retained messages that expire
+    postponed: list[tuple[Client, Message | None, int]]  # until all routes are here: at most one of each connection
     _asked: dict[Question, int]  # packet id of the PUBLISH a question is about
 
     def __init__(self, ctx: Context, router: Router, delivery: Delivery, retained: RetainedTree) -> None:
@@ -44,6 +45,7 @@ class Publishing:
         self.delivery = delivery
         self.retained = retained
         self.retained_wheel = Wheel()
+        self.postponed = []
         self._asked = {}
 
     def on_publish(self, client: Client, session: Session, first: int, data: bytes, start: int, end: int) -> None:
@@ -167,6 +169,9 @@ class Publishing:
         if ctx.isolated and message.qos != 0:
             self._isolated(client, message, packet_id)
             return
+        if ctx.catching_up:
+            self._postpone(client, message, packet_id)
+            return
         if ctx.refusing and message.qos != 0:
             self._not_now(client, message, packet_id)
             return
@@ -201,6 +206,22 @@ class Publishing:
         first = 0x40 if message.qos == 1 else 0x50
         # Now: the lane for what is stored stands still until it can be.
         self.ctx.send(client, bytes((first, 3)) + packet_id_bytes(packet_id) + bytes((Reason.QUOTA_EXCEEDED,)))
+
+    def _postpone(self, client: Client, message: Message | None, packet_id: int) -> None:
+        """``message`` None: a PUBREL. It is done, and the connection read again, with ``resume``."""
+        self.postponed.append((client, message, packet_id))
+        self.ctx.halt(client, WORKING)
+
+    def resume(self, client: Client, message: Message | None, packet_id: int) -> None:
+        """Go on with what was postponed. Raises MqttError to end the connection."""
+        self.ctx.unhalt(client, WORKING)
+        session = client.session
+        if session is None or session.client is not client:
+            return
+        if message is None:
+            self.on_pubrel(client, session, packet_id)
+        else:
+            self.accept(client, session, message, packet_id)
 
     def _isolated(self, client: Client, message: Message, packet_id: int) -> None:
         """What a node accepts must reach everyone, and it can not now: MQTT 5 is told, 3.x is not acknowledged."""
@@ -285,6 +306,9 @@ class Publishing:
         inbound = session.inbound
         if ctx.isolated and inbound is not None and inbound.holds(packet_id):
             raise MqttError(ISOLATED, Reason.USE_ANOTHER_SERVER)  # it stays held: nothing is answered, nothing is lost
+        if ctx.catching_up and inbound is not None and inbound.holds(packet_id):
+            self._postpone(client, None, packet_id)
+            return
         message = None if inbound is None else inbound.release(packet_id, ctx.now)
         if message is None:
             if inbound is not None and inbound.completed(packet_id):

@@ -59,8 +59,6 @@ class Restoring:
         if session.subscriptions is None:
             session.subscriptions = {}
         session.subscriptions[whole] = subscription
-        if self.ctx.interest is not None:
-            self.ctx.interest.add(whole, session, subscription)
         if share is None:
             self.router.subscribe(subscription)
         else:

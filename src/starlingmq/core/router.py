@@ -168,6 +168,12 @@ class Router:
         group.join_node(subscription, count)
         self._dissolve(group)
 
+    def leave_node(self, name: bytes, filter: bytes, node: int) -> None:
+        group = self._groups.get(name + b"/" + filter)
+        if group is not None:
+            group.leave_node(node)
+            self._dissolve(group)
+
     def _changed(self, filter: bytes) -> None:
         if b"+" in filter or b"#" in filter:
             self.version += 1

@@ -1,0 +1,149 @@
+"""The line to one peer: between ``core.peers``, where it looks like a connection, and ``cluster.links``.
+
+What the core writes for a peer becomes a data frame when it may be sent, so after the commit that it waits for. What
+comes is given to the core as it has time; while the core does not read (a slow subscriber holds the line), it waits
+here, and the link tells the other side that there is no room.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from starlingmq.cluster.frames import DataAck
+from starlingmq.cluster.links import Link
+from starlingmq.config import ClusterConfig
+from starlingmq.core.forwarding import ForwardReader, count_tracked
+
+if TYPE_CHECKING:
+    from starlingmq.core.broker import BrokerState
+    from starlingmq.core.peers import Peer
+
+_SEQUENCE_BITS: Final = 40
+_SEQUENCE: Final = (1 << _SEQUENCE_BITS) - 1
+
+
+class Port:
+    """What ``Client.transport`` is for a link: the part of a transport that the shell uses."""
+
+    __slots__ = ("line",)
+
+    def __init__(self, line: Line) -> None:
+        self.line = line
+
+    def write(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def pause_reading(self) -> None:
+        self.line.link.hold(True)
+
+    def resume_reading(self) -> None:
+        self.line.link.hold(False)
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        """There is nothing to close: a link ends with the membership of its node."""
+
+    abort = close
+
+
+class DataPort(Port):
+    __slots__ = ()
+
+    def write(self, data: bytes) -> None:
+        self.line.send(data)
+
+
+class AckPort(Port):
+    """Takes the marks of data frames that are stored, eight bytes each; the last one says it all."""
+
+    __slots__ = ()
+
+    def write(self, data: bytes) -> None:
+        self.line.stored(int.from_bytes(data[-8:], "big"))
+
+
+class Line:
+    link: Link
+    peer: Peer
+    data_frames: int  # sent, those that were sent again included
+    lost_at: float  # when it was last connected, while it is not; 0.0: it never was
+    behind_since: float  # since when it is connected but its routes are not all here; 0.0: they are
+
+    def __init__(self, broker: BrokerState, number: int, link: Link, window: int) -> None:
+        self._broker = broker
+        self._window = window
+        self.link = link
+        self.peer = broker.peers.add(number, DataPort(self), AckPort(self))
+        self.data_frames = 0
+        self.lost_at = 0.0
+        self.behind_since = 0.0
+        self._acks: deque[DataAck] = deque(maxlen=1)  # a later one says all that an earlier one said
+        self._inbox: deque[tuple[ForwardReader, int]] = deque()
+
+    # Out
+
+    def send(self, data: bytes) -> None:
+        self.link.offer(data, count_tracked(data))
+        if self.link.room() == 0:
+            self._broker.blocked(self.peer.client)
+
+    def acknowledged(self, messages: int, now: float) -> None:
+        if messages:
+            self._broker.peers.taken(self.peer, messages)
+        if self.peer.client.blocked and 2 * self.link.room() >= self._window:
+            self._broker.drained(self.peer.client, now)
+
+    def stored(self, mark: int) -> None:
+        self._note(self.link.stored((mark >> _SEQUENCE_BITS, mark & _SEQUENCE)))
+
+    def _note(self, ack: DataAck | None) -> None:
+        if ack is not None:
+            self._acks.append(ack)
+
+    def take_ack(self) -> DataAck | None:
+        """The acknowledgement that is to be sent now."""
+        if self.link.ack_due:
+            self._note(self.link.stored((self.link.source_incarnation, 0)))
+        return self._acks.popleft() if self._acks else None
+
+    def idle(self) -> bool:
+        """Whether nothing is owed to that node."""
+        session = self.peer.session
+        return self.link.unacknowledged() == 0 and session.queue is None and not self.peer.client.frames
+
+    # In
+
+    def received(self, blob: bytes, incarnation: int, sequence: int) -> None:
+        mark = incarnation << _SEQUENCE_BITS | sequence
+        self._inbox.append((ForwardReader(blob, self.peer.number), mark))
+
+    def drop_unreadable(self) -> None:
+        """Give up the rest of a blob that can not be read: sending it again would not make it readable."""
+        _, mark = self._inbox.popleft()
+        self.stored(mark)
+
+    def wake_at(self, config: ClusterConfig, has_way: bool) -> float:
+        """When something is to be looked at, at the latest."""
+        when = self.link.wake_at() if has_way else inf
+        now = self._broker.ctx.now
+        for since, patience in (
+            (self.lost_at, config.member_timeout),
+            (self.behind_since, config.subscribe_ack_timeout),
+        ):
+            if since and now < since + patience:
+                when = min(when, since + patience)
+        return when
+
+    def deliver(self) -> bool:
+        """Give the core what it takes in this turn; whether there is more for the next one."""
+        ctx = self._broker.ctx
+        inbox = self._inbox
+        while inbox and ctx.work > 0 and self.peer.client.halted == 0 and not ctx.refusing:
+            reader, mark = inbox[0]
+            if self._broker.peers.receive(self.peer, reader, mark):
+                inbox.popleft()
+        return bool(inbox) and self.peer.client.halted == 0 and not ctx.refusing

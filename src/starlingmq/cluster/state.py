@@ -1,0 +1,477 @@
+"""One node's part of a cluster, put together: what the core wants and what other nodes say, in; frames, requests, out.
+
+A shell calls ``start`` once, ``answered``, ``received``, ``connected`` and ``disconnected`` as things happen, ``turn``
+in each of its turns after ``BrokerState.turn``, and ``take_ready`` once the turn's frames were handed to their
+transports (see ``cluster.lines``: for peers those are ports of ours). When nothing happens it does so at ``wake_at``.
+
+The laws, each of them one promise (docs/CLUSTER.md):
+
+- a SUBACK goes out when every node that may publish has the route: those connected, and those lost so lately that
+  they may not know it yet;
+- nothing is published while a connected node's routes are not all here, so what a SUBACK there promised is kept here;
+- a node that is not connected to a majority is isolated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Final
+
+from starlingmq.cluster.etcd import Answer, Request
+from starlingmq.cluster.frames import Body, Data, DataAck, Envelope, Heartbeat, MemberInfo
+from starlingmq.cluster.lines import Line
+from starlingmq.cluster.links import Link
+from starlingmq.cluster.members import Members
+from starlingmq.cluster.quorum import Quorum
+from starlingmq.cluster.relay import Relay
+from starlingmq.cluster.routes import Routes
+from starlingmq.config import ClusterConfig
+from starlingmq.core.broker import BrokerState
+from starlingmq.core.forwarding import ForwardError
+from starlingmq.core.interest import Interest
+from starlingmq.core.ready import FACT_DELETE, FACT_PUT, Write
+
+FRAME_BYTES: Final = 4 << 20  # of data given to the shell for one peer in one turn
+SETTLE_TIMEOUTS: Final = 2  # member timeouts after which nobody relies on what was said before
+
+
+class ClusterReady:
+    """What the shell has to do now."""
+
+    requests: list[Request]  # to etcd
+    now: list[tuple[int, Envelope]]  # (next hop, envelope)
+    peers: tuple[MemberInfo, ...] | None  # whom to have streams to, when that changed
+    notices: list[str]
+
+    def __init__(self) -> None:
+        self.requests = []
+        self.now = []
+        self.peers = None
+        self.notices = []
+
+
+@dataclass(frozen=True, slots=True)
+class PeerStatus:
+    """Another member as this node sees it."""
+
+    member: MemberInfo
+    online: bool
+    connected: bool
+    through: int  # the third node frames for it go through; 0: none
+    queued: int  # messages that wait for it
+    queued_bytes: int
+    unacknowledged: int  # data frames
+    behind: bool  # its routes are not all here
+
+
+class ClusterState:
+    serving: bool
+    left: bool  # or forgotten, or replaced: ``members.problem`` says so
+    frames_passed_on: int  # for others, because they could not reach each other
+
+    def __init__(
+        self,
+        broker: BrokerState,
+        config: ClusterConfig,
+        name: str,
+        address: str,
+        facts: dict[bytes, bytes],
+        now: float,
+        version: str = "",
+    ) -> None:
+        self.broker = broker
+        self.config = config
+        self.name = name
+        self.serving = False
+        self.left = False
+        self.frames_passed_on = 0
+        self.members = Members(config.name, name, address, version, SETTLE_TIMEOUTS * config.member_timeout)
+        self.lines: dict[int, Line] = {}
+        self.quorum: Quorum | None = None
+        self.relay: Relay | None = None
+        self.routes: Routes | None = None
+        self._facts = facts
+        self._number = 0
+        self._incarnation = 0
+        self._ready = ClusterReady()
+        self._problem = ""
+        self._strangers_gone = False
+        self._leaving = False
+        self._pending = False
+        self._began = False  # it has served
+        self._enough_since = now  # that there is a majority, while it has not
+        ctx = broker.ctx
+        ctx.isolated = True
+        ctx.forward_bytes = config.forward_bytes
+        interest = ctx.interest = Interest()
+        for session in ctx.sessions.values():
+            interest.add_all(session)
+
+    # What happens
+
+    def start(self, now: float) -> None:
+        self.members.start(now)
+        self._look_at_members(now)
+
+    def answered(self, answer: Answer, now: float) -> None:
+        """etcd has answered, or tells of changes."""
+        self.members.answered(answer, now)
+        self._look_at_members(now)
+
+    def connected(self, number: int, now: float) -> None:
+        """The stream to that peer is open: what was under way on an earlier one may be lost."""
+        line = self.lines.get(number)
+        if line is not None:
+            line.link.resend()
+
+    def disconnected(self, number: int, now: float) -> None:
+        """The stream is gone. Whether the peer is, heartbeats tell."""
+
+    def leave(self, now: float) -> None:
+        """Take no more clients' work; leave once nothing is owed to anybody."""
+        self._leaving = True
+        self._leave_if_idle(now)
+
+    def forget(self, name: str, force: bool, now: float) -> str:
+        """Take out a node that will not come back; "" or why not."""
+        refusal = self.members.forget(name, self.serving, force, now)
+        self._look_at_members(now)
+        return refusal
+
+    def received(self, envelope: Envelope, now: float) -> None:
+        quorum, relay, routes = self.quorum, self.relay, self.routes
+        if quorum is None or relay is None or routes is None or envelope.source == self._number:
+            return
+        if not quorum.took(envelope, now):
+            return
+        if envelope.target != self._number:
+            hop = relay.pass_on(envelope)
+            if hop is not None:
+                self.frames_passed_on += 1
+                self._ready.now.append((hop, replace(envelope, relayed=True)))
+            return
+        line = self.lines.get(envelope.source)
+        if line is None:
+            return
+        if envelope.incarnation > line.link.target_incarnation:
+            line.link.reset_sender(envelope.incarnation)
+        self._take(line, envelope, quorum, routes, now)
+
+    def _take(self, line: Line, envelope: Envelope, quorum: Quorum, routes: Routes, now: float) -> None:
+        body = envelope.body
+        source, target = envelope.incarnation, envelope.target_incarnation
+        if isinstance(body, Data):
+            blob = line.link.received(body, source, target)
+            if blob is not None:
+                line.received(blob, source, body.sequence)
+        elif isinstance(body, DataAck):
+            line.acknowledged(line.link.acknowledged(body, source, target, now), now)
+        elif isinstance(body, Heartbeat):
+            routes.heartbeat(envelope.source, body, now)
+            self.members.adopt(body.membership, now)
+            self._look_at_members(now)
+        else:
+            routes.received(envelope.source, body, now)
+
+    # Members
+
+    def _look_at_members(self, now: float) -> None:
+        """Follow what has become of us and of the others."""
+        members = self.members
+        entered = members.me is not None and self.quorum is None
+        if members.me is not None and entered:
+            self._enter(members.me)
+        quorum = self.quorum
+        if quorum is not None:
+            if entered or members.take_changes():
+                quorum.set_members(members.membership, members.joining, now)
+                self._set_lines()
+            members.heard_by(quorum.vouching(members.membership.revision), now)
+        self._ready.requests += members.take_requests()
+        for result in members.take_results():
+            self._ready.notices.append(result.error or f"{result.name} was forgotten: it is no member any more")
+        if members.problem != self._problem:
+            self._problem = members.problem
+            if self._problem:
+                self._ready.notices.append(self._problem)
+        self.left = members.state in ("left", "forgotten", "replaced")
+
+    def _enter(self, me: MemberInfo) -> None:
+        """Our number is known: from here on there are others."""
+        config = self.config
+        self._number, self._incarnation = me.number, me.incarnation
+        self.quorum = Quorum(me, config.heartbeat_interval, config.member_timeout)
+        self.relay = Relay(me.number, self.quorum)
+        self.routes = Routes(me.number, me.incarnation, self._facts, config.route_log)
+        self._facts = {}
+        self.broker.peers.join(me.number, me.incarnation)
+        interest = self.broker.ctx.interest
+        assert interest is not None
+        self.routes.restart(interest.all())
+        interest.take()
+
+    def _others(self) -> list[MemberInfo]:
+        found = [*self.members.membership.members, *self.members.joining]
+        return [member for member in found if member.number != self._number]
+
+    def _set_lines(self) -> None:
+        routes = self.routes
+        assert routes is not None
+        others = {member.number: member for member in self._others()}
+        for number in [number for number in self.lines if number not in others]:
+            del self.lines[number]
+            routes.member_gone(number)
+            self.broker.peers.remove(number)
+        config = self.config
+        for number in others:
+            if number not in self.lines:
+                link = Link(self._incarnation, config.link_window, config.resend_interval)
+                self.lines[number] = Line(self.broker, number, link, config.link_window)
+                routes.member(number)
+        if not self._strangers_gone and self.members.state == "registered":
+            self._strangers_gone = True
+            for number in routes.nodes():
+                if number not in others:
+                    routes.member_gone(number)
+            self.broker.peers.strangers(dict.fromkeys(others))
+        self._ready.peers = tuple(others.values())
+
+    def _leave_if_idle(self, now: float) -> None:
+        if not self._leaving or self.members.state in ("left", "forgotten", "replaced"):
+            return
+        if all(line.idle() for line in self.lines.values()):
+            self.members.leave(now)
+            self._look_at_members(now)
+
+    # Turns
+
+    def turn(self, now: float) -> None:
+        """Between ``BrokerState.turn`` and ``BrokerState.take_ready``."""
+        broker = self.broker
+        broker.ctx.now = now
+        due = self.members.wake_at()
+        if due and due <= now:
+            self.members.tick(now)
+            self._look_at_members(now)
+        quorum, relay, routes = self.quorum, self.relay, self.routes
+        if quorum is None or relay is None or routes is None:
+            return
+        quorum.tick(now)
+        self._look_at_connections(quorum, routes, now)
+        for node, key, value in routes.take_changes():
+            broker.peers.route(node, key, value)
+        self._pending = False
+        for line in self.lines.values():
+            self._pending = self._deliver(line) or self._pending
+        self._originate(routes, now)
+        self._look_at_serving(quorum, routes, now)
+        self._answer_subscribers(quorum, routes, now)
+        self._beat(quorum, relay, routes, now)
+        for target, body in routes.take_out():
+            self._tell(target, body, relay)
+        for key, fact in routes.take_facts():
+            if broker.ctx.recording:
+                broker.ctx.write(Write(FACT_DELETE if fact is None else FACT_PUT, topic=key, value=fact or b""))
+        broker.ctx.full_peers = sum(1 for line in self.lines.values() if self._is_full(line))
+        self._leave_if_idle(now)
+
+    def _is_full(self, line: Line) -> bool:
+        queue = line.peer.session.queue
+        return queue is not None and queue.bytes >= self.config.forward_bytes
+
+    def _deliver(self, line: Line) -> bool:
+        try:
+            return line.deliver()
+        except ForwardError as error:
+            self._ready.notices.append(f"node {line.peer.number} sent what can not be read: {error}")
+            line.drop_unreadable()
+            return True
+
+    def _look_at_connections(self, quorum: Quorum, routes: Routes, now: float) -> None:
+        changes = quorum.take_changes()
+        for change in changes:
+            line = self.lines.get(change.number)
+            if line is None:
+                continue
+            if change.connected:
+                line.lost_at = 0.0
+                line.behind_since = now
+                line.link.resend()
+                self.broker.peers.up(line.peer)
+            else:
+                line.lost_at = now
+                line.behind_since = 0.0
+                self.broker.peers.down(line.peer)
+        if changes:
+            self.members.heard_by(quorum.vouching(self.members.membership.revision), now)
+            self._look_at_members(now)
+        for number, line in self.lines.items():
+            if line.behind_since and routes.caught_up(number):
+                line.behind_since = 0.0
+
+    def _originate(self, routes: Routes, now: float) -> None:
+        interest = self.broker.ctx.interest
+        assert interest is not None
+        if interest.changed:
+            routes.originate([(key, interest.value(key)) for key in interest.take()])
+        if self.broker.subscribing.held:
+            self.broker.subscribing.stamp(routes.version, now + self.config.subscribe_ack_timeout)
+
+    def _answer_subscribers(self, quorum: Quorum, routes: Routes, now: float) -> None:
+        subscribing = self.broker.subscribing
+        if subscribing.held:
+            if quorum.enough():  # a node that is cut off knows nobody who publishes, and knows nothing
+                subscribing.applied(routes.applied_by(self._publishers(quorum, now)))
+            subscribing.overdue()
+
+    def _publishers(self, quorum: Quorum, now: float) -> Iterator[int]:
+        """The registered nodes that may be publishing by the routes they have: those connected, and those lost within
+        the last timeout, who may not have noticed."""
+        for member in self.members.membership.members:
+            line = self.lines.get(member.number)
+            if line is not None and (
+                quorum.is_connected(member.number) or (line.lost_at and now < line.lost_at + self.config.member_timeout)
+            ):
+                yield member.number
+
+    def _look_at_serving(self, quorum: Quorum, routes: Routes, now: float) -> None:
+        broker = self.broker
+        behind = [line.behind_since for line in self.lines.values() if line.behind_since]
+        patience = self.config.subscribe_ack_timeout if self.serving else 0.0
+        serving = quorum.enough() and not self.left and not self._leaving
+        if serving and not self._began:
+            self._began = self._all_there(quorum) or now >= self._enough_since + self.config.member_timeout
+            serving = self._began
+        elif not self._began:
+            self._enough_since = now
+        if serving and behind and now >= min(behind) + patience:
+            serving = False
+        broker.ctx.isolated = not serving
+        broker.ctx.serves_until = quorum.lasts_until() if serving else inf
+        if serving != self.serving:
+            self.serving = serving
+            self._ready.notices.append("serving" if serving else self._why_isolated(quorum))
+        catching_up = serving and bool(behind)
+        if catching_up != broker.ctx.catching_up:
+            broker.catch_up(catching_up)
+
+    def _all_there(self, quorum: Quorum) -> bool:
+        """Whether every node that is online is connected: at its start a node waits for them, for a while."""
+        return all(number == self._number or quorum.is_connected(number) for number in self.members.online)
+
+    def _why_isolated(self, quorum: Quorum) -> str:
+        if self.left or self._leaving:
+            return "this node leaves its cluster: clients are refused"
+        if quorum.enough():
+            return "this node waits for the routes of others: clients are refused until they are here"
+        others = len(self.members.membership.members) - 1
+        there = sum(1 for member in self.members.membership.members if quorum.is_connected(member.number))
+        return f"isolated: {there} of {others} other members are connected; clients are refused until a majority is"
+
+    # Frames
+
+    def _envelope(self, number: int, body: Body) -> Envelope:
+        return Envelope(self._number, self._incarnation, number, self.lines[number].link.target_incarnation, body)
+
+    def _send(self, number: int, body: Body, relay: Relay) -> bool:
+        hop = relay.next_hop(number)
+        if hop is None:
+            return False
+        self._ready.now.append((hop, self._envelope(number, body)))
+        return True
+
+    def _tell(self, target: int | None, body: Body, relay: Relay) -> None:
+        for number in self.lines if target is None else (target,):
+            if number in self.lines:
+                self._send(number, body, relay)
+
+    def _beat(self, quorum: Quorum, relay: Relay, routes: Routes, now: float) -> None:
+        number = quorum.beat(now)
+        if number == 0:
+            return
+        heartbeat = Heartbeat(
+            epoch=routes.epoch,
+            version=routes.version,
+            vector=routes.vector(),
+            heard=quorum.heard_directly(),
+            connected=quorum.connected(),
+            serving=self.serving,
+            membership=self.members.membership,
+            relayed=quorum.heard_relayed(),
+            number=number,
+            taken=quorum.taken(),
+        )
+        for target in self.lines:
+            envelope = self._envelope(target, heartbeat)
+            for hop in relay.heartbeat_ways(target):
+                self._ready.now.append((hop, envelope))
+
+    def take_ready(self) -> ClusterReady:
+        """What is to be done; called after the frames of the core's Ready were written."""
+        relay = self.relay
+        now = self.broker.ctx.now
+        if relay is not None:
+            for number, line in self.lines.items():
+                ack = line.take_ack()
+                if ack is not None:
+                    self._send(number, ack, relay)
+                if line.link.wake_at() > now or relay.next_hop(number) is None:
+                    continue
+                for data in line.link.take(now, FRAME_BYTES):
+                    line.data_frames += 1
+                    self._send(number, data, relay)
+        ready = self._ready
+        self._ready = ClusterReady()
+        return ready
+
+    def pending(self) -> bool:
+        """Whether there is work left for a next turn, without waiting for anything."""
+        return self._pending or (self.routes is not None and self.routes.pending())
+
+    def wake_at(self) -> float:
+        """When ``turn`` is to be called at the latest though nothing happened; 0.0: never."""
+        soonest = self.members.wake_at() or inf
+        if self.quorum is not None:
+            soonest = min(soonest, self.quorum.wake_at())
+            if not self._began and self.quorum.enough():
+                soonest = min(soonest, self._enough_since + self.config.member_timeout)
+            held = self.broker.subscribing.held
+            if held and held[0].version >= 0:
+                soonest = min(soonest, held[0].deadline)
+            for number, line in self.lines.items():
+                has_way = self.relay is not None and self.relay.next_hop(number) is not None
+                soonest = min(soonest, line.wake_at(self.config, has_way))
+        return 0.0 if soonest == inf else soonest
+
+    # What is there to be seen
+
+    @property
+    def number(self) -> int:
+        """Our own; 0 before it is known."""
+        return self._number
+
+    def data_frames(self) -> int:
+        """Frames with messages that were sent to other nodes, those sent again included."""
+        return sum(line.data_frames for line in self.lines.values())
+
+    def status(self) -> list[PeerStatus]:
+        found: list[PeerStatus] = []
+        for member in self._others():
+            line = self.lines[member.number]
+            queue = line.peer.session.queue
+            hop = self.relay.next_hop(member.number) if self.relay is not None else None
+            found.append(
+                PeerStatus(
+                    member,
+                    member.number in self.members.online,
+                    self.quorum is not None and self.quorum.is_connected(member.number),
+                    hop if hop is not None and hop != member.number else 0,
+                    0 if queue is None else len(queue),
+                    0 if queue is None else queue.bytes,
+                    line.link.unacknowledged(),
+                    line.behind_since != 0.0,
+                )
+            )
+        return found

@@ -1,0 +1,158 @@
+"""Some nodes of one cluster without a network or a disk: frames arrive at once, or not where a test cuts the way.
+
+``tests.sim`` draws what can go wrong; this is for saying what happens, one thing at a time.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import msgspec
+from tests.harness import TURNS_MAX, FakeClient, World
+from tests.sim.etcd_model import EtcdModel
+
+from starlingmq.cluster.frames import Envelope
+from starlingmq.cluster.state import ClusterState
+from starlingmq.config import ClusterConfig
+from starlingmq.core.client import Client
+from starlingmq.core.ready import Ready
+
+
+class NodeWorld(World):
+    """A node: a broker with fake clients, and its part of the cluster."""
+
+    def __init__(self, fleet: Fleet, name: str, **settings: Any) -> None:
+        super().__init__(start=fleet.now, **settings)
+        self.fleet = fleet
+        self.name = name
+        config = msgspec.convert({"name": "test"}, ClusterConfig)
+        self.cluster = ClusterState(self.state, config, name, f"{name}:1", {}, self.now, "test")
+        self.etcd = fleet.etcd.session(name)
+        self.said: list[str] = []
+        self.waits = False  # for another node's turn, which is under way
+
+    def carry_out(self, ready: Ready) -> None:
+        for client in ready.dirty:
+            if client.link:
+                self._write_link(client)
+            else:
+                self._write(client)
+        ready.dirty.clear()
+        for client in [client for client in ready.pause if client.link]:
+            (client.transport.pause_reading if client.halted else client.transport.resume_reading)()
+        super().carry_out(ready)
+
+    def _write_link(self, client: Client) -> None:
+        client.dirty = False
+        client.stored_from = -1
+        data = b"".join(client.frames)
+        client.frames.clear()
+        if data:
+            client.transport.write(data)
+        self.state.sent(client)
+
+    def run(self) -> None:
+        self.fleet.run()
+
+    def turn(self) -> bool:
+        """One turn; whether anything came of it."""
+        self.now = self.fleet.now
+        state, cluster = self.state, self.cluster
+        state.turn(self.now)
+        cluster.turn(self.now)
+        ready = state.take_ready()
+        self.questions += ready.questions
+        self.events += ready.events
+        self.notices += ready.notices
+        self.writes += ready.writes
+        busy = bool(ready.dirty or ready.pause)
+        self.carry_out(ready)
+        ready.renew()
+        told = cluster.take_ready()
+        self.said += told.notices
+        for request in told.requests:
+            self.etcd.request(request, self.now)
+        for hop, envelope in told.now:
+            self.fleet.carry(self, hop, envelope)
+        more = state.ctx.ready
+        return busy or bool(told.now) or state.pending() or cluster.pending() or more.urgent()
+
+
+class Fleet:
+    """``fleet[0]`` is the first node. All of them serve when the constructor returns."""
+
+    def __init__(self, count: int = 2, **settings: Any) -> None:
+        self.now = 1_000_000.0
+        self.etcd = EtcdModel(Random(1))
+        self.nodes: list[NodeWorld] = []
+        self.cuts: set[tuple[int, int]] = set()  # (from, to): frames of this way are lost
+        self.carried: list[Envelope] = []
+        self._running = False
+        for _ in range(count):
+            self.add(**settings)
+
+    def __getitem__(self, place: int) -> NodeWorld:
+        return self.nodes[place]
+
+    def add(self, **settings: Any) -> NodeWorld:
+        node = NodeWorld(self, f"n{len(self.nodes) + 1}", **settings)
+        self.nodes.append(node)
+        node.cluster.start(self.now)
+        for _ in range(2000):
+            if all(self._whole(other) for other in self.nodes):
+                return node
+            self.advance(0.02)
+        raise AssertionError(f"not all serve: {[(other.name, other.said) for other in self.nodes]}")
+
+    def _whole(self, node: NodeWorld) -> bool:
+        status = node.cluster.status()
+        return node.cluster.serving and len(status) == len(self.nodes) - 1 and all(peer.connected for peer in status)
+
+    def carry(self, source: NodeWorld, hop: int, envelope: Envelope) -> None:
+        if (source.cluster.number, hop) in self.cuts:
+            return
+        for node in self.nodes:
+            if node.cluster.number == hop:
+                self.carried.append(envelope)
+                node.cluster.received(envelope, self.now)
+
+    def cut(self, one: int, other: int, both: bool = True) -> None:
+        """Lose frames from node number ``one`` to ``other``, and back."""
+        self.cuts.add((one, other))
+        if both:
+            self.cuts.add((other, one))
+
+    def heal(self) -> None:
+        self.cuts.clear()
+
+    def run(self) -> None:
+        """Take turns until nobody has anything to do now."""
+        if self._running:
+            return
+        self._running = True
+        try:
+            for _ in range(TURNS_MAX):
+                turned = [node.turn() for node in self.nodes]  # each of them, whatever the others say
+                if not any(turned):
+                    return
+            raise AssertionError("the nodes do not come to rest")
+        finally:
+            self._running = False
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, in small steps."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now = min(end, self.now + 0.01)
+            for name, answer in self.etcd.advance(self.now):
+                for node in self.nodes:
+                    if node.name == name:
+                        node.cluster.answered(answer, self.now)
+            for node in self.nodes:
+                if int(self.now * 100) % 100 == 0:
+                    node.etcd.keep_alive(self.now)
+            self.run()
+
+    def connect(self, place: int, client_id: str, **arguments: Any) -> FakeClient:
+        return self.nodes[place].connect(client_id, **arguments)

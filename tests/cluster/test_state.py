@@ -1,0 +1,394 @@
+"""Some nodes together: what clients on different nodes see of each other (docs/CLUSTER.md)."""
+
+from __future__ import annotations
+
+import pytest
+from tests.cluster.fleet import Fleet
+from tests.harness import FakeClient
+
+from starlingmq.cluster.frames import Data, RouteApplied
+from starlingmq.wire.mqtt import (
+    Ack,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Publish,
+    Suback,
+    Subscribe,
+    SubscribeRequest,
+    Unsuback,
+    Unsubscribe,
+)
+from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL
+
+PUBACK, PUBREC, PUBREL, PUBCOMP = 4, 5, 6, 7
+
+
+def subscribe(client: FakeClient, filter: bytes, qos: int = 0) -> None:
+    client.send(Subscribe(1, [SubscribeRequest(filter, qos)]))
+    assert client.expect(Suback).reasons == [qos]
+
+
+def payloads(client: FakeClient) -> list[bytes]:
+    return [packet.payload for packet in client.receive() if isinstance(packet, Publish)]
+
+
+def data_frames(fleet: Fleet) -> int:
+    return sum(node.cluster.data_frames() for node in fleet.nodes)
+
+
+def test_a_message_reaches_subscribers_on_every_node() -> None:
+    fleet = Fleet(3)
+    here, there, away = fleet.connect(0, "a"), fleet.connect(1, "b"), fleet.connect(2, "c", version=4)
+    for client in (here, there, away):
+        subscribe(client, b"x/+")
+    here.send(Publish(b"x/1", b"one", 0))
+    there.send(Publish(b"x/2", b"two", 0))
+    assert payloads(here) == payloads(there) == payloads(away) == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_all_qualities_of_service_across_nodes(version: int) -> None:
+    fleet = Fleet(2)
+    publisher, subscriber = fleet.connect(0, "a", version=version), fleet.connect(1, "b", version=version)
+    subscribe(subscriber, b"t", 2)
+    publisher.send(Publish(b"t", b"0", 0))
+    publisher.send(Publish(b"t", b"1", 1, packet_id=1))
+    assert publisher.expect(Ack).type == PUBACK
+    publisher.send(Publish(b"t", b"2", 2, packet_id=2))
+    assert publisher.expect(Ack).type == PUBREC
+    assert [(p.payload, p.qos) for p in subscriber.receive() if isinstance(p, Publish)] == [(b"0", 0), (b"1", 1)]
+    publisher.send(Ack(PUBREL, 2))
+    assert publisher.expect(Ack).type == PUBCOMP
+    assert [(p.payload, p.qos) for p in subscriber.receive() if isinstance(p, Publish)] == [(b"2", 2)]
+
+
+def test_properties_expiry_and_retain_flag_travel() -> None:
+    fleet = Fleet(2)
+    publisher, subscriber = fleet.connect(0, "a"), fleet.connect(1, "b")
+    subscriber.send(Subscribe(1, [SubscribeRequest(b"t", 1, retain_as_published=True)]))
+    subscriber.expect(Suback)
+    properties = b"\x03\x00\x04text\x26\x00\x01k\x00\x01v"
+    publisher.send(Publish(b"t", b"p", 1, retain=True, packet_id=1, properties=properties, expiry=60))
+    found = subscriber.expect(Publish)
+    assert (found.properties, found.expiry, found.retain) == (properties, 60, True)
+
+
+def test_clients_on_one_node_cause_no_frames() -> None:
+    fleet = Fleet(3)
+    one, two = fleet.connect(1, "a"), fleet.connect(1, "b")
+    subscribe(two, b"t", 1)
+    before = data_frames(fleet)
+    for number in range(10):
+        one.send(Publish(b"t", b"%d" % number, 1, packet_id=number + 1))
+    assert len(payloads(two)) == 10
+    assert data_frames(fleet) == before
+
+
+def test_what_nobody_elsewhere_wants_any_more_is_not_sent() -> None:
+    fleet = Fleet(2)
+    publisher, subscriber = fleet.connect(0, "a"), fleet.connect(1, "b")
+    subscribe(subscriber, b"t")
+    subscriber.send(Unsubscribe(2, [b"t"]))
+    assert subscriber.expect(Unsuback).reasons == [0]
+    before = data_frames(fleet)
+    publisher.send(Publish(b"t", b"p", 1, packet_id=1))
+    assert publisher.expect(Ack).reason == 0x10
+    assert data_frames(fleet) == before
+
+
+def test_suback_waits_until_the_others_have_applied_the_route() -> None:
+    fleet = Fleet(3)
+    client = fleet.connect(0, "a")
+    applied: list[tuple[int, object]] = []
+    node = fleet[0].cluster
+    receive = node.received
+
+    def delayed(envelope: object, now: float) -> None:
+        if getattr(envelope, "source", 0) == 3 and isinstance(getattr(envelope, "body", None), RouteApplied):
+            applied.append((3, envelope))
+        else:
+            receive(envelope, now)  # type: ignore[arg-type]
+
+    node.received = delayed  # type: ignore[method-assign, assignment]
+    client.send(Subscribe(1, [SubscribeRequest(b"t", 0)]))
+    assert client.receive() == []
+    node.received = receive  # type: ignore[method-assign]
+    for _, envelope in applied:
+        node.received(envelope, fleet.now)  # type: ignore[arg-type]
+    fleet.run()
+    assert client.expect(Suback).reasons == [0]
+
+
+def test_suback_that_can_not_hold_everywhere_is_a_refusal() -> None:
+    fleet = Fleet(3)
+    client, old = fleet.connect(0, "a"), fleet.connect(0, "b", version=4)
+    node = fleet[0].cluster
+    assert node.routes is not None
+    node.routes.applied_by = lambda nodes: 0  # type: ignore[method-assign]
+    client.send(Subscribe(1, [SubscribeRequest(b"t", 1), SubscribeRequest(b"bad/#/x", 1)]))
+    old.send(Subscribe(1, [SubscribeRequest(b"t", 1)]))
+    fleet.advance(node.config.subscribe_ack_timeout + 0.1)
+    assert client.expect(Suback).reasons == [0x83, 0x8F]
+    assert old.expect(Suback).reasons == [0x80]
+    session = fleet[0].state.ctx.sessions["a"]
+    assert not session.subscriptions
+
+
+def isolated(fleet: Fleet) -> None:
+    for other in (2, 3):
+        fleet.cut(1, other)
+    fleet.advance(3.0)
+    assert [node.cluster.serving for node in fleet.nodes] == [False, True, True]
+
+
+def test_a_minority_refuses_what_mqtt_5_asks() -> None:
+    fleet = Fleet(3)
+    client = fleet.connect(0, "a")
+    client.send(Publish(b"t", b"held", 2, packet_id=9))
+    assert client.expect(Ack).type == PUBREC
+    subscribe(client, b"t")
+    isolated(fleet)
+    client.send(Publish(b"t", b"0", 0))
+    assert client.expect(Publish).payload == b"0"
+    client.send(Publish(b"t", b"1", 1, packet_id=1))
+    client.send(Publish(b"t", b"2", 2, packet_id=2))
+    client.send(Subscribe(3, [SubscribeRequest(b"u", 0)]))
+    client.send(Unsubscribe(4, [b"t"]))
+    said: list[Packet] = client.receive()
+    assert [(type(p), getattr(p, "reason", None) or getattr(p, "reasons", None)) for p in said] == [
+        (Ack, 0x83),
+        (Ack, 0x83),
+        (Suback, [0x83]),
+        (Unsuback, [0x83]),
+    ]
+    client.send(Ack(PUBREL, 9))
+    assert client.expect(Disconnect).reason == 0x9C and client.closed
+    refused = fleet[0].open(5, "new")
+    refused.send(Connect(5, "new"))
+    assert refused.expect(Connack).reason == 0x88 and refused.closed
+
+
+@pytest.mark.parametrize("packet", [Publish(b"t", b"1", 1, packet_id=1), Subscribe(3, [SubscribeRequest(b"u", 0)])])
+def test_a_minority_closes_3_1_1_connections_without_an_answer(packet: Packet) -> None:
+    fleet = Fleet(3)
+    client = fleet.connect(0, "a", version=4)
+    isolated(fleet)
+    client.send(packet)
+    assert client.receive() == [] and client.closed
+    refused = fleet[0].open(4, "b")
+    refused.send(Connect(4, "b"))
+    assert refused.expect(Connack).reason == 3 and refused.closed
+
+
+def test_after_healing_everything_goes_on() -> None:
+    fleet = Fleet(3)
+    publisher, subscriber = fleet.connect(1, "a"), fleet.connect(0, "b")
+    subscribe(subscriber, b"t", 1)
+    isolated(fleet)
+    publisher.send(Publish(b"t", b"meanwhile", 1, packet_id=1))
+    assert publisher.expect(Ack).type == PUBACK
+    assert payloads(subscriber) == []
+    fleet.heal()
+    fleet.advance(2.0)
+    assert all(node.cluster.serving for node in fleet.nodes)
+    assert payloads(subscriber) == [b"meanwhile"]
+
+
+def test_two_nodes_that_hear_each_other_no_more_go_through_the_third() -> None:
+    fleet = Fleet(3)
+    publisher, subscriber = fleet.connect(0, "a"), fleet.connect(1, "b")
+    subscribe(subscriber, b"t", 1)
+    fleet.cut(1, 2)
+    fleet.advance(3.0)
+    assert all(node.cluster.serving for node in fleet.nodes)
+    publisher.send(Publish(b"t", b"around", 1, packet_id=1))
+    assert payloads(subscriber) == [b"around"]
+    assert fleet[2].cluster.frames_passed_on > 0
+
+
+def test_a_way_that_is_cut_in_one_direction_is_got_around_too() -> None:
+    fleet = Fleet(3)
+    publisher, subscriber = fleet.connect(0, "a"), fleet.connect(1, "b")
+    subscribe(subscriber, b"t", 1)
+    fleet.cut(1, 2, both=False)
+    fleet.advance(3.0)
+    publisher.send(Publish(b"t", b"around", 1, packet_id=1))
+    fleet.advance(0.5)
+    assert all(node.cluster.serving for node in fleet.nodes)
+    assert payloads(subscriber) == [b"around"]
+
+
+def test_nothing_is_published_before_the_routes_of_a_node_that_came_back_are_here() -> None:
+    fleet = Fleet(3)
+    publisher, subscriber = fleet.connect(0, "a"), fleet.connect(1, "b")
+    subscribe(subscriber, b"t", 1)
+    for other in (1, 2):
+        fleet.cut(3, other)
+    fleet.advance(3.0)
+    node = fleet[0]
+    routes = node.cluster.routes
+    assert routes is not None
+    caught_up = routes.caught_up
+    routes.caught_up = lambda source: False  # type: ignore[method-assign]
+    fleet.heal()
+    for _ in range(100):
+        fleet.advance(0.01)
+        if node.state.ctx.catching_up:
+            break
+    publisher.send_all([Publish(b"t", b"1", 1, packet_id=1), Publish(b"t", b"2", 1, packet_id=2)])
+    assert node.cluster.serving and publisher.receive() == []
+    routes.caught_up = caught_up  # type: ignore[method-assign]
+    fleet.advance(0.6)
+    assert [packet.packet_id for packet in publisher.receive() if isinstance(packet, Ack)] == [1, 2]
+    assert payloads(subscriber) == [b"1", b"2"]
+
+
+def test_a_node_whose_routes_do_not_come_makes_the_others_refuse_in_the_end() -> None:
+    fleet = Fleet(3)
+    for other in (1, 2):
+        fleet.cut(3, other)
+    fleet.advance(3.0)
+    routes = fleet[0].cluster.routes
+    assert routes is not None
+    routes.caught_up = lambda source: False  # type: ignore[method-assign]
+    fleet.heal()
+    fleet.advance(6.0)
+    assert [node.cluster.serving for node in fleet.nodes] == [False, True, True]
+
+
+def test_a_shared_group_across_nodes_gives_each_message_to_one_member() -> None:
+    fleet = Fleet(3)
+    members = [fleet.connect(place, f"m{place}{index}") for place in range(3) for index in range(2)]
+    for member in members:
+        subscribe(member, b"$share/g/t", 1)
+    publisher = fleet.connect(0, "p")
+    for number in range(120):
+        publisher.send(Publish(b"t", b"%d" % number, 1, packet_id=number + 1))
+    got = [payloads(member) for member in members]
+    assert sorted(int(payload) for one in got for payload in one) == list(range(120))
+    assert all(len(one) >= 5 for one in got)
+
+
+def test_an_ordinary_subscriber_beside_a_group_gets_everything_once() -> None:
+    fleet = Fleet(2)
+    plain, member, publisher = fleet.connect(1, "b"), fleet.connect(1, "m"), fleet.connect(0, "p")
+    subscribe(plain, b"t", 1)
+    subscribe(member, b"$share/g/t", 1)
+    for number in range(10):
+        publisher.send(Publish(b"t", b"%d" % number, 1, packet_id=number + 1))
+    assert len(payloads(plain)) == len(payloads(member)) == 10
+
+
+def test_a_session_that_is_away_keeps_what_comes_from_other_nodes() -> None:
+    fleet = Fleet(2)
+    subscriber = fleet.connect(1, "b", properties={SESSION_EXPIRY_INTERVAL: 600})
+    subscribe(subscriber, b"t", 1)
+    subscriber.drop()
+    publisher = fleet.connect(0, "a")
+    publisher.send(Publish(b"t", b"kept", 1, packet_id=1))
+    assert publisher.expect(Ack).reason == 0
+    again = fleet.connect(1, "b", clean_start=False, properties={SESSION_EXPIRY_INTERVAL: 600})
+    assert again.connack.session_present and payloads(again) == [b"kept"]
+
+
+def test_qos_0_for_a_node_that_can_not_be_reached_is_counted() -> None:
+    fleet = Fleet(3)
+    publisher, subscriber = fleet.connect(0, "a"), fleet.connect(2, "b")
+    subscribe(subscriber, b"t")
+    for other in (1, 2):
+        fleet.cut(3, other)
+    fleet.advance(3.0)
+    publisher.send(Publish(b"t", b"gone", 0))
+    assert fleet[0].dropped == {"peer_unreachable": 1}
+
+
+def test_more_than_may_wait_for_a_node_is_refused() -> None:
+    fleet = Fleet(3)
+    publisher, subscriber = fleet.connect(0, "a"), fleet.connect(2, "b")
+    subscribe(subscriber, b"t", 1)
+    for other in (1, 2):
+        fleet.cut(3, other)
+    fleet.advance(3.0)
+    node = fleet[0]
+    node.state.ctx.forward_bytes = 1000
+    node.cluster.config = type(node.cluster.config)(forward_bytes=1000)
+    codes: list[int] = []
+    for number in range(20):
+        publisher.send(Publish(b"t", bytes(100), 1, packet_id=number + 1))
+        codes.append(publisher.expect(Ack).reason)
+    assert codes[:10] == [0] * 10 and codes[-1] == 0x97
+    fleet.heal()
+    fleet.advance(3.0)
+    assert len(payloads(subscriber)) == codes.count(0)
+
+
+def test_a_subscriber_that_does_not_read_holds_the_publisher_on_the_other_node() -> None:
+    fleet = Fleet(2, publisher_hold=60.0, max_mqueue_len=100)
+    publisher, subscriber = fleet.connect(0, "a"), fleet.connect(1, "b")
+    subscribe(subscriber, b"t", 1)
+    subscriber.block()
+    for number in range(50_000):
+        if not publisher.reading:
+            break
+        publisher.send(Publish(b"t", bytes(1000), 1, packet_id=number % 60_000 + 1))
+    else:
+        raise AssertionError("the publisher was never held")
+    sent = number
+    subscriber.unblock()
+    got = 0
+    for _ in range(200):
+        for packet in subscriber.receive():
+            if isinstance(packet, Publish):
+                got += 1
+                subscriber.send(Ack(PUBACK, packet.packet_id))
+        fleet.advance(0.05)
+    assert publisher.reading and got >= sent
+    assert fleet[1].dropped == {}
+
+
+def test_leaving_takes_a_node_and_its_routes_out() -> None:
+    fleet = Fleet(3)
+    subscriber, publisher = fleet.connect(2, "b"), fleet.connect(0, "a")
+    subscribe(subscriber, b"t")
+    fleet[2].cluster.leave(fleet.now)
+    fleet.advance(1.0)
+    assert fleet[2].cluster.left
+    assert [member.name for member in fleet[0].cluster.members.membership.members] == ["n1", "n2"]
+    publisher.send(Publish(b"t", b"p", 1, packet_id=1))
+    assert publisher.expect(Ack).reason == 0x10
+
+
+def test_forgetting_gives_up_what_waited_and_counts_it() -> None:
+    fleet = Fleet(3)
+    subscriber, publisher = fleet.connect(2, "b"), fleet.connect(0, "a")
+    subscribe(subscriber, b"t", 1)
+    for other in (1, 2):
+        fleet.cut(3, other)
+    fleet.etcd.cut("n3")
+    fleet.advance(15.0)
+    publisher.send(Publish(b"t", b"p", 1, packet_id=1))
+    assert publisher.expect(Ack).reason == 0
+    assert fleet[0].cluster.forget("n3", False, fleet.now) == ""
+    fleet.advance(6.0)
+    assert [member.name for member in fleet[1].cluster.members.membership.members] == ["n1", "n2"]
+    assert fleet[0].dropped == {"session_ended": 1}
+    assert "$node/3" not in fleet[0].state.ctx.sessions
+
+
+def test_no_client_may_call_itself_a_node() -> None:
+    fleet = Fleet(1)
+    client = fleet[0].open(5, "$node/2")
+    client.send(Connect(5, "$node/2"))
+    assert client.expect(Connack).reason == 0x85
+
+
+def test_frames_carry_what_is_counted() -> None:
+    fleet = Fleet(2)
+    publisher, subscriber = fleet.connect(0, "a"), fleet.connect(1, "b")
+    subscribe(subscriber, b"t", 1)
+    start = len(fleet.carried)
+    publisher.send(Publish(b"t", b"p", 1, packet_id=1))
+    assert sum(isinstance(envelope.body, Data) for envelope in fleet.carried[start:]) == 1
+    assert fleet[0].state.ctx.counters.forwards_sent == fleet[1].state.ctx.counters.forwards_received == 1
