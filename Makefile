@@ -16,7 +16,7 @@ CHECKED := src tests bench examples setup.py
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup setup-run setup-test run test test-fast test-pure test-compiled style types conformance bench demo fuzz crash chaos-storage proto build clean
+.PHONY: help setup setup-run setup-test run test test-fast test-pure test-compiled style types conformance bench demo fuzz crash sim chaos-storage proto build clean
 
 help: ## what can be asked for
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -57,6 +57,9 @@ fuzz: setup-run ## mutated packets into the decoder and a live broker (ARGS="--s
 
 crash: setup-run ## lives of a broker that crashes between any two steps on a disk that fails (SEEDS=2000, ARGS="--replay SEED")
 	$(PY) -m tests.storage.seeds --seeds $(SEEDS) $(ARGS)
+
+sim: setup-run ## whole clusters in virtual time with drawn faults (SEEDS=1000; SEED=n replays one with a trace)
+	$(PY) -m tests.sim --seeds $(SEEDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 chaos-storage: setup-run ## kill a broker under load again and again, with every journal and durability (ROUNDS=50)
 	$(PY) -m tests.storage.killing --rounds $(ROUNDS) $(ARGS)

@@ -1,0 +1,5 @@
+import sys
+
+from tests.sim.run import main
+
+sys.exit(main())

@@ -1,0 +1,242 @@
+"""What must hold in every world, and the books that it is checked by.
+
+``Books`` notes what clients saw: what was published, acknowledged, promised by a SUBACK, received. What is wrong at
+once raises at once; what can only be told at the end is in ``missing`` and ``doubled_in_groups``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from starlingmq.core.broker import BrokerState
+from starlingmq.wire.mqtt import Publish
+
+if TYPE_CHECKING:
+    from tests.sim.node import Node
+
+GROUP = b"$share/"
+GROUPS = (b"$share/g/a/#", b"$share/h/#")
+"""All shared groups of all worlds."""
+
+
+@dataclass(slots=True)
+class Sent:
+    """A message that a client published; times are of the client, in seconds, 0.0: not (yet)."""
+
+    payload: bytes
+    topic: bytes
+    qos: int
+    node: Node
+    at: float
+    acknowledged_at: float = 0.0
+
+
+@dataclass(slots=True)
+class Promise:
+    """A subscription, from its SUBACK until it is taken back, or ends with its session: what must come, comes."""
+
+    subscriber: str
+    session: int
+    node: Node
+    filter: bytes
+    qos: int
+    durable: bool
+    since: float
+    until: float = 0.0  # 0.0: it holds
+    places: dict[bytes, int] = field(default_factory=dict)  # publisher, topic and QoS -> number of the last new one
+
+    @property
+    def topic_filter(self) -> bytes:
+        return self.filter.split(b"/", 2)[2] if self.filter.startswith(GROUP) else self.filter
+
+
+def matches(filter: bytes, topic: bytes) -> bool:
+    """The dumb twin of the router."""
+    wanted, levels = filter.split(b"/"), topic.split(b"/")
+    for place, level in enumerate(wanted):
+        if level == b"#":
+            return True
+        if place >= len(levels) or level not in (b"+", levels[place]):
+            return False
+    return len(wanted) == len(levels)
+
+
+class Books:
+    def __init__(self) -> None:
+        self.sent: dict[bytes, Sent] = {}
+        self.promises: list[Promise] = []
+        self.sessions: dict[str, int] = {}  # subscriber -> which of its sessions this is
+        self.got: dict[tuple[str, int], dict[bytes, int]] = {}  # (subscriber, session) -> payload -> how often
+        self.once: dict[tuple[str, int, bytes], int] = {}  # (subscriber, session, payload) -> how often, at QoS 0 or 2
+        self.members: dict[bytes, dict[str, None]] = {}  # group -> all who were ever in it
+        self.left: dict[bytes, None] = {}  # filters that somebody had, perhaps, and has no more
+        self.acknowledged_count = 0
+        self.lossy = False  # a node that kept nothing has crashed: what it knew of the others' wants is gone with it
+        self.strict = True  # nothing may crash away what was not promised: QoS 0 comes once at most
+
+    # What clients tell
+
+    def published(self, packet: Publish, node: Node, now: float) -> None:
+        self.sent[packet.payload] = Sent(packet.payload, packet.topic, packet.qos, node, now)
+
+    def acknowledged(self, payload: bytes, now: float) -> None:
+        self.sent[payload].acknowledged_at = now
+        self.acknowledged_count += 1
+
+    def refused(self, payload: bytes) -> None:
+        """A 5.0 client was told that it was not taken; it may say so to nobody, so nothing is owed."""
+
+    def new_session(self, subscriber: str) -> None:
+        self.sessions[subscriber] = self.sessions.get(subscriber, 0) + 1
+
+    def promise(self, subscriber: str, node: Node, filter: bytes, qos: int, durable: bool, now: float) -> Promise:
+        promise = Promise(subscriber, self.sessions.get(subscriber, 0), node, filter, qos, durable, now)
+        self.promises.append(promise)
+        if filter.startswith(GROUP):
+            self.members.setdefault(filter, {})[subscriber] = None
+        return promise
+
+    def received(self, subscriber: str, payload: bytes, qos: int, most: int, promises: list[Promise]) -> None:
+        """``most``: how often it may come at all, because it is wanted alone and as a member of groups."""
+        sent = self.sent.get(payload)
+        assert sent is not None, f"{subscriber} got {payload!r}, which nobody published"
+        assert qos <= sent.qos
+        got = self.got.setdefault((subscriber, self.sessions.get(subscriber, 0)), {})
+        count = got[payload] = got.get(payload, 0) + 1
+        if qos == 2 or (qos == 0 and sent.qos == 0 and self.strict):
+            key = (subscriber, self.sessions.get(subscriber, 0), payload)
+            alike = self.once[key] = self.once.get(key, 0) + 1
+            assert alike <= most, f"{subscriber} got {payload!r}, QoS {qos}, {alike} times"
+        if count == 1 and most == 1:  # two ways have two orders
+            self._check_order(subscriber, sent, qos, promises)
+
+    def _check_order(self, subscriber: str, sent: Sent, qos: int, promises: list[Promise]) -> None:
+        head, _, number = sent.payload.rpartition(b" ")
+        key = b"%b %d" % (head, qos)  # as it came: what comes at QoS 0 overtakes what waits
+        for promise in promises:
+            # What was published before the SUBACK may come with it or not; a group divides what comes.
+            if promise.filter.startswith(GROUP) or sent.at < promise.since or not matches(promise.filter, sent.topic):
+                continue
+            last = promise.places.get(key, 0)
+            assert last < int(number), f"{subscriber} got {sent.payload!r} after number {last}"
+            promise.places[key] = int(number)
+
+    # What must hold at the end
+
+    def missing(self, calm: bool) -> list[str]:
+        """What was promised and did not come. ``calm``: nothing failed, so QoS 0 has to come too."""
+        found: list[str] = []
+        for sent in self.sent.values():
+            if not (sent.acknowledged_at or (calm and sent.qos == 0)):
+                continue
+            for promise in self.promises:
+                if self._owed(promise, sent, calm) and not self._has(promise, sent.payload):
+                    durable = ", durable" if promise.durable else ""
+                    found.append(
+                        f"{promise.subscriber} at {promise.node.host} ({promise.filter!r}, QoS {promise.qos}{durable}) "
+                        f"never got {sent.payload!r} from {sent.node.host}"
+                    )
+        return found
+
+    def _owed(self, promise: Promise, sent: Sent, calm: bool) -> bool:
+        if promise.since > sent.at or not matches(promise.topic_filter, sent.topic):
+            return False
+        if promise.until or promise.node.gone or self.lossy:
+            return False
+        if promise.filter.startswith(GROUP):
+            if not promise.durable or promise.qos == 0 or promise.filter in self.left:
+                return False
+            others = [other for other in self.promises if other.filter == promise.filter]
+            if any(other.until or not other.durable or other.qos == 0 for other in others):
+                return False  # it may have been given to a member that left
+        if promise.qos == 0 or sent.qos == 0:
+            return calm
+        if promise.durable:
+            return not (sent.node.gone and sent.node is not promise.node)
+        crashes = [when for node in (promise.node, sent.node) for when in node.crashes]
+        return not any(when > sent.at for when in crashes)  # it lives with its connection, which no crash cut
+
+    def _has(self, promise: Promise, payload: bytes) -> bool:
+        subscribers = [promise.subscriber]
+        if promise.filter.startswith(GROUP):
+            subscribers = list(self.members[promise.filter])
+        for name in subscribers:
+            for session in range(self.sessions.get(name, 0) + 1):
+                if payload in self.got.get((name, session), ()):
+                    return True
+        return False
+
+    def doubled_in_groups(self) -> list[str]:
+        """QoS 2 messages that went to more than one member of a group; only members of nothing else are counted."""
+        found: list[str] = []
+        for group, members in self.members.items():
+            topic_filter = group.split(b"/", 2)[2]
+            holders: dict[bytes, list[str]] = {}
+            for (name, _), got in self.got.items():
+                if name in members:
+                    for payload in got:
+                        holders.setdefault(payload, []).append(name)
+            for payload, names in holders.items():
+                sent = self.sent[payload]
+                if sent.qos == 2 and len(names) > 1 and matches(topic_filter, sent.topic) and self._only(names, group):
+                    found.append(f"{payload!r} went to {names} of {group!r}")
+        return found
+
+    def _only(self, names: list[str], group: bytes) -> bool:
+        return all(
+            promise.filter == group and promise.qos == 2 for promise in self.promises if promise.subscriber in names
+        )
+
+
+def wanted_at(state: BrokerState) -> dict[bytes, int]:
+    """What the clients of a node subscribed to, counted by hand: 2 durably, 1 otherwise, of a group the members."""
+    wanted: dict[bytes, int] = {}
+    for session in state.ctx.sessions.values():
+        if session.node != 0:
+            continue
+        for whole, subscription in (session.subscriptions or {}).items():
+            if whole.startswith(GROUP):
+                wanted[whole] = wanted.get(whole, 0) + 1
+            else:
+                durable = session.expiry != 0 and subscription.qos != 0
+                wanted[whole] = max(wanted.get(whole, 0), 2 if durable else 1)
+    return wanted
+
+
+def known_at(state: BrokerState, number: int, keys: list[bytes]) -> dict[bytes, int]:
+    """What a node would pass on to the node of that number: its filters, and of ``keys`` the groups."""
+    session = state.ctx.links.get(number)
+    if session is None:
+        return {}
+    known = {whole: 2 if entry.durable else 1 for whole, entry in (session.subscriptions or {}).items()}
+    for key in keys:
+        group = state.router.group(key) if key.startswith(GROUP) else None
+        if group is not None and number in group.counts:
+            known[key] = group.counts[number]
+    return known
+
+
+def compare(here: BrokerState, there: BrokerState) -> list[str]:
+    """What ``here`` has wrong of the routes of ``there``."""
+    wanted = wanted_at(there)
+    known = known_at(here, there.ctx.node, [*wanted, *GROUPS])
+    if wanted == known:
+        return []
+    return [f"n{here.ctx.node} takes the routes of n{there.ctx.node} for {known}, they are {wanted}"]
+
+
+def islands(hosts: list[str], ways: set[tuple[str, str]]) -> list[set[str]]:
+    """The groups of hosts that reach each other, both ways, over any others (strongly connected components)."""
+    reach = {host: {host} for host in hosts}
+    for _ in hosts:
+        for source, target in ways:
+            if source in reach and target in reach:
+                for reached in reach.values():
+                    if source in reached:
+                        reached.add(target)
+    found: list[set[str]] = []
+    for host in hosts:
+        if not any(host in island for island in found):
+            found.append({other for other in reach[host] if host in reach[other]})
+    return found

@@ -1,0 +1,31 @@
+"""What a simulated node has kept: a crash of the process leaves it all, one of the power what was synced and a part of
+the rest, no disk nothing."""
+
+from __future__ import annotations
+
+from random import Random
+
+from tests.storage.crash_engines import CrashJournal, CrashKv, Machine
+
+from starlingmq.storage.keys import META_AS_OF
+
+
+class Disk:
+    """A journal in short segments and a key-value store of one machine."""
+
+    def __init__(self, machine: Machine, span: int) -> None:
+        self.machine = machine
+        self.span = span
+        self.wipe()
+
+    def wipe(self) -> None:
+        self.kv = CrashKv(self.machine)
+        self.journal = CrashJournal(self.machine, self.span)
+
+    def power_failure(self, random: Random) -> None:
+        self.kv.power_failure(random)
+        self.journal.power_failure(random)
+
+    def open(self) -> None:
+        """What every opening of a data directory does: no offset is given twice."""
+        self.journal.go_on_from(int.from_bytes(self.kv.get(META_AS_OF) or b"\0", "big"))

@@ -1,0 +1,158 @@
+"""What goes wrong in a world: each fault is drawn with its beginning and its end, and undone at the end.
+
+A fault is a function that begins it and returns what ends it. All of them can begin at any time, in any order, and more
+than once at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING
+
+from tests.sim.node import Node
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+End = Callable[[], None]
+Fault = Callable[["World", Random], End]
+
+
+def nothing() -> None:
+    pass
+
+
+def some_node(world: World, random: Random) -> Node:
+    return random.choice([node for node in world.nodes if not node.gone])
+
+
+def crash(world: World, random: Random) -> End:
+    """A node dies, somewhere in what it does next; with ``power`` what is not synced is lost in part."""
+    node = some_node(world, random)
+    node.down += 1
+    node.machine.fuse = random.randint(0, 12)
+    soon = 0.05 + 0.5 * random.random()
+    if node.process is not None:
+        world.schedule.after(soon, die, node, node.process)
+
+    def end() -> None:
+        die(node, None)
+        node.down -= 1
+        world.start_if_wanted(node)
+
+    return end
+
+
+def die(node: Node, process: object) -> None:
+    """The end of a node whose fuse has not burnt down: it had little to do."""
+    if node.process is not None and (process is None or node.process is process):
+        node.crash(node.world.settings.power)
+
+
+def crash_all(world: World, random: Random) -> End:
+    """The lights go out."""
+    ends = [take_down(world, node) for node in world.nodes if not node.gone]
+
+    def end() -> None:
+        for each in ends:
+            each()
+
+    return end
+
+
+def take_down(world: World, node: Node) -> End:
+    node.down += 1
+    die(node, None)
+
+    def end() -> None:
+        node.down -= 1
+        world.start_if_wanted(node)
+
+    return end
+
+
+def stall(world: World, random: Random) -> End:
+    """A node does nothing for a while (a pause of its machine); what comes waits."""
+    node = some_node(world, random)
+    node.stalled_until = max(node.stalled_until, world.schedule.now + random.choice([0.05, 0.5, 2.0, 4.0]))
+    world.network.changed_at = node.stalled_until
+    return nothing
+
+
+def cut_ways(world: World, ways: list[tuple[str, str]]) -> End:
+    world.network.cut(ways)
+    return lambda: world.network.heal(ways)
+
+
+def cut_pair(world: World, random: Random) -> End:
+    one, other = random.sample(world.hosts, 2)
+    return cut_ways(world, [(one, other), (other, one)])
+
+
+def cut_one_way(world: World, random: Random) -> End:
+    one, other = random.sample(world.hosts, 2)
+    return cut_ways(world, [(one, other)])
+
+
+def cut_off(world: World, random: Random) -> End:
+    """A node reaches nobody, or nobody reaches it, or both."""
+    one = random.choice(world.hosts)
+    others = [host for host in world.hosts if host != one]
+    kind = random.randrange(3)
+    ways = [(one, other) for other in others] if kind != 1 else []
+    ways += [(other, one) for other in others] if kind != 0 else []
+    return cut_ways(world, ways)
+
+
+def part(world: World, random: Random) -> End:
+    """Two groups that do not reach each other, or only one way."""
+    hosts = random.sample(world.hosts, len(world.hosts))
+    place = random.randint(1, len(hosts) - 1)
+    ways = [(one, other) for one in hosts[:place] for other in hosts[place:]]
+    if random.random() < 0.7:
+        ways += [(other, one) for one, other in ways]
+    return cut_ways(world, ways)
+
+
+def cut_client(world: World, random: Random) -> End:
+    random.choice(world.people).cut()
+    return nothing
+
+
+def etcd_without_leader(world: World, random: Random) -> End:
+    world.etcd.lose_leader(random.choice([0.1, 1.0, 5.0]))
+    return nothing
+
+
+def etcd_compacts(world: World, random: Random) -> End:
+    world.etcd.compact()
+    return nothing
+
+
+def lease_expires(world: World, random: Random) -> End:
+    world.etcd.expire_lease(random.choice(world.hosts))
+    return nothing
+
+
+def cut_from_etcd(world: World, random: Random) -> End:
+    host = random.choice(world.hosts)
+    world.etcd.cut(host)
+    return lambda: world.etcd.heal(host)
+
+
+COMMON: tuple[tuple[Fault, int], ...] = (
+    (crash, 6),
+    (crash_all, 1),
+    (stall, 2),
+    (cut_pair, 3),
+    (cut_one_way, 3),
+    (cut_off, 3),
+    (part, 3),
+    (cut_client, 4),
+    (etcd_without_leader, 1),
+    (etcd_compacts, 2),
+    (lease_expires, 1),
+    (cut_from_etcd, 2),
+)
+"""Faults and their weights."""

@@ -1,0 +1,206 @@
+"""Streams between the nodes, as TCP and a hostile network make them: late, cut both ways or one, broken by a crash.
+
+A stream carries frames one way, in order, and is opened by its sender. What is sent while its way is cut is held as TCP
+holds it: a short cut makes it late, a long one breaks the stream and loses it, and the sender is told. On top of
+that a world may lose and double single frames, or let them overtake each other, which the frames have to stand too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+from typing import Protocol
+
+from tests.sim.schedule import Schedule
+from tests.sim.trace import Trace
+
+from starlingmq.cluster.frames import Data, Envelope, Heartbeat, MemberInfo
+
+RECONNECT_SECONDS = 0.2
+
+
+class End(Protocol):
+    """A life of a node, as the network sees it."""
+
+    host: str
+    alive: bool
+
+    def frame(self, envelope: Envelope) -> None: ...
+    def stream_open(self, number: int) -> None: ...
+    def stream_gone(self, number: int) -> None: ...
+
+
+class Stream:
+    """From ``source`` to whoever lives at ``host``."""
+
+    def __init__(self, source: End, number: int, host: str) -> None:
+        self.source = source
+        self.number = number
+        self.host = host
+        self.target: End | None = None  # while it is open
+        self.wanted = True
+        self.arrives = 0.0  # when the last frame that was sent arrives
+        self.held: list[Envelope] = []  # sent while the way was cut
+
+
+class Network:
+    def __init__(self, schedule: Schedule, random: Random, trace: Trace) -> None:
+        self.schedule = schedule
+        self.random = random
+        self.trace = trace
+        self.delay = 0.001  # seconds; each frame draws up to three times that
+        self.loss = 0.0  # share of the frames
+        self.doubling = 0.0
+        self.overtaking = False
+        self.patience = 2.0  # seconds until the sender of a stream learns of a cut, twice that at most
+        self.ends: dict[str, End] = {}  # host -> who listens there
+        self.streams: dict[tuple[str, str], Stream] = {}  # (source host, target host)
+        self.cuts: dict[tuple[str, str], int] = {}  # (source host, target host) -> how many faults cut this way
+        self.changed_at = schedule.now  # when a way was last cut or healed
+        self.frames = 0
+        self.data_frames = 0  # handed over by nodes
+
+    # Faults
+
+    def is_cut(self, source: str, target: str) -> bool:
+        return (source, target) in self.cuts
+
+    def cut(self, ways: Sequence[tuple[str, str]]) -> None:
+        for way in ways:
+            self.cuts[way] = self.cuts.get(way, 0) + 1
+            stream = self.streams.get(way)
+            if stream is not None and stream.target is not None:
+                self._doubt(stream)
+        self.changed_at = self.schedule.now
+
+    def heal(self, ways: Sequence[tuple[str, str]]) -> None:
+        for way in ways:
+            left = self.cuts.get(way, 0) - 1
+            if left > 0:
+                self.cuts[way] = left
+                continue
+            self.cuts.pop(way, None)
+            stream = self.streams.get(way)
+            if stream is not None:
+                held, stream.held = stream.held, []
+                for envelope in held:
+                    self._carry(stream, envelope)
+        self.changed_at = self.schedule.now
+
+    # Streams
+
+    def listen(self, end: End) -> None:
+        self.ends[end.host] = end
+
+    def want(self, source: End, peers: Sequence[MemberInfo]) -> None:
+        """These are the peers that ``source`` wants streams to from now on."""
+        hosts = {peer.address.partition(":")[0]: peer.number for peer in peers}
+        for (origin, host), stream in list(self.streams.items()):
+            if origin == source.host and hosts.get(host) != stream.number:
+                self._drop(stream)
+        for host, number in hosts.items():
+            if host != source.host and (source.host, host) not in self.streams:
+                stream = Stream(source, number, host)
+                self.streams[source.host, host] = stream
+                self.schedule.after(self._latency(), self._connect, stream)
+
+    def send(self, source: End, number: int, envelope: Envelope) -> None:
+        """Put a frame into the stream to the peer of that number; without one it is lost."""
+        self.frames += 1
+        body = envelope.body
+        if isinstance(body, Heartbeat):  # it is bytes from here on: what the sender changes later does not show
+            body = replace(
+                body,
+                vector=dict(body.vector),
+                heard=dict(body.heard),
+                relayed=dict(body.relayed),
+                taken=dict(body.taken),
+            )
+            envelope = replace(envelope, body=body)
+        elif isinstance(body, Data):
+            self.data_frames += 1
+        for stream in self.streams.values():
+            if stream.source is source and stream.number == number:
+                break
+        else:
+            return
+        if stream.target is None:
+            return
+        if self.is_cut(source.host, stream.host):
+            stream.held.append(envelope)
+            return
+        self._carry(stream, envelope)
+        if self.doubling and self.random.random() < self.doubling:
+            self._carry(stream, envelope)
+
+    def _latency(self) -> float:
+        return self.delay * (0.5 + 2.5 * self.random.random())
+
+    def _carry(self, stream: Stream, envelope: Envelope) -> None:
+        if self.loss and self.random.random() < self.loss:
+            self.trace.envelope(stream.source.host, f"to {stream.host} LOST", envelope)
+            return
+        when = self.schedule.now + self._latency()
+        if not self.overtaking:
+            when = stream.arrives = max(when, stream.arrives)
+        self.schedule.at(when, self._arrive, stream, stream.target, envelope)
+
+    def _arrive(self, stream: Stream, target: End, envelope: Envelope) -> None:
+        if target.alive and stream.target is target:
+            self.trace.envelope(target.host, f"from {stream.source.host}:", envelope)
+            target.frame(envelope)
+
+    def _connect(self, stream: Stream) -> None:
+        if not stream.wanted or not stream.source.alive:
+            return
+        target = self.ends.get(stream.host)
+        if target is None or not target.alive or self.is_cut(stream.source.host, stream.host):
+            self.schedule.after(RECONNECT_SECONDS * (0.5 + self.random.random()), self._connect, stream)
+            return
+        stream.target = target
+        stream.arrives = 0.0
+        stream.held = []
+        self.trace.note(stream.source.host, f"stream to {stream.host} is open")
+        stream.source.stream_open(stream.number)
+
+    def _doubt(self, stream: Stream) -> None:
+        """The way is cut: should it stay so, the sender finds out after a while."""
+        patience = self.patience * (1.0 + self.random.random())
+        self.schedule.after(patience, self._find_out, stream, stream.target)
+
+    def _find_out(self, stream: Stream, target: End | None) -> None:
+        way = (stream.source.host, stream.host)
+        if stream.target is target and self.is_cut(*way) and stream.wanted:
+            self._break(stream)
+
+    def _break(self, stream: Stream) -> None:
+        if stream.target is None or not stream.wanted:
+            return
+        stream.target = None
+        stream.held = []
+        if stream.source.alive:
+            self.trace.note(stream.source.host, f"stream to {stream.host} is gone")
+            stream.source.stream_gone(stream.number)
+            self.schedule.after(RECONNECT_SECONDS * (0.5 + self.random.random()), self._connect, stream)
+
+    def _drop(self, stream: Stream) -> None:
+        stream.wanted = False
+        stream.target = None
+        self.streams.pop((stream.source.host, stream.host), None)
+
+    def died(self, end: End) -> None:
+        """A node is gone: its streams end, and those to it are reset, which a cut may delay."""
+        if self.ends.get(end.host) is end:
+            del self.ends[end.host]
+        for stream in list(self.streams.values()):
+            if stream.source is end:
+                self._drop(stream)
+            elif stream.target is end:
+                reset = self._latency() if not self.is_cut(end.host, stream.source.host) else self.patience
+                self.schedule.after(reset, self._reset, stream, end)
+        self.changed_at = self.schedule.now
+
+    def _reset(self, stream: Stream, target: End) -> None:
+        if stream.target is target:
+            self._break(stream)

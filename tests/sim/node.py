@@ -1,0 +1,374 @@
+"""A node of the simulated world: what ``net.driver`` and ``node`` do, in virtual time, dying between any two steps.
+
+A ``Node`` is a machine with a disk, a ``Process`` one life of the broker on it. A step is what can be seen afterwards:
+an append, a batch, a sync, frames handed to a connection or to the network. ``Machine.fuse`` counts them down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any, Protocol
+
+import msgspec
+from tests.sim.checkers import Books
+from tests.sim.disk import Disk
+from tests.sim.etcd_shell import EtcdShell
+from tests.sim.network import Network
+from tests.sim.schedule import Schedule
+from tests.sim.trace import Trace
+from tests.storage.crash_engines import NEVER, Crash, Machine
+from tests.storage.world import SteadyStore
+
+from starlingmq.cluster.etcd import Answer
+from starlingmq.cluster.frames import Envelope
+from starlingmq.cluster.state import ClusterReady, ClusterState
+from starlingmq.config import ClusterConfig, LimitsConfig, MqttConfig
+from starlingmq.core.broker import BrokerState
+from starlingmq.core.client import Client
+from starlingmq.core.ready import Ready
+from starlingmq.storage.recovery import restore
+
+TURN_SECONDS = 0.0003  # from the first thing that happens to the end of its turn
+LISTENER = "mqtt://node"
+
+
+class Socket(Protocol):
+    """The other end of a client's connection."""
+
+    def hear(self, data: bytes) -> None: ...
+    def closed_by_broker(self) -> None: ...
+
+
+class Settings(msgspec.Struct):
+    """What all nodes of a world have in common."""
+
+    mqtt: MqttConfig
+    limits: LimitsConfig
+    cluster: ClusterConfig
+    keeps: bool  # storage.durability is process or power, not memory
+    power: bool
+    sync_seconds: float
+    checkpoint_bytes: int
+    piece: int
+    span: int  # records a segment of the journal; 0: no segments
+
+
+class World(Protocol):
+    schedule: Schedule
+    random: Random
+    trace: Trace
+    network: Network
+    etcd: EtcdShell
+    settings: Settings
+    books: Books
+
+
+class Node:
+    def __init__(self, world: World, host: str) -> None:
+        self.world = world
+        self.host = host
+        self.machine = Machine(world.random)
+        self.disk = Disk(self.machine, world.settings.span)
+        self.process: Process | None = None
+        self.lives = 0
+        self.crashes: list[float] = []  # when
+        self.gone = False  # it left, or was forgotten: nobody starts it again
+        self.leaving = False  # it was told to leave
+        self.stalled_until = 0.0
+        self.down = 0  # how many faults keep it down
+
+    @property
+    def number(self) -> int:
+        return int(self.host[1:])
+
+    def start(self) -> None:
+        self.lives += 1
+        self.machine.fuse = NEVER
+        self.world.trace.note(self.host, f"starts, life {self.lives}")
+        self.process = Process(self)
+        self.process.begin()
+
+    def crash(self, power: bool) -> None:
+        """It is dead. ``power``: with everything that was not synced."""
+        process = self.process
+        if process is None:
+            return
+        self.world.trace.note(self.host, "POWER FAILURE" if power else "CRASH")
+        self.process = None
+        self.machine.fuse = NEVER
+        self.crashes.append(self.world.schedule.now)
+        process.die()
+        if power:
+            self.disk.power_failure(self.world.random)
+        if not self.world.settings.keeps:
+            self.disk.wipe()
+            self.world.books.lossy = True
+
+
+class Waiting:
+    """What waits for one commit (if it wrote anything), and for all before it."""
+
+    def __init__(self, wrote: bool) -> None:
+        self.wrote = wrote
+        self.frames: list[tuple[Client, bytes]] = []
+
+
+class Process:
+    def __init__(self, node: Node) -> None:
+        world = node.world
+        self.node = node
+        self.world = world
+        self.host = node.host
+        self.alive = True
+        self.schedule = world.schedule
+        self.sockets: dict[Client, Socket] = {}
+        self.waiting: list[Waiting] = []
+        self.syncing = False
+        self._scheduled = False
+        self._timer_at = 0.0
+        self._late: list[tuple[Callable[..., None], tuple[Any, ...]]] = []  # came while the node did not run
+        settings = world.settings
+        now = self.schedule.now
+        self.state = BrokerState(settings.mqtt, settings.limits, now, b"%16d" % node.number, "sim")
+        node.disk.open()
+        disk = node.disk
+        self.store = SteadyStore(disk.kv, disk.journal, "process", lambda: self.schedule.now, settings.checkpoint_bytes)
+        self.store.careful = settings.power
+        self.store.piece = settings.piece
+        self.state.ctx.recording = settings.keeps
+        self.store.attach(self.state, self.poke)
+        recovered = restore(self.state, disk.kv, disk.journal)
+        self.store.replayed(recovered.changes, recovered.changed)
+        self.store.rewrite(recovered.ahead)
+        assert recovered.lost == 0, f"{self.host}: {recovered.lost} references lead to nothing"
+        self.cluster = ClusterState(
+            self.state, settings.cluster, self.host, f"{self.host}:1", self.state.peers.facts, now
+        )
+        self.etcd = world.etcd.node(self.host, self._answered)
+
+    def begin(self) -> None:
+        self.world.network.listen(self)
+        self._enter(self.cluster.start)
+
+    def die(self) -> None:
+        self.alive = False
+        self.etcd.close()
+        self.world.network.died(self)
+        for socket in list(self.sockets.values()):
+            socket.closed_by_broker()
+
+    # What happens to it
+
+    def _enter(self, call: Callable[..., None], *arguments: Any) -> None:
+        """Let something happen now, or as soon as the node runs again; a turn follows."""
+        if not self.alive:
+            return
+        now = self.schedule.now
+        if now < self.node.stalled_until:
+            if not self._late:
+                self.schedule.at(self.node.stalled_until, self._run_again)
+            self._late.append((call, arguments))
+            return
+        call(*arguments, now)
+        self.poke()
+
+    def _run_again(self) -> None:
+        if self.schedule.now < self.node.stalled_until:
+            self.schedule.at(self.node.stalled_until, self._run_again)
+            return
+        late, self._late = self._late, []
+        for call, arguments in late:
+            self._enter(call, *arguments)
+
+    def frame(self, envelope: Envelope) -> None:
+        self._enter(self.cluster.received, envelope)
+
+    def stream_open(self, number: int) -> None:
+        self._enter(self.cluster.connected, number)
+
+    def stream_gone(self, number: int) -> None:
+        self._enter(self.cluster.disconnected, number)
+
+    def _answered(self, answer: Answer) -> None:
+        self.world.trace.note(self.host, f"etcd: {answer}") if self.world.trace.on else None
+        self._enter(self.cluster.answered, answer)
+
+    def leave(self) -> None:
+        self._enter(self.cluster.leave)
+
+    def forget(self, name: str, force: bool) -> str:
+        """ "" or why not."""
+        if self.schedule.now < self.node.stalled_until:
+            return "no answer"
+        refusal = self.cluster.forget(name, force, self.schedule.now)
+        self.world.trace.note(self.host, f"is to forget {name}: {refusal or 'it does'}")
+        self.poke()
+        return refusal
+
+    def serves(self) -> bool:
+        return self.cluster.serving
+
+    def has_left(self) -> bool:
+        return self.cluster.left
+
+    def accept(self, socket: Socket, peer: str) -> Client:
+        client = self.state.open(LISTENER, peer, self.schedule.now)
+        self.sockets[client] = socket
+        self.poke()
+        return client
+
+    def receive(self, client: Client, data: bytes) -> None:
+        if client in self.sockets:
+            self._enter(self.state.receive, client, data)
+
+    def lost(self, client: Client) -> None:
+        if self.sockets.pop(client, None) is not None:
+            self._enter(self.state.closed, client)
+
+    # Turns
+
+    def poke(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self.schedule.after(TURN_SECONDS, self._turn)
+
+    def _turn(self) -> None:
+        if not self.alive:
+            return
+        if self.schedule.now < self.node.stalled_until:
+            self.schedule.at(self.node.stalled_until, self._turn)
+            return
+        self._scheduled = False
+        try:
+            self._take_turn()
+        except Crash:
+            self.node.crash(self.world.settings.power)
+
+    def _take_turn(self) -> None:
+        now = self.schedule.now
+        state = self.state
+        state.turn(now)
+        self.cluster.turn(now)
+        ready = state.take_ready()
+        self._carry_out(ready)
+        ready.renew()
+        self._carry_out_cluster(self.cluster.take_ready())
+        if self.store.maintain() or state.pending() or state.ctx.ready.urgent() or self.cluster.pending():
+            self.poke()
+        self._arm(state.wake_at())
+        self._arm(self.cluster.wake_at())
+
+    def _arm(self, when: float) -> None:
+        if when == 0.0 or (self._timer_at != 0.0 and self._timer_at <= when):
+            return
+        self._timer_at = when
+        self.schedule.at(when, self._timer_due, when)
+
+    def _timer_due(self, when: float) -> None:
+        if self._timer_at == when:
+            self._timer_at = 0.0
+            self.poke()
+
+    def _carry_out_cluster(self, ready: ClusterReady) -> None:
+        trace = self.world.trace
+        for notice in ready.notices:
+            trace.note(self.host, notice)
+        for request in ready.requests:
+            if trace.on:
+                trace.note(self.host, f"asks etcd: {request}")
+            self.etcd.request(request)
+        if ready.peers is not None:
+            self.world.network.want(self, ready.peers)
+        for number, envelope in ready.now:
+            self.node.machine.step()
+            self.world.network.send(self, number, envelope)
+
+    def _carry_out(self, ready: Ready) -> None:
+        waiting = self._commit(ready)
+        for client in ready.dirty:
+            client.dirty = False
+            if client.stored_from >= 0:
+                if waiting is not None:
+                    held = b"".join(client.frames[client.stored_from :])
+                    del client.frames[client.stored_from :]
+                    client.waiting += 1
+                    client.unstored += len(held)
+                    waiting.frames.append((client, held))
+                client.stored_from = -1
+            self._write(client, b"".join(client.frames))
+            client.frames.clear()
+        for client in ready.pause:  # what people send meanwhile the core keeps
+            if client.link and client.paused != (client.halted != 0):
+                client.paused = client.halted != 0
+                if client.paused:
+                    client.transport.pause_reading()
+                else:
+                    client.transport.resume_reading()
+        if self.world.settings.keeps:
+            self.state.stored(ready)
+        else:
+            self.state.keep(ready)
+        for session in ready.reads:
+            self.state.loaded(session, self.store.load(self.state.wanted(session)), self.schedule.now)
+
+    def _commit(self, ready: Ready) -> Waiting | None:
+        settings = self.world.settings
+        if ready.writes and settings.keeps:
+            assert self.store.commit(ready.writes) is None
+        if not settings.power or (not ready.writes and not self.waiting):
+            return None
+        waiting = Waiting(bool(ready.writes))
+        self.waiting.append(waiting)
+        if not self.syncing:
+            self._begin_sync()
+        return waiting
+
+    def _begin_sync(self) -> None:
+        self.syncing = True
+        seconds = self.world.settings.sync_seconds * (0.5 + self.world.random.random())
+        self.schedule.after(seconds, self._synced, len(self.waiting))
+
+    def _synced(self, count: int) -> None:
+        """A sync comes back: what had waited for it when it began is sent."""
+        if not self.alive:
+            return
+        if self.schedule.now < self.node.stalled_until:
+            self.schedule.at(self.node.stalled_until, self._synced, count)
+            return
+        self.syncing = False
+        try:
+            self.node.disk.journal.sync()
+            while count < len(self.waiting) and not self.waiting[count].wrote:
+                count += 1
+            done = self.waiting[:count]
+            del self.waiting[:count]
+            for waiting in done:
+                for client, data in waiting.frames:
+                    client.waiting -= 1
+                    client.unstored -= len(data)
+                    self._write(client, data)
+            self._carry_out_cluster(self.cluster.take_ready())
+        except Crash:
+            self.node.crash(self.world.settings.power)
+            return
+        if self.waiting:
+            self._begin_sync()
+        self.poke()
+
+    def _write(self, client: Client, data: bytes) -> None:
+        """Hand frames to a connection; it closes when it was to be and nothing waits any more."""
+        if client.link:
+            if data:
+                client.transport.write(data)
+            self.state.sent(client)
+            return
+        socket = self.sockets.get(client)
+        if data and socket is not None:
+            self.node.machine.step()
+            socket.hear(data)
+        if not client.closing:
+            self.state.sent(client)
+        elif client.waiting == 0 and socket is not None:
+            socket.closed_by_broker()
+            self.lost(client)

@@ -1,0 +1,50 @@
+"""``python -m tests.sim --seeds N``: worlds by the dozen; ``--seed N`` lives one again, with a trace."""
+
+from __future__ import annotations
+
+import argparse
+import time
+import traceback
+
+from tests.sim.world import World
+
+
+def run(seed: int, trace: bool = False) -> World:
+    """Live one world. Raises AssertionError (or what the code that is tested raises) when something does not hold."""
+    world = World(seed, trace)
+    world.live()
+    return world
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=200, help="how many worlds")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--failures", type=int, default=1, help="stop after so many")
+    parser.add_argument("--seed", type=int, help="live this one again, with a trace")
+    arguments = parser.parse_args()
+    if arguments.seed is not None:
+        run(arguments.seed, trace=True)
+        return 0
+    began = time.perf_counter()
+    messages = failures = lived = 0
+    virtual = 0.0
+    for seed in range(arguments.first, arguments.first + arguments.seeds):
+        lived += 1
+        try:
+            world = run(seed)
+        except Exception:  # whatever the code raises: this seed shows it
+            traceback.print_exc(limit=-6)
+            print(f"FAILED seed {seed}; again, with a trace: python -m tests.sim --seed {seed}", flush=True)
+            failures += 1
+            if failures >= arguments.failures:
+                break
+            continue
+        messages += world.books.acknowledged_count
+        virtual += world.schedule.now - world.schedule.start
+    took = time.perf_counter() - began
+    print(
+        f"{lived} seeds in {took:.1f} s ({lived / took:.1f} seeds/s), {virtual:.0f} s of virtual time, "
+        f"{messages} messages acknowledged, {failures} failures"
+    )
+    return 1 if failures else 0

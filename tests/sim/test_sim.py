@@ -1,0 +1,87 @@
+"""Some of the seeds of ``make sim``, and worlds that are made by hand."""
+
+from __future__ import annotations
+
+import pytest
+from tests.sim import faults
+from tests.sim.run import run
+from tests.sim.world import World
+
+FOUND = (10, 61, 239, 325, 10313, 11531, 11831, 12144, 12345, 12359, 12543)
+"""Seeds that found something: a held message forwarded without a sequence, a joining node that was away for longer than
+its lease, routes that only a third node had told, a publisher heard after its node had stood still, a SUBACK of a node
+that is cut off, a node that leaves before it is back, and what the checkers themselves had wrong."""
+
+
+@pytest.mark.parametrize("seed", FOUND)
+def test_seeds_that_found_something(seed: int) -> None:
+    run(seed)
+
+
+def test_a_hundred_worlds() -> None:
+    worlds = [run(seed) for seed in range(1_000_000, 1_000_100)]
+    assert sum(world.books.acknowledged_count for world in worlds) > 1000, "hardly anything was published"
+    assert sum(len(node.crashes) for world in worlds for node in world.nodes) > 50, "hardly anything ever crashed"
+    assert sum(world.network.data_frames for world in worlds) > 1000, "hardly anything went from node to node"
+
+
+def test_a_seed_is_the_same_world_again() -> None:
+    one, two = (World(4711) for _ in range(2))
+    one.live()
+    two.live()
+    assert one.books.got == two.books.got
+    assert one.schedule.count == two.schedule.count
+
+
+def made(nodes: int) -> World:
+    """A cluster of so many nodes that all serve, without clients."""
+    for seed in range(1000):
+        world = World(seed)
+        if world.plan.kind == "calm" and world.plan.nodes == nodes:
+            world.form()
+            return world
+    raise AssertionError("no seed draws such a world")
+
+
+def serving(world: World) -> list[str]:
+    return [node.host for node in world.nodes if node.process is not None and node.process.serves()]
+
+
+def connected(world: World) -> int:
+    """How many pairs of nodes take each other for connected, counted from both ends."""
+    quorums = [node.process.cluster.quorum for node in world.nodes if node.process is not None]
+    return sum(len(quorum.connected()) for quorum in quorums if quorum is not None)
+
+
+@pytest.mark.parametrize("ways", [[("n1", "n2"), ("n2", "n1")], [("n1", "n2")], [("n1", "n2"), ("n2", "n3")]])
+def test_who_cannot_reach_each_other_go_on_through_the_third(ways: list[tuple[str, str]]) -> None:
+    world = made(3)
+    end = faults.cut_ways(world, ways)
+    world.pass_time(10.0)
+    assert serving(world) == ["n1", "n2", "n3"] and connected(world) == 6
+    end()
+    world.pass_time(10.0)
+    assert serving(world) == ["n1", "n2", "n3"] and connected(world) == 6
+
+
+@pytest.mark.parametrize("ways", [[("n1", "n2"), ("n1", "n3")], [("n2", "n1"), ("n3", "n1")]])
+def test_who_only_hears_or_is_only_heard_does_not_serve(ways: list[tuple[str, str]]) -> None:
+    world = made(3)
+    end = faults.cut_ways(world, ways)
+    world.pass_time(10.0)
+    assert serving(world) == ["n2", "n3"]
+    end()
+    world.pass_time(10.0)
+    assert serving(world) == ["n1", "n2", "n3"]
+
+
+def test_no_majority_no_service() -> None:
+    world = made(4)
+    hosts = world.hosts
+    ways = [(a, b) for a in hosts[:2] for b in hosts[2:]]
+    end = faults.cut_ways(world, ways + [(b, a) for a, b in ways])
+    world.pass_time(10.0)
+    assert serving(world) == []
+    end()
+    world.pass_time(10.0)
+    assert serving(world) == hosts

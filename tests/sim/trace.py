@@ -1,0 +1,45 @@
+"""What happened in a world, line by line, for who replays a seed."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+
+from tests.sim.schedule import Schedule
+
+from starlingmq.cluster.frames import Data, Envelope, Heartbeat
+
+
+class Trace:
+    """Silent unless ``on``: then a line each, with the virtual time in seconds. Who makes a line that costs something
+    looks at ``on`` first."""
+
+    def __init__(self, schedule: Schedule, on: bool) -> None:
+        self.schedule = schedule
+        self.on = on
+
+    def note(self, who: str, what: str) -> None:
+        if self.on:
+            sys.stdout.write(f"{self.schedule.now - self.schedule.start:9.4f}  {who:<10} {what}\n")
+
+    def envelope(self, who: str, what: str, envelope: Envelope) -> None:
+        if self.on:
+            relayed = ", relayed" if envelope.relayed else ""
+            to = f"{envelope.target}/{envelope.target_incarnation}"
+            self.note(who, f"{what} {envelope.source}/{envelope.incarnation} to {to}{relayed}: {told(envelope)}")
+
+
+def told(envelope: Envelope) -> str:
+    """The body in a few words; of a heartbeat what changes."""
+    body = envelope.body
+    if isinstance(body, Heartbeat):
+        vector = " ".join(f"{node}:{epoch}.{version}" for node, (epoch, version) in sorted(body.vector.items()))
+        state = "serving" if body.serving else "isolated"
+        return (
+            f"Heartbeat {body.epoch}.{body.version} [{vector}] hears {sorted(body.heard)}, "
+            f"connected {sorted(body.connected)}, {state}, membership {body.membership.revision}"
+        )
+    if isinstance(body, Data):
+        return f"Data {body.sequence} of {body.count}: {body.blob!r}"
+    values = " ".join(f"{field.name}={getattr(body, field.name)!r}" for field in dataclasses.fields(body))
+    return f"{type(body).__name__} {values}"

@@ -1,0 +1,278 @@
+"""One world: made of a seed, lived to its end, held to what must hold.
+
+First the nodes make a cluster; then the clients do what they planned while things go wrong (the safety phase); then all
+is healed and everybody has to come to an end (the liveness phase). The books are balanced at the end; that
+no two islands serve is looked at all the time.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from tests.sim import faults
+from tests.sim.checkers import Books, compare, islands
+from tests.sim.clients import Person, Publisher, Subscriber
+from tests.sim.etcd_shell import EtcdShell
+from tests.sim.network import Network
+from tests.sim.node import Node
+from tests.sim.plan import TOPICS, Plan
+from tests.sim.schedule import Schedule
+from tests.sim.trace import Trace
+
+START = 1_000_000.0
+LOOK_SECONDS = 0.25  # between two looks at who serves
+FORMING_MAX = 30.0  # seconds until all serve when nothing is wrong
+LIVENESS_MAX = 60.0  # seconds until everybody has finished when nothing is wrong any more
+REQUEST_TIMEOUT = 1.0
+
+
+class World:
+    def __init__(self, seed: int, trace: bool = False) -> None:
+        self.random = Random(seed)
+        self.plan = Plan(self.random)
+        self.schedule = Schedule(START)
+        self.trace = Trace(self.schedule, trace)
+        self.settings = self.plan.settings
+        self.network = Network(self.schedule, self.random, self.trace)
+        self.network.delay = self.plan.delay
+        self.nodes: list[Node] = []
+        self.by_host: dict[str, Node] = {}
+        lease_ttl = float(self.settings.cluster.lease_ttl)
+        self.etcd = EtcdShell(self.schedule, self.random, lease_ttl, REQUEST_TIMEOUT, self._stalled)
+        self.books = Books()
+        self.healed = False  # nothing is wrong any more
+        self.people: list[Person] = []
+        self.publishers: list[Publisher] = []
+        self.subscribers: list[Subscriber] = []
+        for number in range(self.plan.nodes):
+            self._add_node(f"n{number + 1}")
+        if trace:
+            print(self.plan.told())
+
+    @property
+    def hosts(self) -> list[str]:
+        return [node.host for node in self.nodes]
+
+    def _add_node(self, host: str) -> Node:
+        node = self.by_host[host] = Node(self, host)
+        self.nodes.append(node)
+        return node
+
+    def _stalled(self, host: str) -> bool:
+        return self.schedule.now < self.by_host[host].stalled_until
+
+    def start_if_wanted(self, node: Node) -> None:
+        if not node.gone and not node.down and node.process is None:
+            node.start()
+            self.network.changed_at = self.schedule.now
+
+    # Phases
+
+    def live(self) -> None:
+        if self.plan.early:
+            self._start()
+        else:
+            self.form()
+        self._safety()
+        self._liveness()
+
+    def form(self) -> None:
+        """Until all nodes serve."""
+        self._start()
+        self._wait(self._all_serve, FORMING_MAX, "the cluster is not made")
+
+    def _start(self) -> None:
+        for node in self.nodes:
+            late = self.random.choice([0.0, 0.3 * self.random.random()])
+            self.schedule.after(late, self.start_if_wanted, node)
+
+    def pass_time(self, seconds: float) -> None:
+        end = self.schedule.now + seconds
+        while self.schedule.now < end:
+            self._pass(LOOK_SECONDS)
+
+    def _wait(self, done: object, seconds: float, complaint: str) -> None:
+        assert callable(done)
+        end = self.schedule.now + seconds
+        while True:
+            self._pass(LOOK_SECONDS)
+            if done():
+                return
+            assert self.schedule.now < end, f"{complaint}: {self.why()}"
+
+    def _pass(self, seconds: float) -> None:
+        self.schedule.run(self.schedule.now + seconds)
+        self.look()
+
+    def _safety(self) -> None:
+        plan, schedule, random = self.plan, self.schedule, self.random
+        self.trace.note("world", "the safety phase begins")
+        network = self.network
+        network.loss, network.doubling, network.overtaking = plan.loss, plan.doubling, plan.overtaking
+        begin = schedule.now
+        self._bring_people()
+        self.ends: list[faults.End] = []
+        kinds, weights = zip(*faults.COMMON, strict=True)
+        self.books.strict = not plan.faulty
+        for _ in range(plan.faults):
+            kind = random.choices(kinds, weights)[0]
+            schedule.at(
+                begin + random.uniform(0.0, plan.seconds), self._strike, kind, random.choice([0.3, 1.0, 3.0, 6.0])
+            )
+        if plan.joins:
+            schedule.at(begin + random.uniform(0.0, plan.seconds), self._join)
+        if plan.goes:
+            schedule.at(begin + random.uniform(0.0, plan.seconds), self._go, plan.goes)
+        while schedule.now < begin + plan.seconds:
+            self._pass(LOOK_SECONDS)
+
+    def _bring_people(self) -> None:
+        schedule = self.schedule
+        for sub in self.plan.subscribers:
+            node = self.nodes[sub.host]
+            subscriber = Subscriber(self.books, self.random, node, sub.name, sub.version, sub.lasting)
+            self.subscribers.append(subscriber)
+            subscriber.left = len(sub.acts)
+            for when, filter, qos in sub.acts:
+                if qos < 0:
+                    schedule.after(when, subscriber.unsubscribe, filter)
+                else:
+                    schedule.after(when, subscriber.subscribe, filter, qos)
+        for pub in self.plan.publishers:
+            node = self.nodes[pub.host]
+            publisher = Publisher(self.books, self.random, node, pub.name, pub.version, pub.lasting)
+            self.publishers.append(publisher)
+            publisher.left = len(pub.acts)
+            for when, topic, qos in pub.acts:
+                schedule.after(when, publisher.publish, topic, qos)
+        self.people = [*self.subscribers, *self.publishers]
+        for person in self.people:
+            schedule.after(0.2 * self.random.random(), person.come)
+
+    def _strike(self, kind: faults.Fault, seconds: float) -> None:
+        if self.trace.on:
+            self.trace.note("world", f"FAULT {kind.__name__} for {seconds:g} s")
+        end = kind(self, self.random)
+        if end is faults.nothing:
+            return
+        self.ends.append(end)
+        self.schedule.after(seconds, self._mend, end, kind.__name__)
+
+    def _mend(self, end: faults.End, name: str) -> None:
+        if end in self.ends:
+            self.ends.remove(end)
+            self.trace.note("world", f"the end of {name}")
+            end()
+
+    def _join(self) -> None:
+        self.start_if_wanted(self._add_node(f"n{len(self.nodes) + 1}"))
+
+    def _go(self, how: str) -> None:
+        """The first node leaves for good, by itself or because an operator says so."""
+        node = self.nodes[0]
+        if how == "leave" and node.process is not None:
+            self.trace.note("world", "n1 leaves")
+            node.process.leave()
+            node.leaving = True
+        elif len(self.etcd.registered()) > 1:  # the only member can not be forgotten by those who are joining
+            self.trace.note("world", "n1 is down for good, and forgotten")
+            faults.take_down(self, node)
+            node.gone = True
+            self._forget()
+
+    def _forget(self) -> None:
+        """Ask until it is done: it is refused without a majority, which may be gone with that node for good."""
+        for node in self.nodes[1:]:
+            if node.process is not None and not node.process.forget("n1", self.healed):
+                break
+        self.schedule.after(2.0, self._forget_again)
+
+    def _forget_again(self) -> None:
+        if any(b"/registered/n1" in key for key in self.etcd.registered()):
+            self._forget()
+
+    def _liveness(self) -> None:
+        self.trace.note("world", "all is healed")
+        self.healed = True
+        self.network.loss = self.network.doubling = 0.0
+        self.network.overtaking = False
+        for end in list(self.ends):
+            self._mend(end, "it")
+        for node in self.nodes:
+            if node.leaving and node.process is None:
+                node.gone = True
+            self.start_if_wanted(node)
+        self._wait(self._settled, LIVENESS_MAX, "nothing is wrong, and yet it does not come to an end")
+        self.trace.note("world", "a last round")
+        for publisher in self.publishers:
+            for topic in TOPICS:
+                for qos in (1, 2):
+                    publisher.left += 1
+                    publisher.publish(topic, qos)
+        self._wait(self._balanced, LIVENESS_MAX, "something that was acknowledged is lost")
+        doubled = self.books.doubled_in_groups()
+        assert not doubled, f"doubled: {doubled[0]}, {len(doubled)} in all"
+        if self.plan.kind == "local":
+            assert self.network.data_frames == 0, "messages between clients of one node went to another one"
+
+    # What is looked at
+
+    def members(self) -> list[Node]:
+        return [node for node in self.nodes if not node.gone]
+
+    def look(self) -> None:
+        """No two islands serve, once a change has had time to be noticed."""
+        cluster = self.settings.cluster
+        grace = cluster.member_timeout + 2 * cluster.heartbeat_interval + 10 * self.network.delay + 0.1
+        if self.schedule.now < self.network.changed_at + grace:
+            return
+        serving = [node.host for node in self.nodes if self._serves(node) and not self._stalled(node.host)]
+        if len(serving) < 2:
+            return
+        alive = [node.host for node in self.nodes if node.process is not None]
+        ways = {(a, b) for a in alive for b in alive if a != b and not self.network.is_cut(a, b)}
+        found = [island for island in islands(alive, ways) if any(host in island for host in serving)]
+        assert len(found) == 1, f"two islands serve: {[sorted(island) for island in found]}"
+
+    def _serves(self, node: Node) -> bool:
+        return node.process is not None and node.process.serves()
+
+    def _all_serve(self) -> bool:
+        return all(self._serves(node) for node in self.members() if not node.leaving)
+
+    def _finished(self) -> bool:
+        return all(person.finished() for person in self.people if not person.node.gone)
+
+    def _settled(self) -> bool:
+        self._see_who_left()
+        return self._all_serve() and self._finished() and not self.unequal()
+
+    def _balanced(self) -> bool:
+        return self._finished() and not self.books.missing(not self.plan.faulty) and not self.unequal()
+
+    def _see_who_left(self) -> None:
+        for node in self.nodes:
+            if node.leaving and not node.gone and node.process is not None and node.process.has_left():
+                node.gone = True
+                process, node.process = node.process, None
+                process.die()
+
+    def unequal(self) -> list[str]:
+        """Where what a node knows of another one's routes is not what that one's clients subscribed to."""
+        states = [node.process.state for node in self.members() if node.process is not None]
+        return [
+            difference
+            for here in states
+            for there in states
+            if here is not there
+            for difference in compare(here, there)
+        ]
+
+    def why(self) -> str:
+        """What keeps the world from coming to an end."""
+        found = [f"{node.host} does not serve" for node in self.members() if not self._serves(node)]
+        found += [f"{node.host} has not left" for node in self.members() if node.leaving]
+        found += [f"{person.name} has not finished" for person in self.people if not person.finished()]
+        found += self.unequal()
+        found += self.books.missing(not self.plan.faulty)
+        return "; ".join(found[:5]) + (f" ({len(found)} in all)" if len(found) > 5 else "")
