@@ -38,6 +38,9 @@ class Node:
 
     async def start(self) -> None:
         await self.peers.start()
+        self.introduce()
+
+    def introduce(self) -> None:
         self.peers.introduce(self.number, self.incarnation)
 
     @property

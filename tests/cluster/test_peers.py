@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from pathlib import Path
 
 import pytest
-from tests.cluster.conftest import Nodes
+import trustme
+from tests.cluster.conftest import Node, Nodes
 from tests.cluster.proxy import BACK, OUT, Proxy
 
 from starlingmq.cluster.frames import Data, Envelope, SyncRequest
+from starlingmq.config_cluster import ClusterTlsConfig
 from starlingmq.net.peers import ListenError
+from starlingmq.net.tls import TlsError
 
 BRIEF = {"heartbeat_interval": 0.1, "member_timeout": 0.3}
 SECRET = {"secret": "0123456789abcdef"}
@@ -197,6 +201,59 @@ async def test_why_there_is_no_connection_is_said_once(nodes: Nodes, caplog: pyt
         f"refused a node: {reason}",
         f"no connection to node two at {two.peers.address}: {reason}",
     ]
+
+
+async def test_who_dials_before_a_node_has_its_number_comes_again(nodes: Nodes) -> None:
+    one, two = await nodes.start("one", 1), Node("two", 2)
+    nodes.all.append(two)
+    await two.peers.start()
+    one.peers.set_peers([two.info()])
+    await one.until(lambda: one.attempts >= 2)
+    two.introduce()
+    await one.until(lambda: 2 in one.connected)
+
+
+async def test_the_newest_stream_of_a_node_is_the_one_that_counts(nodes: Nodes) -> None:
+    old, two = await nodes.start("one", 1), await nodes.start("two", 2)
+    old.peers.set_peers([two.info()])
+    await old.until(lambda: 2 in old.connected)
+    new = await nodes.start("one", 1, incarnation=2)
+    new.peers.set_peers([two.info()])
+    await new.until(lambda: 2 in new.connected)
+    await old.until(lambda: not old.connected and old.attempts >= 3)
+    assert new.send(1, two)
+    await two.until(lambda: two.sequences() == [1])
+    assert new.connections == 1
+
+
+def certified(directory: Path, authority: trustme.CA) -> ClusterTlsConfig:
+    directory.mkdir()
+    issued = authority.issue_cert("127.0.0.1")
+    authority.cert_pem.write_to_path(directory / "ca.pem")
+    issued.cert_chain_pems[0].write_to_path(directory / "cert.pem")
+    issued.private_key_pem.write_to_path(directory / "key.pem")
+    return ClusterTlsConfig(cert=f"{directory}/cert.pem", key=f"{directory}/key.pem", ca=f"{directory}/ca.pem")
+
+
+async def test_tls_lets_in_who_shows_a_certificate(nodes: Nodes, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    one, two = await nodes.pair(tls=certified(tmp_path / "ours", authority), **SECRET)
+    assert one.send(1, two)
+    await two.until(lambda: two.sequences() == [1])
+    plain = await nodes.start("three", 3, **SECRET)
+    foreign = await nodes.start("four", 4, tls=certified(tmp_path / "theirs", trustme.CA()), **SECRET)
+    refused = two.attempts
+    for stranger in (plain, foreign):
+        stranger.peers.set_peers([two.info()])
+        await stranger.until(lambda stranger=stranger: stranger.attempts >= 3)  # type: ignore[misc]
+        assert not stranger.connections
+    assert two.attempts == refused, "no handshake is begun with who shows no certificate of ours"
+
+
+async def test_a_certificate_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    missing = ClusterTlsConfig(cert=f"{tmp_path}/cert.pem", key=f"{tmp_path}/key.pem", ca=f"{tmp_path}/ca.pem")
+    with pytest.raises(TlsError, match=rf"^cluster\.tls: {tmp_path}/key\.pem: No such file or directory$"):
+        Node("one", 1, tls=missing)
 
 
 async def test_a_port_that_is_taken_is_one_line(nodes: Nodes) -> None:

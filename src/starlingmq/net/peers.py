@@ -180,9 +180,17 @@ class Peers:
         self._strangers.pop(answering.name, None)
         try:
             await self._read_all(answering, context)
+        except asyncio.CancelledError:
+            if self._counts(answering.number):
+                raise
+            # A newer stream took its place. gRPC tells the dialler of an end, but not of a handler that was cancelled.
         finally:
-            if self._inbound.get(answering.number, (0, None))[1] is asyncio.current_task():
+            if self._counts(answering.number):
                 del self._inbound[answering.number]
+
+    def _counts(self, number: int) -> bool:
+        """Whether the stream that this task serves is the one of that node."""
+        return self._inbound.get(number, (0, None))[1] is asyncio.current_task()
 
     def _admit(self, answering: Answering) -> None:
         """The newest stream of a node is the one that counts: an older one may hang on a dead connection."""
