@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+from random import Random
 
 import pytest
 from tests.harness import FakeClient
+from tests.storage.crash_engines import CrashJournal, Machine, Span
 from tests.storage.world import StoredWorld
 
 from starlingmq.core.ready import Ready
@@ -301,6 +303,40 @@ def test_what_nobody_needs_is_given_back() -> None:
     publish(world, *(b"x" * 1000 for _ in range(100)))
     client.send_all([Ack(PUBACK, m.packet_id) for m in messages(client)])
     assert world.journal.size < 10_000
+
+
+def test_a_retained_message_whose_record_was_given_back_is_written_again() -> None:
+    """Its record was that of a handshake which is over: in memory it has an offset where nothing is any more."""
+    journal = CrashJournal(Machine(Random(0)), span=1 << 30)
+    world = StoredWorld(journal=journal)
+
+    def begin_segment() -> None:
+        journal.spans.append(Span(journal.next, journal.next))
+
+    subscriber(world, "first").drop()
+    subscriber(world, "second", filter=b"s/#").drop()
+    pub = world.connect("other", properties=dict(HOUR))
+    publish(world, b"before")
+    begin_segment()
+    pub.send(Publish(b"s/x", b"for a while", qos=1, packet_id=1))
+    begin_segment()
+    pub.send(Publish(b"r", b"retained", qos=2, packet_id=2, retain=True))
+    pub.send(Ack(PUBREL, 2))
+    begin_segment()
+    publish(world, b"behind")
+    world.checkpoint()
+    held = world.state.retained.get(b"r")
+    assert held is not None and journal.read_at([held.offset]) == [None]
+    second = back(world, "second")
+    second.send(Ack(PUBACK, messages(second)[0].packet_id))
+    world.checkpoint()
+    assert len(journal.spans) == 2
+    back(world, "first").drop()
+    assert len([record for record in journal.records.values() if record.endswith(b"before")]) == 1, "it was there"
+    subscriber(world, "third", filter=b"r").drop()
+    world.restart()
+    assert [m.payload for m in messages(back(world, "third"))] == [b"retained"]
+    assert [m.payload for m in messages(back(world, "first"))] == [b"before", b"behind"]
 
 
 class ForgetfulKv(MemoryKv):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.storage import seeds
 
-FOUND = (0, 1, 3, 14, 15, 48, 253, 296, 371, 609)
+FOUND = (0, 1, 3, 14, 15, 48, 253, 296, 371, 609, 3386)
 """Seeds that find operations out of order, a checkpoint ahead of the journal, replayed changes that the next checkpoint
-leaves out, segments dropped while they grow, and what is wanted again after a power failure, where that is wrong."""
+leaves out, segments dropped while they grow, what is wanted again after a power failure, and references to what was
+given back, where that is wrong."""
 
 
 @pytest.mark.parametrize("seed", FOUND)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -114,7 +114,7 @@ class DurableStore:
         self._marked: set[int] | None = None  # first offsets of the segments that are needed, while that is found out
         self._oldest = 0  # offset that is needed, as far as it was found out
         self._firsts: list[int] = []
-        self._solid = journal.first  # nothing from here on was given back
+        self._given = [0, journal.first]  # where what was given back begins and ends, in turn; rising
         self._waiting: asyncio.Future[None] | None = None  # what ``_work`` waits for
 
     def attach(self, state: BrokerState, wake: Callable[[], None]) -> None:
@@ -351,8 +351,8 @@ class DurableStore:
         return found
 
     def _kept(self, offset: int) -> bool:
-        """Whether a record is surely still there, and stays: a new reference to it keeps it from being given back."""
-        if offset < self._solid:
+        """Whether a record is still there, and stays: a new reference to it keeps it from being given back."""
+        if offset < self._given[-1] and bisect_right(self._given, offset) % 2:
             return False
         if self._marked is not None:
             self._mark(offset)
@@ -550,7 +550,9 @@ class DurableStore:
             self._marked = None
         oldest = self._oldest
         doomed = [segment for segment in segments if segment.next <= checkpoint and segment.first not in needed]
-        self._solid = max([oldest, *(segment.next for segment in doomed)]) if doomed else max(self._solid, oldest)
+        self._forgo(0, oldest)
+        for segment in doomed:
+            self._forgo(segment.first, segment.next)
         self.journal.trim(oldest)
         for segment in doomed:
             grown = (
@@ -559,6 +561,11 @@ class DurableStore:
             if segment.first >= oldest and not grown:
                 self.journal.drop(segment.first)
                 yield
+
+    def _forgo(self, first: int, next: int) -> None:
+        """From here on no message may refer to these offsets: a retained one that is in memory may know one of them."""
+        begin, end = bisect_left(self._given, first), bisect_right(self._given, next)
+        self._given[begin:end] = [first] * (begin % 2 == 0) + [next] * (end % 2 == 0)
 
     def _mark(self, offset: int) -> None:
         assert self._marked is not None
