@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
-from tests.cluster.conftest import Node, Nodes
+from tests.cluster.conftest import WAIT_SECONDS, Node, Nodes
 from tests.cluster.proxy import BACK, OUT, Proxy
 
 from starlingmq.cluster.frames import Data, Envelope, SyncRequest
@@ -18,6 +19,13 @@ from starlingmq.net.tls import TlsError
 
 BRIEF = {"heartbeat_interval": 0.1, "member_timeout": 0.3}
 SECRET = {"secret": "0123456789abcdef"}
+
+
+async def nothing_is_left(before: set[asyncio.Task[Any]]) -> None:
+    """Of tasks; those that gRPC has for a stream end by themselves, some a little after its server."""
+    left = asyncio.all_tasks() - before - {asyncio.current_task()}
+    if left:
+        assert (await asyncio.wait(left, timeout=WAIT_SECONDS))[1] == set()
 
 
 async def exchange(nodes: Nodes) -> None:
@@ -47,7 +55,7 @@ def test_the_same_on_uvloop() -> None:
         nodes = Nodes()
         await exchange(nodes)
         await nodes.close()
-        assert asyncio.all_tasks() == {asyncio.current_task()}
+        await nothing_is_left(set())
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run())
@@ -60,7 +68,7 @@ async def test_nothing_is_left_of_what_is_closed(nodes: Nodes) -> None:
     for node in (one, two):
         await nodes.stop(node)
         await node.peers.close()
-    assert asyncio.all_tasks() == before
+    await nothing_is_left(before)
     assert not one.connected and not two.connected
 
 

@@ -129,6 +129,8 @@ class Peers:
             await asyncio.wait(self._closing)
         if self._server is not None:
             await self._server.stop(None)
+        if self._inbound:
+            await asyncio.wait([task for _, task in self._inbound.values()])
 
     def _stream(self, me: Identity, member: MemberInfo) -> PeerStream:
         return PeerStream(
