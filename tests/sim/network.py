@@ -58,6 +58,7 @@ class Network:
         self.streams: dict[tuple[str, str], Stream] = {}  # (source host, target host)
         self.cuts: dict[tuple[str, str], int] = {}  # (source host, target host) -> how many faults cut this way
         self.changed_at = schedule.now  # when a way was last cut or healed
+        self._beat: tuple[Heartbeat, Heartbeat] | None = None  # the last one sent, and what it was then
         self.frames = 0
         self.data_frames = 0  # handed over by nodes
 
@@ -110,14 +111,23 @@ class Network:
         self.frames += 1
         body = envelope.body
         if isinstance(body, Heartbeat):  # it is bytes from here on: what the sender changes later does not show
-            body = replace(
-                body,
-                vector=dict(body.vector),
-                heard=dict(body.heard),
-                relayed=dict(body.relayed),
-                taken=dict(body.taken),
+            if self._beat is None or body is not self._beat[0]:  # it goes to several, in one turn
+                frozen = replace(
+                    body,
+                    vector=dict(body.vector),
+                    heard=dict(body.heard),
+                    relayed=dict(body.relayed),
+                    taken=dict(body.taken),
+                )
+                self._beat = body, frozen
+            envelope = Envelope(
+                envelope.source,
+                envelope.incarnation,
+                envelope.target,
+                envelope.target_incarnation,
+                self._beat[1],
+                envelope.relayed,
             )
-            envelope = replace(envelope, body=body)
         elif isinstance(body, Data):
             self.data_frames += 1
         for stream in self.streams.values():

@@ -42,6 +42,10 @@ def suback_waits_for_nobody_that_was_lost_lately() -> Any:
     return patch.object(cluster_state.ClusterState, "_publishers", publishers)
 
 
+def suback_does_not_look_whom_others_reach() -> Any:
+    return patch.object(Quorum, "is_connected_to_others", lambda self, number: False)
+
+
 def taken_is_said_before_it_is_stored() -> Any:
     send_stored = Context.send_stored
 

@@ -17,6 +17,11 @@ def test_a_node_that_passes_nothing_on_is_found() -> None:
         test_sim.test_who_cannot_reach_each_other_go_on_through_the_third([("n1", "n2"), ("n2", "n1")])
 
 
+def test_a_suback_for_those_connected_alone_is_found() -> None:
+    with planted.suback_does_not_look_whom_others_reach(), pytest.raises(AssertionError):
+        test_sim.test_a_suback_waits_for_who_is_connected_to_others()
+
+
 @pytest.mark.parametrize("mistake, seed", planted.FOUND.items(), ids=lambda value: getattr(value, "__name__", ""))
 def test_each_mistake_is_found(mistake: planted.Mistake, seed: int) -> None:
     """At the seed that found it, or, where the code has changed since, at another one."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.sim import faults
+from tests.sim import faults, planted
+from tests.sim.clients import Subscriber
 from tests.sim.run import run
 from tests.sim.world import World
 
@@ -62,6 +63,23 @@ def test_who_cannot_reach_each_other_go_on_through_the_third(ways: list[tuple[st
     end()
     world.pass_time(10.0)
     assert serving(world) == ["n1", "n2", "n3"] and connected(world) == 6
+
+
+def test_a_suback_waits_for_who_is_connected_to_others() -> None:
+    """n1 and n2 do not reach each other at all, and both serve with n3: what n2 accepts it would not pass on to n1."""
+    world = made(3)
+    with planted.nothing_is_passed_on():
+        end = faults.cut_ways(world, [("n1", "n2"), ("n2", "n1")])
+        world.pass_time(10.0)
+        assert serving(world) == ["n1", "n2", "n3"] and connected(world) == 4
+        subscriber = Subscriber(world.books, world.random, world.nodes[0], "sub", 5, False)
+        subscriber.come()
+        subscriber.subscribe(b"a/1", 1)
+        world.pass_time(10.0)
+        assert subscriber.online and not subscriber.promises
+    end()
+    world.pass_time(3.0)
+    assert subscriber.promises
 
 
 @pytest.mark.parametrize("ways", [[("n1", "n2"), ("n1", "n3")], [("n2", "n1"), ("n3", "n1")]])

@@ -126,16 +126,16 @@ class Line:
         _, mark = self._inbox.popleft()
         self.stored(mark)
 
-    def wake_at(self, config: ClusterConfig, has_way: bool) -> float:
-        """When something is to be looked at, at the latest."""
-        when = self.link.wake_at() if has_way else inf
+    def wake_at(self, config: ClusterConfig) -> float:
+        """When something is to be looked at, at the latest, beside what ``link`` has to send."""
+        if not self.lost_at and not self.behind_since:
+            return inf
         now = self._broker.ctx.now
-        for since, patience in (
-            (self.lost_at, config.member_timeout),
-            (self.behind_since, config.subscribe_ack_timeout),
-        ):
-            if since and now < since + patience:
-                when = min(when, since + patience)
+        when = inf
+        if self.lost_at and now < self.lost_at + config.member_timeout:
+            when = self.lost_at + config.member_timeout
+        if self.behind_since and now < self.behind_since + config.subscribe_ack_timeout:
+            when = min(when, self.behind_since + config.subscribe_ack_timeout)
         return when
 
     def deliver(self) -> bool:

@@ -67,6 +67,7 @@ class Quorum:
     _sent: dict[int, float]  # number of a heartbeat -> when; only those that a connection may still rest on
     _sent_at: float
     _beat_at: float
+    _ends_at: float
 
     def __init__(self, me: MemberInfo, interval: float, timeout: float) -> None:
         self._me = me
@@ -79,6 +80,7 @@ class Quorum:
         self._sent = {}
         self._sent_at = NEVER
         self._beat_at = NEVER
+        self._ends_at = inf  # when something may end of what the last look found
 
     # What comes in
 
@@ -131,6 +133,9 @@ class Quorum:
 
     def tick(self, now: float) -> None:
         """Look who was not heard in time."""
+        if now < self._ends_at:
+            return
+        self._ends_at = inf
         for peer in self._peers.values():
             self._look(peer, now)
 
@@ -164,8 +169,14 @@ class Quorum:
             self._hasten()
         peer.direct = direct
         peer.relayed = relayed
+        if direct:
+            self._ends_at = min(self._ends_at, peer.direct_at + self._timeout)
+        if relayed:
+            self._ends_at = min(self._ends_at, peer.relayed_at + self._timeout)
         lasts = now < peer.rests_on + self._timeout
         connected = (direct or relayed) and lasts and self._is_heard_by(peer)
+        if connected:
+            self._ends_at = min(self._ends_at, peer.rests_on + self._timeout)
         if connected != peer.connected:
             peer.connected = connected
             self._changes.append(ConnectionChange(peer.number, peer.incarnation, connected))
@@ -223,6 +234,10 @@ class Quorum:
     def is_connected(self, number: int) -> bool:
         peer = self._peers.get(number)
         return peer is not None and peer.connected
+
+    def is_connected_to_others(self, number: int) -> bool:
+        """Whether somebody whom we are connected to said last that he is to ``number``: it may well serve."""
+        return any(peer.connected and number in peer.is_connected_to for peer in self._peers.values())
 
     def hears(self, number: int) -> bool:
         peer = self._peers.get(number)

@@ -6,8 +6,8 @@ transports (see ``cluster.lines``: for peers those are ports of ours). When noth
 
 The laws, each of them one promise (docs/CLUSTER.md):
 
-- a SUBACK goes out when every node that may publish has the route: those connected, and those lost so lately that
-  they may not know it yet;
+- a SUBACK goes out when every node that may publish has the route: those connected, those that are to somebody who
+  is, and those lost so lately that they may not know it yet;
 - nothing is published while a connected node's routes are not all here, so what a SUBACK there promised is kept here;
 - a node that is not connected to a majority is isolated.
 """
@@ -274,12 +274,16 @@ class ClusterState:
         for key, fact in routes.take_facts():
             if broker.ctx.recording:
                 broker.ctx.write(Write(FACT_DELETE if fact is None else FACT_PUT, topic=key, value=fact or b""))
-        broker.ctx.full_peers = sum(1 for line in self.lines.values() if self._is_full(line))
+        broker.ctx.full_peers = self._full_peers()
         self._leave_if_idle(now)
 
-    def _is_full(self, line: Line) -> bool:
-        queue = line.peer.session.queue
-        return queue is not None and queue.bytes >= self.config.forward_bytes
+    def _full_peers(self) -> int:
+        count = 0
+        for line in self.lines.values():
+            queue = line.peer.session.queue
+            if queue is not None and queue.bytes >= self.config.forward_bytes:
+                count += 1
+        return count
 
     def _deliver(self, line: Line) -> bool:
         try:
@@ -327,12 +331,14 @@ class ClusterState:
             subscribing.overdue()
 
     def _publishers(self, quorum: Quorum, now: float) -> Iterator[int]:
-        """The registered nodes that may be publishing by the routes they have: those connected, and those lost within
-        the last timeout, who may not have noticed."""
+        """The registered nodes that may be publishing by the routes they have: those connected, to us or to somebody
+        who is, and those lost within the last timeout, who may not have noticed."""
         for member in self.members.membership.members:
             line = self.lines.get(member.number)
             if line is not None and (
-                quorum.is_connected(member.number) or (line.lost_at and now < line.lost_at + self.config.member_timeout)
+                quorum.is_connected(member.number)
+                or (line.lost_at and now < line.lost_at + self.config.member_timeout)
+                or quorum.is_connected_to_others(member.number)
             ):
                 yield member.number
 
@@ -441,8 +447,10 @@ class ClusterState:
             if held and held[0].version >= 0:
                 soonest = min(soonest, held[0].deadline)
             for number, line in self.lines.items():
-                has_way = self.relay is not None and self.relay.next_hop(number) is not None
-                soonest = min(soonest, line.wake_at(self.config, has_way))
+                due = line.link.wake_at()
+                if due < soonest and self.relay is not None and self.relay.next_hop(number) is not None:
+                    soonest = due
+                soonest = min(soonest, line.wake_at(self.config))
         return 0.0 if soonest == inf else soonest
 
     # What is there to be seen
