@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import resource
 import sys
+from collections.abc import Sequence
 from typing import Final
 
 # mallopt(3). Reads of a quarter of a megabyte would otherwise be mapped and unmapped one by one: half the cost of
@@ -13,6 +15,27 @@ from typing import Final
 _M_TRIM_THRESHOLD: Final = (-1, 64 << 20)
 _M_TOP_PAD: Final = (-2, 1 << 20)
 _M_MMAP_THRESHOLD: Final = (-3, 4 << 20)
+
+# The system ends the child when its parent has gone, however that ended. It is asked for in a program of its own that
+# becomes the child: between fork and exec of a process with threads, such as those of gRPC, Python must not run.
+_LAUNCH: Final = """
+import ctypes, os, sys
+PR_SET_PDEATHSIG = 1
+if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, int(sys.argv[2])) != 0:
+    sys.exit("prctl: " + os.strerror(ctypes.get_errno()))
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[3], sys.argv[3:])
+"""
+
+
+def ending_with_us(command: Sequence[str], signal_number: int) -> list[str]:
+    """A command line that is ended by a signal when this process is gone, where the system can do that (Linux).
+
+    ``command`` begins with the whole path of a program. The thread that starts it has to live as long as the process.
+    """
+    if sys.platform != "linux":
+        return list(command)
+    return [sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid()), str(int(signal_number)), *command]
 
 
 def tune_allocator() -> None:

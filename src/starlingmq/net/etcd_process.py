@@ -8,11 +8,12 @@ import logging
 import os
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
+
+from starlingmq.process import ending_with_us
 
 log = logging.getLogger("starlingmq.etcd")
 
@@ -25,17 +26,6 @@ NO_NEWS: Final = frozenset(
     ["simple token is not cryptographically signed"]
     + [f"{what} TCP streaming connection with remote peer" for what in ("established", "closed", "stopped")]
 )
-
-# The system ends the child when its parent has gone, however that ended. It is asked for in a program of its own that
-# becomes etcd: between fork and exec of a process with threads, such as those of gRPC, Python must not run.
-LAUNCH: Final = """
-import ctypes, os, sys
-PR_SET_PDEATHSIG, SIGKILL = 1, 9
-if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, SIGKILL) != 0:
-    sys.exit("prctl: " + os.strerror(ctypes.get_errno()))
-if os.getppid() == int(sys.argv[1]):
-    os.execv(sys.argv[2], sys.argv[2:])
-"""
 
 
 class EtcdServerError(Exception):
@@ -64,9 +54,7 @@ class EtcdProcess:
 
     @classmethod
     async def start(cls, program: str, arguments: Sequence[str]) -> EtcdProcess:
-        command = [program, *arguments]
-        if sys.platform == "linux":
-            command = [sys.executable, "-I", "-S", "-c", LAUNCH, str(os.getpid()), *command]
+        command = ending_with_us([program, *arguments], signal.SIGKILL)
         # Settings of etcd may come by the environment too, and would win over nothing we say but add to it.
         env = {k: v for k, v in os.environ.items() if not k.startswith("ETCD_") or k == "ETCD_UNSUPPORTED_ARCH"}
         process = await asyncio.create_subprocess_exec(

@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from starlingmq.config_cluster import EtcdConfig, EtcdTlsConfig
 from starlingmq.net.etcd_calls import EtcdCalls, EtcdError
-from starlingmq.net.etcd_members import EtcdMember, add_learner, members, promote, status
+from starlingmq.net.etcd_members import EtcdMember, add_learner, addresses, members, promote, remove, status
 from starlingmq.net.etcd_process import EtcdProcess, EtcdServerError, find_program
 
 log = logging.getLogger("starlingmq.etcd")
@@ -32,6 +32,8 @@ SILENT_MAX: Final = 8  # checks without an answer, after one with, until it is k
 ASK_AGAIN: Final = 0.3  # seconds
 JOIN_SECONDS: Final = 60.0
 PORTS_FILE: Final = "ports.json"
+LEFT_FILE: Final = "left"
+REMOVE_SECONDS: Final = 10.0
 DATA: Final = "data"  # below it everything is etcd's
 
 
@@ -74,6 +76,10 @@ class EtcdServer:
         Raises EtcdServerError when there is no program, no place for its data, or nobody who lets it join.
         """
         program = find_program(self.settings.binary)
+        if (self.data_dir / LEFT_FILE).exists():
+            raise EtcdServerError(
+                f"{self.data_dir} is of an etcd member that has left: delete it, and let the node join anew"
+            )
         try:
             self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._ports = self._choose_ports()
@@ -100,6 +106,42 @@ class EtcdServer:
             await self._process.stop()
         if self._calls is not None:
             await self._calls.close()
+
+    # When members go.
+
+    async def leave(self) -> None:
+        """Take this member out, and end it for good. Without others it stays: nobody could take over what it has."""
+        if not await self._remove(self._name):
+            return
+        (self.data_dir / LEFT_FILE).touch()
+        await self.stop()
+
+    async def forget(self, name: str) -> None:
+        """Take out the member of a node that will not come back; it counts for the majority until then."""
+        await self._remove(quote(name, safe="@"))
+
+    async def _remove(self, name: str) -> bool:
+        """Whether a member of that name is there no more, and others are."""
+        assert self._calls is not None
+        until = monotonic() + REMOVE_SECONDS
+        while True:
+            try:
+                found = await members(self._calls)
+                others = [member for member in found if member.name != name]
+                if len(others) == len(found) or not others:
+                    return bool(others)
+                calls = EtcdCalls(addresses(others), self.settings.request_timeout, self._tls)
+                try:
+                    for member in found:
+                        if member.name == name:
+                            await remove(calls, member.id)
+                finally:
+                    await calls.close()
+            except EtcdError as error:
+                if monotonic() > until:
+                    log.error("etcd still counts the member of %s (etcdctl member remove mends it): %s", name, error)
+                    return False
+                await asyncio.sleep(ASK_AGAIN)
 
     # What it is told.
 
