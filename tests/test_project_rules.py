@@ -36,19 +36,6 @@ RANKS: Final = (
     ("cli", "__main__"),
 )
 PURE: Final = ("wire", "core", "cluster")
-# Of docs/CLUSTER.md: there, tested, and not wired into a node yet. What a node has come to use may not stay here.
-NOT_WIRED: Final = (
-    "cluster",
-    "net.etcd_calls",
-    "net.etcd_client",
-    "net.etcd_members",
-    "net.etcd_messages",
-    "net.etcd_process",
-    "net.etcd_server",
-    "net.grpc_extra",
-    "net.peer",
-    "net.proto",
-)
 # fmt: off
 IMPURE: Final = frozenset([
     "asyncio", "datetime", "http", "logging", "os", "pathlib", "random", "secrets", "select", "selectors", "shutil",
@@ -165,9 +152,7 @@ def test_every_file_is_reached() -> None:
         waiting += [module.rpartition(".")[0]]
         strings = (node.value for node in ast.walk(tree(module)) if isinstance(node, ast.Constant))
         waiting += [text for text in strings if isinstance(text, str) and text in modules()]
-    beginnings = tuple(f"{PACKAGE}.{name}" for name in NOT_WIRED)
-    assert [name for name in modules() if name not in reached and not name.startswith(beginnings)] == []
-    assert [name for name in NOT_WIRED if f"{PACKAGE}.{name}" in reached] == [], "wired: take it off the list"
+    assert [name for name in modules() if name not in reached] == []
 
 
 def test_the_lock_of_the_javascript_client_names_no_registry() -> None:

@@ -11,7 +11,7 @@ import logging
 import secrets
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from starlingmq._version import __version__
 from starlingmq.config import Config, ListenerConfig, refuse_open_listeners
@@ -24,6 +24,9 @@ from starlingmq.net.driver import Driver, broker_clock
 from starlingmq.net.listeners import Listener, open_listener, parse_listener
 from starlingmq.storage.opening import DirectoryStore, open_store
 from starlingmq.storage.upkeep import LONG_ACTIONS, Upkeep
+
+if TYPE_CHECKING:
+    from starlingmq.net.cluster import Cluster
 
 log = logging.getLogger("starlingmq")
 
@@ -58,9 +61,19 @@ class Broker:
         self.hooks = Hooks(authenticate, authorize, on_publish, on_event, self.config.limits.hook_timeout)
         self._listeners: list[Listener] = []
         self._closed = asyncio.Event()
+        self._one_stop = asyncio.Lock()
         self._driver: Driver | None = None
         self._control: ControlServer | None = None
         self._notices: NoticeLog | None = None
+        self._cluster: Cluster | None = None
+        self._ending: asyncio.Future[None] | None = None
+
+    @property
+    def problem(self) -> str:
+        """Why it has stopped by itself; "" if it was told to."""
+        if self._cluster is None or self._ending is None:
+            return ""
+        return self._cluster.problem
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -95,8 +108,11 @@ class Broker:
             raise RuntimeError("this broker was started before; make another one")
         specs = [parse_listener(settings) for settings in self.config.listeners]
         refuse_open_listeners(self.config, self.hooks.authenticate is not None)
-        self._driver = self._make_driver()
         try:
+            self._driver = await self._make_driver()
+            await self._open_control(self._driver)
+            if self._cluster is not None:
+                await self._cluster.join()
             for spec in specs:
                 self._listeners.append(
                     await open_listener(
@@ -107,12 +123,11 @@ class Broker:
                         handshake_timeout=self.config.mqtt.connect_timeout,
                     )
                 )
-            await self._open_control(self._driver)
         except BaseException:
             await self.stop()
             raise
 
-    def _make_driver(self) -> Driver:
+    async def _make_driver(self) -> Driver:
         clock = broker_clock()
         config = self.config
         hooks = self.hooks
@@ -125,7 +140,25 @@ class Broker:
         ctx.want_events = hooks.on_event is not None
         notices = self._notices = NoticeLog(config.limits.log_rate, clock, asyncio.get_running_loop().call_later)
         store = open_store(config, state, clock)
-        return Driver(state, store, hooks, hooks.on_event, notices.add, clock)
+        if not config.cluster.enabled:
+            return Driver(state, store, hooks, hooks.on_event, notices.add, clock)
+        try:
+            from starlingmq.net.cluster import Cluster  # gRPC: only who is in a cluster needs it
+
+            cluster = Cluster(config, clock)
+            part = await cluster.open(state, state.peers.facts)
+        except BaseException:
+            await store.close()
+            raise
+        self._cluster = cluster
+        driver = Driver(state, store, hooks, hooks.on_event, notices.add, clock, part, cluster.carry)
+        cluster.poke = driver.poke
+        cluster.ended = self._end
+        return driver
+
+    def _end(self) -> None:
+        """This node is no member of its cluster any more: stop, unless that is under way."""
+        self._ending = asyncio.ensure_future(self.stop())
 
     async def _open_control(self, driver: Driver) -> None:
         """Let commands in, where there is a data directory to put the socket in."""
@@ -133,7 +166,12 @@ class Broker:
         if not isinstance(store, DirectoryStore):
             return
         upkeep = Upkeep(store, driver.state)
-        control = ControlServer(store.data_dir.path / CONTROL_NAME, upkeep.actions(), LONG_ACTIONS)
+        actions = upkeep.actions()
+        if self._cluster is not None:
+            from starlingmq.net.cluster_actions import ClusterActions
+
+            actions |= ClusterActions(self._cluster).actions()
+        control = ControlServer(store.data_dir.path / CONTROL_NAME, actions, LONG_ACTIONS)
         try:
             await control.start()
         except OSError as error:
@@ -150,12 +188,18 @@ class Broker:
 
     async def stop(self) -> None:
         """Stop listening, tell the clients, wait for them ``node.shutdown_timeout`` at most. May be called again."""
+        async with self._one_stop:
+            await self._stop()
+
+    async def _stop(self) -> None:
         await asyncio.gather(*(listener.stop() for listener in self._listeners))
         if self._control is not None:
             await self._control.stop()
         driver = self._driver
         if driver is not None and not self._closed.is_set():
             await driver.stop(min(self.config.node.shutdown_timeout, 2.0))
+            if self._cluster is not None:
+                await self._cluster.close()
             await driver.store.close()
         if self._notices is not None:
             self._notices.flush()

@@ -27,6 +27,10 @@ from starlingmq.process import raise_file_limit, tune_allocator
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
+class StoppedError(Exception):
+    """The broker has stopped without being told to; one line."""
+
+
 def command(
     config: Annotated[
         str | None, typer.Option("--config", "-c", metavar="FILE", help="YAML file with settings.")
@@ -87,15 +91,22 @@ async def _serve(config: Config, load: Callable[[], Config]) -> None:
         # Once: with the handler gone, the next one ends the process by default.
         loop.add_signal_handler(number, _stop_once, loop, stop)
     node = Node(config)
-    await node.start()
-    loop.add_signal_handler(signal.SIGHUP, _reload, node, load)
-    print("ready", *node.addresses, flush=True)
-    waits = [loop.create_task(stop.wait()), loop.create_task(node.wait_closed())]
-    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    stopping = loop.create_task(stop.wait())
+    starting = loop.create_task(node.start())  # a member of a cluster may wait there for others, for a long time
+    await asyncio.wait([stopping, starting], return_when=asyncio.FIRST_COMPLETED)
+    if starting.done():
+        starting.result()
+        loop.add_signal_handler(signal.SIGHUP, _reload, node, load)
+        print("ready", *node.addresses, flush=True)
+        closed = loop.create_task(node.wait_closed())
+        await asyncio.wait([stopping, closed], return_when=asyncio.FIRST_COMPLETED)
+        closed.cancel()
+    starting.cancel()
+    stopping.cancel()
+    await asyncio.gather(starting, stopping, return_exceptions=True)
     await node.stop()
-    for wait in waits:
-        wait.cancel()
-    await asyncio.gather(*waits, return_exceptions=True)
+    if node.problem:
+        raise StoppedError(node.problem)
 
 
 def _stop_once(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:

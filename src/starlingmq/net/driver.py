@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
+from starlingmq.cluster.state import ClusterReady, ClusterState
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.client import Client
 from starlingmq.core.ready import Answer, Event, Notice, Question, Ready
@@ -49,7 +50,10 @@ class Ticket:
 
 
 class Driver:
-    """``hooks`` may be None when nothing is asked; ``on_event`` and ``on_notice`` get what the core has to tell."""
+    """``hooks`` may be None when nothing is asked; ``on_event`` and ``on_notice`` get what the core has to tell.
+
+    In a cluster, ``cluster`` takes its turns with the core, and ``carry`` gets what it wants done.
+    """
 
     def __init__(
         self,
@@ -59,6 +63,8 @@ class Driver:
         on_event: Callable[[Event], None] | None = None,
         on_notice: Callable[[Notice], None] | None = None,
         clock: Callable[[], float] | None = None,
+        cluster: ClusterState | None = None,
+        carry: Callable[[ClusterReady], None] | None = None,
     ) -> None:
         self.state = state
         self.store = store
@@ -67,6 +73,8 @@ class Driver:
         self.on_notice = on_notice
         self.loop = asyncio.get_running_loop()
         self.clock = clock or broker_clock()
+        self.cluster = cluster
+        self.carry = carry
         self.clients: dict[Client, None] = {}
         state.ctx.recording = store.keeps
         self._scheduled = False
@@ -139,6 +147,8 @@ class Driver:
             state.turn(self._began)
             if state.ctx.ready.questions:
                 self._ask()
+            if self.cluster is not None:
+                self.cluster.turn(self._began)
         except Exception:
             log.exception("a turn failed")  # a mistake of ours in serving one must not leave all others unserved
         ready = state.take_ready()
@@ -151,6 +161,20 @@ class Driver:
         if self.store.maintain() or state.pending() or state.ctx.ready.urgent():
             self._schedule()
         self._arm(state.wake_at(), now)
+        if self.cluster is not None:
+            self._carry(self.cluster, now)
+
+    def _carry(self, cluster: ClusterState, now: float) -> None:
+        """Send what the turn made for other nodes."""
+        assert self.carry is not None
+        self.carry(cluster.take_ready())
+        if cluster.pending():
+            self._schedule()
+        self._arm(cluster.wake_at(), now)
+
+    def poke(self) -> None:
+        """Something has happened to the cluster: have a turn."""
+        self._schedule()
 
     def _carry_out(self, ready: Ready) -> None:
         ticket = self._commit(ready)

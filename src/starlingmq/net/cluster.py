@@ -1,0 +1,247 @@
+"""The shell around ``cluster.state``: etcd, the streams to other nodes, and what an operator may ask of a member.
+
+Started before the listeners for clients: a node that can not serve yet has nobody to refuse.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from starlingmq._version import __version__
+from starlingmq.cluster.etcd import Answer
+from starlingmq.cluster.frames import Envelope
+from starlingmq.cluster.state import ClusterReady, ClusterState
+from starlingmq.config import Config
+from starlingmq.config_cluster import etcd_tls
+from starlingmq.core.broker import BrokerState
+from starlingmq.net.etcd_client import EtcdClient
+from starlingmq.net.etcd_server import EtcdServer
+from starlingmq.net.peers import Peers
+
+log = logging.getLogger("starlingmq")
+
+STILL_WAITING: Final = 5.0  # seconds after which a start says what it waits for
+ETCD_SECONDS: Final = 10.0  # in which our own etcd is given to answer before we go on without waiting for it
+
+
+class ClusterError(Exception):
+    """This node is not, or not any more, a member of its cluster; one line."""
+
+
+class Cluster:
+    """``clock`` is the driver's, ``poke`` gives it a turn; ``ended`` is called once, when this is no member more."""
+
+    def __init__(self, config: Config, clock: Callable[[], float]) -> None:
+        settings = config.cluster
+        self.config = config
+        self.clock = clock
+        self.name = config.node.name
+        self.state: ClusterState | None = None
+        self.poke: Callable[[], None] = lambda: None
+        self.ended: Callable[[], None] = lambda: None
+        self.peers = Peers(
+            settings,
+            self.name,
+            self._on_envelope,
+            self._on_connected,
+            self._on_disconnected,
+            random.random,
+            secrets.token_bytes,
+        )
+        self.server: EtcdServer | None = None
+        self.client: EtcdClient | None = None
+        self._introduced = False
+        self._changed = asyncio.Event()  # something that somebody may wait for
+        self._closing = False
+        self._leaving = False
+        self._ended = False
+        self.endpoints: list[str] = []  # of etcd
+
+    # Start and end
+
+    async def open(self, broker: BrokerState, facts: dict[bytes, bytes]) -> ClusterState:
+        """Listen for other nodes. Raises ListenError, ConfigError."""
+        await self.peers.start()
+        self.state = ClusterState(
+            broker, self.config.cluster, self.name, self.peers.address, facts, self.clock(), __version__
+        )
+        return self.state
+
+    async def join(self) -> None:
+        """Come into the cluster, and wait until this node serves. Raises EtcdServerError, ClusterError."""
+        assert self.state is not None
+        settings = self.config.cluster
+        tls = etcd_tls(settings)
+        endpoints = list(settings.etcd.endpoints)
+        if not endpoints:
+            self.server = EtcdServer(settings.etcd, self.name, settings.name, self._etcd_dir(), tls)
+            await self.server.start()
+            endpoints = [self.server.address]
+            await self.server.wait_ready(ETCD_SECONDS)
+        self.endpoints = endpoints
+        self.client = EtcdClient(
+            endpoints,
+            self._on_answer,
+            discover=self.server is not None,
+            lease_ttl=settings.lease_ttl,
+            request_timeout=settings.etcd.request_timeout,
+            tls=tls,
+            username=settings.etcd.username,
+            password=settings.etcd.password,
+        )
+        await self.client.start()
+        self.state.start(self.clock())
+        self.poke()
+        while not self.state.serving:
+            if self.state.left:
+                raise ClusterError(f"this node can not join: {self.state.members.problem}")
+            self._changed.clear()
+            try:
+                await asyncio.wait_for(self._changed.wait(), STILL_WAITING)
+            except TimeoutError:
+                log.warning("not serving yet: %s", self.waits_for())
+
+    def _etcd_dir(self) -> Path:
+        settings = self.config.cluster.etcd
+        if settings.data_dir is not None:
+            return Path(settings.data_dir)
+        if self.config.node.data_dir is None:
+            raise ClusterError("a node of a cluster keeps an etcd: give it --data-dir, or name cluster.etcd.endpoints")
+        return Path(self.config.node.data_dir) / "etcd"
+
+    async def close(self) -> None:
+        """Let go of everything. The node stays registered: it may come back."""
+        self._closing = True
+        await self.peers.close()
+        if self.client is not None:
+            await self.client.close()
+        if self.server is not None:
+            await self.server.stop()
+
+    @property
+    def problem(self) -> str:
+        """Why this node is no member any more, if it did not leave by itself."""
+        state = self.state
+        return state.members.problem if state is not None and state.members.state in ("forgotten", "replaced") else ""
+
+    def waits_for(self) -> str:
+        """What a node that does not serve waits for, in words."""
+        state = self.state
+        assert state is not None
+        if state.members.problem:
+            return state.members.problem
+        if state.number == 0:
+            return "etcd has not answered yet (a majority of its members has to run)"
+        members = state.status()
+        away = [status.member.name for status in members if not status.connected]
+        if away:
+            return f"no connection to {', '.join(away)} (a majority of {len(members) + 1} nodes has to be connected)"
+        if state.members.state != "registered":
+            return "the others do not all know of this node yet"
+        return "the routes of the other nodes are not all here yet"
+
+    # What comes in
+
+    def _on_envelope(self, envelope: Envelope) -> None:
+        assert self.state is not None
+        self.state.received(envelope, self.clock())
+        self.poke()
+
+    def _on_connected(self, number: int) -> None:
+        assert self.state is not None
+        self.state.connected(number, self.clock())
+        self.poke()
+
+    def _on_disconnected(self, number: int) -> None:
+        assert self.state is not None
+        self.state.disconnected(number, self.clock())
+        self.poke()
+
+    def _on_answer(self, answer: Answer) -> None:
+        assert self.state is not None
+        self.state.answered(answer, self.clock())
+        self.poke()
+
+    # What goes out
+
+    def carry(self, ready: ClusterReady) -> None:
+        """Do what a turn wants done."""
+        state, client = self.state, self.client
+        if client is None or state is None or self._closing:
+            return
+        for request in ready.requests:
+            client.submit(request)
+        if ready.peers is not None:
+            if not self._introduced and state.members.me is not None:
+                self._introduced = True
+                self.peers.introduce(state.members.me.number, state.members.me.incarnation)
+            if self._introduced:
+                self.peers.set_peers(ready.peers)
+        for hop, envelope in ready.now:
+            self.peers.send(hop, envelope)
+        for notice in ready.notices:
+            log.warning("%s", notice)
+        if ready.notices or ready.requests or ready.peers is not None:
+            self._changed.set()
+        if state.left:
+            self._changed.set()
+            if not self._leaving:
+                self._end()
+
+    # What may become of it
+
+    async def leave(self, seconds: float) -> bool:
+        """Go for good: whether that is done within the time. It goes on afterwards if it is not."""
+        state = self.state
+        assert state is not None
+        self._leaving = True
+        state.leave(self.clock())
+        self.poke()
+        if not await self.until(lambda: state.left, seconds):
+            self._leaving = False
+            return False
+        if self.server is not None:
+            await self.server.leave()
+        self._end()
+        return True
+
+    async def forget(self, name: str, force: bool, seconds: float) -> str:
+        """Take out a node that will not come back; "" or why not."""
+        state = self.state
+        assert state is not None
+        refusal = state.forget(name, force, self.clock())
+        self.poke()
+        if refusal:
+            return refusal
+
+        def gone() -> bool:
+            return all(member.name != name for member in (*state.members.membership.members, *state.members.joining))
+
+        if not await self.until(gone, seconds):
+            return f"{name} was not forgotten: {state.members.problem or 'etcd has not confirmed it'}"
+        if self.server is not None:
+            await self.server.forget(name)
+        return ""
+
+    def _end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self.ended()
+
+    async def until(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Whether something came to be so within the time."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._until(condition), seconds)
+        return condition()
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self._changed.clear()
+            await self._changed.wait()
