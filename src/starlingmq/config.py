@@ -102,6 +102,10 @@ class ListenerConfig(Section, frozen=True):
     max_connections: Annotated[
         Count, Meta(description="Connections this listener holds at once; 0 means only limits.max_connections counts.")
     ] = 0
+    reuse_port: Annotated[
+        bool,
+        Meta(description="Whether other processes of the user may listen there too; the system picks who serves."),
+    ] = False
 
 
 class MqttConfig(Section, frozen=True):

@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "pub": "starlingmq.cli.pub",
     "sub": "starlingmq.cli.sub",
     "bench": "starlingmq.cli.bench",
+    "cluster": "starlingmq.cli.cluster",
     "ctl": "starlingmq.cli.ctl",
     "backup": "starlingmq.cli.backup",
     "restore": "starlingmq.cli.restore",

@@ -41,6 +41,20 @@ def ask(directory: Path, action: str, arguments: dict[str, str], report: Report)
         from starlingmq.storage.offline import actions  # the engines: not loaded when a broker has them
 
         return asyncio.run(_done(actions(directory)[action](report, arguments)))
+    return _ask(connection, directory, action, arguments, report)
+
+
+def ask_broker(directory: Path, action: str, arguments: dict[str, str], report: Report) -> dict[str, Any]:
+    """The same of what only a broker that runs can do. CommandError when none does, too."""
+    connection = _connect(directory)
+    if connection is None:
+        raise CommandError(f"{directory}: no broker runs there: start it, or name the directory of one that runs")
+    return _ask(connection, directory, action, arguments, report)
+
+
+def _ask(
+    connection: socket.socket, directory: Path, action: str, arguments: dict[str, str], report: Report
+) -> dict[str, Any]:
     with closing(connection):
         request = {"action": action, "arguments": arguments}
         connection.sendall(json.dumps(request).encode() + b"\n")

@@ -9,6 +9,7 @@ from typing import Any, Final
 import typer
 
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask, directory_of
+from starlingmq.cli.ctl_cluster import app as cluster
 from starlingmq.cli.progress import amount, progress
 
 DAMAGED: Final = 1  # exit code
@@ -18,6 +19,7 @@ storage = typer.Typer(
     help="What a data directory holds, while it is served or not: is it whole, how much is it.", no_args_is_help=True
 )
 app.add_typer(storage, name="storage")
+app.add_typer(cluster, name="cluster")
 
 
 @storage.command()

@@ -15,7 +15,7 @@ A peer has applied something when its routers know, and so ``vector`` and RouteA
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from starlingmq.cluster.frames import (
@@ -77,6 +77,13 @@ class Routes:
     def nodes(self) -> list[int]:
         """Whom routes are kept of."""
         return list(self._peers)
+
+    def table(self, number: int) -> Mapping[bytes, int]:
+        """The routes of a node, ourselves included, as far as they are here; for looking at."""
+        if number == self.me:
+            return self._own.table
+        peer = self._peers.get(number)
+        return {} if peer is None else peer.table
 
     def vector(self) -> dict[int, State]:
         """What is applied of whom, ourselves included."""

@@ -122,7 +122,7 @@ async def _listen(loop: asyncio.AbstractEventLoop, spec: ListenerSpec) -> tuple[
     )
     # A name that is twice in the hosts file is still one address.
     addresses = list(dict.fromkeys((int(family), address) for family, _, _, _, address in found))
-    return listen_tcp(addresses, spec.port), None
+    return listen_tcp(addresses, spec.port, spec.reuse_port), None
 
 
 def _bound(spec: ListenerSpec, sockets: list[socket.socket]) -> ListenerSpec:

@@ -21,27 +21,29 @@ Address = tuple[int, tuple[Any, ...]]
 """A socket family and an address of it, as ``getaddrinfo`` gives them."""
 
 
-def listen_tcp(addresses: Sequence[Address], port: int) -> list[socket.socket]:
+def listen_tcp(addresses: Sequence[Address], port: int, shared: bool = False) -> list[socket.socket]:
     """Listen on one port of every address; 0 finds a port that is free on all. Raises OSError with nothing left open.
+
+    ``shared``: other processes that say so too may listen there as well, and the system deals out what connects.
 
     An address this machine does not have (``::1`` of localhost where IPv6 is off) is passed over if another is there.
     """
     for _ in range(PORT_ATTEMPTS - 1 if port == 0 else 0):
         try:
-            return _listen_on_each(addresses, port)
+            return _listen_on_each(addresses, port, shared)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
-    return _listen_on_each(addresses, port)
+    return _listen_on_each(addresses, port, shared)
 
 
-def _listen_on_each(addresses: Sequence[Address], port: int) -> list[socket.socket]:
+def _listen_on_each(addresses: Sequence[Address], port: int, shared: bool) -> list[socket.socket]:
     listening: list[socket.socket] = []
     missing: OSError | None = None
     try:
         for family, address in addresses:
             try:
-                sock = _listen_on(family, (address[0], port, *address[2:]))
+                sock = _listen_on(family, (address[0], port, *address[2:]), shared)
             except OSError as error:
                 if error.errno not in _NO_SUCH_ADDRESS:
                     raise
@@ -58,12 +60,14 @@ def _listen_on_each(addresses: Sequence[Address], port: int) -> list[socket.sock
     return listening
 
 
-def _listen_on(family: int, address: tuple[Any, ...]) -> socket.socket:
+def _listen_on(family: int, address: tuple[Any, ...], shared: bool) -> socket.socket:
     # The protocol is named because accepted sockets take it over, and asyncio sets TCP_NODELAY only where it reads TCP.
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         # Accepted sockets inherit it: a client with no keep-alive of its own that vanished is found in the end.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if family == socket.AF_INET6:

@@ -40,6 +40,7 @@ class ListenerSpec(NamedTuple):
     path: str = ""
     tls: TlsConfig | None = None
     max_connections: int = 0
+    reuse_port: bool = False
 
     def __str__(self) -> str:
         if self.scheme == "unix":
@@ -56,7 +57,7 @@ def parse_listener(config: ListenerConfig) -> ListenerSpec:
     except ValueError as error:
         shown = config.url if config.url.isprintable() else repr(config.url)
         raise ListenerError(f"{shown}: {error}") from error
-    return spec._replace(tls=config.tls, max_connections=config.max_connections)
+    return spec._replace(tls=config.tls, max_connections=config.max_connections, reuse_port=config.reuse_port)
 
 
 def _parse(url: str) -> ListenerSpec:

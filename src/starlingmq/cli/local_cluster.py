@@ -1,0 +1,73 @@
+"""The files of a cluster on one machine: a directory with one for each node, in it its settings and what it keeps."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from starlingmq.cli.declare import CommandError
+
+HOST: Final = "127.0.0.1"
+SETTINGS: Final = "starlingmq.yaml"
+SECRET_FILE: Final = "secret"
+PORTS_A_NODE: Final = 4
+NODES_MAX: Final = 50
+
+
+def prepare(directory: Path, count: int, base_port: int) -> list[Path]:
+    """The settings files of the nodes; made if there are none, else left as they are. Raises CommandError, OSError.
+
+    Node i listens for clients on ``base_port + i``, for nodes 100 above that, and its etcd on 200 and 300 above; 0:
+    all ports are free ones.
+    """
+    found = sorted(directory.glob(f"n*/{SETTINGS}"), key=lambda path: (len(path.parent.name), path))
+    if found:
+        if len(found) != count:
+            raise CommandError(
+                f"{directory} holds a cluster of {len(found)} nodes: take --nodes {len(found)}, or another"
+            )
+        return found
+    if not 1 <= count <= NODES_MAX:
+        raise CommandError(f"--nodes {count}: a cluster on one machine has 1 to {NODES_MAX} nodes")
+    ports = (
+        _free_ports(count) if base_port == 0 else [[base_port + i + 100 * k for k in range(4)] for i in range(count)]
+    )
+    if ports[-1][-1] > 65535:
+        raise CommandError(f"--base-port {base_port}: the last port would be {ports[-1][-1]}")
+    directory.mkdir(parents=True, exist_ok=True)
+    secret = directory / SECRET_FILE
+    secret.touch(mode=0o600)
+    secret.write_text(secrets.token_hex(32) + "\n")
+    members = [f"n{number}={HOST}:{each[3]}" for number, each in enumerate(ports, start=1)]
+    return [
+        _write(directory / f"n{number}", number, each, secret, members) for number, each in enumerate(ports, start=1)
+    ]
+
+
+def _write(directory: Path, number: int, ports: list[int], secret: Path, members: list[str]) -> Path:
+    settings: dict[str, Any] = {
+        "node": {"name": f"n{number}", "data_dir": str(directory / "data")},
+        "listeners": [f"mqtt://{HOST}:{ports[0]}"],
+        "cluster": {
+            "enabled": True,
+            "listen": f"{HOST}:{ports[1]}",
+            "secret_file": str(secret),
+            "etcd": {"client_port": ports[2], "peer_port": ports[3], "initial_members": members},
+        },
+    }
+    directory.mkdir()
+    path = directory / SETTINGS
+    path.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+    return path
+
+
+def _free_ports(count: int) -> list[list[int]]:
+    sockets = [socket.create_server((HOST, 0)) for _ in range(count * PORTS_A_NODE)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return [ports[i : i + PORTS_A_NODE] for i in range(0, len(ports), PORTS_A_NODE)]

@@ -1,0 +1,183 @@
+"""What an operator may ask of a member of a cluster, through the control socket: how it is, routes, leave, forget."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import islice
+from typing import Any, Final
+
+from starlingmq._version import __version__
+from starlingmq.net.cluster import Cluster
+from starlingmq.net.control import Action, Report
+
+LEAVE_SECONDS: Final = 30.0  # for what is owed to others, and for etcd to confirm
+REPORT_SECONDS: Final = 0.2
+ROUTES_MAX: Final = 10_000  # in one answer
+
+
+class ClusterActionError(Exception):
+    """What was asked for can not be done; one line that says why."""
+
+
+Result = dict[str, Any]
+
+
+class ClusterActions:
+    """Of one node that runs."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    def actions(self) -> dict[str, Action]:
+        """By the names that the commands use."""
+        return {
+            "cluster.status": lambda report, arguments: self.status(),
+            "cluster.routes": lambda report, arguments: self.routes(arguments),
+            "cluster.leave": lambda report, arguments: self.leave(report, arguments.get("force") == "yes"),
+            "cluster.forget": lambda report, arguments: self.forget(
+                report, arguments.get("name", ""), arguments.get("force") == "yes"
+            ),
+        }
+
+    async def status(self) -> Result:
+        """This node and all others, as this one sees them."""
+        cluster = self.cluster
+        state = cluster.state
+        assert state is not None
+        me = state.members.me
+        own = {
+            "name": cluster.name,
+            "number": state.number,
+            "incarnation": me.incarnation if me is not None else 0,
+            "address": cluster.peers.address,
+            "version": __version__,
+            "state": state.members.state,
+            "online": state.number in state.members.online,
+            "connected": True,
+            "this": True,
+            "through": "",
+            "queued": 0,
+            "queued_bytes": 0,
+            "unacknowledged": 0,
+            "behind": False,
+            "routes": len(state.routes.table(state.number)) if state.routes is not None else 0,
+        }
+        names = {status.member.number: status.member.name for status in state.status()}
+        others = [
+            {
+                "name": status.member.name,
+                "number": status.member.number,
+                "incarnation": status.member.incarnation,
+                "address": status.member.address,
+                "version": status.member.version,
+                "state": "registered" if status.member.registered else "joining",
+                "online": status.online,
+                "connected": status.connected,
+                "this": False,
+                "through": names.get(status.through, ""),
+                "queued": status.queued,
+                "queued_bytes": status.queued_bytes,
+                "unacknowledged": status.unacknowledged,
+                "behind": status.behind,
+                "routes": len(state.routes.table(status.member.number)) if state.routes is not None else 0,
+            }
+            for status in state.status()
+        ]
+        counters = state.broker.ctx.counters
+        traffic = cluster.peers.traffic
+        return {
+            "cluster": cluster.config.cluster.name,
+            "node": cluster.name,
+            "serving": state.serving,
+            "waits_for": "" if state.serving else cluster.waits_for(),
+            "members": sorted([own, *others], key=lambda member: str(member["name"])),
+            "revision": state.members.membership.revision,
+            "etcd": {
+                "own": cluster.server is not None,
+                "endpoints": cluster.endpoints,
+                "restarts": cluster.server.restarts if cluster.server is not None else 0,
+            },
+            "messages": {
+                "forwarded": counters.forwards_sent,
+                "received": counters.forwards_received,
+                "doubled": counters.forwards_doubled,
+            },
+            "frames": {"data": state.data_frames(), "passed_on": state.frames_passed_on},
+            "traffic": {
+                "envelopes_out": traffic.envelopes_out,
+                "envelopes_in": traffic.envelopes_in,
+                "bytes_out": traffic.bytes_out,
+                "bytes_in": traffic.bytes_in,
+                "dropped": dict(traffic.dropped),
+            },
+        }
+
+    async def routes(self, arguments: dict[str, str]) -> Result:
+        """Which node wants what, of one node or of all, of filters that begin with a text."""
+        state = self.cluster.state
+        assert state is not None
+        if state.routes is None:
+            raise ClusterActionError("this node has not joined yet: it knows of no routes")
+        prefix = arguments.get("prefix", "").encode()
+        wanted = arguments.get("name", "")
+        limit = min(int(arguments.get("limit", ROUTES_MAX)), ROUTES_MAX)
+        names = {state.number: self.cluster.name}
+        names |= {status.member.number: status.member.name for status in state.status()}
+        if wanted and wanted not in names.values():
+            raise ClusterActionError(f"there is no node {wanted}; there are {', '.join(sorted(names.values()))}")
+        nodes = []
+        for number, name in sorted(names.items(), key=lambda item: item[1]):
+            if wanted in ("", name):
+                table = state.routes.table(number)
+                found = ((key, value) for key, value in table.items() if key.startswith(prefix))
+                listed = sorted(islice(found, limit))
+                epoch, version = state.routes.vector().get(number, (0, 0))
+                routes = [
+                    {"filter": key.decode(), "members": value}
+                    if key.startswith(b"$share/")
+                    else {"filter": key.decode(), "durable": value > 1}
+                    for key, value in listed
+                ]
+                nodes.append({"name": name, "epoch": epoch, "version": version, "routes": len(table), "listed": routes})
+        return {"nodes": nodes}
+
+    async def leave(self, report: Report, force: bool) -> Result:
+        """Hand over what is owed, be taken out of the membership, and end."""
+        state = self.cluster.state
+        assert state is not None
+        kept = [session for session in state.broker.ctx.sessions.values() if session.expiry != 0 and not session.node]
+        if kept and not force:
+            messages = sum(len(session.queue) for session in kept if session.queue is not None)
+            raise ClusterActionError(
+                f"{len(kept):,} persistent sessions with {messages:,} messages are kept here and would be lost; "
+                "let their clients end them, or leave with --force"
+            )
+        if len(state.members.membership.members) == 1:
+            raise ClusterActionError("this node is the only one of its cluster: stop it instead")
+        task = asyncio.create_task(self.cluster.leave(LEAVE_SECONDS))
+        owed = self._owed()
+        while not task.done():
+            left = self._owed()
+            report("handing over", owed - left if left < owed else 0, owed, "messages")
+            await asyncio.wait([task], timeout=REPORT_SECONDS)
+        if not task.result():
+            left = self._owed()
+            raise ClusterActionError(
+                f"still leaving, with {left:,} messages to be taken by other nodes"
+                if left
+                else "still leaving: etcd has not confirmed it"
+            )
+        return {"left": self.cluster.name}
+
+    def _owed(self) -> int:
+        state = self.cluster.state
+        assert state is not None
+        return sum(status.queued for status in state.status())
+
+    async def forget(self, report: Report, name: str, force: bool) -> Result:
+        """Take out a node that will not come back, with all that waits for it."""
+        report(f"forgetting {name}", 0, 0, "steps")
+        problem = await self.cluster.forget(name, force, LEAVE_SECONDS)
+        if problem:
+            raise ClusterActionError(problem)
+        return {"forgot": name}
