@@ -7,6 +7,7 @@ Another step that can be seen afterwards are the bytes for one connection.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -19,8 +20,11 @@ from starlingmq.core.client import Client
 from starlingmq.net.driver import Driver
 from starlingmq.storage.durable import DurableStore
 from starlingmq.storage.keys import META_AS_OF
+from starlingmq.storage.opening import make_safe
 from starlingmq.storage.recovery import Recovered, restore
 from starlingmq.wire.mqtt import Connack, Connect, Packet, encode
+
+POWER_FAILS = 0.7  # of the crashes, with ``power``; in the others the process dies
 
 
 class PatientStore(DurableStore):
@@ -100,13 +104,14 @@ class Line(FakeClient):
 
 
 class CrashWorld(StoredWorld):
-    """``power``: a crash takes everything that was not synced. Otherwise it takes the process alone."""
+    """A crash takes the process alone, or, with ``power`` and as ``fate`` has it, everything that was not synced."""
 
     driver: Driver
     loop: SimLoop
 
-    def __init__(self, random: Random, *, power: bool, span: int, piece: int, **settings: Any) -> None:
+    def __init__(self, random: Random, *, fate: Random, power: bool, span: int, piece: int, **settings: Any) -> None:
         self.random = random
+        self.fate = fate
         self.machine = Machine(random)
         self.power = power
         self.piece = piece
@@ -119,6 +124,8 @@ class CrashWorld(StoredWorld):
         journal, kv = self.journal, self.kv
         assert isinstance(journal, CrashJournal) and isinstance(kv, CrashKv)
         journal.go_on_from(int.from_bytes(kv.get(META_AS_OF) or b"\0", "big"))
+        if self.power:
+            make_safe(journal, Path("journal"))
         store = PatientStore(kv, journal, "power" if self.power else "process", lambda: self.now, self.checkpoint_bytes)
         store.piece = self.piece
         self.state.ctx.recording = True
@@ -133,13 +140,14 @@ class CrashWorld(StoredWorld):
             self.driver = Driver(self.state, store, clock=lambda: self.now)
 
     def crash(self, fuse: int) -> None:
-        """The end, and a new beginning, in which after ``fuse`` steps the next crash comes."""
+        """The end, and a new beginning, in which after ``fuse`` steps the next crash comes. Raises OSError if that
+        is refused."""
         journal, kv = self.journal, self.kv
         assert isinstance(journal, CrashJournal) and isinstance(kv, CrashKv)
         self.crashes += 1
         for reason, count in self.state.ctx.counters.dropped.items():
             self.gone[reason] = self.gone.get(reason, 0) + count
-        if self.power:
+        if self.power and self.fate.random() < POWER_FAILS:
             kv.power_failure(self.random)
             journal.power_failure(self.random)
         self.machine.fuse = fuse

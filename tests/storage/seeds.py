@@ -44,6 +44,7 @@ class Life:
         power = random.random() < 0.5
         self.world = CrashWorld(
             random,
+            fate=Random(~seed),
             power=power,
             span=random.choice([0, 2, 5, 20]),
             piece=random.choice([1, 2, 5]),
@@ -218,7 +219,9 @@ class Life:
             try:
                 self.world.crash(self.draw_fuse())
                 return
-            except Crash:
+            except (Crash, OSError) as error:
+                if isinstance(error, OSError):  # it does not begin on a disk like this
+                    self.world.machine.sick = ()
                 self.world.now += self.random.choice([0, 0, 30])
                 for person in self.people:
                     person.crashed_again()

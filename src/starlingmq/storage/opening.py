@@ -14,6 +14,7 @@ from starlingmq.storage.journal import Journal
 from starlingmq.storage.keys import META_AS_OF
 from starlingmq.storage.recovery import restore
 from starlingmq.storage.rocks import RocksJournal, RocksKv
+from starlingmq.storage.segment_sync import RecordsLost
 from starlingmq.storage.segments import SegmentJournal
 from starlingmq.storage.store import NoStore, Store
 
@@ -46,6 +47,9 @@ def open_store(config: Config, state: BrokerState, clock: Callable[[], float]) -
         at_least = int.from_bytes(kv.get(META_AS_OF) or b"\0", "big")
         opened.append(kv.close)
         journal = open_journal(journal_engine, data_dir.journal, config.storage.segment_size, at_least)
+        opened.append(journal.close)
+        if durability == "power":
+            make_safe(journal, data_dir.journal)
         store = DirectoryStore(kv, journal, durability, clock, config.storage.segment_size)
         store.data_dir = data_dir
         state.ctx.recording = True
@@ -75,6 +79,21 @@ def open_journal(engine: str, path: Path, segment_size: int, at_least: int) -> J
     if engine == "rocksdb":
         return RocksJournal(path, at_least=at_least)
     return SegmentJournal(str(path), segment_bytes=segment_size, at_least=at_least)
+
+
+def make_safe(journal: Journal, path: Path) -> None:
+    """Sync what the last process left unsynced: it may have died where the machine did not. Nothing may be concluded
+    from it before, or a message that another node sends again is acknowledged as known, and then the power fails.
+
+    Raises OSError where the disk does not sync: what is there may be gone tomorrow, so there is nothing to begin with.
+    """
+    try:
+        journal.sync()
+    except RecordsLost as error:
+        log.error("%s", error)  # whoever reads from now on does not find them; all others are safe
+    except OSError as error:
+        reason = f"it can not be synced, which storage.durability=power asks for: {error.strerror}"
+        raise OSError(error.errno, reason, str(path)) from error
 
 
 def _damage(kv: RocksKv, journal: Journal) -> list[str]:
