@@ -141,6 +141,18 @@ def cut_from_etcd(world: World, random: Random) -> End:
     return lambda: world.etcd.heal(host)
 
 
+def disk_fails(world: World, random: Random) -> End:
+    """A disk takes no records, or does not sync, or no checkpoints, or nothing; each time, or half of them."""
+    machine = some_node(world, random).machine
+    machine.sick = random.choice([("append",), ("sync",), ("write",), ("append", "sync", "write", "drop")])
+    machine.sickness = random.choice([1.0, 1.0, 0.5])
+
+    def end() -> None:
+        machine.sick = ()
+
+    return end
+
+
 COMMON: tuple[tuple[Fault, int], ...] = (
     (crash, 6),
     (crash_all, 1),

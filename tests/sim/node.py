@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 from tests.sim.checkers import Books
+from tests.sim.commits import Commits, DiskLoop
 from tests.sim.disk import Disk
 from tests.sim.etcd_shell import EtcdShell
 from tests.sim.network import Network
@@ -27,6 +28,7 @@ from starlingmq.config import ClusterConfig, LimitsConfig, MqttConfig
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.client import Client
 from starlingmq.core.ready import Ready
+from starlingmq.storage.durable import Durability
 from starlingmq.storage.recovery import restore
 
 TURN_SECONDS = 0.0003  # from the first thing that happens to the end of its turn
@@ -106,14 +108,6 @@ class Node:
             self.world.books.lossy = True
 
 
-class Waiting:
-    """What waits for one commit (if it wrote anything), and for all before it."""
-
-    def __init__(self, wrote: bool) -> None:
-        self.wrote = wrote
-        self.frames: list[tuple[Client, bytes]] = []
-
-
 class Process:
     def __init__(self, node: Node) -> None:
         world = node.world
@@ -123,8 +117,6 @@ class Process:
         self.alive = True
         self.schedule = world.schedule
         self.sockets: dict[Client, Socket] = {}
-        self.waiting: list[Waiting] = []
-        self.syncing = False
         self._scheduled = False
         self._timer_at = 0.0
         self._late: list[tuple[Callable[..., None], tuple[Any, ...]]] = []  # came while the node did not run
@@ -133,8 +125,12 @@ class Process:
         self.state = BrokerState(settings.mqtt, settings.limits, now, b"%16d" % node.number, "sim")
         node.disk.open()
         disk = node.disk
-        self.store = SteadyStore(disk.kv, disk.journal, "process", lambda: self.schedule.now, settings.checkpoint_bytes)
-        self.store.careful = settings.power
+        durability: Durability = "power" if settings.power else "process"
+        self.store = SteadyStore(
+            disk.kv, disk.journal, durability, lambda: self.schedule.now, settings.checkpoint_bytes
+        )
+        self.loop = DiskLoop(self.schedule, world.random, settings.sync_seconds, self._go_on)
+        self.commits = Commits(self.store, self._release)
         self.store.piece = settings.piece
         self.state.ctx.recording = settings.keeps
         self.store.attach(self.state, self.poke)
@@ -241,9 +237,27 @@ class Process:
             return
         self._scheduled = False
         try:
+            self.loop.become_running()
             self._take_turn()
         except Crash:
             self.node.crash(self.world.settings.power)
+
+    def _go_on(self, call: Callable[[], None]) -> None:
+        """Something that the store waited for: a timer, the end of a sync."""
+        if not self.alive:
+            return
+        if self.schedule.now < self.node.stalled_until:
+            self.schedule.at(self.node.stalled_until, self._go_on, call)
+            return
+        try:
+            self.loop.become_running()
+            call()
+            self.loop.run_ready()
+            self._carry_out_cluster(self.cluster.take_ready())
+        except Crash:
+            self.node.crash(self.world.settings.power)
+            return
+        self.poke()
 
     def _take_turn(self) -> None:
         now = self.schedule.now
@@ -285,19 +299,24 @@ class Process:
             self.world.network.send(self, number, envelope)
 
     def _carry_out(self, ready: Ready) -> None:
-        waiting = self._commit(ready)
+        keeps = self.world.settings.keeps
+        ticket = self.commits.commit(ready, self.state.ctx.refusing) if keeps else None
         for client in ready.dirty:
             client.dirty = False
             if client.stored_from >= 0:
-                if waiting is not None:
+                if ticket is not None:
                     held = b"".join(client.frames[client.stored_from :])
                     del client.frames[client.stored_from :]
                     client.waiting += 1
                     client.unstored += len(held)
-                    waiting.frames.append((client, held))
+                    ticket.frames.append((client, held))
                 client.stored_from = -1
-            self._write(client, b"".join(client.frames))
+            data = b"".join(client.frames)
             client.frames.clear()
+            if not client.mute:
+                self._write(client, data)
+        if ticket is not None and ticket.refused:
+            self.commits.settle()
         for client in ready.pause:  # what people send meanwhile the core keeps
             if client.link and client.paused != (client.halted != 0):
                 client.paused = client.halted != 0
@@ -305,56 +324,22 @@ class Process:
                     client.transport.pause_reading()
                 else:
                     client.transport.resume_reading()
-        if self.world.settings.keeps:
+        if keeps and self.store.readable():
             self.state.stored(ready)
         else:
             self.state.keep(ready)
         for session in ready.reads:
             self.state.loaded(session, self.store.load(self.state.wanted(session)), self.schedule.now)
 
-    def _commit(self, ready: Ready) -> Waiting | None:
-        settings = self.world.settings
-        if ready.writes and settings.keeps:
-            assert self.store.commit(ready.writes) is None
-        if not settings.power or (not ready.writes and not self.waiting):
-            return None
-        waiting = Waiting(bool(ready.writes))
-        self.waiting.append(waiting)
-        if not self.syncing:
-            self._begin_sync()
-        return waiting
-
-    def _begin_sync(self) -> None:
-        self.syncing = True
-        seconds = self.world.settings.sync_seconds * (0.5 + self.world.random.random())
-        self.schedule.after(seconds, self._synced, len(self.waiting))
-
-    def _synced(self, count: int) -> None:
-        """A sync comes back: what had waited for it when it began is sent."""
-        if not self.alive:
+    def _release(self, client: Client, data: bytes, refused: bool) -> None:
+        """Send what waited for a commit, or what is said instead when that was refused."""
+        client.waiting -= 1
+        client.unstored -= len(data)
+        if client.mute or (client not in self.sockets and not client.link):
             return
-        if self.schedule.now < self.node.stalled_until:
-            self.schedule.at(self.node.stalled_until, self._synced, count)
-            return
-        self.syncing = False
-        try:
-            self.node.disk.journal.sync()
-            while count < len(self.waiting) and not self.waiting[count].wrote:
-                count += 1
-            done = self.waiting[:count]
-            del self.waiting[:count]
-            for waiting in done:
-                for client, data in waiting.frames:
-                    client.waiting -= 1
-                    client.unstored -= len(data)
-                    self._write(client, data)
-            self._carry_out_cluster(self.cluster.take_ready())
-        except Crash:
-            self.node.crash(self.world.settings.power)
-            return
-        if self.waiting:
-            self._begin_sync()
-        self.poke()
+        if refused:
+            data = self.state.refuse(client, data, self.schedule.now)
+        self._write(client, data)
 
     def _write(self, client: Client, data: bytes) -> None:
         """Hand frames to a connection; it closes when it was to be and nothing waits any more."""
@@ -369,6 +354,6 @@ class Process:
             socket.hear(data)
         if not client.closing:
             self.state.sent(client)
-        elif client.waiting == 0 and socket is not None:
+        elif (client.waiting == 0 or client.mute) and socket is not None:
             socket.closed_by_broker()
             self.lost(client)

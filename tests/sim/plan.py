@@ -40,7 +40,7 @@ class PublisherPlan(msgspec.Struct):
 class Plan:
     """Times are in seconds from the beginning of the safety phase."""
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, more: Random) -> None:
         self.nodes = random.choice([2, 2, 3, 3, 3, 3, 4, 5])
         self.kind = random.choices(["calm", "local", "faulty"], [10, 5, 85])[0]
         self.faulty = self.kind == "faulty"
@@ -62,6 +62,10 @@ class Plan:
             homes = range(self.nodes - 1, self.nodes)
         self.subscribers = [self._subscriber(random, n, homes) for n in range(random.randint(2, 5))]
         self.publishers = [self._publisher(random, n, homes) for n in range(random.randint(1, 3))]
+        # Drawn apart, so that what is drawn above stays what it was.
+        self.disk_faults: list[float] = []  # when a disk fails
+        if self.faulty and self.settings.keeps and more.random() < 0.25:
+            self.disk_faults = [more.uniform(0.0, self.seconds) for _ in range(more.choice([1, 2, 4]))]
 
     def _settings(self, random: Random) -> Settings:
         durability = random.choices(["process", "power", "memory"], [9, 8, 3])[0]
@@ -122,6 +126,7 @@ class Plan:
         keeps = "power" if settings.power else "process" if settings.keeps else "memory"
         lines = [
             f"{self.kind}, {self.nodes} nodes, {keeps}, {self.seconds:g} s, {self.faults} faults"
+            f"{f', {len(self.disk_faults)} of disks' if self.disk_faults else ''}"
             f"{', one joins' if self.joins else ''}{', one goes: ' + self.goes if self.goes else ''}",
             f"delay {self.delay:g}, loss {self.loss:g}, doubling {self.doubling:g}, overtaking {self.overtaking}",
             f"{settings.cluster}",

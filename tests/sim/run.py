@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import time
 import traceback
 
@@ -26,6 +27,7 @@ def main() -> int:
     if arguments.seed is not None:
         run(arguments.seed, trace=True)
         return 0
+    logging.getLogger("starlingmq").setLevel(logging.CRITICAL)  # of disks that fail there is no end
     began = time.perf_counter()
     messages = failures = lived = 0
     virtual = 0.0

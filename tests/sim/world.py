@@ -12,6 +12,7 @@ from random import Random
 from tests.sim import faults
 from tests.sim.checkers import Books, compare, islands
 from tests.sim.clients import Person, Publisher, Subscriber
+from tests.sim.commits import none_runs
 from tests.sim.etcd_shell import EtcdShell
 from tests.sim.network import Network
 from tests.sim.node import Node
@@ -29,7 +30,7 @@ REQUEST_TIMEOUT = 1.0
 class World:
     def __init__(self, seed: int, trace: bool = False) -> None:
         self.random = Random(seed)
-        self.plan = Plan(self.random)
+        self.plan = Plan(self.random, Random(f"more of {seed}"))
         self.schedule = Schedule(START)
         self.trace = Trace(self.schedule, trace)
         self.settings = self.plan.settings
@@ -101,7 +102,10 @@ class World:
             assert self.schedule.now < end, f"{complaint}: {self.why()}"
 
     def _pass(self, seconds: float) -> None:
-        self.schedule.run(self.schedule.now + seconds)
+        try:
+            self.schedule.run(self.schedule.now + seconds)
+        finally:
+            none_runs()
         self.look()
 
     def _safety(self) -> None:
@@ -119,6 +123,8 @@ class World:
             schedule.at(
                 begin + random.uniform(0.0, plan.seconds), self._strike, kind, random.choice([0.3, 1.0, 3.0, 6.0])
             )
+        for when in plan.disk_faults:
+            schedule.at(begin + when, self._strike, faults.disk_fails, random.choice([0.3, 1.0, 3.0]))
         if plan.joins:
             schedule.at(begin + random.uniform(0.0, plan.seconds), self._join)
         if plan.goes:

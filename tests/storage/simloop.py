@@ -105,12 +105,16 @@ class SimLoop:
     def run(self) -> None:
         """Until nothing is to be done right now."""
         with self.running():
-            for _ in range(CALLS_MAX):
-                if not self._ready:
-                    return
-                handle = self._ready.popleft()
-                if not handle.cancelled():
-                    handle._run()
+            self.run_ready()
+
+    def run_ready(self) -> None:
+        """The same, when it is the running loop already."""
+        for _ in range(CALLS_MAX):
+            if not self._ready:
+                return
+            handle = self._ready.popleft()
+            if not handle.cancelled():
+                handle._run()
         raise AssertionError("the loop does not come to rest")
 
     def work(self) -> None:
