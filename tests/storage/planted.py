@@ -1,0 +1,270 @@
+"""Mistakes made on purpose in the source of core and storage: a life by seed, or a test, finds every one of them.
+
+``python -m tests.storage.planted`` says which seed finds each of them: what seeds draw changes with the code.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import starlingmq
+
+SEEDS_MAX = 1000  # lives in which a mistake has to show, where the one that found it has become another one
+TIMEOUT = 300.0  # seconds for those
+
+
+class Bug(NamedTuple):
+    path: str  # in the package
+    old: str  # is there once
+    new: str
+    found_by: int | str  # a seed, or a test where a life that finds it is rarer than one in thousands
+
+
+BUGS = {
+    "an acknowledgement is not written": Bug("core/context.py", "acknowledged.append(packet_id)", "pass", 0),
+    "a completed handshake is not written": Bug(
+        "core/publishing.py",
+        "            ctx.write(Write(INBOUND_COMPLETED, session, packet_id))\n        ctx.send_stored",
+        "            pass\n        ctx.send_stored",
+        0,
+    ),
+    "PUBACK before it is stored": Bug(
+        "core/publishing.py",
+        "self.ctx.send_stored(client, ack_frame(first, packet_id))",
+        "self.ctx.send(client, ack_frame(first, packet_id))",
+        36,
+    ),
+    "a checkpoint counts what came while it was written": Bug(
+        "storage/durable.py",
+        "batch.put(META_CHECKPOINT, begin.to_bytes",
+        "batch.put(META_CHECKPOINT, self._next.to_bytes",
+        0,
+    ),
+    "what was replayed is not in the next checkpoint": Bug(
+        "storage/durable.py",
+        "        for session in sessions:\n            self._dirty[session] = None\n        if sessions or changes:",
+        "        if sessions or changes:",
+        2,
+    ),
+    "what a checkpoint knows is replayed": Bug(
+        "storage/image.py", "            if offset < image.as_of:\n                continue\n", "", 0
+    ),
+    "operations out of order": Bug(
+        "storage/operations.py", "        if self._ordered:\n            self._flush()\n", "", 4
+    ),
+    "a segment is given back while it grows": Bug("storage/durable.py", "and not grown", "", 13),
+    "a new reference does not move the oldest one": Bug(
+        "storage/durable.py", "            self._oldest = min(self._oldest, offset)\n", "", 381
+    ),
+    "a checkpoint ahead of the journal": Bug(
+        "storage/durable.py",
+        "                yield from self._in_thread(self.journal.sync)\n            self.kv.write(batch)",
+        "                pass\n            self.kv.write(batch)",
+        617,
+    ),
+    "what is in a window is given back": Bug(
+        "storage/durable.py",
+        "offsets += [outgoing.message.offset for outgoing in session.window.entries.values()]",
+        "pass",
+        1,
+    ),
+    "a retained message that was taken back is in the checkpoint": Bug(
+        "storage/durable.py", "self._values.delete(retained_key(write.topic))", "pass", 1
+    ),
+    "a retained message is not written again": Bug(
+        "storage/operations.py",
+        "message if message is self._message or message.offset < 0 else message.copy()",
+        "message",
+        0,
+    ),
+    "a will that was published is not written": Bug(
+        "core/connecting.py",
+        "self.ctx.write(Write(SESSION_PUT, session))  # in the same turn",
+        "pass  # in the same turn",
+        0,
+    ),
+    "the end of a session is not written": Bug(
+        "core/connecting.py", "ctx.write(Write(SESSION_DELETE, session))", "pass", 5
+    ),
+    "the delay of a will begins again at each start": Bug(
+        "core/restoring.py",
+        "            session.will_at = will_at if will is not None else 0.0",
+        "            session.will_at = ctx.now + will.delay if will is not None else 0.0",
+        53,
+    ),
+    "the expiry of a session begins again at each start": Bug(
+        "core/restoring.py",
+        "            session.expires_at = expires_at\n",
+        "            session.expires_at = expires_at and ctx.now + session.expiry\n",
+        0,
+    ),
+    "a session that expired while nobody served is present": Bug(
+        "core/connecting.py",
+        "elif session.expires_at != 0.0 and session.expires_at <= self.ctx.now:",
+        "elif False:",
+        57,
+    ),
+    "an append that failed is forgotten": Bug(
+        "storage/durable.py",
+        "            self._backlog = records\n            self._fail(error)",
+        "            self._next -= len(records)\n            self._fail(error)",
+        5,
+    ),
+    "an append that failed is acknowledged": Bug(
+        "storage/durable.py",
+        "            self._fail(error)\n            raise NotYetStored(self.failure) from None",
+        "            self._fail(error)\n            return None",
+        20,
+    ),
+    "a refused QoS 2 message stays held": Bug(
+        "core/refusal.py", "                self._let_go(session, packet_id)\n", "                pass\n", 127
+    ),
+    "a QoS 2 message that may be on the disk is refused": Bug(
+        "core/refusal.py",
+        "client.version != 5 or 0 <= place < self.ctx.written_before",
+        "client.version != 5",
+        "test_failing_disk.py::test_what_may_be_on_the_disk_is_not_refused",
+    ),
+    "a checkpoint that failed counts": Bug(
+        "storage/durable.py",
+        "            self._values = values\n            self._dirty.update(dirty)\n",
+        "",
+        8,
+    ),
+    "a session that ended is in the checkpoint": Bug(
+        "storage/durable.py",
+        "ended = {session.number for session in dirty if session.ended}",
+        "ended = set()",
+        "test_recovery.py::test_an_ended_session_is_not_in_the_store_again_whatever_of_a_checkpoint_fails",
+    ),
+    "a member that leaves a group loses what it has queued": Bug(
+        "core/delivery.py",
+        "        queue.take_out(passed)\n",
+        "        queue.take_out(passed)\n        queue.stored = None\n",
+        "test_recovery.py::test_a_member_of_a_group_that_leaves_keeps_what_it_has_queued_for_itself",
+    ),
+    "it refuses for ever": Bug(
+        "storage/durable.py", "            self.state.ctx.refusing = False\n", "            pass\n", 5
+    ),
+    "what was put off is never said": Bug("core/refusal.py", "self.ctx.jobs.append(ReleaseJob(self))", "pass", 44),
+    "a handshake that begins is not written": Bug(
+        "core/publishing.py",
+        "ctx.write(Write(INBOUND_PUT, session, packet_id, message=message))",
+        "pass",
+        0,
+    ),
+    "a shared subscription is not restored": Bug(
+        "core/restoring.py", "self.router.join(share[0], subscription)", "pass", 5
+    ),
+    "PUBREL before it is stored": Bug(
+        "core/delivery.py",
+        "            ctx.send_stored(client, ack_frame(0x62, packet_id))\n        else:",
+        "            ctx.send(client, ack_frame(0x62, packet_id))\n        else:",
+        5,
+    ),
+    "PUBREC is not written": Bug(
+        "core/delivery.py", "            ctx.ready.deliver(WINDOW_PUT, session, window.entries[packet_id])\n", "", 10
+    ),
+    "a sync that failed is acknowledged": Bug(
+        "storage/durable.py",
+        "        elif isinstance(error, OSError):\n            self._doubt(error)\n            return\n",
+        "        elif isinstance(error, OSError):\n            error = None\n",
+        70,
+    ),
+    "a sync that began before the append counts": Bug(
+        "storage/durable.py",
+        "        if self._syncing or self._resync is not None or not self._unsynced:\n            return\n",
+        "        if self._syncing:\n"
+        "            self._syncing_for += self._unsynced\n"
+        "            self._unsynced = []\n"
+        "        if self._syncing or self._resync is not None or not self._unsynced:\n"
+        "            return\n",
+        38,
+    ),
+    "with power a start does not sync": Bug(
+        "storage/opening.py",
+        "            make_safe(journal, data_dir.journal)\n",
+        "            pass\n",
+        "test_power.py::test_a_broker_asks_for_that_with_power_only",
+    ),
+    "what a process that died left counts before it is synced": Bug(
+        "storage/opening.py",
+        "        journal.sync()\n    except RecordsLost",
+        "        pass\n    except RecordsLost",
+        "test_power.py::test_what_a_dead_process_left_is_not_acknowledged_to_another_node_before_it_is_safe",
+    ),
+    "what was given back is forgotten": Bug(
+        "storage/durable.py",
+        "        self._given[begin:end] = [first] * (begin % 2 == 0) + [next] * (end % 2 == 0)",
+        "        self._given = [0, next]",
+        "test_recovery.py::test_a_retained_message_whose_record_was_given_back_is_written_again",
+    ),
+}
+
+
+def copy(target: Path) -> Path:
+    """The package, interpreted, and its tests."""
+    package = Path(starlingmq.__path__[0])
+    tests = Path(__file__).parents[1]
+    leave = shutil.ignore_patterns("*.so", "*.pyd", "node_modules", "__pycache__")
+    shutil.copytree(package, target / "src" / "starlingmq", ignore=leave)
+    shutil.copytree(tests, target / "tests", ignore=leave)
+    return target
+
+
+@contextmanager
+def planted(tree: Path, bug: Bug) -> Iterator[None]:
+    path = tree / "src" / "starlingmq" / bug.path
+    source = path.read_text(encoding="utf-8")
+    assert source.count(bug.old) == 1, f"{bug.path} has {source.count(bug.old)} times {bug.old!r}"
+    path.write_text(source.replace(bug.old, bug.new), encoding="utf-8")
+    try:
+        yield
+    finally:
+        path.write_text(source, encoding="utf-8")
+
+
+def run(tree: Path, found_by: int | str) -> str:
+    """Live this life, do this test, or ("") some lives: the line that says what failed, or "" if all is well."""
+    if isinstance(found_by, int):
+        words = ["tests.storage.seeds", "--replay", str(found_by)]
+    elif found_by:
+        words = ["pytest", "-q", "-p", "no:cacheprovider", f"tests/storage/{found_by}"]
+    else:
+        words = ["tests.storage.seeds", "--seeds", str(SEEDS_MAX)]
+    environment = {**os.environ, "STARLINGMQ_PURE": "1", "PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}"}
+    done = subprocess.run(
+        [sys.executable, "-m", *words], cwd=tree, env=environment, capture_output=True, text=True, timeout=TIMEOUT
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
+    assert done.returncode == len(lines[:1]), done.stdout + done.stderr
+    return lines[0] if lines else ""
+
+
+def caught(tree: Path, bug: Bug) -> str:
+    """What finds it: what found it once, or another life."""
+    with planted(tree, bug):
+        return run(tree, bug.found_by) or run(tree, "")
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as directory:
+        tree = copy(Path(directory))
+        missed = 0
+        for name, bug in BUGS.items():
+            found = caught(tree, bug)
+            missed += not found
+            print(f"{name}: {found or 'MISSED'}", flush=True)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,25 @@
+"""Mistakes made on purpose are found: the lives by seed, and the tests, can fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.storage.planted import BUGS, caught, copy, planted
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return copy(tmp_path_factory.mktemp("planted"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BUGS)
+def test_each_is_found(name: str, tree: Path) -> None:
+    assert caught(tree, BUGS[name]), "no life finds it"
+
+
+def test_each_can_be_made(tree: Path) -> None:
+    for bug in BUGS.values():
+        with planted(tree, bug):
+            pass
