@@ -53,9 +53,11 @@ class Server:
             words += ["--set", setting]
         self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=self.log, text=True)
         assert self.process.stdout is not None
-        line = self.process.stdout.readline().split()
-        assert line[:1] == ["ready"], f"the broker did not start:\n{self.logged()}"
-        self.port = urlsplit(line[1]).port or 0
+        line = self.process.stdout.readline()
+        if not line.startswith("ready "):
+            ended = self.process.wait(PATIENCE)
+            raise AssertionError(f"the broker did not start, but said {line!r} and ended ({ended}):\n{self.logged()}")
+        self.port = urlsplit(line.split()[1]).port or 0
 
     def kill(self) -> None:
         self.process.kill()
