@@ -423,3 +423,22 @@ def test_nothing_overtakes_what_waits_for_the_disk_on_its_way_to_another_node() 
     state.refusal.over()
     fleet.run()
     assert payloads(subscriber) == [b"first", b"second"]
+
+
+def test_a_group_message_whose_members_have_just_gone_is_passed_on_to_a_node_with_members() -> None:
+    """n1 chose n2 while the last member there unsubscribed."""
+    fleet = Fleet(3)
+    member = fleet.connect(2, "m")
+    subscribe(member, b"$share/g/t", 2)
+    state = fleet[1].state
+    state.ctx.recording = True
+    message = Message(b"t", b"p", 2, False, b"", 0.0, "a", fleet.now)
+    message.origin, message.sequence = 1, 7
+    state.publishing.deliver(message, b"$share/g/t", state.ctx.links[1])
+    state.ctx.recording = False
+    fleet.run()
+    assert payloads(member) == [b"p"]
+    facts = {write.topic: write.value for write in fleet[1].writes if write.topic}
+    state.peers.restore({}, facts)
+    assert state.peers.highest == {1: 7} and not state.peers.facts  # so it is not passed on twice
+    assert fleet[1].dropped == {}

@@ -18,9 +18,9 @@ from starlingmq.core.connecting import Connecting
 from starlingmq.core.context import Context
 from starlingmq.core.delivery import Delivery
 from starlingmq.core.forwarding import ForwardReader
-from starlingmq.core.publishing import Publishing
+from starlingmq.core.publishing import HEARD_FACT, Publishing
 from starlingmq.core.qos import WINDOW_MAX
-from starlingmq.core.ready import SESSION_PUT, Write
+from starlingmq.core.ready import FACT_DELETE, SESSION_PUT, Write
 from starlingmq.core.router import Router
 from starlingmq.core.session import NEVER, NODE_PREFIX, Session, Subscription
 from starlingmq.core.topics import parse_share
@@ -85,7 +85,13 @@ class Peers:
     def restore(self, highest: dict[int, int], facts: dict[bytes, bytes]) -> None:
         """What the store gives back at start."""
         self.highest = highest
-        self.facts = facts
+        self.facts = {}
+        for key, value in facts.items():
+            if key.startswith(HEARD_FACT):
+                number = int(key[len(HEARD_FACT) :])
+                highest[number] = max(highest.get(number, 0), int.from_bytes(value, "big"))
+            else:
+                self.facts[key] = value
 
     def heard(self) -> dict[int, int]:
         """The sequence of the last message from each node, for the store to keep."""
@@ -123,6 +129,8 @@ class Peers:
         if peer is not None:
             self.down(peer)
             self.connecting.end(peer.session)
+            if self.ctx.recording:
+                self.ctx.write(Write(FACT_DELETE, topic=HEARD_FACT + str(number).encode()))
 
     def strangers(self, members: dict[int, None]) -> None:
         """Give up what an earlier run kept for nodes that are no members any more."""

@@ -7,12 +7,16 @@ again elsewhere can then not deliver twice.
 
 from __future__ import annotations
 
+from typing import Final
+
 from starlingmq.core.client import ASKING, WORKING, Client
 from starlingmq.core.context import ISOLATED, Context
 from starlingmq.core.delivery import Delivery
+from starlingmq.core.groups import Group
 from starlingmq.core.message import Message
 from starlingmq.core.qos import Inbound, Parking
 from starlingmq.core.ready import (
+    FACT_PUT,
     INBOUND_COMPLETED,
     INBOUND_PUT,
     RETAINED_DELETE,
@@ -28,6 +32,9 @@ from starlingmq.core.session import Session
 from starlingmq.core.timers import Wheel
 from starlingmq.wire.mqtt import Publish, ack_frame, decode_publish, packet_id_bytes
 from starlingmq.wire.reasons import MqttError, ProtocolError, Reason
+
+HEARD_FACT: Final = b"heard/"
+"""And a node's number: a fact, the sequence of the last message from there of which nothing else is kept."""
 
 
 class Publishing:
@@ -360,10 +367,23 @@ class Publishing:
             return
         found = self.router.group(group)
         member = None if found is None else found.choose_here()
-        if found is None or member is None:
-            ctx.drop("no_group_member", source.client_id)
-        else:
+        if member is not None:
             self.delivery.give(message, member, found, source)
+        elif found is None or not self._pass_on(message, found, source):
+            ctx.drop("no_group_member", source.client_id)
+
+    def _pass_on(self, message: Message, group: Group, source: Session) -> bool:
+        """Our last member has gone meanwhile: give its message to a node that has one. It goes there as one of ours, so
+        at QoS 2 it has to be kept that we had it."""
+        ctx = self.ctx
+        member = group.choose()
+        if member is None:
+            return False
+        if message.qos == 2 and ctx.recording:
+            heard = message.sequence.to_bytes(8, "big")
+            ctx.write(Write(FACT_PUT, topic=HEARD_FACT + str(source.node).encode(), value=heard))
+        self.delivery.forward(message, member, group, None)
+        return True
 
     # Retained messages
 
