@@ -7,6 +7,7 @@ once raises at once; what can only be told at the end is in ``missing`` and ``do
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING
 
 from starlingmq.core.broker import BrokerState
@@ -29,7 +30,9 @@ class Sent:
     qos: int
     node: Node
     at: float
+    retain: bool = False
     acknowledged_at: float = 0.0
+    ended_at: float = inf  # acknowledged or refused
 
 
 @dataclass(slots=True)
@@ -44,6 +47,7 @@ class Promise:
     durable: bool
     since: float
     until: float = 0.0  # 0.0: it holds
+    asked_at: float = 0.0  # SUBSCRIBE
     places: dict[bytes, int] = field(default_factory=dict)  # publisher, topic and QoS -> number of the last new one
 
     @property
@@ -71,6 +75,7 @@ class Books:
         self.once: dict[tuple[str, int, bytes], int] = {}  # (subscriber, session, payload) -> how often, at QoS 0 or 2
         self.members: dict[bytes, dict[str, None]] = {}  # group -> all who were ever in it
         self.left: dict[bytes, None] = {}  # filters that somebody had, perhaps, and has no more
+        self.replays: list[tuple[str, bytes, float]] = []  # subscriber, topic, when
         self.acknowledged_count = 0
         self.lossy = False  # a node that kept nothing has crashed: what it knew of the others' wants is gone with it
         self.strict = True  # nothing may crash away what was not promised: QoS 0 comes once at most
@@ -78,14 +83,16 @@ class Books:
     # What clients tell
 
     def published(self, packet: Publish, node: Node, now: float) -> None:
-        self.sent[packet.payload] = Sent(packet.payload, packet.topic, packet.qos, node, now)
+        self.sent[packet.payload] = Sent(packet.payload, packet.topic, packet.qos, node, now, packet.retain)
 
     def acknowledged(self, payload: bytes, now: float) -> None:
-        self.sent[payload].acknowledged_at = now
+        sent = self.sent[payload]
+        sent.acknowledged_at = sent.ended_at = now
         self.acknowledged_count += 1
 
-    def refused(self, payload: bytes) -> None:
-        """A 5.0 client was told that it was not taken; it may say so to nobody, so nothing is owed."""
+    def refused(self, payload: bytes, now: float) -> None:
+        """A 5.0 client was told that it was not taken: nothing is owed."""
+        self.sent[payload].ended_at = now
 
     def new_session(self, subscriber: str) -> None:
         self.sessions[subscriber] = self.sessions.get(subscriber, 0) + 1
@@ -104,12 +111,18 @@ class Books:
         assert qos <= sent.qos
         got = self.got.setdefault((subscriber, self.sessions.get(subscriber, 0)), {})
         count = got[payload] = got.get(payload, 0) + 1
-        if qos == 2 or (qos == 0 and sent.qos == 0 and self.strict):
+        if qos == 2 or self.strict:
             key = (subscriber, self.sessions.get(subscriber, 0), payload)
             alike = self.once[key] = self.once.get(key, 0) + 1
             assert alike <= most, f"{subscriber} got {payload!r}, QoS {qos}, {alike} times"
         if count == 1 and most == 1:  # two ways have two orders
             self._check_order(subscriber, sent, qos, promises)
+
+    def replayed(self, subscriber: str, payload: bytes, now: float) -> None:
+        """A retained message came, as such."""
+        sent = self.sent.get(payload)
+        assert sent is not None and sent.retain, f"{subscriber} got {payload!r} as retained, which it is not"
+        self.replays.append((subscriber, sent.topic, now))
 
     def _check_order(self, subscriber: str, sent: Sent, qos: int, promises: list[Promise]) -> None:
         head, _, number = sent.payload.rpartition(b" ")
@@ -144,7 +157,7 @@ class Books:
             return False
         if promise.until or promise.node.gone or self.lossy:
             return False
-        if promise.filter.startswith(GROUP):
+        if promise.filter.startswith(GROUP) and not calm:
             if not promise.durable or promise.qos == 0 or promise.filter in self.left:
                 return False
             others = [other for other in self.promises if other.filter == promise.filter]
@@ -167,8 +180,37 @@ class Books:
                     return True
         return False
 
+    def wrongly_retained(self, node: Node, kept: dict[bytes, bytes]) -> list[str]:
+        """``kept``: topic -> payload. The last one that was acknowledged, or one that went its way meanwhile."""
+        found: list[str] = []
+        own = [sent for sent in self.sent.values() if sent.retain and sent.node is node]
+        acknowledged = [sent for sent in own if sent.acknowledged_at]
+        for topic in {} if self.lossy else {sent.topic: None for sent in acknowledged}:
+            sent = self.sent.get(kept.get(topic, b""))
+            if sent is None or not sent.retain or sent.node is not node or sent.topic != topic:
+                found.append(f"{node.host} keeps {kept.get(topic)!r} for {topic!r}")
+                continue
+            later = [other for other in acknowledged if other.topic == topic and other.at > sent.ended_at]
+            if later:
+                found.append(f"{node.host} keeps {sent.payload!r}, and took {later[-1].payload!r} after it")
+        return found
+
+    def not_replayed(self) -> list[str]:
+        """Retained messages that were there when somebody subscribed, and did not come. Only when nothing failed."""
+        found: list[str] = []
+        for promise in self.promises:
+            if promise.filter.startswith(GROUP):
+                continue
+            came = [topic for name, topic, at in self.replays if name == promise.subscriber and at > promise.asked_at]
+            for sent in self.sent.values():
+                there = sent.retain and sent.node is promise.node and 0.0 < sent.acknowledged_at < promise.asked_at
+                if there and matches(promise.filter, sent.topic) and sent.topic not in came:
+                    found.append(f"{promise.subscriber} never got what is retained for {sent.topic!r}")
+        return found
+
     def doubled_in_groups(self) -> list[str]:
-        """QoS 2 messages that went to more than one member of a group; only members of nothing else are counted."""
+        """Messages that went to more than one member of a group: those at QoS 2, and all when nothing failed. Only
+        members of nothing else are counted."""
         found: list[str] = []
         for group, members in self.members.items():
             topic_filter = group.split(b"/", 2)[2]
@@ -179,13 +221,16 @@ class Books:
                         holders.setdefault(payload, []).append(name)
             for payload, names in holders.items():
                 sent = self.sent[payload]
-                if sent.qos == 2 and len(names) > 1 and matches(topic_filter, sent.topic) and self._only(names, group):
+                once = self.strict or sent.qos == 2
+                if once and len(names) > 1 and matches(topic_filter, sent.topic) and self._only(names, group):
                     found.append(f"{payload!r} went to {names} of {group!r}")
         return found
 
     def _only(self, names: list[str], group: bytes) -> bool:
         return all(
-            promise.filter == group and promise.qos == 2 for promise in self.promises if promise.subscriber in names
+            promise.filter == group and (promise.qos == 2 or self.strict)
+            for promise in self.promises
+            if promise.subscriber in names
         )
 
 

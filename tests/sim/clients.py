@@ -207,13 +207,15 @@ class Publisher(Person):
         self.released: dict[int, None] = {}
         self.later: list[Publish] = []
         self.left = 0  # what its plan still has
+        self.retained = 0.0  # share of its messages at QoS 1 and 2
         self.count = 0
 
     def publish(self, topic: bytes, qos: int) -> None:
         self.left -= 1
         self.count += 1
         payload = b"%b %b %d %d" % (self.name.encode(), topic, qos, self.count)
-        self.later.append(Publish(topic, payload, qos))
+        retain = qos != 0 and self.retained != 0.0 and self.random.random() < self.retained
+        self.later.append(Publish(topic, payload, qos, retain))
         self._flush()
 
     def _flush(self) -> None:
@@ -255,7 +257,7 @@ class Publisher(Person):
         if packet.reason >= 0x80:
             settings = self.node.world.settings
             assert packet.type != PUBCOMP or not settings.keeps, f"{self.name}: a handshake is lost, {packet!r}"
-            self.books.refused(message.payload)
+            self.books.refused(message.payload, self.schedule.now)
             return
         assert packet.type == (PUBACK if message.qos == 1 else PUBCOMP)
         self.books.acknowledged(message.payload, self.schedule.now)
@@ -276,6 +278,7 @@ class Subscriber(Person):
         self.unwanted: dict[bytes, None] = {}
         self.promises: dict[bytes, Promise] = {}  # filter -> since its SUBACK
         self.asked: dict[int, bytes] = {}  # filters of the requests under way, by packet id
+        self.asked_at: dict[bytes, float] = {}  # filter -> when its last SUBSCRIBE was sent
         self.open: dict[int, bytes] = {}  # QoS 2 messages whose PUBREL has not come
         self.left = 0  # what its plan still has
         self.answer_delay = random.choice([0.0, 0.0, 0.02])
@@ -311,6 +314,7 @@ class Subscriber(Person):
             packet_id = self.new_id()
             self.asked[packet_id] = filter
             self.ways[filter if filter.startswith(GROUP) else b""] = None
+            self.asked_at[filter] = self.schedule.now
             self.say([Subscribe(packet_id, [SubscribeRequest(filter, self.wanted[filter])])])
 
     def begin(self, present: bool) -> None:
@@ -342,7 +346,9 @@ class Subscriber(Person):
                 self.unwanted.pop(filter, None)
             elif filter in self.wanted:
                 qos, now = packet.reasons[0], self.schedule.now
-                self.promises[filter] = self.books.promise(self.name, self.node, filter, qos, self.lasting, now)
+                promise = self.books.promise(self.name, self.node, filter, qos, self.lasting, now)
+                promise.asked_at = self.asked_at[filter]
+                self.promises[filter] = promise
             self._ask(filter)
         else:
             assert isinstance(packet, Ack) and packet.type == PUBREL, f"{self.name} got {packet!r}"
@@ -359,7 +365,11 @@ class Subscriber(Person):
                 assert self.open[packet.packet_id] == payload, f"{self.name}: another message under an id that is open"
                 return
             self.open[packet.packet_id] = payload
-        self.books.received(self.name, payload, packet.qos, len(self.ways), list(self.promises.values()))
+        if packet.retain:
+            self.books.replayed(self.name, payload, self.schedule.now)
+            self.node.world.seen["retained messages replayed"] += 1
+        else:
+            self.books.received(self.name, payload, packet.qos, len(self.ways), list(self.promises.values()))
 
     def _answer(self, packet: Packet) -> None:
         if self.answer_delay:

@@ -26,6 +26,9 @@ class Disk:
         self.kv.power_failure(random)
         self.journal.power_failure(random)
 
-    def open(self) -> None:
-        """What every opening of a data directory does: no offset is given twice."""
+    def open(self, power: bool) -> None:
+        """What every opening of a data directory does: no offset is given twice, and with ``power`` what is found is
+        synced before it counts. Raises OSError."""
         self.journal.go_on_from(int.from_bytes(self.kv.get(META_AS_OF) or b"\0", "big"))
+        if power:
+            self.journal.sync()

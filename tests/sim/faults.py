@@ -121,6 +121,7 @@ def cut_client(world: World, random: Random) -> End:
 
 
 def etcd_without_leader(world: World, random: Random) -> End:
+    world.seen["losses of the leader"] += 1
     world.etcd.lose_leader(random.choice([0.1, 1.0, 5.0]))
     return nothing
 
@@ -153,6 +154,17 @@ def disk_fails(world: World, random: Random) -> End:
     return end
 
 
+def falls_behind(world: World, random: Random) -> End:
+    """A node is cut from etcd, which by the end has compacted what it missed."""
+    end = cut_from_etcd(world, random)
+
+    def compact_and_heal() -> None:
+        world.etcd.compact()
+        end()
+
+    return compact_and_heal
+
+
 COMMON: tuple[tuple[Fault, int], ...] = (
     (crash, 6),
     (crash_all, 1),
@@ -168,3 +180,5 @@ COMMON: tuple[tuple[Fault, int], ...] = (
     (cut_from_etcd, 2),
 )
 """Faults and their weights."""
+RARE: tuple[Fault, ...] = (disk_fails, falls_behind)
+"""Those that only some worlds have."""

@@ -13,9 +13,11 @@ from random import Random
 from typing import Protocol
 
 from tests.sim.schedule import Schedule
+from tests.sim.seen import Seen
 from tests.sim.trace import Trace
 
-from starlingmq.cluster.frames import Data, Envelope, Heartbeat, MemberInfo
+from starlingmq.cluster.frames import Data, Envelope, Heartbeat, MemberInfo, RouteSnapshot, SyncRequest
+from starlingmq.core.forwarding import GROUP
 
 RECONNECT_SECONDS = 0.2
 
@@ -45,8 +47,9 @@ class Stream:
 
 
 class Network:
-    def __init__(self, schedule: Schedule, random: Random, trace: Trace) -> None:
+    def __init__(self, schedule: Schedule, random: Random, trace: Trace, seen: Seen) -> None:
         self.schedule = schedule
+        self.seen = seen
         self.random = random
         self.trace = trace
         self.delay = 0.001  # seconds; each frame draws up to three times that
@@ -56,6 +59,7 @@ class Network:
         self.patience = 2.0  # seconds until the sender of a stream learns of a cut, twice that at most
         self.ends: dict[str, End] = {}  # host -> who listens there
         self.streams: dict[tuple[str, str], Stream] = {}  # (source host, target host)
+        self.left: list[Stream] = []  # of the dead, with frames that wait for the end of a cut
         self.cuts: dict[tuple[str, str], int] = {}  # (source host, target host) -> how many faults cut this way
         self.changed_at = schedule.now  # when a way was last cut or healed
         self._beat: tuple[Heartbeat, Heartbeat] | None = None  # the last one sent, and what it was then
@@ -82,8 +86,11 @@ class Network:
                 self.cuts[way] = left
                 continue
             self.cuts.pop(way, None)
-            stream = self.streams.get(way)
-            if stream is not None:
+            found = [stream for stream in self.left if (stream.source.host, stream.host) == way]
+            self.left = [stream for stream in self.left if stream not in found]
+            if way in self.streams:
+                found.append(self.streams[way])
+            for stream in found:
                 held, stream.held = stream.held, []
                 for envelope in held:
                     self._carry(stream, envelope)
@@ -130,6 +137,13 @@ class Network:
             )
         elif isinstance(body, Data):
             self.data_frames += 1
+            self.seen["relayed messages"] += envelope.relayed
+            self.seen["group messages sent across"] += body.blob[0] & GROUP != 0
+        elif isinstance(body, RouteSnapshot):
+            self.seen["snapshots"] += body.last
+        elif isinstance(body, SyncRequest):
+            self.seen["records after a gap"] += body.epoch != 0
+        self.seen["relayed frames"] += envelope.relayed
         for stream in self.streams.values():
             if stream.source is source and stream.number == number:
                 break
@@ -158,6 +172,8 @@ class Network:
 
     def _arrive(self, stream: Stream, target: End, envelope: Envelope) -> None:
         if target.alive and stream.target is target:
+            if not stream.source.alive and stream.source.host in self.ends:
+                self.seen["frames of an earlier life"] += 1
             self.trace.envelope(target.host, f"from {stream.source.host}:", envelope)
             target.frame(envelope)
 
@@ -200,12 +216,16 @@ class Network:
         self.streams.pop((stream.source.host, stream.host), None)
 
     def died(self, end: End) -> None:
-        """A node is gone: its streams end, and those to it are reset, which a cut may delay."""
+        """A node is gone: its streams end, what is under way still arrives, and those to it are reset, which a cut may
+        delay."""
         if self.ends.get(end.host) is end:
             del self.ends[end.host]
         for stream in list(self.streams.values()):
             if stream.source is end:
-                self._drop(stream)
+                stream.wanted = False
+                del self.streams[stream.source.host, stream.host]
+                if stream.held:
+                    self.left.append(stream)
             elif stream.target is end:
                 reset = self._latency() if not self.is_cut(end.host, stream.source.host) else self.patience
                 self.schedule.after(reset, self._reset, stream, end)

@@ -17,11 +17,12 @@ from tests.sim.disk import Disk
 from tests.sim.etcd_shell import EtcdShell
 from tests.sim.network import Network
 from tests.sim.schedule import Schedule
+from tests.sim.seen import Seen
 from tests.sim.trace import Trace
 from tests.storage.crash_engines import NEVER, Crash, Machine
 from tests.storage.world import SteadyStore
 
-from starlingmq.cluster.etcd import Answer
+from starlingmq.cluster.etcd import Answer, LeaseLost, TxnAnswer, WatchLost
 from starlingmq.cluster.frames import Envelope
 from starlingmq.cluster.state import ClusterReady, ClusterState
 from starlingmq.config import ClusterConfig, LimitsConfig, MqttConfig
@@ -60,10 +61,13 @@ class World(Protocol):
     schedule: Schedule
     random: Random
     trace: Trace
+    seen: Seen
     network: Network
     etcd: EtcdShell
     settings: Settings
     books: Books
+
+    def start_if_wanted(self, node: Node) -> None: ...
 
 
 class Node:
@@ -85,23 +89,32 @@ class Node:
         return int(self.host[1:])
 
     def start(self) -> None:
-        self.lives += 1
         self.machine.fuse = NEVER
+        try:
+            self.disk.open(self.world.settings.power)
+        except OSError as error:
+            self.world.trace.note(self.host, f"can not start: {error}")
+            self.world.schedule.after(1.0, self.world.start_if_wanted, self)
+            return
+        self.lives += 1
         self.world.trace.note(self.host, f"starts, life {self.lives}")
         self.process = Process(self)
         self.process.begin()
 
     def crash(self, power: bool) -> None:
-        """It is dead. ``power``: with everything that was not synced."""
+        """It is dead. ``power``: perhaps with everything that was not synced, or it was the process alone."""
         process = self.process
         if process is None:
             return
+        power = power and self.world.random.random() < 0.7
         self.world.trace.note(self.host, "POWER FAILURE" if power else "CRASH")
         self.process = None
         self.machine.fuse = NEVER
         self.crashes.append(self.world.schedule.now)
+        self.world.seen["crashes"] += 1
         process.die()
         if power:
+            self.world.seen["power failures"] += 1
             self.disk.power_failure(self.world.random)
         if not self.world.settings.keeps:
             self.disk.wipe()
@@ -123,7 +136,6 @@ class Process:
         settings = world.settings
         now = self.schedule.now
         self.state = BrokerState(settings.mqtt, settings.limits, now, b"%16d" % node.number, "sim")
-        node.disk.open()
         disk = node.disk
         durability: Durability = "power" if settings.power else "process"
         self.store = SteadyStore(
@@ -188,7 +200,17 @@ class Process:
 
     def _answered(self, answer: Answer) -> None:
         self.world.trace.note(self.host, f"etcd: {answer}") if self.world.trace.on else None
+        self._see(answer)
         self._enter(self.cluster.answered, answer)
+
+    def _see(self, answer: Answer) -> None:
+        seen = self.world.seen
+        if isinstance(answer, TxnAnswer):
+            seen["requests without an answer"] += answer.error != ""
+        elif isinstance(answer, WatchLost):
+            seen["watches compacted"] += 1
+        elif isinstance(answer, LeaseLost):
+            seen["leases lost"] += 1
 
     def leave(self) -> None:
         self._enter(self.cluster.leave)
@@ -288,6 +310,7 @@ class Process:
         trace = self.world.trace
         for notice in ready.notices:
             trace.note(self.host, notice)
+            self.world.seen["isolations"] += notice.startswith("isolated")
         for request in ready.requests:
             if trace.on:
                 trace.note(self.host, f"asks etcd: {request}")

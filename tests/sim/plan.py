@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 from tests.sim.checkers import GROUPS
+from tests.sim.faults import RARE, Fault, disk_fails
 from tests.sim.node import Settings
 
 from starlingmq.config import ClusterConfig, LimitsConfig, MqttConfig
@@ -63,9 +64,25 @@ class Plan:
         self.subscribers = [self._subscriber(random, n, homes) for n in range(random.randint(2, 5))]
         self.publishers = [self._publisher(random, n, homes) for n in range(random.randint(1, 3))]
         # Drawn apart, so that what is drawn above stays what it was.
-        self.disk_faults: list[float] = []  # when a disk fails
-        if self.faulty and self.settings.keeps and more.random() < 0.25:
-            self.disk_faults = [more.uniform(0.0, self.seconds) for _ in range(more.choice([1, 2, 4]))]
+        self.rare: list[tuple[float, Fault]] = []  # faults, and when they begin
+        for fault in RARE if self.faulty else ():
+            if more.random() < 0.25 and (self.settings.keeps or fault is not disk_fails):
+                self.rare += [(more.uniform(0.0, self.seconds), fault) for _ in range(more.choice([1, 2, 4]))]
+
+        self.retained = more.choice([0.0, 0.0, 0.5]) if self.publishers else 0.0  # which share of what is acknowledged
+        if more.random() < 0.2:
+            self._members(more, homes)
+
+    def _members(self, more: Random, homes: Sequence[int]) -> None:
+        """Some who are in a group and in nothing else; now and then one goes, and comes back."""
+        for number in range(more.randint(2, 4)):
+            filter, qos = more.choice(GROUPS), more.choice([1, 2])
+            acts = [(0.0, filter, qos)]
+            if more.random() < 0.3:
+                when = more.uniform(0.2, self.seconds)
+                acts += [(when, filter, -1), (when + more.uniform(0.0, 1.0), filter, qos)]
+            plan = SubscriberPlan(f"member{number}", more.choice(homes), more.choice([4, 5]), more.random() < 0.6, acts)
+            self.subscribers.append(plan)
 
     def _settings(self, random: Random) -> Settings:
         durability = random.choices(["process", "power", "memory"], [9, 8, 3])[0]
@@ -126,7 +143,7 @@ class Plan:
         keeps = "power" if settings.power else "process" if settings.keeps else "memory"
         lines = [
             f"{self.kind}, {self.nodes} nodes, {keeps}, {self.seconds:g} s, {self.faults} faults"
-            f"{f', {len(self.disk_faults)} of disks' if self.disk_faults else ''}"
+            f" and {len(self.rare)} rare ones"
             f"{', one joins' if self.joins else ''}{', one goes: ' + self.goes if self.goes else ''}",
             f"delay {self.delay:g}, loss {self.loss:g}, doubling {self.doubling:g}, overtaking {self.overtaking}",
             f"{settings.cluster}",

@@ -7,6 +7,7 @@ import logging
 import time
 import traceback
 
+from tests.sim.seen import Seen, told
 from tests.sim.world import World
 
 
@@ -30,6 +31,7 @@ def main() -> int:
     logging.getLogger("starlingmq").setLevel(logging.CRITICAL)  # of disks that fail there is no end
     began = time.perf_counter()
     messages = failures = lived = 0
+    seen = Seen()
     virtual = 0.0
     for seed in range(arguments.first, arguments.first + arguments.seeds):
         lived += 1
@@ -42,6 +44,7 @@ def main() -> int:
             if failures >= arguments.failures:
                 break
             continue
+        seen += world.seen
         messages += world.books.acknowledged_count
         virtual += world.schedule.now - world.schedule.start
     took = time.perf_counter() - began
@@ -49,4 +52,5 @@ def main() -> int:
         f"{lived} seeds in {took:.1f} s ({lived / took:.1f} seeds/s), {virtual:.0f} s of virtual time, "
         f"{messages} messages acknowledged, {failures} failures"
     )
+    print(f"Seen: {told(seen)}")
     return 1 if failures else 0

@@ -6,6 +6,7 @@ import pytest
 from tests.sim import faults, planted
 from tests.sim.clients import Subscriber
 from tests.sim.run import run
+from tests.sim.seen import EVERYTHING, Seen
 from tests.sim.world import World
 
 FOUND = (10, 61, 239, 325, 10313, 11531, 11831, 12144, 12345, 12359, 12543)
@@ -19,11 +20,18 @@ def test_seeds_that_found_something(seed: int) -> None:
     run(seed)
 
 
-def test_a_hundred_worlds() -> None:
-    worlds = [run(seed) for seed in range(1_000_000, 1_000_100)]
-    assert sum(world.books.acknowledged_count for world in worlds) > 1000, "hardly anything was published"
-    assert sum(len(node.crashes) for world in worlds for node in world.nodes) > 50, "hardly anything ever crashed"
-    assert sum(world.network.data_frames for world in worlds) > 1000, "hardly anything went from node to node"
+def test_two_hundred_worlds() -> None:
+    seen = Seen()
+    acknowledged = data_frames = 0
+    for seed in range(1_000_000, 1_000_200):
+        world = run(seed)
+        seen += world.seen
+        acknowledged += world.books.acknowledged_count
+        data_frames += world.network.data_frames
+    assert acknowledged > 2000, "hardly anything was published"
+    assert data_frames > 2000, "hardly anything went from node to node"
+    assert seen["crashes"] > 100, "hardly anything ever crashed"
+    assert not [what for what in EVERYTHING if not seen[what]], "what never happened was not tested"
 
 
 def test_a_seed_is_the_same_world_again() -> None:

@@ -18,6 +18,7 @@ from tests.sim.network import Network
 from tests.sim.node import Node
 from tests.sim.plan import TOPICS, Plan
 from tests.sim.schedule import Schedule
+from tests.sim.seen import Seen
 from tests.sim.trace import Trace
 
 START = 1_000_000.0
@@ -34,7 +35,8 @@ class World:
         self.schedule = Schedule(START)
         self.trace = Trace(self.schedule, trace)
         self.settings = self.plan.settings
-        self.network = Network(self.schedule, self.random, self.trace)
+        self.seen = Seen()
+        self.network = Network(self.schedule, self.random, self.trace, self.seen)
         self.network.delay = self.plan.delay
         self.nodes: list[Node] = []
         self.by_host: dict[str, Node] = {}
@@ -123,8 +125,8 @@ class World:
             schedule.at(
                 begin + random.uniform(0.0, plan.seconds), self._strike, kind, random.choice([0.3, 1.0, 3.0, 6.0])
             )
-        for when in plan.disk_faults:
-            schedule.at(begin + when, self._strike, faults.disk_fails, random.choice([0.3, 1.0, 3.0]))
+        for when, fault in plan.rare:
+            schedule.at(begin + when, self._strike, fault, random.choice([0.3, 1.0, 3.0]))
         if plan.joins:
             schedule.at(begin + random.uniform(0.0, plan.seconds), self._join)
         if plan.goes:
@@ -149,6 +151,7 @@ class World:
             publisher = Publisher(self.books, self.random, node, pub.name, pub.version, pub.lasting)
             self.publishers.append(publisher)
             publisher.left = len(pub.acts)
+            publisher.retained = self.plan.retained
             for when, topic, qos in pub.acts:
                 schedule.after(when, publisher.publish, topic, qos)
         self.people = [*self.subscribers, *self.publishers]
@@ -196,6 +199,8 @@ class World:
     def _forget_again(self) -> None:
         if any(b"/registered/n1" in key for key in self.etcd.registered()):
             self._forget()
+        else:
+            self.seen["forgets"] += 1
 
     def _liveness(self) -> None:
         self.trace.note("world", "all is healed")
@@ -216,8 +221,12 @@ class World:
                     publisher.left += 1
                     publisher.publish(topic, qos)
         self._wait(self._balanced, LIVENESS_MAX, "something that was acknowledged is lost")
+        wrong = self._wrongly_retained()
+        assert not wrong, f"retained: {wrong[0]}, {len(wrong)} in all"
         doubled = self.books.doubled_in_groups()
         assert not doubled, f"doubled: {doubled[0]}, {len(doubled)} in all"
+        self.seen["joins"] += sum(not node.gone for node in self.nodes[self.plan.nodes :])
+        self.seen["errors of disks"] += sum(node.machine.trouble for node in self.nodes)
         if self.plan.kind == "local":
             assert self.network.data_frames == 0, "messages between clients of one node went to another one"
 
@@ -259,6 +268,7 @@ class World:
     def _see_who_left(self) -> None:
         for node in self.nodes:
             if node.leaving and not node.gone and node.process is not None and node.process.has_left():
+                self.seen["leaves"] += 1
                 node.gone = True
                 process, node.process = node.process, None
                 process.die()
@@ -273,6 +283,16 @@ class World:
             if here is not there
             for difference in compare(here, there)
         ]
+
+    def _wrongly_retained(self) -> list[str]:
+        """What nodes keep; each of what it took itself, for as long as what is retained is no matter of the cluster."""
+        found = [] if self.plan.faulty else self.books.not_replayed()
+        for node in self.members():
+            if node.process is not None:
+                tree = node.process.state.retained
+                kept = {topic: message.payload for topic in TOPICS if (message := tree.get(topic)) is not None}
+                found += self.books.wrongly_retained(node, kept)
+        return found
 
     def why(self) -> str:
         """What keeps the world from coming to an end."""

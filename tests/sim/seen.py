@@ -1,0 +1,33 @@
+"""What happened in worlds, counted: what never happened was not tested."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+EVERYTHING = (
+    "crashes",
+    "power failures",
+    "joins",
+    "leaves",
+    "forgets",
+    "isolations",
+    "relayed frames",
+    "relayed messages",
+    "frames of an earlier life",
+    "snapshots",
+    "records after a gap",
+    "watches compacted",
+    "leases lost",
+    "requests without an answer",
+    "losses of the leader",
+    "errors of disks",
+    "group messages sent across",
+    "retained messages replayed",
+)
+"""What two hundred worlds are to have seen of."""
+
+Seen = Counter[str]
+
+
+def told(seen: Seen) -> str:
+    return ", ".join(f"{seen[what]} {what}" for what in EVERYTHING)
