@@ -167,7 +167,9 @@ class Broker:
             return
         upkeep = Upkeep(store, driver.state)
         actions = upkeep.actions()
-        if self._cluster is not None:
+        if self._cluster is None:
+            actions |= dict.fromkeys(CLUSTER_ACTIONS, _no_member)
+        else:
             from starlingmq.net.cluster_actions import ClusterActions
 
             actions |= ClusterActions(self._cluster).actions()

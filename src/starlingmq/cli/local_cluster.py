@@ -28,14 +28,16 @@ def prepare(directory: Path, count: int, base_port: int) -> list[Path]:
     if found:
         if len(found) != count:
             raise CommandError(
-                f"{directory} holds a cluster of {len(found)} nodes: take --nodes {len(found)}, or another"
+                f"{directory} holds a cluster of {len(found)} nodes: --nodes {len(found)}, or another directory"
             )
         return found
     if not 1 <= count <= NODES_MAX:
         raise CommandError(f"--nodes {count}: a cluster on one machine has 1 to {NODES_MAX} nodes")
-    ports = (
-        _free_ports(count) if base_port == 0 else [[base_port + i + 100 * k for k in range(4)] for i in range(count)]
-    )
+    free = iter(free_ports(count * PORTS_A_NODE) if base_port == 0 else ())
+    ports = [
+        [base_port + node + 100 * which if base_port else next(free) for which in range(PORTS_A_NODE)]
+        for node in range(count)
+    ]
     if ports[-1][-1] > 65535:
         raise CommandError(f"--base-port {base_port}: the last port would be {ports[-1][-1]}")
     directory.mkdir(parents=True, exist_ok=True)
@@ -65,9 +67,9 @@ def _write(directory: Path, number: int, ports: list[int], secret: Path, members
     return path
 
 
-def _free_ports(count: int) -> list[list[int]]:
-    sockets = [socket.create_server((HOST, 0)) for _ in range(count * PORTS_A_NODE)]
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server((HOST, 0)) for _ in range(count)]
     ports = [each.getsockname()[1] for each in sockets]
     for each in sockets:
         each.close()
-    return [ports[i : i + PORTS_A_NODE] for i in range(0, len(ports), PORTS_A_NODE)]
+    return ports

@@ -40,6 +40,24 @@ def command(
         typer.Option(metavar="URL", help="Where to listen instead of what the settings say; may be given again."),
     ] = None,
     data_dir: Annotated[str | None, typer.Option(metavar="DIR", help="Directory for what is kept.")] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of this node, one of its own.")] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="Be a member of a cluster, and let its other nodes reach this one here."
+        ),
+    ] = None,
+    join: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST:PORT", help="etcd of a member of the cluster to join; may be given again."),
+    ] = None,
+    etcd: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST:PORT", help="An etcd to use instead of one of our own; may be given again."),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(metavar="N", help="Run N brokers that share the ports, one for each core.")
+    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY.PATH=VALUE", help="Override one setting; may be given again."),
@@ -54,6 +72,11 @@ def command(
     flags = {
         "listeners": listen,
         "node.data_dir": data_dir,
+        "node.name": name,
+        "cluster.enabled": cluster is not None,
+        "cluster.listen": cluster,
+        "cluster.etcd.join": join,
+        "cluster.etcd.endpoints": etcd,
         "log.level": log_level or ("debug" if debug else None),
     }
     # JSON is YAML with everything quoted: a directory called 2024 stays a name.
@@ -65,6 +88,13 @@ def command(
     tune_allocator()
     raise_file_limit()
     loaded = load()
+    if workers is not None:
+        from starlingmq.cli.workers import serve
+
+        flags_given = [part for override in overrides for part in ("--set", override)]
+        arguments = (["-c", config] if config else []) + flags_given
+        asyncio.run(serve(loaded, arguments, workers))
+        return
     with asyncio.Runner(loop_factory=_loop_factory(loaded.node.event_loop), debug=False) as runner:
         runner.run(_serve(loaded, load))
 

@@ -17,7 +17,7 @@ from starlingmq.process import ending_with_us
 
 log = logging.getLogger("starlingmq.etcd")
 
-STOP_SECONDS: Final = 5.0
+STOP_SECONDS: Final = 2.0  # one that has no majority waits for it, and one that is killed has lost nothing
 LINE_BYTES_MAX: Final = 1 << 20
 SAME_LINE_SECONDS: Final = 30.0  # the same message is not told again for so long
 LEVELS: Final = {"debug": logging.DEBUG, "info": logging.DEBUG, "warn": logging.WARNING}

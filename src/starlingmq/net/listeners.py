@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from starlingmq.net.connection import Connection, Driver
 from starlingmq.net.gate import WRITE_BUFFER, Gate
-from starlingmq.net.sockets import BACKLOG, SocketFile, listen_tcp, listen_unix
+from starlingmq.net.sockets import BACKLOG, Address, SocketFile, hold_shared, listen_tcp, listen_unix
 from starlingmq.net.tls import TlsError, load_certificate, server_context
 from starlingmq.net.urls import ListenerError, ListenerSpec, parse_listener
 from starlingmq.net.websocket import WebSocketConnection
@@ -117,12 +117,27 @@ async def _listen(loop: asyncio.AbstractEventLoop, spec: ListenerSpec) -> tuple[
     if spec.scheme == "unix":
         sock, file = listen_unix(spec.path)
         return [sock], file
+    return listen_tcp(await _addresses(loop, spec), spec.port, spec.reuse_port), None
+
+
+async def hold_port(loop: asyncio.AbstractEventLoop, spec: ListenerSpec) -> tuple[ListenerSpec, list[socket.socket]]:
+    """Keep the port of a listener for processes that will share it; the listener with its port. Raises ListenerError.
+
+    The sockets hold the port until they are closed.
+    """
+    try:
+        sockets = hold_shared(await _addresses(loop, spec), spec.port)
+    except OSError as error:
+        raise ListenerError(f"{spec}: cannot listen: {error.strerror or error}") from error
+    return spec._replace(port=sockets[0].getsockname()[1], reuse_port=True), sockets
+
+
+async def _addresses(loop: asyncio.AbstractEventLoop, spec: ListenerSpec) -> list[Address]:
     found = await loop.getaddrinfo(
         spec.host or None, spec.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
     )
     # A name that is twice in the hosts file is still one address.
-    addresses = list(dict.fromkeys((int(family), address) for family, _, _, _, address in found))
-    return listen_tcp(addresses, spec.port, spec.reuse_port), None
+    return list(dict.fromkeys((int(family), address) for family, _, _, _, address in found))
 
 
 def _bound(spec: ListenerSpec, sockets: list[socket.socket]) -> ListenerSpec:

@@ -69,6 +69,7 @@ class PeerStream:
         self._queued = 0  # bytes
         self._wake = asyncio.Event()  # there is something to write, or nothing can be written any more
         self._hurry = asyncio.Event()  # the peer seems to be there: dial now
+        self._closing = False
         self._complaint = ""  # why there is no connection, as it was logged last
         self._task = asyncio.ensure_future(self._run())
 
@@ -93,18 +94,22 @@ class PeerStream:
         self._hurry.set()
 
     async def close(self) -> None:
+        self._closing = True
         self._task.cancel()
         await asyncio.wait([self._task])
 
     async def _run(self) -> None:
         failures = 0
-        while True:
+        # Cancelling alone does not do: gRPC may answer it with an error of its own, wait_for with what came just then.
+        while not self._closing:
             self._hurry.clear()
             try:
                 stood = await self._converse()
             except Exception:
                 log.exception("the stream to node %s failed", self.member.name)
                 stood = False
+            if self._closing:
+                return
             failures = 1 if stood else min(failures + 1, 10)
             pause = min(BACK_OFF_MAX, BACK_OFF_FIRST * 2 ** (failures - 1)) * (0.5 + 0.5 * self._chance())
             try:

@@ -37,6 +37,31 @@ def listen_tcp(addresses: Sequence[Address], port: int, shared: bool = False) ->
     return _listen_on_each(addresses, port, shared)
 
 
+def hold_shared(addresses: Sequence[Address], port: int) -> list[socket.socket]:
+    """Keep a port (0: a free one) for processes that will share it: bound, not listening, so that nobody else takes it.
+
+    Raises OSError if anybody listens there already, shared or not.
+    """
+    alone = listen_tcp(addresses, port)
+    names = [(sock.family, sock.getsockname()) for sock in alone]
+    for sock in alone:
+        sock.close()
+    held: list[socket.socket] = []
+    try:
+        for family, address in names:
+            sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+            held.append(sock)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            sock.bind(address)
+    except OSError:
+        for sock in held:
+            sock.close()
+        raise
+    return held
+
+
 def _listen_on_each(addresses: Sequence[Address], port: int, shared: bool) -> list[socket.socket]:
     listening: list[socket.socket] = []
     missing: OSError | None = None

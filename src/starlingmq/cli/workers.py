@@ -1,0 +1,217 @@
+"""``starlingmq serve --workers N``: N brokers on one machine that share the listeners' ports, and are a cluster.
+
+The system deals connections out to them. Each is a node like any other, with a directory of its own below the data
+directory; where there is no etcd, this process runs one for all of them. One that ends is started again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from starlingmq.cli.children import Child, first_of, how_it_ended, ready_or_ended
+from starlingmq.cli.local_cluster import HOST, free_ports
+from starlingmq.config import Config, ConfigError, ListenerConfig, refuse_open_listeners
+from starlingmq.config_cluster import etcd_tls, split_address
+from starlingmq.log import set_up_logging
+from starlingmq.net.listeners import hold_port, parse_listener
+
+log = logging.getLogger("starlingmq")
+
+BACKOFF: Final = (0.2, 5.0)  # seconds until a worker is started again: at first, at most
+LONG_RUN: Final = 10.0  # seconds after which a run counts as one that worked
+WORKERS_MAX: Final = 256
+ETCD_READY_SECONDS: Final = 30.0
+
+
+class WorkersError(Exception):
+    """The workers can not serve; one line."""
+
+
+async def serve(config: Config, arguments: Sequence[str], count: int) -> None:
+    """Until SIGTERM or SIGINT. ``arguments`` are those of ``serve`` for all workers. Raises ConfigError and others."""
+    if not 1 <= count <= WORKERS_MAX:
+        raise ConfigError(f"--workers {count}: 1 to {WORKERS_MAX}, best as many as there are cores")
+    refuse_open_listeners(config, False)
+    set_up_logging(config.log)
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with AsyncExitStack() as stack:
+        listeners = await _hold_ports(config, stack)
+        endpoints = await stack.enter_async_context(_etcd(config))
+        secret = {} if _has_secret(config) else {"STARLINGMQ_CLUSTER__SECRET": secrets.token_hex(32)}
+        workers = [
+            Worker(Child(f"worker {index + 1}", (*arguments, *settings), _tell, secret))
+            for index, settings in enumerate(_settings(config, count, listeners, endpoints))
+        ]
+        stack.push_async_callback(_stop_all, workers, config.node.shutdown_timeout)
+        for worker in workers:
+            await worker.child.start()
+        loop.add_signal_handler(signal.SIGHUP, _hang_up, workers)
+        stopping = asyncio.ensure_future(stop.wait())
+        starting = asyncio.ensure_future(_all_ready(workers))
+        await first_of(stopping, starting)
+        if not starting.done():
+            starting.cancel()
+            return
+        starting.result()
+        print("ready", *dict.fromkeys(workers[0].child.addresses), flush=True)
+        for worker in workers:
+            worker.watch()
+        await stopping
+
+
+class Worker:
+    def __init__(self, child: Child) -> None:
+        self.child = child
+        self._watch: asyncio.Task[None] | None = None
+
+    def watch(self) -> None:
+        self._watch = asyncio.create_task(self._start_again())
+
+    async def stop(self, seconds: float) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        await self.child.stop(seconds)
+
+    async def _start_again(self) -> None:
+        loop = asyncio.get_running_loop()
+        pause = BACKOFF[0]
+        while True:
+            began = loop.time()
+            await self.child.ended.wait()
+            pause = BACKOFF[0] if loop.time() - began > LONG_RUN else min(2 * pause, BACKOFF[1])
+            log.error("%s %s; it is started again in %.1f s", self.child.name, how_it_ended(self.child), pause)
+            await asyncio.sleep(pause)
+            await self.child.start()
+
+
+async def _all_ready(workers: Sequence[Worker]) -> None:
+    served = await asyncio.gather(*(ready_or_ended(worker.child) for worker in workers))
+    failed = [worker.child for worker, serves in zip(workers, served, strict=True) if not serves]
+    if failed:
+        raise WorkersError(", ".join(f"{child.name} {how_it_ended(child)}" for child in failed))
+
+
+async def _stop_all(workers: Sequence[Worker], seconds: float) -> None:
+    await asyncio.gather(*(worker.stop(seconds) for worker in workers))
+
+
+def _hang_up(workers: Sequence[Worker]) -> None:
+    for worker in workers:
+        worker.child.signal(signal.SIGHUP)
+
+
+def _tell(name: str, line: str) -> None:
+    """A worker's log lines, JSON or text, pass as they are; what else it says is told by us."""
+    if line.startswith("{") or line[:4].isdigit():
+        print(line, file=_stderr(), flush=True)
+    else:
+        log.error("%s: %s", name, line.removeprefix("error: "))
+
+
+def _stderr() -> Any:
+    handler = logging.getLogger("starlingmq").handlers[0]
+    assert isinstance(handler, logging.StreamHandler)
+    return handler.stream
+
+
+def _has_secret(config: Config) -> bool:
+    return bool(config.cluster.secret or config.cluster.secret_file)
+
+
+def _settings(
+    config: Config, count: int, listeners: Sequence[ListenerConfig], endpoints: Sequence[str]
+) -> Iterator[list[str]]:
+    """The settings that make workers of them, as options of ``serve``; the others know each again by its address."""
+    for index, address in enumerate(_addresses(config, count)):
+        yield _worker_settings(config, index, address, listeners, endpoints)
+
+
+def _worker_settings(
+    config: Config, index: int, address: str, listeners: Sequence[ListenerConfig], endpoints: Sequence[str]
+) -> list[str]:
+    cluster = config.cluster
+    values: dict[str, Any] = {
+        "node.name": f"{config.node.name}-{index + 1}",
+        "listeners": [msgspec.to_builtins(each) for each in listeners],
+        "cluster.enabled": True,
+        "cluster.etcd.endpoints": list(endpoints),
+        "cluster.listen": address,
+        "log.format": _log_format(config),
+    }
+    if config.node.data_dir is not None:
+        values["node.data_dir"] = str(Path(config.node.data_dir) / f"worker-{index + 1}")
+    if cluster.advertise:
+        values["cluster.advertise"] = _nth(cluster.advertise, index)
+    tls = etcd_tls(cluster)
+    if tls is not None:
+        values["cluster.etcd.tls"] = msgspec.to_builtins(tls)
+    return [part for key, value in values.items() for part in ("--set", f"{key}={json.dumps(value)}")]
+
+
+def _addresses(config: Config, count: int) -> list[str]:
+    """Where the workers listen for nodes: side by side as the settings say, else on free ports of this machine."""
+    if config.cluster.enabled:
+        return [_nth(config.cluster.listen, index) for index in range(count)]
+    return [f"{HOST}:{port}" for port in free_ports(count)]
+
+
+def _nth(address: str, index: int) -> str:
+    """The same host, and a port of its own for each worker."""
+    host, port = split_address(address, "cluster.listen")
+    return f"[{host}]:{port + index if port else 0}" if ":" in host else f"{host}:{port + index if port else 0}"
+
+
+def _log_format(config: Config) -> str:
+    return config.log.format if config.log.format != "auto" else ("text" if _stderr().isatty() else "json")
+
+
+@asynccontextmanager
+async def _etcd(config: Config) -> AsyncIterator[Sequence[str]]:
+    """Where etcd is: as the settings say, or one that runs as long as the block lasts."""
+    cluster = config.cluster
+    if cluster.etcd.endpoints:
+        yield cluster.etcd.endpoints
+        return
+    from starlingmq.net.etcd_server import EtcdServer  # gRPC: not needed to refuse a wrong setting
+
+    settings = cluster.etcd if cluster.enabled else msgspec.structs.replace(cluster.etcd, client_port=0, peer_port=0)
+    with tempfile.TemporaryDirectory(prefix="starlingmq-") as temporary:
+        directory = settings.data_dir or Path(config.node.data_dir or temporary) / "etcd"
+        server = EtcdServer(settings, config.node.name, cluster.name, Path(directory), etcd_tls(cluster))
+        try:
+            await server.start()
+            if not cluster.enabled and not await server.wait_ready(ETCD_READY_SECONDS):
+                raise WorkersError("etcd does not answer; --log-level debug shows what it says")
+            yield [server.address]
+        finally:
+            await server.stop()
+
+
+async def _hold_ports(config: Config, stack: AsyncExitStack) -> list[ListenerConfig]:
+    """The listeners, each with a port that is held for the workers as long as the stack lasts."""
+    found = []
+    for listener in config.listeners:
+        spec = parse_listener(listener)
+        if spec.scheme == "unix":
+            raise ConfigError(
+                f"{listener.url}: workers can not share a Unix socket; take a port, or leave out --workers"
+            )
+        held, sockets = await hold_port(asyncio.get_running_loop(), spec)
+        for each in sockets:
+            stack.callback(each.close)
+        found.append(msgspec.structs.replace(listener, url=str(held), reuse_port=True))
+    return found

@@ -1,0 +1,285 @@
+"""``cluster up``, ``ctl cluster``, ``serve --workers`` and ``serve --join`` as a user runs them, with real etcd."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from .commands import run, subscriber
+
+PATIENCE = 60.0
+
+
+class Running:
+    """A command that serves: ``urls`` are those of its ``ready`` line. What it says on stderr goes to a file."""
+
+    def __init__(self, log: Path, *words: str) -> None:
+        self.log = log
+        with log.open("wb") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "starlingmq", *words], stdout=subprocess.PIPE, stderr=errors, text=True
+            )
+        self.urls: list[str] = []
+
+    def wait_ready(self) -> list[str]:
+        assert self.process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            if not selector.select(PATIENCE):
+                pytest.fail(f"not ready: {self.log.read_text()}")
+        word, *self.urls = self.process.stdout.readline().split() or [""]
+        if word != "ready":
+            pytest.fail(f"it did not start: {self.log.read_text()}")
+        return self.urls
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Its exit code; nothing that it started is left."""
+        started = psutil.Process(self.process.pid).children(recursive=True)
+        self.process.send_signal(number)
+        self.process.communicate(timeout=PATIENCE)
+        _, left = psutil.wait_procs(started, timeout=5)
+        assert left == []
+        return self.process.returncode
+
+
+@contextlib.contextmanager
+def running(log: Path, *words: str) -> Iterator[Running]:
+    command = Running(log, *words)
+    try:
+        command.wait_ready()
+        yield command
+    finally:
+        if command.process.poll() is None:
+            command.stop()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Running]]:
+    """Three nodes, begun by ``cluster up``; the directory, and the command."""
+    directory = tmp_path_factory.mktemp("cluster")
+    words = ("cluster", "up", "--nodes", "3", "--dir", str(directory), "--base-port", "0")
+    with running(directory / "log", *words) as command:
+        yield directory, command
+
+
+def control(directory: Path, node: str, *words: str) -> Any:
+    code, output, errors = run("ctl", "cluster", *words, "--data-dir", str(directory / node / "data"), "--json")
+    assert code == 0, errors
+    return json.loads(output)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """What other processes come to, in time."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it does not come to be so"
+
+
+def test_what_is_published_at_one_node_is_heard_at_another(cluster: tuple[Path, Running]) -> None:
+    _, command = cluster
+    subscription = subscriber(command.urls[1], "-t", "over/#", "-q", "2", "-C", "3", "-v")
+    for qos in "012":
+        code, _, errors = run("pub", "-L", f"{command.urls[0]}/over/{qos}", "-m", f"at {qos}", "-q", qos)
+        assert code == 0, errors
+    code, output, errors = subscription.finish()
+    assert code == 0, errors
+    assert output.splitlines() == [b"over/0 at 0", b"over/1 at 1", b"over/2 at 2"]
+
+
+def test_status_tells_of_all_members_for_people_and_for_programs(cluster: tuple[Path, Running]) -> None:
+    directory, _ = cluster
+    found = control(directory, "n1", "status")
+    assert found["serving"] and found["node"] == "n1" and found["etcd"]["own"]
+    assert [member["name"] for member in found["members"]] == ["n1", "n2", "n3"]
+    assert all(member["state"] == "registered" and member["connected"] for member in found["members"])
+    code, output, _ = run("ctl", "cluster", "status", "-c", str(directory / "n2" / "starlingmq.yaml"))
+    assert code == 0 and b"this node  n2: serves" in output
+    assert control(directory, "n3", "members")["members"][0]["name"] == "n1"
+
+
+def test_routes_are_the_same_wherever_one_looks(cluster: tuple[Path, Running]) -> None:
+    directory, command = cluster
+    one = subscriber(command.urls[0], "-t", "routes/a", "-t", "$share/g/routes/b")
+    two = subscriber(command.urls[1], "-t", "routes/c/+", "-i", "keeps", "-c", "-q", "1")
+    try:
+        wanted = [
+            [{"filter": "routes/a", "durable": False}],
+            [{"filter": "routes/c/+", "durable": True}],
+            [],
+        ]
+        for node in ("n1", "n2", "n3"):  # a SUBACK was the promise that all of them know
+            found = control(directory, node, "routes", "routes/")
+            assert [each["listed"] for each in found["nodes"]] == wanted
+        groups = control(directory, "n3", "routes", "$share/", "--node", "n1")["nodes"]
+        assert [each["listed"] for each in groups] == [[{"filter": "$share/g/routes/b", "members": 1}]]
+    finally:
+        one.interrupt()
+        two.interrupt()
+        one.finish()
+        two.finish()
+    code, output, _ = run("ctl", "cluster", "routes", "routes/c", "--data-dir", str(directory / "n3" / "data"))
+    assert code == 0 and b"persistent sessions" in output
+    code, _, errors = run("ctl", "cluster", "routes", "--node", "n9", "--data-dir", str(directory / "n3" / "data"))
+    assert code == 2 and "there is no node n9; there are n1, n2, n3" in errors
+
+
+def test_who_is_there_is_not_forgotten(cluster: tuple[Path, Running]) -> None:
+    directory, _ = cluster
+    code, _, errors = run("ctl", "cluster", "forget", "n3", "--data-dir", str(directory / "n1" / "data"))
+    assert code == 2 and errors == "error: n3 is online: let it leave, or stop it first\n"
+    code, _, errors = run("ctl", "cluster", "forget", "n7", "--data-dir", str(directory / "n1" / "data"))
+    assert code == 2 and errors == "error: no member is named n7\n"
+
+
+def test_who_keeps_sessions_leaves_by_force_only(cluster: tuple[Path, Running]) -> None:
+    directory, command = cluster
+    subscriber(command.urls[2], "-t", "kept", "-i", "stays", "-c", "-q", "1", "-E").finish()
+    data = str(directory / "n3" / "data")
+    code, _, errors = run("ctl", "cluster", "leave", "--data-dir", data)
+    assert code == 2 and "1 persistent sessions with 0 messages are kept here and would be lost" in errors
+
+
+def test_a_node_that_was_killed_comes_back_and_one_that_is_gone_is_forgotten(tmp_path: Path) -> None:
+    words = ("cluster", "up", "--nodes", "3", "--dir", str(tmp_path), "--base-port", "0")
+    with running(tmp_path / "log", *words) as command:
+        settings = tmp_path / "n2" / "starlingmq.yaml"
+        kill_node(command, "n2")
+        until(lambda: "n2 was ended by signal 9" in (tmp_path / "log").read_text())
+        said = re.search(r"it comes back with: starlingmq (.*)", (tmp_path / "log").read_text())
+        assert said is not None and said[1].split() == ["serve", "-c", str(settings)]
+        with running(tmp_path / "log2", *said[1].split()):
+            assert control(tmp_path, "n1", "status")["serving"]
+        until(lambda: not member_of(control(tmp_path, "n1", "status"), "n2")["online"])
+        assert control(tmp_path, "n1", "forget", "n2") == {"forgot": "n2"}
+        assert [each["name"] for each in control(tmp_path, "n3", "members")["members"]] == ["n1", "n3"]
+        assert control(tmp_path, "n3", "leave") == {"left": "n3"}
+        until(lambda: "n3 ended with exit status 0" in (tmp_path / "log").read_text())
+        alone = control(tmp_path, "n1", "status")
+        assert alone["serving"] and [each["name"] for each in alone["members"]] == ["n1"]
+    code, _, errors = run("serve", "-c", str(tmp_path / "n3" / "starlingmq.yaml"))
+    assert code == 2 and "has left: delete it, and let the node join anew" in errors
+
+
+def test_a_node_joins_a_cluster_that_runs(tmp_path: Path) -> None:
+    with running(tmp_path / "log", "cluster", "up", "--nodes", "1", "--dir", str(tmp_path), "--base-port", "0") as one:
+        endpoint = control(tmp_path, "n1", "status")["etcd"]["endpoints"][0]
+        words = ("serve", "--name", "later", "--data-dir", str(tmp_path / "later" / "data"))
+        words += ("--cluster", "127.0.0.1:0", "--join", endpoint, "--listen", "mqtt://127.0.0.1:0")
+        words += ("--set", "cluster.etcd.client_port=0", "--set", "cluster.etcd.peer_port=0")
+        words += ("--set", f"cluster.secret_file={tmp_path / 'secret'}")
+        with running(tmp_path / "log2", *words) as two:
+            subscription = subscriber(two.urls[0], "-t", "hello", "-C", "1")
+            assert run("pub", "-L", f"{one.urls[0]}/hello", "-m", "there")[0] == 0
+            assert subscription.finish()[1] == b"there\n"
+            assert two.stop() == 0
+
+
+def test_a_second_start_finds_what_the_first_one_kept(tmp_path: Path) -> None:
+    words = ("cluster", "up", "--nodes", "2", "--dir", str(tmp_path), "--base-port", "0")
+    with running(tmp_path / "log", *words) as first:
+        urls = first.urls
+        subscriber(urls[0], "-t", "kept", "-i", "stays", "-c", "-q", "1", "-E").finish()
+        assert run("pub", "-L", f"{urls[1]}/kept", "-m", "over night", "-q", "1")[0] == 0
+        assert first.stop(signal.SIGINT) == 0
+    with running(tmp_path / "log", *words) as second:
+        assert second.urls == urls
+        subscription = subscriber(urls[0], "-t", "kept", "-i", "stays", "-c", "-q", "1", "-C", "1")
+        assert subscription.finish()[1] == b"over night\n"
+    code, _, errors = run("cluster", "up", "--nodes", "3", "--dir", str(tmp_path))
+    assert code == 2 and "holds a cluster of 2 nodes: --nodes 2, or another directory" in errors
+
+
+def test_workers_share_one_port_and_one_that_dies_is_replaced(tmp_path: Path) -> None:
+    words = ("serve", "--workers", "3", "--listen", "mqtt://127.0.0.1:0", "--data-dir", str(tmp_path / "data"))
+    with running(tmp_path / "log", *words) as command:
+        (url,) = command.urls
+        subscribers = [subscriber(url, "-t", "all/#", "-q", "1", "-C", "1") for _ in range(6)]
+        spread = [worker_clients(url, child) for child in nodes_of(command).values()]
+        assert sum(spread) == 6
+        assert run("pub", "-L", f"{url}/all/of/you", "-m", "hello", "-q", "1")[0] == 0
+        assert [each.finish()[1] for each in subscribers] == [b"hello\n"] * 6
+        code, _, errors = run(*words[:-1], str(tmp_path / "other"), "--listen", url)
+        assert code == 2 and "Address already in use" in errors
+        before = nodes_of(command)
+        victim = sorted(before)[0]
+        before[victim].kill()
+        until(lambda: victim in (now := nodes_of(command)) and now[victim].pid != before[victim].pid)
+        worker = tmp_path / "data" / "worker-2"
+        until(lambda: all_connected(worker))
+        assert command.stop() == 0
+    assert "was ended by signal 9; it is started again" in (tmp_path / "log").read_text()
+
+
+def test_what_workers_can_not_be(tmp_path: Path) -> None:
+    code, _, errors = run("serve", "--workers", "2", "--listen", f"unix://{tmp_path}/socket")
+    assert code == 2 and "workers can not share a Unix socket" in errors
+    code, _, errors = run("serve", "--workers", "0")
+    assert code == 2 and "--workers 0: 1 to 256" in errors
+
+
+def test_without_etcd_one_line_says_what_to_install(tmp_path: Path) -> None:
+    words = ("serve", "--cluster", "127.0.0.1:0", "--name", "n1", "--data-dir", str(tmp_path))
+    code, _, errors = run(*words, "--set", "cluster.etcd.binary=no-such-etcd", "--listen", "mqtt://127.0.0.1:0")
+    assert code == 2 and "apt-get install etcd-server" in errors.splitlines()[-1]
+
+
+def test_what_no_broker_runs_for_has_no_cluster(tmp_path: Path) -> None:
+    code, _, errors = run("ctl", "cluster", "status", "--data-dir", str(tmp_path))
+    assert code == 2 and "no broker runs there" in errors
+    with running(tmp_path / "log", "serve", "--listen", "mqtt://127.0.0.1:0", "--data-dir", str(tmp_path / "data")):
+        code, _, errors = run("ctl", "cluster", "status", "--data-dir", str(tmp_path / "data"))
+        assert code == 2 and errors == "error: this broker is no member of a cluster (cluster.enabled)\n"
+
+
+def member_of(status: dict[str, Any], name: str) -> dict[str, Any]:
+    (found,) = [member for member in status["members"] if member["name"] == name]
+    return dict(found)
+
+
+def nodes_of(command: Running) -> dict[str, psutil.Process]:
+    """The brokers below a command, by the settings that tell them apart."""
+    found = {}
+    for process in psutil.Process(command.process.pid).children():
+        with contextlib.suppress(psutil.Error):
+            line = process.cmdline()
+            if "serve" in line:
+                found[next(word for word in line if word.startswith("node.name=") or word.endswith(".yaml"))] = process
+    return found
+
+
+def kill_node(command: Running, name: str) -> None:
+    (process,) = [each for key, each in nodes_of(command).items() if f"/{name}/" in key]
+    os.kill(process.pid, signal.SIGKILL)
+
+
+def worker_clients(url: str, process: psutil.Process) -> int:
+    port = int(url.rpartition(":")[2])
+    connections = process.net_connections("tcp")
+    return sum(1 for each in connections if each.status == psutil.CONN_ESTABLISHED and each.laddr.port == port)
+
+
+def all_connected(data: Path) -> bool:
+    code, output, _ = run("ctl", "cluster", "status", "--data-dir", str(data), "--json")
+    return code == 0 and all(member["connected"] for member in json.loads(output)["members"])
+
+
+def test_reuse_port_is_asked_for(tmp_path: Path) -> None:
+    """A port is not shared in secret: only who says reuse_port gets into it, and only beside others who said so."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"mqtt://127.0.0.1:{taken.getsockname()[1]}"
+        code, _, errors = run("serve", "--set", f"listeners=[{{url: '{url}', reuse_port: true}}]")
+    assert code == 2 and "Address already in use" in errors
