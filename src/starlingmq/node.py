@@ -11,15 +11,15 @@ import logging
 import secrets
 from collections.abc import Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from starlingmq._version import __version__
-from starlingmq.config import Config, ListenerConfig, refuse_open_listeners
+from starlingmq.config import Config, ConfigError, ListenerConfig, refuse_open_listeners
 from starlingmq.core.broker import BrokerState
 from starlingmq.hooks import Authenticate, Authorize, Hooks, OnEvent, OnPublish
 from starlingmq.log import NoticeLog, set_up_logging
 from starlingmq.net.control import NAME as CONTROL_NAME
-from starlingmq.net.control import ControlServer
+from starlingmq.net.control import ControlServer, Report
 from starlingmq.net.driver import Driver, broker_clock
 from starlingmq.net.listeners import Listener, open_listener, parse_listener
 from starlingmq.storage.opening import DirectoryStore, open_store
@@ -168,7 +168,7 @@ class Broker:
         upkeep = Upkeep(store, driver.state)
         actions = upkeep.actions()
         if self._cluster is None:
-            actions |= dict.fromkeys(CLUSTER_ACTIONS, _no_member)
+            actions["cluster.status"] = _no_member
         else:
             from starlingmq.net.cluster_actions import ClusterActions
 
@@ -210,6 +210,10 @@ class Broker:
 
     async def wait_closed(self) -> None:
         await self._closed.wait()
+
+
+async def _no_member(report: Report, arguments: dict[str, str]) -> dict[str, Any]:
+    raise ConfigError("this broker is no member of a cluster (cluster.enabled)")
 
 
 class Node(Broker):

@@ -177,10 +177,10 @@ def test_a_node_that_was_killed_comes_back_and_one_that_is_gone_is_forgotten(tmp
 def test_a_node_joins_a_cluster_that_runs(tmp_path: Path) -> None:
     with running(tmp_path / "log", "cluster", "up", "--nodes", "1", "--dir", str(tmp_path), "--base-port", "0") as one:
         endpoint = control(tmp_path, "n1", "status")["etcd"]["endpoints"][0]
-        words = ("serve", "--name", "later", "--data-dir", str(tmp_path / "later" / "data"))
-        words += ("--cluster", "127.0.0.1:0", "--join", endpoint, "--listen", "mqtt://127.0.0.1:0")
-        words += ("--set", "cluster.etcd.client_port=0", "--set", "cluster.etcd.peer_port=0")
-        words += ("--set", f"cluster.secret_file={tmp_path / 'secret'}")
+        words = ["serve", "--name", "later", "--data-dir", str(tmp_path / "later" / "data")]
+        words += ["--cluster", "127.0.0.1:0", "--join", endpoint, "--listen", "mqtt://127.0.0.1:0"]
+        words += ["--set", "cluster.etcd.client_port=0", "--set", "cluster.etcd.peer_port=0"]
+        words += ["--set", f"cluster.secret_file={tmp_path / 'secret'}"]
         with running(tmp_path / "log2", *words) as two:
             subscription = subscriber(two.urls[0], "-t", "hello", "-C", "1")
             assert run("pub", "-L", f"{one.urls[0]}/hello", "-m", "there")[0] == 0
@@ -256,8 +256,9 @@ def nodes_of(command: Running) -> dict[str, psutil.Process]:
     for process in psutil.Process(command.process.pid).children():
         with contextlib.suppress(psutil.Error):
             line = process.cmdline()
-            if "serve" in line:
-                found[next(word for word in line if word.startswith("node.name=") or word.endswith(".yaml"))] = process
+            which = [word for word in line if word.startswith("node.name=") or word.endswith(".yaml")]
+            if "serve" in line and which:
+                found[which[-1]] = process
     return found
 
 
