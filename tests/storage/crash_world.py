@@ -179,6 +179,12 @@ class CrashWorld(StoredWorld):
         while self.loop.jobs:
             self._work()
 
+    def work(self) -> None:
+        """The storage thread gets on by one moment, and the broker by one turn."""
+        if self.loop.jobs:
+            self._work()
+        self.open()
+
     def _work(self) -> None:
         before = self.loop.failures
         self.loop.work()

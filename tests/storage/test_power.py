@@ -26,7 +26,8 @@ from starlingmq.storage.opening import make_safe, open_store
 from starlingmq.storage.records import OPERATIONS
 from starlingmq.storage.segments import SegmentJournal
 from starlingmq.storage.store import Store
-from starlingmq.wire.mqtt import Connect, Publish, Subscribe, SubscribeRequest
+from starlingmq.wire.mqtt import Ack, Connect, Publish, Subscribe, SubscribeRequest
+from starlingmq.wire.packets import PUBACK
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL
 
 MARK = 7  # number of the frame
@@ -106,6 +107,30 @@ def test_a_start_on_a_disk_that_does_not_sync_is_refused_in_one_line() -> None:
     make_safe(journal, Path("journal"))
     disk.power_failure(Random(0))
     assert SegmentJournal("journal", disk).next == 1
+
+
+def test_a_power_failure_does_not_bring_back_the_want_of_what_was_given_back() -> None:
+    """Whenever while a checkpoint is written the receiver acknowledges it: the storage thread is slow to sync that."""
+    for moment in range(40):
+        fate = Fate()
+        world = CrashWorld(Worst(), fate=fate, power=True, span=1, piece=1, checkpoint_bytes=0)
+        sub = world.open(5, "sub")
+        sub.send_all([Connect(5, "sub", True, properties=dict(HOUR)), Subscribe(1, [SubscribeRequest(b"t/#", 1)])])
+        world.settle()
+        world.open().send_all([Connect(5, "pub", True), Publish(b"t/x", b"message", 1, packet_id=1)])
+        world.settle()
+        for _ in range(moment):
+            world.work()
+        sub.send(Ack(PUBACK, 1))
+        world.work()  # what the storage thread had done is told; the acknowledgement is not synced
+        for _ in range(10):
+            world.open()  # a turn, and a piece of the checkpoint
+        fate.power = True
+        world.crash(NEVER)
+        sub = world.open(5, "sub")
+        sub.send(Connect(5, "sub", False, properties=dict(HOUR)))
+        world.settle()
+        assert "lost_in_storage" not in world.all_dropped(), f"acknowledged after {moment} moments"
 
 
 @pytest.mark.parametrize("durability", ["process", "power"])
