@@ -6,6 +6,8 @@ VENV ?= .venv
 ARGS ?=
 SEEDS ?= 2000
 ROUNDS ?= 50
+NODES ?= 3
+DIR ?= starling
 
 BIN := $(VENV)/bin
 PY := $(BIN)/python
@@ -16,13 +18,16 @@ CHECKED := src tests bench examples setup.py
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup setup-run setup-test run test test-fast test-pure test-compiled style types conformance bench demo fuzz crash sim chaos-storage proto build clean
+.PHONY: help setup setup-run setup-test run cluster test test-fast test-pure test-compiled style types conformance bench demo fuzz crash sim chaos-storage proto build clean
 
 help: ## what can be asked for
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
 
 run: setup-run ## set everything up and run one broker (ARGS="--listen mqtt://127.0.0.1:1884 ...")
 	@exec $(BIN)/starlingmq serve $(ARGS)
+
+cluster: system-cluster setup-run ## set everything up and run a cluster of three nodes, etcd included (NODES=3 DIR=starling)
+	@exec $(BIN)/starlingmq cluster up --nodes $(NODES) --dir $(DIR) $(ARGS)
 
 test: setup-test ## set everything up and run all tests: style, types, interpreted, compiled
 	@$(MAKE) style types test-pure test-compiled
@@ -78,9 +83,11 @@ setup: setup-test ## everything that run and test need
 setup-run: system-run .stamps/compiled
 setup-test: system-test setup-run .stamps/js
 
-.PHONY: system-run system-test
+.PHONY: system-run system-cluster system-test
 system-run:
 	@PYTHON=$(PYTHON) scripts/system-packages run
+system-cluster:
+	@PYTHON=$(PYTHON) scripts/system-packages cluster
 system-test:
 	@PYTHON=$(PYTHON) scripts/system-packages test
 

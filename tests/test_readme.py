@@ -53,6 +53,28 @@ def test_the_tour_prints_what_it_says(port: int) -> None:
         assert done.stdout == output
 
 
+def test_what_a_cluster_prints_is_what_it_says(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "starlingmq", "cluster", "up", "--nodes", "3", "--base-port", "0"]
+    with (
+        (tmp_path / "log").open("wb") as log,
+        subprocess.Popen(
+            [*command, "--dir", str(tmp_path / "starling")], stdout=subprocess.PIPE, stderr=log, text=True
+        ) as cluster,
+    ):
+        assert cluster.stdout is not None
+        urls = cluster.stdout.readline().split()[1:]
+        try:
+            for shown, output in commands(block("cluster")):
+                for number, url in enumerate(urls):
+                    shown = shown.replace(f"-p {1883 + number}", f"-p {urlsplit(url).port}")
+                done = run(shown.replace(" starling/", f" {tmp_path}/starling/"))
+                assert done.returncode == 0, done.stderr
+                assert done.stdout == output
+        finally:
+            cluster.terminate()
+    assert len(urls) == 3 and cluster.returncode == 0, (tmp_path / "log").read_text()
+
+
 def test_the_program_prints_what_it_says() -> None:
     done = subprocess.run(
         [sys.executable, "-c", block("python")], capture_output=True, text=True, timeout=30, check=False
