@@ -230,6 +230,13 @@ def test_a_member_has_a_name_that_can_be_a_key() -> None:
     load_config(None, ["node.name=a/b"])
 
 
+def test_the_settings_that_the_cluster_page_shows_are_settings(tmp_path: Path) -> None:
+    page = (Path(__file__).parent.parent / "docs" / "CLUSTER.md").read_text(encoding="utf-8")
+    config = load_config(written(tmp_path, page.partition("```yaml\n")[2].partition("```")[0]))
+    assert config.cluster.enabled and len(config.cluster.etcd.initial_members) == 3
+    refuse_open_listeners(config, False)
+
+
 def test_a_secret_is_read_from_its_file(tmp_path: Path) -> None:
     def secret(path: Path) -> bytes:
         return cluster_secret(load_config(None, [f"cluster.secret_file={path}"]).cluster)
