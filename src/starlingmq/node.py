@@ -21,7 +21,7 @@ from starlingmq.log import NoticeLog, set_up_logging
 from starlingmq.net.control import NAME as CONTROL_NAME
 from starlingmq.net.control import ControlServer, Report
 from starlingmq.net.driver import Driver, broker_clock
-from starlingmq.net.listeners import Listener, open_listener, parse_listener
+from starlingmq.net.listeners import Listener, open_listener, parse_listener, refuse_taken
 from starlingmq.storage.opening import DirectoryStore, open_store
 from starlingmq.storage.upkeep import LONG_ACTIONS, Upkeep
 
@@ -108,6 +108,9 @@ class Broker:
             raise RuntimeError("this broker was started before; make another one")
         specs = [parse_listener(settings) for settings in self.config.listeners]
         refuse_open_listeners(self.config, self.hooks.authenticate is not None)
+        if self.config.cluster.enabled:  # who can not serve does not come into the cluster to find out
+            for spec in specs:
+                await refuse_taken(asyncio.get_running_loop(), spec)
         try:
             self._driver = await self._make_driver()
             await self._open_control(self._driver)

@@ -237,6 +237,15 @@ def test_without_etcd_one_line_says_what_to_install(tmp_path: Path) -> None:
     assert code == 2 and "apt-get install etcd-server" in errors.splitlines()[-1]
 
 
+def test_who_can_not_listen_does_not_join(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"mqtt://127.0.0.1:{taken.getsockname()[1]}"
+        words = ("serve", "--cluster", "127.0.0.1:0", "--data-dir", str(tmp_path), "--listen", url)
+        code, _, errors = run(*words)
+    assert code == 2 and errors == f"error: {url}: cannot listen: Address already in use\n"
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_no_broker_runs_for_has_no_cluster(tmp_path: Path) -> None:
     code, _, errors = run("ctl", "cluster", "status", "--data-dir", str(tmp_path))
     assert code == 2 and "no broker runs there" in errors

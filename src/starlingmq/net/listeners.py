@@ -132,6 +132,14 @@ async def hold_port(loop: asyncio.AbstractEventLoop, spec: ListenerSpec) -> tupl
     return spec._replace(port=sockets[0].getsockname()[1], reuse_port=True), sockets
 
 
+async def refuse_taken(loop: asyncio.AbstractEventLoop, spec: ListenerSpec) -> None:
+    """Raise ListenerError if the listener could not be opened now, for who has much to do before it is."""
+    if not spec.reuse_port and spec.scheme != "unix":
+        _, sockets = await hold_port(loop, spec)
+        for sock in sockets:
+            sock.close()
+
+
 async def _addresses(loop: asyncio.AbstractEventLoop, spec: ListenerSpec) -> list[Address]:
     found = await loop.getaddrinfo(
         spec.host or None, spec.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
