@@ -50,6 +50,33 @@ def test_a_message_reaches_subscribers_on_every_node() -> None:
     assert payloads(here) == payloads(there) == payloads(away) == [b"one", b"two"]
 
 
+def test_the_figures_of_a_node_are_its_own() -> None:
+    fleet = Fleet(2, sys_interval=1.0)
+    here, there = fleet.connect(0, "a"), fleet.connect(1, "b")
+    requests = [SubscribeRequest(b"$SYS/broker/subscriptions/count", 0), SubscribeRequest(b"$SYS/broker/cluster/#", 0)]
+    here.send(Subscribe(1, requests))
+    there.send(Subscribe(1, [*requests, SubscribeRequest(b"t", 0)]))
+    here.send(Publish(b"t", b"x", 0))
+    fleet.advance(1.1)
+    assert figures(here) == {b"subscriptions/count": b"2", **cluster_figures(forwarded=b"1", received=b"0")}
+    assert figures(there) == {b"subscriptions/count": b"3", **cluster_figures(forwarded=b"0", received=b"1")}
+
+
+def figures(client: FakeClient) -> dict[bytes, bytes]:
+    """The latest of each that a client was told, by what follows $SYS/broker/."""
+    packets = [packet for packet in client.receive() if isinstance(packet, Publish)]
+    return {packet.topic[len(b"$SYS/broker/") :]: packet.payload for packet in packets if packet.topic[:1] == b"$"}
+
+
+def cluster_figures(forwarded: bytes, received: bytes) -> dict[bytes, bytes]:
+    return {
+        b"cluster/state": b"serving",
+        b"cluster/messages/forwarded": forwarded,
+        b"cluster/messages/received": received,
+        b"cluster/messages/doubled": b"0",
+    }
+
+
 @pytest.mark.parametrize("version", [3, 4, 5])
 def test_all_qualities_of_service_across_nodes(version: int) -> None:
     fleet = Fleet(2)

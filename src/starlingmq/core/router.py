@@ -83,8 +83,8 @@ class Router:
                 groups.append(value)
                 continue
             subscription = cast(Subscription, value)
-            if subscription.session.ended:
-                continue
+            if subscription.session.ended or (reserved and subscription.session.node != 0):
+                continue  # every node has figures of its own
             of_session = subscription.session.subscriptions
             if of_session is not None and len(of_session) > 1:
                 if overlapping is None:

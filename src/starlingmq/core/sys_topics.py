@@ -39,6 +39,7 @@ class SysTopics:
     def figures(self) -> dict[str, str]:
         ctx = self.ctx
         counters = ctx.counters
+        of_nodes = sum([len(link.subscriptions) for link in ctx.links.values() if link.subscriptions is not None])
         totals = {
             "bytes/received": counters.bytes_received,
             "bytes/sent": counters.bytes_sent,
@@ -52,7 +53,7 @@ class SysTopics:
             "connections/open": counters.connections_open,
             "clients/connected": counters.clients_connected,
             "sessions/count": len(ctx.sessions) - len(ctx.links),
-            "subscriptions/count": len(self.publishing.router.tree),
+            "subscriptions/count": len(self.publishing.router.tree) - of_nodes,
             "retained messages/count": len(self.publishing.retained),
             "retained messages/bytes": self.publishing.retained.total_bytes,
         }
@@ -61,6 +62,11 @@ class SysTopics:
             figures["storage/state"] = ctx.storage_state
             figures["storage/failures"] = str(ctx.storage_failures)
             figures["storage/records_lost"] = str(ctx.records_lost)
+        if ctx.node != 0:
+            figures["cluster/state"] = "isolated" if ctx.isolated else "serving"
+            figures["cluster/messages/forwarded"] = str(counters.forwards_sent)
+            figures["cluster/messages/received"] = str(counters.forwards_received)
+            figures["cluster/messages/doubled"] = str(counters.forwards_doubled)
         figures["version"] = "starlingmq " + self.version
         figures["uptime"] = str(int(ctx.now - self.started_at))
         figures["event_loop/stall_max_ms"] = f"{counters.stall_max_ms:.1f}"
