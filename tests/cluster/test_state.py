@@ -140,7 +140,7 @@ def test_suback_waits_until_the_others_have_applied_the_route() -> None:
         else:
             receive(envelope, now)  # type: ignore[arg-type]
 
-    node.received = delayed  # type: ignore[method-assign, assignment]
+    node.received = delayed  # type: ignore[method-assign]
     client.send(Subscribe(1, [SubscribeRequest(b"t", 0)]))
     assert client.receive() == []
     node.received = receive  # type: ignore[method-assign]
