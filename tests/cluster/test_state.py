@@ -7,7 +7,6 @@ from tests.cluster.fleet import Fleet
 from tests.harness import FakeClient
 
 from starlingmq.cluster.frames import Data, RouteApplied
-from starlingmq.core.forwarding import encode_forward
 from starlingmq.core.message import Message
 from starlingmq.wire.mqtt import (
     Ack,
@@ -421,35 +420,6 @@ def test_frames_carry_what_is_counted() -> None:
     publisher.send(Publish(b"t", b"p", 1, packet_id=1))
     assert sum(isinstance(envelope.body, Data) for envelope in fleet.carried[start:]) == 1
     assert fleet[0].state.ctx.counters.forwards_sent == fleet[1].state.ctx.counters.forwards_received == 1
-
-
-def test_nothing_overtakes_what_waits_for_the_disk_on_its_way_to_another_node() -> None:
-    """A commit is refused after the one behind it was handed over, which had nothing to store:
-
-    1. n1 routes a QoS 2 message; its frame for n2 waits for the sync.
-    2. It routes a QoS 0 message, whose frame waits behind it.
-    3. The sync fails: 1 is postponed, 2 is released.
-    4. If 2 went out now, n2 would take 1 for one that it has seen: its sequence is lower.
-    """
-    fleet = Fleet(2)
-    subscriber = fleet.connect(1, "b")
-    subscribe(subscriber, b"t", 1)
-    state, line = fleet[0].state, fleet[0].cluster.lines[2]
-    blobs: list[bytes] = []
-    for payload in (b"first", b"second"):
-        message = Message(b"t", payload, 0, False, b"", 0.0, "a", fleet.now)
-        state.ctx.sequence += 1
-        message.sequence = state.ctx.sequence
-        blobs.append(encode_forward(message, b"", False, fleet.now))
-    assert state.refuse(line.peer.client, blobs[0], fleet.now) == b""
-    line.peer.client.transport.write(blobs[1])
-    line.peer.acks.transport.write((99 << 40 | 1).to_bytes(8, "big"))
-    fleet.run()
-    assert payloads(subscriber) == []
-    assert len(state.ctx.links_postponed) == 3  # the acknowledgement too: it would be one of what is before it
-    state.refusal.over()
-    fleet.run()
-    assert payloads(subscriber) == [b"first", b"second"]
 
 
 def test_a_group_message_whose_members_have_just_gone_is_passed_on_to_a_node_with_members() -> None:

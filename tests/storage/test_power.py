@@ -26,7 +26,7 @@ from starlingmq.storage.opening import make_safe, open_store
 from starlingmq.storage.records import OPERATIONS
 from starlingmq.storage.segments import SegmentJournal
 from starlingmq.storage.store import Store
-from starlingmq.wire.mqtt import Ack, Connect, Publish, Subscribe, SubscribeRequest
+from starlingmq.wire.mqtt import Ack, Connect, Disconnect, Publish, Suback, Subscribe, SubscribeRequest, encode
 from starlingmq.wire.packets import PUBACK
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL
 
@@ -178,3 +178,19 @@ def test_records_that_are_lost_by_then_do_not_keep_a_broker_from_starting() -> N
     make_safe(journal, Path("journal"))
     assert journal.read(0, 10, 1000) == [(0, b"safe")]
     assert journal.synced == journal.next
+
+
+def test_what_comes_in_the_turn_after_one_that_is_refused_is_refused_with_it() -> None:
+    """A SUBACK waits for other nodes while the sync of what it stands for is under way. Its own turn stores nothing."""
+    world = CrashWorld(Worst(), fate=Fate(), power=True, span=0, piece=1)
+    sub, pub = world.open(5, "sub"), world.open(5, "pub")
+    sub.send_all([Connect(5, "sub", True, properties=dict(HOUR)), Subscribe(1, [SubscribeRequest(b"t/#", 1)])])
+    pub.send(Connect(5, "pub"))
+    world.settle()
+    sub.receive()
+    pub.send(Publish(b"t/x", b"", 1, packet_id=1))  # is to be stored for the subscriber
+    world.state.ctx.send_stored(sub.client, encode(Suback(9, [1]), 5))
+    world.open()  # a turn
+    world.machine.sick = ("sync",)
+    world.settle()
+    assert [packet for packet in sub.receive() if not isinstance(packet, Publish)] == [Disconnect(0x97)]

@@ -18,7 +18,6 @@ from starlingmq.core.forwarding import ForwardReader, count_tracked
 
 if TYPE_CHECKING:
     from starlingmq.core.broker import BrokerState
-    from starlingmq.core.client import Client
     from starlingmq.core.peers import Peer
 
 _SEQUENCE_BITS: Final = 40
@@ -55,8 +54,7 @@ class DataPort(Port):
     __slots__ = ()
 
     def write(self, data: bytes) -> None:
-        if not self.line.postponed(self.line.peer.client, data):
-            self.line.send(data)
+        self.line.send(data)
 
 
 class AckPort(Port):
@@ -65,8 +63,7 @@ class AckPort(Port):
     __slots__ = ()
 
     def write(self, data: bytes) -> None:
-        if not self.line.postponed(self.line.peer.acks, data):
-            self.line.stored(int.from_bytes(data[-8:], "big"))
+        self.line.stored(int.from_bytes(data[-8:], "big"))
 
 
 class Line:
@@ -86,14 +83,6 @@ class Line:
         self.behind_since = 0.0
         self._acks: deque[DataAck] = deque(maxlen=1)  # a later one says all that an earlier one said
         self._inbox: deque[tuple[ForwardReader, int]] = deque()
-
-    def postponed(self, client: Client, data: bytes) -> bool:
-        """Whether this has to wait for the disk, because what came before it does (see core.refusal): it was handed
-        over behind that, in a commit that had nothing to store and so was not refused itself."""
-        waiting = self._broker.ctx.links_postponed
-        if waiting:
-            waiting.append((client, data))
-        return bool(waiting)
 
     # Out
 

@@ -288,6 +288,8 @@ class Driver:
         error = done.exception()
         if isinstance(error, NotYetStored):
             ticket.refused = True
+            for later in self._tickets:  # what they say may rest on it, as a SUBACK does that waited for other nodes
+                later.refused = True
         elif error is not None:
             log.error("storage failed: %s", error)
             for client, _ in ticket.frames:
