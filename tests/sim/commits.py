@@ -91,7 +91,10 @@ class Commits:
     def _stored(self, ticket: Ticket, done: asyncio.Future[None]) -> None:
         error = done.exception()
         assert error is None or isinstance(error, NotYetStored), error
-        ticket.refused = error is not None
+        if error is not None:
+            ticket.refused = True
+            for later in self._tickets:
+                later.refused = True
         ticket.done = True
         self.settle()
 

@@ -154,6 +154,16 @@ def disk_fails(world: World, random: Random) -> End:
     return end
 
 
+def syncs_fail(world: World, random: Random) -> End:
+    machine = some_node(world, random).machine
+    machine.sick, machine.sickness = ("sync",), 1.0
+
+    def end() -> None:
+        machine.sick = ()
+
+    return end
+
+
 def falls_behind(world: World, random: Random) -> End:
     """A node is cut from etcd, which by the end has compacted what it missed."""
     end = cut_from_etcd(world, random)
@@ -163,6 +173,15 @@ def falls_behind(world: World, random: Random) -> End:
         end()
 
     return compact_and_heal
+
+
+def joins_apart(world: World, random: Random) -> End:
+    """A new node comes, and reaches one of the others alone, who reaches nobody else."""
+    world.join()
+    near = {world.hosts[-1], random.choice(world.hosts[:-1])}
+    far = [host for host in world.hosts if host not in near]
+    ways = [(one, other) for one in near for other in far]
+    return cut_ways(world, ways + [(other, one) for one, other in ways])
 
 
 COMMON: tuple[tuple[Fault, int], ...] = (

@@ -64,10 +64,12 @@ class Plan:
         self.subscribers = [self._subscriber(random, n, homes) for n in range(random.randint(2, 5))]
         self.publishers = [self._publisher(random, n, homes) for n in range(random.randint(1, 3))]
         # Drawn apart, so that what is drawn above stays what it was.
-        self.rare: list[tuple[float, Fault]] = []  # faults, and when they begin
+        self.theme = ""
+        self.rare: list[tuple[float, Fault, float]] = []  # when it begins, and for how many seconds
         for fault in RARE if self.faulty else ():
             if more.random() < 0.25 and (self.settings.keeps or fault is not disk_fails):
-                self.rare += [(more.uniform(0.0, self.seconds), fault) for _ in range(more.choice([1, 2, 4]))]
+                for _ in range(more.choice([1, 2, 4])):
+                    self.rare.append((more.uniform(0.0, self.seconds), fault, more.choice([0.3, 1.0, 3.0])))
 
         self.retained = more.choice([0.0, 0.0, 0.5]) if self.publishers else 0.0  # which share of what is acknowledged
         if more.random() < 0.2:
@@ -142,7 +144,7 @@ class Plan:
         settings = self.settings
         keeps = "power" if settings.power else "process" if settings.keeps else "memory"
         lines = [
-            f"{self.kind}, {self.nodes} nodes, {keeps}, {self.seconds:g} s, {self.faults} faults"
+            f"{self.theme or self.kind}, {self.nodes} nodes, {keeps}, {self.seconds:g} s, {self.faults} faults"
             f" and {len(self.rare)} rare ones"
             f"{', one joins' if self.joins else ''}{', one goes: ' + self.goes if self.goes else ''}",
             f"delay {self.delay:g}, loss {self.loss:g}, doubling {self.doubling:g}, overtaking {self.overtaking}",

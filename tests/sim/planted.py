@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from tests.sim.commits import Commits, Ticket
 from tests.sim.run import run
 
 from starlingmq.cluster import state as cluster_state
@@ -23,8 +25,12 @@ from starlingmq.cluster.relay import Relay
 from starlingmq.cluster.routes import Routes
 from starlingmq.core.client import Client
 from starlingmq.core.context import Context
+from starlingmq.core.delivery import Delivery
 from starlingmq.core.forwarding import count_tracked
 from starlingmq.core.peers import Peers
+from starlingmq.core.publishing import Publishing
+from starlingmq.core.ready import RETAINED_PUT
+from starlingmq.core.retained import RetainedTree
 
 SEEDS_MAX = 400
 
@@ -136,6 +142,126 @@ def nothing_is_sent_again() -> Any:
     return patch.object(Link, "resend", lambda self: None)
 
 
+@contextmanager
+def qos_2_is_forwarded_before_it_is_committed() -> Iterator[None]:
+    forward = Delivery.forward
+
+    def at_once(self: Delivery, message: Any, subscription: Any, group: Any, publisher: Any) -> None:
+        client = subscription.session.client
+        before = -1 if client is None else client.stored_from
+        forward(self, message, subscription, group, publisher)
+        if client is not None and message.qos == 2 and client.waiting == 0:
+            client.stored_from = before
+
+    with patch.object(Delivery, "forward", at_once):
+        yield
+
+
+def a_joining_member_counts() -> Any:
+    def enough(self: Quorum) -> bool:
+        return self._me.number in self._registered and len(self.connected()) >= len(self._registered) // 2
+
+    return patch.object(Quorum, "enough", enough)
+
+
+@contextmanager
+def a_link_delivers_what_it_has_seen() -> Iterator[None]:
+    """And nobody looks at the ids in it."""
+    received = Link.received
+
+    def again(self: Link, data: Any, source: int, target: int) -> bytes | None:
+        blob = received(self, data, source, target)
+        if blob is None and source == self.source_incarnation and 0 < data.sequence <= self._delivered:
+            return bytes(data.blob)
+        return blob
+
+    with patch.object(Link, "received", again), what_was_seen_is_not_looked_at():
+        yield
+
+
+@contextmanager
+def frames_of_an_earlier_life_are_taken() -> Iterator[None]:
+    took, received, acknowledged = Quorum.took, Link.received, Link.acknowledged
+
+    def any_life(self: Quorum, envelope: Any, now: float) -> bool:
+        peer = self._peers.get(envelope.source)
+        if peer is not None and envelope.incarnation < peer.incarnation:
+            envelope = replace(envelope, incarnation=peer.incarnation)
+        return took(self, envelope, now)
+
+    def from_any(self: Link, data: Any, source: int, target: int) -> bytes | None:
+        return received(self, data, max(source, self.source_incarnation), self._incarnation)
+
+    def by_any(self: Link, ack: Any, source: int, target: int, now: float) -> int:
+        return acknowledged(self, ack, self.target_incarnation, self._incarnation, now)
+
+    with (
+        patch.object(Quorum, "took", any_life),
+        patch.object(Link, "received", from_any),
+        patch.object(Link, "acknowledged", by_any),
+    ):
+        yield
+
+
+def records_of_another_epoch_are_taken() -> Any:
+    """By their numbers alone, which two lives may have given to different records."""
+    apply = PeerRoutes._apply
+
+    def trusting(self: PeerRoutes, body: RouteRecords, changes: Any, facts: Any) -> None:
+        apply(self, replace(body, history=((self.state[0], 0),)) if self.state[0] else body, changes, facts)
+
+    return patch.object(PeerRoutes, "_apply", trusting)
+
+
+def what_is_retained_is_not_stored() -> Any:
+    write = Context.write
+
+    def forgetful(self: Context, entry: Any) -> None:
+        if entry.kind != RETAINED_PUT:
+            write(self, entry)
+
+    return patch.object(Context, "write", forgetful)
+
+
+def the_last_retained_message_is_not_kept() -> Any:
+    put = RetainedTree.put
+
+    def first(self: RetainedTree, message: Any) -> Any:
+        return None if self.get(message.topic) is not None else put(self, message)
+
+    return patch.object(RetainedTree, "put", first)
+
+
+def a_group_without_members_here_loses_what_comes() -> Any:
+    return patch.object(Publishing, "_pass_on", lambda self, message, group, source: False)
+
+
+def each_node_with_members_gets_what_is_for_the_group() -> Any:
+    def all_of_them(self: Delivery, message: Any, subscription: Any, group: Any, publisher: Any) -> None:
+        others = [subscription] if group is None else list(group.nodes.values())
+        for other in others:
+            forward(self, message, other, group, publisher)
+
+    forward = Delivery.forward
+    return patch.object(Delivery, "forward", all_of_them)
+
+
+def what_follows_a_refused_commit_overtakes_it() -> Any:
+    """The tickets of the driver have a twin here, and it is that one that makes the mistake."""
+    stored = Commits._stored
+
+    def alone(self: Commits, ticket: Ticket, done: Any) -> None:
+        before = [(later, later.refused) for later in self._tickets if later is not ticket]
+        settle, self.settle = self.settle, lambda: None  # type: ignore[method-assign]
+        stored(self, ticket, done)
+        for later, refused in before:
+            later.refused = refused
+        self.settle = settle  # type: ignore[method-assign]
+        settle()
+
+    return patch.object(Commits, "_stored", alone)
+
+
 FOUND: dict[Mistake, int] = {
     suback_does_not_wait: 92,
     suback_waits_for_nobody_that_was_lost_lately: 199,
@@ -153,12 +279,12 @@ FOUND: dict[Mistake, int] = {
 """The mistakes, and a seed that finds each of them."""
 
 
-def caught(mistake: Mistake, seeds: Iterable[int]) -> tuple[int, str]:
+def caught(mistake: Mistake, seeds: Iterable[int], theme: str = "") -> tuple[int, str]:
     """The first of these seeds that finds it, and how; (-1, "") if none does."""
     for seed in seeds:
         with mistake():
             try:
-                run(seed)
+                run(seed, False, theme)
             except (AssertionError, LookupError, ValueError) as error:
                 return seed, f"{type(error).__name__}: {error}"
     return -1, ""

@@ -8,12 +8,13 @@ import time
 import traceback
 
 from tests.sim.seen import Seen, told
+from tests.sim.themes import THEMES
 from tests.sim.world import World
 
 
-def run(seed: int, trace: bool = False) -> World:
+def run(seed: int, trace: bool = False, theme: str = "") -> World:
     """Live one world. Raises AssertionError (or what the code that is tested raises) when something does not hold."""
-    world = World(seed, trace)
+    world = World(seed, trace, theme)
     world.live()
     return world
 
@@ -24,9 +25,10 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--failures", type=int, default=1, help="stop after so many")
     parser.add_argument("--seed", type=int, help="live this one again, with a trace")
+    parser.add_argument("--theme", choices=list(THEMES), default="", help="all worlds are about this")
     arguments = parser.parse_args()
     if arguments.seed is not None:
-        run(arguments.seed, trace=True)
+        run(arguments.seed, True, arguments.theme)
         return 0
     logging.getLogger("starlingmq").setLevel(logging.CRITICAL)  # of disks that fail there is no end
     began = time.perf_counter()
@@ -36,7 +38,7 @@ def main() -> int:
     for seed in range(arguments.first, arguments.first + arguments.seeds):
         lived += 1
         try:
-            world = run(seed)
+            world = run(seed, False, arguments.theme)
         except Exception:  # whatever the code raises: this seed shows it
             traceback.print_exc(limit=-6)
             print(f"FAILED seed {seed}; again, with a trace: python -m tests.sim --seed {seed}", flush=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from random import Random
 
-from tests.sim import faults
+from tests.sim import faults, themes
 from tests.sim.checkers import Books, compare, islands
 from tests.sim.clients import Person, Publisher, Subscriber
 from tests.sim.commits import none_runs
@@ -29,9 +29,12 @@ REQUEST_TIMEOUT = 1.0
 
 
 class World:
-    def __init__(self, seed: int, trace: bool = False) -> None:
+    def __init__(self, seed: int, trace: bool = False, theme: str = "") -> None:
+        """``theme``: one of ``themes.THEMES``; as a rule none, or which the seed draws."""
         self.random = Random(seed)
-        self.plan = Plan(self.random, Random(f"more of {seed}"))
+        more = Random(f"more of {seed}")
+        self.plan = Plan(self.random, more)
+        themes.give(self.plan, more, theme)
         self.schedule = Schedule(START)
         self.trace = Trace(self.schedule, trace)
         self.settings = self.plan.settings
@@ -125,10 +128,10 @@ class World:
             schedule.at(
                 begin + random.uniform(0.0, plan.seconds), self._strike, kind, random.choice([0.3, 1.0, 3.0, 6.0])
             )
-        for when, fault in plan.rare:
-            schedule.at(begin + when, self._strike, fault, random.choice([0.3, 1.0, 3.0]))
+        for when, fault, seconds in plan.rare:
+            schedule.at(begin + when, self._strike, fault, seconds)
         if plan.joins:
-            schedule.at(begin + random.uniform(0.0, plan.seconds), self._join)
+            schedule.at(begin + random.uniform(0.0, plan.seconds), self.join)
         if plan.goes:
             schedule.at(begin + random.uniform(0.0, plan.seconds), self._go, plan.goes)
         while schedule.now < begin + plan.seconds:
@@ -173,7 +176,7 @@ class World:
             self.trace.note("world", f"the end of {name}")
             end()
 
-    def _join(self) -> None:
+    def join(self) -> None:
         self.start_if_wanted(self._add_node(f"n{len(self.nodes) + 1}"))
 
     def _go(self, how: str) -> None:

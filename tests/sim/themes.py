@@ -1,0 +1,80 @@
+"""Worlds that are about one thing, which in others hardly ever comes together: each changes what a plan has drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from msgspec import structs
+from tests.sim import faults
+from tests.sim.plan import Plan, PublisherPlan, SubscriberPlan
+
+SHARE = 0.15  # of the worlds with faults
+
+
+def _busy(plan: Plan, more: Random, qualities: list[int], lasting: bool) -> None:
+    """One publishes all the time; on another node somebody gets it all at QoS 2."""
+    here, there = more.sample(range(plan.nodes), 2)
+    acts: list[tuple[float, bytes, int]] = []
+    when = 0.3
+    while when < plan.seconds and len(acts) < 100:
+        acts += [(when, b"a/1", more.choice(qualities)) for _ in range(more.choice([1, 2]))]
+        when += more.uniform(0.0, 0.1)
+    plan.publishers = [PublisherPlan("busy", here, more.choice([4, 5]), True, acts)]
+    plan.subscribers.append(SubscriberPlan("all", there, more.choice([4, 5]), lasting, [(0.0, b"#", 2)]))
+
+
+def _strike(plan: Plan, more: Random, fault: faults.Fault, times: int, seconds: float) -> None:
+    plan.rare += [(more.uniform(0.3, plan.seconds), fault, seconds) for _ in range(times)]
+
+
+def _lose_power(plan: Plan) -> None:
+    plan.goes = ""
+    plan.settings.keeps = plan.settings.power = True
+    plan.settings.sync_seconds = 0.1
+    plan.settings.mqtt = structs.replace(plan.settings.mqtt, max_inflight=0)
+
+
+def the_power_fails(plan: Plan, more: Random) -> None:
+    """QoS 2 between nodes, syncs are slow, and again and again the power fails."""
+    _lose_power(plan)
+    _busy(plan, more, [2], False)
+    _strike(plan, more, faults.crash, 6, 0.3)
+
+
+def disks_fail(plan: Plan, more: Random) -> None:
+    """All qualities of service between nodes, syncs are slow, and fail."""
+    _lose_power(plan)
+    _busy(plan, more, [0, 0, 1, 2, 2], True)
+    _strike(plan, more, faults.syncs_fail, 6, 0.3)
+
+
+def somebody_joins_apart(plan: Plan, more: Random) -> None:
+    """A new node and one of the old ones are an island, while it joins."""
+    plan.nodes = max(plan.nodes, 3)
+    plan.goes, plan.joins, plan.early = "", False, False
+    plan.faults = min(plan.faults, 2)
+    plan.rare.append((more.uniform(0.0, plan.seconds), faults.joins_apart, 6.0))
+
+
+def many_lives(plan: Plan, more: Random) -> None:
+    """Short lives, and ways that hold back what an earlier one had sent."""
+    plan.goes = ""
+    _busy(plan, more, [1, 2], False)
+    _strike(plan, more, faults.crash, 4, 0.3)
+    _strike(plan, more, faults.cut_one_way, 4, 1.0)
+    _strike(plan, more, faults.stall, 2, 0.0)
+
+
+THEMES: dict[str, Callable[[Plan, Random], None]] = {
+    theme.__name__: theme for theme in (the_power_fails, disks_fail, somebody_joins_apart, many_lives)
+}
+
+
+def give(plan: Plan, more: Random, theme: str) -> None:
+    """This theme, or with "" perhaps one that is drawn."""
+    if not theme and plan.faulty and more.random() < SHARE:
+        theme = more.choice(list(THEMES))
+    if theme:
+        plan.kind, plan.faulty, plan.theme = "faulty", True, theme
+        THEMES[theme](plan, more)
