@@ -53,6 +53,7 @@ def test_the_tour_prints_what_it_says(port: int) -> None:
         assert done.stdout == output
 
 
+@pytest.mark.slow
 def test_what_a_cluster_prints_is_what_it_says(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "starlingmq", "cluster", "up", "--nodes", "3", "--base-port", "0"]
     with (

@@ -21,6 +21,7 @@ import pytest
 
 from .commands import run, subscriber
 
+pytestmark = pytest.mark.slow
 PATIENCE = 60.0
 
 
