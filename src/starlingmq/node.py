@@ -197,6 +197,8 @@ class Broker:
             await self._stop()
 
     async def _stop(self) -> None:
+        if self._cluster is not None:
+            self._cluster.stopping()
         await asyncio.gather(*(listener.stop() for listener in self._listeners))
         if self._control is not None:
             await self._control.stop()

@@ -14,6 +14,11 @@ from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_br
 from starlingmq.cli.progress import amount, progress
 
 NOT_SERVING: Final = 1  # exit code
+UNSENT: Final = {
+    "unconnected": "envelopes to nodes without a connection at the time (what matters is sent again)",
+    "overflow": "envelopes beyond what may wait for a connection (they are sent again)",
+    "foreign": "envelopes that a node had no right to send",
+}
 WIDTH_MIN: Final = 140  # columns where there is no terminal
 
 ForceOption = Annotated[bool, typer.Option("--force", help="Do it though something is lost by it.")]
@@ -109,12 +114,12 @@ def _status_lines(found: dict[str, Any]) -> Iterator[str]:
         f"messages   {messages['forwarded']:,} to other nodes in {frames['data']:,} frames, "
         f"{messages['received']:,} from them, {messages['doubled']:,} came twice and were dropped"
     )
-    yield (
-        f"traffic    {amount(traffic['bytes_out'], 'bytes')} out, {amount(traffic['bytes_in'], 'bytes')} in, "
-        f"{frames['passed_on']:,} envelopes passed on between nodes that do not reach each other"
-    )
-    if traffic["dropped"]:
-        yield "dropped    " + ", ".join(f"{count:,} {reason}" for reason, count in sorted(traffic["dropped"].items()))
+    yield f"traffic    {amount(traffic['bytes_out'], 'bytes')} out, {amount(traffic['bytes_in'], 'bytes')} in"
+    if frames["passed_on"]:
+        yield f"relay      {frames['passed_on']:,} envelopes passed on between nodes that had no connection at the time"
+    unsent = [f"{count:,} {UNSENT.get(reason, reason)}" for reason, count in sorted(traffic["dropped"].items())]
+    if unsent:
+        yield f"not sent   {', '.join(unsent)}"
 
 
 def _members_table(members: list[dict[str, Any]]) -> Table:

@@ -43,13 +43,15 @@ class ClusterReady:
     requests: list[Request]  # to etcd
     now: list[tuple[int, Envelope]]  # (next hop, envelope)
     peers: tuple[MemberInfo, ...] | None  # whom to have streams to, when that changed
-    notices: list[str]
+    notices: list[str]  # of what somebody may have to look after
+    news: list[str]  # of what is well again
 
     def __init__(self) -> None:
         self.requests = []
         self.now = []
         self.peers = None
         self.notices = []
+        self.news = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +193,10 @@ class ClusterState:
             members.heard_by(quorum.vouching(members.membership.revision), now)
         self._ready.requests += members.take_requests()
         for result in members.take_results():
-            self._ready.notices.append(result.error or f"{result.name} was forgotten: it is no member any more")
+            if result.error:
+                self._ready.notices.append(result.error)
+            else:
+                self._ready.news.append(f"{result.name} was forgotten: it is no member any more")
         if members.problem != self._problem:
             self._problem = members.problem
             if self._problem:
@@ -358,7 +363,10 @@ class ClusterState:
         broker.ctx.serves_until = quorum.lasts_until() if serving else inf
         if serving != self.serving:
             self.serving = serving
-            self._ready.notices.append("serving" if serving else self._why_isolated(quorum))
+            if serving:
+                self._ready.news.append("serving")
+            else:
+                self._ready.notices.append(self._why_isolated(quorum))
         catching_up = serving and bool(behind)
         if catching_up != broker.ctx.catching_up:
             broker.catch_up(catching_up)

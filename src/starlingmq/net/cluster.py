@@ -82,9 +82,10 @@ class Cluster:
         endpoints = list(settings.etcd.endpoints)
         if not endpoints:
             self.server = EtcdServer(settings.etcd, self.name, settings.name, self._etcd_dir(), tls)
+            self.server.on_removed = self._changed.set
             await self.server.start()
             endpoints = [self.server.address]
-            await self.server.wait_ready(ETCD_SECONDS)
+            await self.server.wait_ready(ETCD_SECONDS)  # or until it is known that it never will be
         self.endpoints = endpoints
         self.client = EtcdClient(
             endpoints,
@@ -102,6 +103,11 @@ class Cluster:
         while not self.state.serving:
             if self.state.left:
                 raise ClusterError(f"this node can not join: {self.state.members.problem}")
+            if self.server is not None and self.server.removed:
+                raise ClusterError(
+                    f"this node was taken out of its cluster: delete {self._etcd_dir()}, which counts no more, "
+                    "and set cluster.etcd.join to members that run, so that it joins as a new one"
+                )
             self._changed.clear()
             try:
                 await asyncio.wait_for(self._changed.wait(), STILL_WAITING)
@@ -115,6 +121,12 @@ class Cluster:
         if self.config.node.data_dir is None:
             raise ClusterError("a node of a cluster keeps an etcd: give it --data-dir, or name cluster.etcd.endpoints")
         return Path(self.config.node.data_dir) / "etcd"
+
+    def stopping(self) -> None:
+        """What breaks from here on is not worth a warning: nodes are often stopped together."""
+        self.peers.quiet()
+        if self.server is not None:
+            self.server.quiet()
 
     async def close(self) -> None:
         """Let go of everything. The node stays registered: it may come back."""
@@ -188,7 +200,9 @@ class Cluster:
             self.peers.send(hop, envelope)
         for notice in ready.notices:
             log.warning("%s", notice)
-        if ready.notices or ready.requests or ready.peers is not None:
+        for news in ready.news:
+            log.info("%s", news)
+        if ready.notices or ready.news or ready.requests or ready.peers is not None:
             self._changed.set()
         if state.left:
             self._changed.set()

@@ -26,6 +26,7 @@ NO_NEWS: Final = frozenset(
     ["simple token is not cryptographically signed"]
     + [f"{what} TCP streaming connection with remote peer" for what in ("established", "closed", "stopped")]
 )
+REMOVED: Final = "the member has been permanently removed from the cluster"
 
 
 class EtcdServerError(Exception):
@@ -43,11 +44,13 @@ def find_program(binary: str) -> str:
 
 
 class EtcdProcess:
-    """One run of the program. ``last`` is the last complaint that it wrote."""
+    """One run of the program. ``last`` is the last complaint that it wrote, ``removed``: that it is no member more."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.pid = process.pid
         self.last = ""
+        self.removed = False
+        self.quiet = False  # it is about to end, as are others: it may say what it likes
         self._process = process
         self._told: dict[str, float] = {}
         self._reader = asyncio.create_task(self._read())
@@ -76,6 +79,7 @@ class EtcdProcess:
 
     async def stop(self) -> None:
         """End it: asked to first, made to after ``STOP_SECONDS``."""
+        self.quiet = True
         with suppress(ProcessLookupError):
             self._process.terminate()
         try:
@@ -108,6 +112,9 @@ class EtcdProcess:
         now = time.monotonic()
         if level >= logging.WARNING:
             self.last = text
+            self.removed = self.removed or REMOVED in text
+            if self.quiet:
+                level = logging.DEBUG
         if self._told.get(text, now) <= now:
             if len(self._told) > 1000:
                 self._told.clear()

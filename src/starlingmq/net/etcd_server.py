@@ -11,7 +11,7 @@ import asyncio
 import json
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
@@ -55,6 +55,8 @@ class EtcdServer:
         self._calls: EtcdCalls | None = None
         self._answers = asyncio.Event()
         self._stopping = False
+        self.removed = False  # somebody took this member out: it will not run again
+        self.on_removed: Callable[[], None] = lambda: None
 
     @property
     def address(self) -> str:
@@ -94,7 +96,12 @@ class EtcdServer:
         """Whether it answers, knows a leader and counts as a member, within that time."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._answers.wait(), seconds)
-        return self._answers.is_set()
+        return self._answers.is_set() and not self.removed
+
+    def quiet(self) -> None:
+        """The node stops: what etcd complains of now is of no interest."""
+        if self._process is not None:
+            self._process.quiet = True
 
     async def stop(self) -> None:
         """May be called twice, and if ``start`` has failed."""
@@ -239,6 +246,12 @@ class EtcdServer:
             began = monotonic()
             code = await self._process.wait()
             self._answers.clear()
+            if self._process.removed:
+                log.error("etcd has ended: this node's member was taken out of it")
+                self.removed = True
+                self._answers.set()  # who waits for it need not
+                self.on_removed()
+                return
             pause = BACKOFF[0] if monotonic() - began > LONG_RUN else min(pause * 2, BACKOFF[1])
             how = f"was ended by signal {-code}" if code < 0 else f"ended with exit status {code}"
             last = f" ({self._process.last})" if self._process.last and code > 0 else ""

@@ -19,6 +19,7 @@ from starlingmq.net.peer_handshake import Dialling, Identity, RefusedError
 
 log = logging.getLogger("starlingmq")
 
+STARTING: Final = "is still starting"  # how a refusal ends that means nothing but: a little later
 METHOD: Final = "/starlingmq.peers.Link/Connect"
 HANDSHAKE_SECONDS: Final = 5.0
 BACK_OFF_FIRST: Final = 0.1
@@ -58,6 +59,7 @@ class PeerStream:
     ) -> None:
         self.member = member
         self.connected = False
+        self.quiet = False  # we stop: its end is not worth a warning
         self._me = me
         self._open_channel = open_channel
         self._chance = chance
@@ -189,7 +191,8 @@ class PeerStream:
     def _complain(self, reason: str) -> None:
         if reason != self._complaint:
             self._complaint = reason
-            log.warning("no connection to node %s at %s: %s", self.member.name, self.member.address, reason)
+            level = logging.INFO if self.quiet or reason.endswith(STARTING) else logging.WARNING
+            log.log(level, "no connection to node %s at %s: %s", self.member.name, self.member.address, reason)
 
 
 async def _read(call: Any) -> bytes:

@@ -19,7 +19,7 @@ from starlingmq.config_cluster import ClusterConfig, ClusterTlsConfig, cluster_s
 from starlingmq.net import peer_codec
 from starlingmq.net.grpc_extra import grpc
 from starlingmq.net.peer_handshake import NONCE_BYTES, Answering, Identity, RefusedError, refusal
-from starlingmq.net.peer_stream import HANDSHAKE_SECONDS, METHOD, PeerStream, Traffic, explain
+from starlingmq.net.peer_stream import HANDSHAKE_SECONDS, METHOD, STARTING, PeerStream, Traffic, explain
 from starlingmq.net.tls import TlsError
 
 log = logging.getLogger("starlingmq")
@@ -118,6 +118,11 @@ class Peers:
             return False
         return stream.send(envelope)
 
+    def quiet(self) -> None:
+        """This node stops: that streams end is no news any more."""
+        for stream in self._streams.values():
+            stream.quiet = True
+
     def connected(self) -> list[int]:
         return [number for number, stream in self._streams.items() if stream.connected]
 
@@ -166,7 +171,7 @@ class Peers:
         answering = None
         try:
             if self._me is None:
-                raise RefusedError(f"node {self._name} is still starting")
+                raise RefusedError(f"node {self._name} {STARTING}")
             answering = Answering(self._me, self._random_bytes(NONCE_BYTES))
             async with asyncio.timeout(HANDSHAKE_SECONDS):
                 await context.write(answering.challenge(await _read(context)))
@@ -236,7 +241,7 @@ class Peers:
         if len(self._strangers) >= STRANGERS_MAX:
             self._strangers.clear()
         self._strangers[name] = reason
-        log.warning("refused a node: %s", reason)
+        log.log(logging.INFO if reason.endswith(STARTING) else logging.WARNING, "refused a node: %s", reason)
 
 
 def _options(settings: ClusterConfig) -> list[tuple[str, int]]:
