@@ -1,7 +1,8 @@
 """A TCP proxy that breaks what goes through it: for the way between two nodes, in one process or several.
 
 It runs in a thread of its own, so tests that wait and tests that await use it alike. ``OUT`` is from who connects to
-the target, ``BACK`` the other direction.
+the target, ``BACK`` the other direction. Where one proxy stands before a node that several others dial, ``name_caller``
+tells them apart, by the port that a connection comes from, and each can be cut off alone.
 """
 
 from __future__ import annotations
@@ -19,8 +20,12 @@ CHUNK_BYTES: Final = 64 * 1024
 WAITING_CHUNKS_MAX: Final = 1024  # of one direction of one connection, while they are delayed
 
 
+EVERYBODY: Final = ""
+
+
 class _Connection:
-    def __init__(self, writers: tuple[asyncio.StreamWriter, ...]) -> None:
+    def __init__(self, caller: str, writers: tuple[asyncio.StreamWriter, ...]) -> None:
+        self.caller = caller
         self.writers = writers
         self.lossy = False  # bytes were swallowed: what is left of it is no use
 
@@ -32,14 +37,17 @@ class _Connection:
 class Proxy:
     """``with Proxy("127.0.0.1", 1234) as proxy`` listens on ``proxy.address``. ``connections`` counts those made."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, name_caller: Callable[[int], str] = lambda port: EVERYBODY) -> None:
         self.target = (host, port)
         self.address = ""
         self.connections = 0
+        self._name_caller = name_caller
         self._delay = 0.0
+        self._cut: set[tuple[str, str]] = set()  # caller, direction
         self._swallowed: set[str] = set()
         self._open: set[_Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._healed = asyncio.Event()  # whoever waits on it looks again, and at the next one
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
 
@@ -54,9 +62,9 @@ class Proxy:
         self._thread.join(10)
         self._loop.close()
 
-    def cut(self, *directions: str) -> None:
+    def cut(self, *directions: str, caller: str = EVERYBODY) -> None:
         """Stall a direction (none: both): nothing is lost, nothing arrives, and nobody is told."""
-        self._do(lambda: self._shut(directions or (OUT, BACK)))
+        self._do(lambda: self._cut.update((caller, direction) for direction in directions or (OUT, BACK)))
 
     def swallow(self, *directions: str) -> None:
         """Read and throw away what goes in a direction (none: both); ``heal`` closes connections that lost any."""
@@ -66,9 +74,9 @@ class Proxy:
         """Everything arrives that much later, in both directions."""
         self._do(lambda: setattr(self, "_delay", seconds))
 
-    def disconnect(self) -> None:
+    def disconnect(self, caller: str = EVERYBODY) -> None:
         """Reset all connections; new ones are let through."""
-        self._do(lambda: self._abort(lossy_only=False))
+        self._do(lambda: self._abort(lambda connection: caller in (EVERYBODY, connection.caller)))
 
     def heal(self) -> None:
         self._do(self._heal)
@@ -82,23 +90,22 @@ class Proxy:
     def _heal(self) -> None:
         self._delay = 0.0
         self._swallowed.clear()
-        for gate in self._gates.values():
-            gate.set()
-        self._abort(lossy_only=True)
+        self._cut.clear()
+        self._healed.set()
+        self._healed = asyncio.Event()
+        self._abort(lambda connection: connection.lossy)
 
-    def _shut(self, directions: tuple[str, ...]) -> None:
-        for direction in directions:
-            self._gates[direction].clear()
-
-    def _abort(self, *, lossy_only: bool) -> None:
+    def _abort(self, which: Callable[[_Connection], bool]) -> None:
         for connection in self._open:
-            if connection.lossy or not lossy_only:
+            if which(connection):
                 connection.abort()
 
+    async def _passable(self, connection: _Connection, direction: str) -> None:
+        """Wait until what goes in that direction arrives."""
+        while not self._cut.isdisjoint([(connection.caller, direction), (EVERYBODY, direction)]):
+            await self._healed.wait()
+
     async def _start(self) -> None:
-        self._gates = {OUT: asyncio.Event(), BACK: asyncio.Event()}
-        for gate in self._gates.values():
-            gate.set()
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         host, port = self._server.sockets[0].getsockname()
         self.address = f"{host}:{port}"
@@ -109,6 +116,7 @@ class Proxy:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        await self._loop.shutdown_default_executor()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -123,11 +131,12 @@ class Proxy:
             writer.transport.abort()
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        caller = await self._loop.run_in_executor(None, self._name_caller, writer.get_extra_info("peername")[1])
         try:
             target_reader, target_writer = await asyncio.open_connection(*self.target)
         except OSError:
             return
-        connection = _Connection((writer, target_writer))
+        connection = _Connection(caller, (writer, target_writer))
         self._open.add(connection)
         self.connections += 1
         ways = ((OUT, reader, target_writer), (BACK, target_reader, writer))
@@ -145,7 +154,7 @@ class Proxy:
         self, connection: _Connection, direction: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         waiting: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(WAITING_CHUNKS_MAX)
-        forwarding = asyncio.ensure_future(self._forward(direction, waiting, writer))
+        forwarding = asyncio.ensure_future(self._forward(connection, direction, waiting, writer))
         try:
             with suppress(ConnectionError):
                 while data := await reader.read(CHUNK_BYTES):
@@ -153,18 +162,22 @@ class Proxy:
                         connection.lossy = True
                         continue
                     await waiting.put((self._loop.time() + self._delay, data))
-            await self._gates[direction].wait()  # an end is not seen either while the way is cut
+            await self._passable(connection, direction)  # an end is not seen either while the way is cut
         finally:
             forwarding.cancel()
             await asyncio.gather(forwarding, return_exceptions=True)
 
     async def _forward(
-        self, direction: str, waiting: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter
+        self,
+        connection: _Connection,
+        direction: str,
+        waiting: asyncio.Queue[tuple[float, bytes]],
+        writer: asyncio.StreamWriter,
     ) -> None:
         with suppress(ConnectionError):
             while True:
                 due, data = await waiting.get()
                 await asyncio.sleep(max(due - self._loop.time(), 0))
-                await self._gates[direction].wait()
+                await self._passable(connection, direction)
                 writer.write(data)
                 await writer.drain()
