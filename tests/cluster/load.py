@@ -1,0 +1,428 @@
+"""Clients that keep a cluster busy while parts of it fail, and what they may expect of it.
+
+Every client has a lasting session on *its* node and comes back to that. What a publisher was told is taken has to
+arrive at every subscriber of every node, at QoS 2 once, and what one publisher sends in its order. What was refused
+(MQTT 5) may not arrive, unless it was taken on an earlier connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
+from typing import Final
+
+from tests.cluster.real import Node
+from tests.peer import Peer
+
+from starlingmq.cli.children import first_of
+from starlingmq.wire.mqtt import (
+    Ack,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Publish,
+    Suback,
+    Subscribe,
+    SubscribeRequest,
+    Unsuback,
+    Unsubscribe,
+)
+from starlingmq.wire.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
+from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, Properties
+
+WINDOW: Final = 20  # messages a publisher has under way
+BURST_SECONDS: Final = 0.005  # at most, between messages of a publisher that keeps its pace
+LOST: Final = (OSError, EOFError, TimeoutError)  # no connection, or none any more, or nothing came of it
+AGAIN_SECONDS: Final = 0.1  # between attempts to connect, and after a refusal
+EXPIRY: Final = 100_000  # seconds
+CONNACK_3: Final = 3  # "server unavailable" before MQTT 5
+UNAVAILABLE: Final = 0x88
+NOT_NOW: Final = 0x83
+FAILED: Final = 0x80  # of a SUBSCRIBE, before MQTT 5
+VERSIONS: Final = (5, 4)
+
+
+class Person:
+    """One client; ``version`` is that of the protocol as CONNECT has it."""
+
+    def __init__(self, load: Load, name: str, node: Node, version: int, qos: int) -> None:
+        self.load = load
+        self.name = name
+        self.node = node
+        self.version = version
+        self.qos = qos
+        self.known = False  # the broker has told us of our session
+
+    async def live(self) -> None:
+        """Connect, go on, come back, until the load is over."""
+        while not self.load.over:
+            try:
+                peer = await Peer.open(self.node.url, self.version)
+            except LOST:
+                await asyncio.sleep(AGAIN_SECONDS)
+                continue
+            try:
+                if await self.greet(peer):
+                    await self.go_on(peer)
+            except LOST:
+                self.load.lost += 1
+            finally:
+                peer.abort()
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    async def greet(self, peer: Peer) -> bool:
+        """Whether we were let in."""
+        expiry: Properties = {SESSION_EXPIRY_INTERVAL: EXPIRY} if self.version == 5 else {}
+        peer.send(Connect(self.version, self.name, False, properties=expiry))
+        connack = await self.next(peer)
+        assert isinstance(connack, Connack), connack
+        if connack.reason:
+            self.load.refused_connections += 1
+            if connack.reason != (UNAVAILABLE if self.version == 5 else CONNACK_3):
+                self.load.wrong(f"{self.name} was refused with {connack.reason:#x}")
+            return False
+        if self.known and not connack.session_present:
+            self.load.wrong(f"{self.name}: its session is gone")
+        self.known = True
+        return True
+
+    async def next(self, peer: Peer) -> Packet:
+        packet = await peer.receive()
+        if packet is None or isinstance(packet, Disconnect):
+            raise ConnectionResetError
+        return packet
+
+    async def go_on(self, peer: Peer) -> None:
+        raise NotImplementedError
+
+
+class Author(Person):
+    """Keeps ``WINDOW`` messages under way to ``t/<name>``; what is not finished is sent again in order."""
+
+    def __init__(self, load: Load, name: str, node: Node, version: int, qos: int) -> None:
+        super().__init__(load, name, node, version, qos)
+        self.sent: dict[int, Publish | Ack] = {}
+        self.numbers: dict[int, int] = {}  # packet id -> number of the message
+        self.again: set[int] = set()  # numbers that were sent more than once
+        self.count = 0
+        self.taken: set[int] = set()  # numbers that were acknowledged, since the last time that all was settled
+        self.refused: set[int] = set()  # at once, so they may not arrive
+        self.idle = asyncio.Event()  # nothing is under way
+        self.idle.set()
+        self.may = float(WINDOW)  # messages that may be sent now
+        self.since = 0.0
+
+    async def go_on(self, peer: Peer) -> None:
+        for packet_id, sent in self.sent.items():
+            if isinstance(sent, Publish):
+                sent.dup = True
+                self.again.add(self.numbers[packet_id])
+        peer.send(*self.sent.values())
+        while not self.load.over:
+            self.fill(peer)
+            if not self.sent:
+                if not self.load.talking.is_set():
+                    self.idle.set()
+                    await self.load.talking.wait()
+                await asyncio.sleep(BURST_SECONDS)  # it has its pace
+                continue
+            packet = await self.next(peer)
+            assert isinstance(packet, Ack), packet
+            if self.take(peer, packet):
+                await asyncio.sleep(AGAIN_SECONDS)
+
+    def fill(self, peer: Peer) -> None:
+        now = time.monotonic()
+        self.may = min(WINDOW, self.may + (now - self.since) * self.load.pace)
+        self.since = now
+        while len(self.sent) < WINDOW and self.may >= 1 and self.load.talking.is_set():
+            self.may -= 1
+            self.idle.clear()
+            self.count += 1
+            packet_id = self.count % 65535 + 1
+            payload = b"%s %d %d" % (self.name.encode(), self.qos, self.count)
+            packet = Publish(b"t/" + self.name.encode(), payload, self.qos, packet_id=packet_id)
+            self.sent[packet_id] = packet
+            self.numbers[packet_id] = self.count
+            peer.send(packet)
+
+    def take(self, peer: Peer, packet: Ack) -> bool:
+        """Whether it was a refusal."""
+        packet_id = packet.packet_id
+        if packet.reason >= 0x80:
+            number = self.numbers.pop(packet_id)
+            del self.sent[packet_id]
+            self.load.refused += 1
+            if packet.reason != NOT_NOW or packet.type not in (PUBACK, PUBREC):
+                self.load.wrong(f"{self.name} got {packet!r}")
+            elif number not in self.again:
+                self.refused.add(number)
+            return True
+        if packet.type == PUBREC:
+            if packet_id in self.sent:
+                self.sent[packet_id] = Ack(PUBREL, packet_id)
+                peer.send(Ack(PUBREL, packet_id))
+        elif self.sent.pop(packet_id, None) is not None:
+            self.taken.add(self.numbers.pop(packet_id))
+            self.load.acknowledged()
+        return False
+
+
+class Reader(Person):
+    """Subscribed to all that is said, for good."""
+
+    filter = b"t/#"
+
+    def __init__(self, load: Load, name: str, node: Node, version: int, qos: int) -> None:
+        super().__init__(load, name, node, version, qos)
+        self.got: dict[str, set[int]] = {}  # numbers by author, above the floor
+        self.floor: dict[str, int] = {}  # up to there all is settled: what comes can only be there already
+        self.highest: dict[str, int] = {}
+        self.open: set[int] = set()
+        self.doubles = 0  # at QoS 1, where they may be
+        self.subscribed = asyncio.Event()
+
+    async def go_on(self, peer: Peer) -> None:
+        if not self.subscribed.is_set():
+            peer.send(Subscribe(1, [SubscribeRequest(self.filter, self.qos)]))
+        while not self.load.over:
+            packet = await self.next(peer)
+            if isinstance(packet, Publish):
+                self.take(peer, packet)
+            elif isinstance(packet, Ack):
+                self.open.discard(packet.packet_id)
+                peer.send(Ack(PUBCOMP, packet.packet_id))
+            elif isinstance(packet, Suback):
+                if packet.reasons[0] >= FAILED:
+                    await asyncio.sleep(AGAIN_SECONDS)
+                    return
+                self.subscribed.set()
+
+    def take(self, peer: Peer, packet: Publish) -> None:
+        peer.send(Ack(PUBREC if packet.qos == 2 else PUBACK, packet.packet_id))
+        if packet.qos == 2:
+            if packet.packet_id in self.open:
+                return
+            self.open.add(packet.packet_id)
+        author, qos, text = packet.payload.decode().split()
+        number = int(text)
+        got = self.got.setdefault(author, set())
+        self.load.delivered += 1
+        if number not in got and number > self.floor.get(author, 0):
+            got.add(number)
+            if number < self.highest.get(author, 0):
+                self.load.wrong(f"{self.name}: {author} {number} came after {self.highest[author]}")
+            self.highest[author] = max(number, self.highest.get(author, 0))
+        elif min(self.qos, int(qos)) == 2:
+            self.load.wrong(f"{self.name}: {author} {number} came twice")
+        else:
+            self.doubles += 1
+
+
+class Wanderer(Person):
+    """Wants another topic again and again. From the SUBACK on what is published elsewhere arrives: it has ``partner``,
+    on another node, say something there, and waits for it."""
+
+    def __init__(self, load: Load, name: str, node: Node, version: int, partner: Node) -> None:
+        super().__init__(load, name, node, version, 1)
+        self.partner = partner
+        self.number = 0
+        self.waiting = b""
+        self.arrived = asyncio.Event()
+
+    async def go_on(self, peer: Peer) -> None:
+        listening = asyncio.ensure_future(self.listen(peer))
+        try:
+            while not self.load.over:
+                await self.load.talking.wait()
+                await self.wander(peer, listening)
+        finally:
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+
+    async def listen(self, peer: Peer) -> None:
+        while True:
+            packet = await self.next(peer)
+            if isinstance(packet, Publish):
+                peer.send(Ack(PUBACK, packet.packet_id))
+                if packet.payload == self.waiting:
+                    self.arrived.set()
+            elif isinstance(packet, Suback | Unsuback):
+                self.answers.append(packet.reasons[0])
+                self.answered.set()
+
+    async def wander(self, peer: Peer, listening: asyncio.Future[None]) -> None:
+        self.number += 1
+        topic = b"w/%s/%d" % (self.name.encode(), self.number)
+        self.answers: deque[int] = deque()
+        self.answered = asyncio.Event()
+        peer.send(Subscribe(1, [SubscribeRequest(topic, 1)]))
+        await self._or_lost(self.answered, listening)
+        if self.answers.popleft() >= FAILED:
+            await asyncio.sleep(AGAIN_SECONDS)
+            return
+        self.arrived.clear()
+        self.waiting = topic
+        if await self.have_it_said(topic):
+            self.load.promised += 1
+            until = time.monotonic() + self.load.patience
+            # The connection may be lost meanwhile: the session has it.
+            while not self.arrived.is_set():
+                if time.monotonic() > until:
+                    self.load.wrong(f"{self.name}: what was published after the SUBACK of {topic.decode()} is lost")
+                    break
+                await self._or_lost(self.arrived, listening)
+        self.answered.clear()
+        peer.send(Unsubscribe(2, [topic]))
+        await self._or_lost(self.answered, listening)
+
+    async def have_it_said(self, topic: bytes) -> bool:
+        """Whether the partner's node took a message to that topic."""
+        try:
+            peer = await Peer.open(self.partner.url, self.version)
+        except LOST:
+            return False
+        try:
+            peer.send(Connect(self.version, f"{self.name}-partner", True))
+            connack = await self.next(peer)
+            if not isinstance(connack, Connack) or connack.reason:
+                return False
+            peer.send(Publish(topic, topic, 1, packet_id=1))
+            answer = await self.next(peer)
+            return isinstance(answer, Ack) and answer.reason < FAILED
+        except LOST:
+            return False
+        finally:
+            peer.abort()
+
+    async def _or_lost(self, event: asyncio.Event, listening: asyncio.Future[None]) -> None:
+        waiting = asyncio.ensure_future(event.wait())
+        await first_of(waiting, listening)
+        if not waiting.done():
+            waiting.cancel()
+            raise ConnectionResetError
+
+
+class Load:
+    """``async with Load(nodes) as load``: authors and readers on each node talk until the block ends; ``settle`` stops
+    the authors, waits, and looks whether all is as promised. ``rate``: messages a second at most, all authors
+    together."""
+
+    def __init__(self, nodes: Sequence[Node], rate: int = 2000, authors: int = 2, patience: float = 60.0) -> None:
+        self.nodes = nodes
+        self.pace = rate / (authors * len(nodes))
+        self.patience = patience
+        self.talking = asyncio.Event()
+        self.over = False
+        self.acks = 0
+        self.delivered = 0
+        self.lost = 0  # connections
+        self.refused = 0
+        self.refused_connections = 0
+        self.promised = 0  # messages to who had a SUBACK just before
+        self.problems: Counter[str] = Counter()
+        self._fuse = 0
+        self._burnt = asyncio.Event()
+        kinds = [(version, qos) for qos in (1, 2) for version in VERSIONS]
+        self.authors = [
+            Author(self, f"author{len(nodes) * turn + place}", node, *kinds[(place + turn) % len(kinds)])
+            for turn in range(authors)
+            for place, node in enumerate(nodes)
+        ]
+        self.readers = [
+            Reader(self, f"reader{place}", node, VERSIONS[place % 2], 2 - (place == 1))
+            for place, node in enumerate(nodes)
+        ]
+        self.wanderers = [
+            Wanderer(self, f"wanderer{place}", node, VERSIONS[place % 2], nodes[place - 1])
+            for place, node in enumerate(nodes)
+        ]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Load:
+        logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of each packet to a node that is dead
+        self._tasks = [asyncio.create_task(reader.live()) for reader in self.readers]
+        async with asyncio.timeout(self.patience):
+            for reader in self.readers:
+                await reader.subscribed.wait()
+        self.talking.set()
+        self._tasks += [asyncio.create_task(person.live()) for person in (*self.authors, *self.wanderers)]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.over = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def wrong(self, problem: str) -> None:
+        self.problems[problem] += 1
+
+    def acknowledged(self) -> None:
+        self.acks += 1
+        self._fuse -= 1
+        if self._fuse == 0:
+            self._burnt.set()
+
+    async def more(self, count: int, seconds: float | None = None) -> bool:
+        """Wait until so many more are acknowledged; whether that came to be in time (None: it has to)."""
+        self._fuse = count
+        self._burnt.clear()
+        try:
+            await asyncio.wait_for(self._burnt.wait(), seconds or self.patience)
+        except TimeoutError:
+            assert seconds is not None, f"only {count - self._fuse} of {count} messages were acknowledged"
+            return False
+        self._look_at_tasks()
+        return True
+
+    async def settle(self) -> None:
+        """No more is said; all that was taken arrives everywhere. Raises AssertionError with what is wrong."""
+        self.talking.clear()
+        try:
+            async with asyncio.timeout(self.patience):
+                for author in self.authors:
+                    await author.idle.wait()
+                while any(self._missing(reader, author) for reader in self.readers for author in self.authors):
+                    self._look_at_tasks()
+                    await asyncio.sleep(AGAIN_SECONDS)
+        except TimeoutError:
+            for author in self.authors:
+                if author.sent:
+                    self.wrong(f"{author.name} on {author.node.name} waits for {len(author.sent)} acknowledgements")
+        self._look_at_tasks()
+        for reader in self.readers:
+            for author in self.authors:
+                missing = self._missing(reader, author)
+                if missing:
+                    self.wrong(
+                        f"{reader.name} on {reader.node.name} lacks {len(missing)} of {author.name} on "
+                        f"{author.node.name}: {sorted(missing)[:10]}"
+                    )
+                forged = author.refused & reader.got.get(author.name, set())
+                if forged:
+                    self.wrong(f"{reader.name} got {sorted(forged)[:10]} of {author.name}, which were refused")
+        assert not self.problems, "\n".join(f"{problem} ({count})" for problem, count in self.problems.items())
+
+    def go_on(self) -> None:
+        """Talk again, after all was settled."""
+        for author in self.authors:
+            author.taken.clear()
+            author.refused.clear()
+            author.again.clear()
+            for reader in self.readers:
+                reader.floor[author.name] = author.count
+                reader.got.pop(author.name, None)
+        self.talking.set()
+
+    def _missing(self, reader: Reader, author: Author) -> set[int]:
+        return author.taken - reader.got.get(author.name, set())
+
+    def _look_at_tasks(self) -> None:
+        for task in self._tasks:
+            if task.done() and not task.cancelled():
+                task.result()
