@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from starlingmq.net.listeners import ListenerError
-from starlingmq.net.sockets import listen_tcp
+from starlingmq.net.sockets import hold_shared, listen_tcp
 
 from .conftest import PATIENCE, FakeDriver, Open
 
@@ -91,6 +91,22 @@ async def test_a_port_that_is_taken_is_said_in_one_line(listen: Open) -> None:
     with pytest.raises(ListenerError) as caught:
         await listen(listener.address)
     assert str(caught.value) == f"{listener.address}: cannot listen: Address already in use"
+
+
+def test_a_port_is_held_after_a_crash_and_for_nobody_else() -> None:
+    """Connections that the former broker closed itself linger on it, and must not keep the next one away."""
+    former = socket.create_server(("127.0.0.1", 0))
+    where = former.getsockname()
+    with former, socket.create_connection(where) as client:
+        former.accept()[0].close()
+        assert client.recv(1) == b""
+    addresses = [(socket.AF_INET, where)]
+    held = hold_shared(addresses, where[1])
+    with pytest.raises(OSError, match="in use"):
+        listen_tcp(addresses, where[1])
+    shared = listen_tcp(addresses, where[1], shared=True)
+    for each in (*held, *shared):
+        each.close()
 
 
 async def test_a_host_that_is_not_there_is_said_in_one_line(listen: Open) -> None:

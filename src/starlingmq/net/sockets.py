@@ -54,7 +54,11 @@ def hold_shared(addresses: Sequence[Address], port: int) -> list[socket.socket]:
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            # To bind: or the last connections of a broker that was killed keep it from coming back for a minute. Not
+            # afterwards: or somebody who is not to share it could take it from who does not listen yet.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind(address)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     except OSError:
         for sock in held:
             sock.close()
