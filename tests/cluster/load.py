@@ -377,7 +377,7 @@ class Load:
         except TimeoutError:
             assert seconds is not None, f"only {count - self._fuse} of {count} messages were acknowledged"
             return False
-        self._look_at_tasks()
+        self.look()
         return True
 
     async def settle(self) -> None:
@@ -388,13 +388,13 @@ class Load:
                 for author in self.authors:
                     await author.idle.wait()
                 while any(self._missing(reader, author) for reader in self.readers for author in self.authors):
-                    self._look_at_tasks()
+                    self.look()
                     await asyncio.sleep(AGAIN_SECONDS)
         except TimeoutError:
             for author in self.authors:
                 if author.sent:
                     self.wrong(f"{author.name} on {author.node.name} waits for {len(author.sent)} acknowledgements")
-        self._look_at_tasks()
+        self.look()
         for reader in self.readers:
             for author in self.authors:
                 missing = self._missing(reader, author)
@@ -422,7 +422,8 @@ class Load:
     def _missing(self, reader: Reader, author: Author) -> set[int]:
         return author.taken - reader.got.get(author.name, set())
 
-    def _look_at_tasks(self) -> None:
+    def look(self) -> None:
+        """Raise what went wrong in a client, if anything did."""
         for task in self._tasks:
             if task.done() and not task.cancelled():
                 task.result()
