@@ -74,6 +74,7 @@ class Books:
         self.got: dict[tuple[str, int], dict[bytes, int]] = {}  # (subscriber, session) -> payload -> how often
         self.once: dict[tuple[str, int, bytes], int] = {}  # (subscriber, session, payload) -> how often, at QoS 0 or 2
         self.members: dict[bytes, dict[str, None]] = {}  # group -> all who were ever in it
+        self.asked: dict[str, dict[bytes, None]] = {}  # subscriber -> all filters that it ever asked for
         self.left: dict[bytes, None] = {}  # filters that somebody had, perhaps, and has no more
         self.replays: list[tuple[str, bytes, float]] = []  # subscriber, topic, when
         self.acknowledged_count = 0
@@ -232,11 +233,8 @@ class Books:
         return any(p.subscriber == name and not p.durable and p.node.crashes for p in self.promises)
 
     def _only(self, names: list[str], group: bytes) -> bool:
-        return all(
-            promise.filter == group and (promise.qos == 2 or self.strict)
-            for promise in self.promises
-            if promise.subscriber in names
-        )
+        alone = all(list(self.asked[name]) == [group] for name in names)
+        return alone and all(p.qos == 2 or self.strict for p in self.promises if p.subscriber in names)
 
 
 def wanted_at(state: BrokerState) -> dict[bytes, int]:

@@ -315,6 +315,7 @@ class Subscriber(Person):
             self.asked[packet_id] = filter
             self.ways[filter if filter.startswith(GROUP) else b""] = None
             self.asked_at[filter] = self.schedule.now
+            self.books.asked.setdefault(self.name, {})[filter] = None
             self.say([Subscribe(packet_id, [SubscribeRequest(filter, self.wanted[filter])])])
 
     def begin(self, present: bool) -> None:

@@ -154,6 +154,23 @@ def disk_fails(world: World, random: Random) -> End:
     return end
 
 
+def dies_behind_a_cut(world: World, random: Random) -> End:
+    """Nobody hears a node any more; it dies, and what it had sent comes when it lives again."""
+    node = some_node(world, random)
+    end = cut_ways(world, [(node.host, other) for other in world.hosts if other != node.host])
+    node.down += 1
+    if node.process is not None:
+        world.schedule.after(0.3 * random.random(), die, node, node.process)
+
+    def live_and_be_heard() -> None:
+        die(node, None)
+        node.down -= 1
+        world.start_if_wanted(node)
+        end()
+
+    return live_and_be_heard
+
+
 def syncs_fail(world: World, random: Random) -> End:
     machine = some_node(world, random).machine
     machine.sick, machine.sickness = ("sync",), 1.0

@@ -88,13 +88,16 @@ class Network:
             self.cuts.pop(way, None)
             found = [stream for stream in self.left if (stream.source.host, stream.host) == way]
             self.left = [stream for stream in self.left if stream not in found]
+            for stream in found:  # it lay somewhere, and comes when the next life has begun
+                self.schedule.after(self.random.random(), self._let_go, stream)
             if way in self.streams:
-                found.append(self.streams[way])
-            for stream in found:
-                held, stream.held = stream.held, []
-                for envelope in held:
-                    self._carry(stream, envelope)
+                self._let_go(self.streams[way])
         self.changed_at = self.schedule.now
+
+    def _let_go(self, stream: Stream) -> None:
+        held, stream.held = stream.held, []
+        for envelope in held:
+            self._carry(stream, envelope)
 
     # Streams
 

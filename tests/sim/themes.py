@@ -61,9 +61,8 @@ def many_lives(plan: Plan, more: Random) -> None:
     """Short lives, and ways that hold back what an earlier one had sent."""
     plan.goes = ""
     _busy(plan, more, [1, 2], False)
-    _strike(plan, more, faults.crash, 4, 0.3)
-    _strike(plan, more, faults.cut_one_way, 4, 1.0)
-    _strike(plan, more, faults.stall, 2, 0.0)
+    _strike(plan, more, faults.crash, 2, 0.3)
+    _strike(plan, more, faults.dies_behind_a_cut, 6, 0.6)
 
 
 THEMES: dict[str, Callable[[Plan, Random], None]] = {

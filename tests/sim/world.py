@@ -86,6 +86,7 @@ class World:
         """Until all nodes serve."""
         self._start()
         self._wait(self._all_serve, FORMING_MAX, "the cluster is not made")
+        assert not self.seen["isolations"], "a node that served was isolated while the cluster grew"
 
     def _start(self) -> None:
         for node in self.nodes:

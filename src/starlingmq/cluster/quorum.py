@@ -228,8 +228,17 @@ class Quorum:
         return frozenset([peer.number for peer in self._peers.values() if peer.connected])
 
     def vouching(self, revision: int) -> frozenset[int]:
-        """Those connected, registered or not, that know the membership of that revision, or a newer one."""
-        return frozenset([p.number for p in self._peers.values() if p.connected and p.revision >= revision])
+        """Those connected, registered or not, that know the membership of that revision, or a newer one. While we join,
+        only those that say they are connected to us: from the moment that we count they have to reach us."""
+        me = self._me.number
+        joining = me not in self._registered
+        return frozenset(
+            [
+                peer.number
+                for peer in self._peers.values()
+                if peer.connected and peer.revision >= revision and (not joining or me in peer.is_connected_to)
+            ]
+        )
 
     def is_connected(self, number: int) -> bool:
         peer = self._peers.get(number)
