@@ -29,8 +29,8 @@ bodies: st.SearchStrategy[frames.Body] = st.one_of(
         frames.RouteRecords, numbers, numbers, records, st.lists(st.tuples(numbers, numbers), max_size=3).map(tuple)
     ),
     st.builds(frames.RouteApplied, numbers, numbers),
-    st.builds(frames.SyncRequest, numbers, numbers),
-    st.builds(frames.RouteSnapshot, numbers, numbers, numbers, st.booleans(), records),
+    st.builds(frames.SyncRequest, numbers, numbers, numbers),
+    st.builds(frames.RouteSnapshot, numbers, numbers, numbers, st.booleans(), records, numbers),
     st.builds(frames.Data, numbers, numbers, st.binary(max_size=300)),
     st.builds(frames.DataAck, numbers, numbers),
 )

@@ -472,8 +472,9 @@ async def test_five_nodes(tmp_path: Path) -> None:
             await load.more(1000)
             assert third.serves() and all(node.serves() for node in others)
             first.start()
+            # What n2 said while it was away it has from the others.
+            await cluster.until(first.is_ready, "n1 is back, without n2")
             cluster.heal()
-            await cluster.until(first.is_ready, "n1 is back")
             await cluster.until(second.serves, "n2 is back")
             await load.more(500)
             await load.settle()

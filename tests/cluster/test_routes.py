@@ -13,7 +13,7 @@ from starlingmq.cluster.frames import (
     SyncRequest,
 )
 from starlingmq.cluster.route_facts import Fact
-from starlingmq.cluster.routes import ASK_AGAIN, Routes
+from starlingmq.cluster.routes import ASK_AGAIN, BORROW_AFTER, Routes
 
 Sent = list[tuple[int | None, Body]]
 
@@ -87,6 +87,44 @@ def test_who_comes_back_has_caught_up_when_it_has_what_a_third_node_told_the_oth
     assert not two.caught_up(1)
     two.member_gone(3)
     assert two.caught_up(1)
+
+
+def test_what_a_third_node_told_is_had_from_others_when_that_one_is_away() -> None:
+    one, two, three = begin(1), begin(2), begin(3, {b"%d" % number: 1 for number in range(3000)})
+    for routes in (one, two):
+        for other in {1, 2, 3} - {routes.me}:
+            routes.member(other)
+    exchange(one, three)
+    exchange(one, two)
+    sent = exchange(one, two, BORROW_AFTER)
+    assert sent.count((1, SyncRequest(0, 0, 3))) == 1
+    assert [body.of for _, body in sent if isinstance(body, RouteSnapshot)] == [3, 3, 3]
+    assert two.table(3) == three.table(3) and two.vector()[3] == (1, 3000) and two.caught_up(1)
+    # From there on it tells the difference itself.
+    three.originate([(b"new", 1)])
+    assert records(exchange(two, three, 2 * BORROW_AFTER)) <= 2, "told to all, and to who asked"
+    # Who has not heard of it for as long as nothing new is there asks nobody.
+    assert not any(isinstance(body, SyncRequest) for _, body in exchange(two, one, 5 * BORROW_AFTER) if body)
+
+
+def test_pieces_of_two_givers_are_not_put_together() -> None:
+    routes = begin(1)
+    for other in (2, 3, 4):
+        routes.member(other)
+
+    def piece(giver: int, chunk: int, last: bool, *keys: bytes) -> None:
+        entries = tuple(RouteRecord(key, 1) for key in keys)
+        routes.received(giver, RouteSnapshot(1, 4, chunk, last, entries, 4), 0.0)
+        routes.take_changes()
+
+    piece(2, 0, False, b"a", b"b")
+    piece(3, 1, True, b"a", b"b")
+    assert routes.table(4) == {}
+    piece(3, 0, False, b"c", b"d")
+    piece(2, 1, True, b"c", b"d")
+    assert routes.table(4) == {}
+    piece(3, 1, True, b"a", b"b")
+    assert sorted(routes.table(4)) == [b"a", b"b", b"c", b"d"] and routes.vector()[4] == (1, 4)
 
 
 def test_a_joining_node_may_be_gone_and_come_back() -> None:

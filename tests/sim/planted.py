@@ -108,8 +108,8 @@ def records_are_applied_over_a_gap() -> Any:
 def a_snapshot_adds_and_takes_nothing_away() -> Any:
     received = PeerRoutes.received_piece
 
-    def adding(self: PeerRoutes, body: RouteSnapshot) -> bool:
-        wanted = received(self, body)
+    def adding(self: PeerRoutes, body: RouteSnapshot, giver: int = 0) -> bool:
+        wanted = received(self, body, giver)
         if self._ready is not None:
             self._ready = {**self.table, **self._ready}
         return wanted

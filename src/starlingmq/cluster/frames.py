@@ -71,21 +71,23 @@ class RouteApplied:
 
 @dataclass(frozen=True, slots=True)
 class SyncRequest:
-    """What the asker has of the target's routes; (0, 0): nothing."""
+    """What the asker has of the target's routes, or of those of ``of``; (0, 0): nothing."""
 
     epoch: int
     version: int
+    of: int = 0  # a node that the asker does not reach; 0: the target's own are meant
 
 
 @dataclass(frozen=True, slots=True)
 class RouteSnapshot:
-    """A piece of all routes of the sender as of (epoch, version); applied when all pieces are there."""
+    """A piece of all routes of the sender, or of ``of``, as of (epoch, version); applied when all pieces are there."""
 
     epoch: int
     version: int
     chunk: int  # from 0
     last: bool
     records: tuple[RouteRecord, ...]
+    of: int = 0  # a node that the receiver does not reach; 0: the sender
 
 
 @dataclass(frozen=True, slots=True)

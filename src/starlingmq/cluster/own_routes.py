@@ -179,7 +179,7 @@ class OwnRoutes:
     def _answer(self, answer: Answer, out: list[tuple[int | None, Body]]) -> int:
         """One frame; the answer goes behind the others if it is not complete yet."""
         if answer.table is not None:
-            piece = self._piece(answer)
+            piece = next_piece(answer)
             out.append((answer.target, piece))
             if not piece.last:
                 self._answers[answer.target] = answer
@@ -205,15 +205,17 @@ class OwnRoutes:
         epoch, began = next((entry for entry in reversed(self.history) if entry[1] - 1 <= end), self.history[0])
         return RouteRecords(epoch, first, tuple(records), tuple(self.history) if first <= began else ())
 
-    def _piece(self, answer: Answer) -> RouteSnapshot:
-        records: list[RouteRecord] = []
-        size = 0
-        while answer.left and len(records) < FRAME_RECORDS and size < FRAME_BYTES:
-            key, value = next(answer.entries)
-            answer.left -= 1
-            records.append(RouteRecord(key, value))
-            size += len(key) + RECORD_BYTES
-        epoch, version = answer.state
-        piece = RouteSnapshot(epoch, version, answer.chunk, answer.left == 0, tuple(records))
-        answer.chunk += 1
-        return piece
+
+def next_piece(answer: Answer, of: int = 0) -> RouteSnapshot:
+    """Of an answer that is a snapshot; ``of``: whose routes they are, if not the sender's."""
+    records: list[RouteRecord] = []
+    size = 0
+    while answer.left and len(records) < FRAME_RECORDS and size < FRAME_BYTES:
+        key, value = next(answer.entries)
+        answer.left -= 1
+        records.append(RouteRecord(key, value))
+        size += len(key) + RECORD_BYTES
+    epoch, version = answer.state
+    piece = RouteSnapshot(epoch, version, answer.chunk, answer.left == 0, tuple(records), of)
+    answer.chunk += 1
+    return piece

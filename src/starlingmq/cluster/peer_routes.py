@@ -44,6 +44,8 @@ class PeerRoutes:
     moved_at: float  # when it was asked last, or brought us further
     gap: bool  # records came that begin later than we are
     changed: bool  # the state, since it was last looked at
+    lacking_since: float  # that others have more of it, and nothing came; NEVER: not so
+    borrowed_at: float  # when one of those was asked last
 
     def __init__(self, number: int, table: dict[bytes, int], state: State) -> None:
         self.number = number
@@ -58,12 +60,15 @@ class PeerRoutes:
         self.moved_at = NEVER
         self.gap = False
         self.changed = False
+        self.lacking_since = NEVER
+        self.borrowed_at = NEVER
         self._prefix = table_prefix(number)
         self._inbox: deque[RouteRecords] = deque()
         self._inbox_records = 0
         self._loading: Iterator[tuple[bytes, int]] | None = iter(table.items()) if table else None
         # A snapshot, of which some pieces are there:
         self._coming: State = UNKNOWN
+        self._giver = 0  # who sends them; the pieces of another one are other pieces
         self._pieces: set[int] = set()
         self._count = 0  # of pieces; 0: not known yet
         self._collected: dict[bytes, int] = {}
@@ -91,14 +96,17 @@ class PeerRoutes:
             self._inbox.append(body)
             self._inbox_records += count
 
-    def received_piece(self, body: RouteSnapshot) -> bool:
-        """Whether it is one that was wanted."""
+    def received_piece(self, body: RouteSnapshot, giver: int = 0) -> bool:
+        """Whether it is one that was wanted. ``giver``: the node that it comes from, 0: from the node itself."""
         state = (body.epoch, body.version)
         if state <= max(self.state, self._ready_state, self._target_state) or state < self._coming:
             return False
-        if state > self._coming:
+        if state == self._coming and giver != self._giver and body.chunk != 0:
+            return False
+        if state > self._coming or giver != self._giver:
             self._forget_pieces()
             self._coming = state
+            self._giver = giver
         if body.chunk in self._pieces:
             return False
         self._pieces.add(body.chunk)

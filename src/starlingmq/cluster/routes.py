@@ -26,6 +26,7 @@ from starlingmq.cluster.frames import (
     RouteSnapshot,
     SyncRequest,
 )
+from starlingmq.cluster.lent_routes import LentRoutes
 from starlingmq.cluster.own_routes import OwnRoutes
 from starlingmq.cluster.peer_routes import NEVER, PeerRoutes
 from starlingmq.cluster.route_facts import UNKNOWN, Change, Fact, FactError, Recovered, State, in_history, read_facts
@@ -33,6 +34,7 @@ from starlingmq.cluster.route_facts import UNKNOWN, Change, Fact, FactError, Rec
 TURN_RECORDS: Final = 2048  # taken out, or applied, in one call
 PEER_RECORDS: Final = 1024  # of one peer before it is another one's turn
 ASK_AGAIN: Final = 1.0  # seconds without an answer, or the next part of it
+BORROW_AFTER: Final = 1.5  # seconds in which nothing came of a node that others know more of: those are asked
 PATIENCE: Final = 0.25  # seconds in which who is behind, but gets on, does not ask
 
 
@@ -56,6 +58,8 @@ class Routes:
         self._gone: set[int] = set()  # no members any more
         self._asks: dict[int, PeerRoutes] = {}
         self._owed: dict[int, PeerRoutes] = {}  # RouteApplied
+        self._borrows: dict[PeerRoutes, int] = {}  # who is to be asked for the routes of whom
+        self._lent = LentRoutes()
         self._now = 0.0
 
     @property
@@ -131,18 +135,29 @@ class Routes:
             return
         self._now = now
         if isinstance(body, SyncRequest):
-            self._own.asked(source, (body.epoch, body.version))
+            self._asked(source, body)
             return
-        peer = self._peer(source)
+        number = body.of or source if isinstance(body, RouteSnapshot) else source
+        if number == self.me or number in self._gone:
+            return
+        peer = self._peer(number)
         if isinstance(body, RouteRecords):
             peer.received_records(body)
         elif isinstance(body, RouteSnapshot):
-            if peer.received_piece(body):
+            if peer.received_piece(body, body.of and source):
                 peer.moved_at = now
+                peer.lacking_since = NEVER
         elif isinstance(body, RouteApplied):
             peer.applied = max(peer.applied, (body.epoch, body.version))
         if peer.busy():
-            self._busy[source] = peer
+            self._busy[number] = peer
+
+    def _asked(self, source: int, body: SyncRequest) -> None:
+        held = (body.epoch, body.version)
+        if body.of in (0, self.me):
+            self._own.asked(source, held)
+        elif body.of in self._peers:
+            self._lent.asked(source, self._peers[body.of], held)
 
     def heartbeat(self, source: int, heartbeat: Heartbeat, now: float) -> None:
         if source in self._gone or source == self.me:
@@ -163,6 +178,22 @@ class Routes:
         peer.vector = heartbeat.vector
         if now - peer.moved_at >= (ASK_AGAIN if peer.asked else PATIENCE):
             self._ask(peer)
+        self._borrow(source, heartbeat.vector)
+
+    def _borrow(self, lender: int, vector: Mapping[int, State]) -> None:
+        """Ask for the routes of third nodes that it has more of, if those have not told us themselves for a while."""
+        now = self._now
+        for number, state in vector.items():
+            if number not in self._members or number == lender or self._has(number, state):
+                continue
+            peer = self._peer(number)
+            if peer.busy():
+                continue
+            if peer.lacking_since == NEVER:
+                peer.lacking_since = now
+            elif now - max(peer.lacking_since, peer.borrowed_at) >= BORROW_AFTER:
+                peer.borrowed_at = now
+                self._borrows[peer] = lender
 
     def _peer(self, source: int) -> PeerRoutes:
         peer = self._peers.get(source)
@@ -186,6 +217,7 @@ class Routes:
         self._gone.add(number)
         self._members.discard(number)
         self._own.member_gone(number)
+        self._lent.member_gone(number)
         self._asks.pop(number, None)
         self._owed.pop(number, None)
         peer = self._peers.pop(number, None)
@@ -195,7 +227,9 @@ class Routes:
 
     def pending(self) -> bool:
         """Whether there is work left for a next turn, without waiting for anything."""
-        return bool(self._busy or self._asks or self._owed) or self._own.pending()
+        return (
+            bool(self._busy or self._asks or self._owed or self._borrows) or self._own.pending() or self._lent.pending()
+        )
 
     def take_changes(self) -> list[Change]:
         """Apply some of what has come: the changes of what other nodes want, those after a start included."""
@@ -215,6 +249,7 @@ class Routes:
         if peer.changed:
             peer.changed = False
             peer.moved_at = self._now
+            peer.lacking_since = NEVER
             self._owed[peer.number] = peer
             if peer.state >= peer.heard:
                 peer.asked = False
@@ -230,9 +265,14 @@ class Routes:
             out.append((number, RouteApplied(peer.state[0], peer.state[1])))
         for number, peer in self._asks.items():
             out.append((number, SyncRequest(peer.state[0], peer.state[1])))
+        for peer, lender in self._borrows.items():
+            if lender not in self._gone and peer.number not in self._gone:
+                out.append((lender, SyncRequest(peer.state[0], peer.state[1], peer.number)))
         self._owed.clear()
         self._asks.clear()
+        self._borrows.clear()
         self._own.take_out(TURN_RECORDS, out)
+        self._lent.take_out(TURN_RECORDS, out)
         return out
 
     def take_facts(self) -> list[Fact]:

@@ -174,12 +174,14 @@ def _from_snapshot(body: RouteSnapshot) -> pb.RouteSnapshot:
         version=body.version,
         chunk=body.chunk,
         last=body.last,
+        of=body.of,
         records=_from_records(body.records),
     )
 
 
 def _to_snapshot(message: pb.RouteSnapshot) -> RouteSnapshot:
-    return RouteSnapshot(message.epoch, message.version, message.chunk, message.last, _to_records(message.records))
+    records = _to_records(message.records)
+    return RouteSnapshot(message.epoch, message.version, message.chunk, message.last, records, message.of)
 
 
 def _put_data(body: Data, field: pb.Data) -> None:
@@ -203,8 +205,8 @@ BODIES: Final[dict[type[Body], tuple[str, Callable[[Any, Any], None], Callable[[
     ),
     SyncRequest: (
         "sync_request",
-        lambda body, field: field.CopyFrom(pb.SyncRequest(epoch=body.epoch, version=body.version)),
-        lambda message: SyncRequest(message.epoch, message.version),
+        lambda body, field: field.CopyFrom(pb.SyncRequest(epoch=body.epoch, version=body.version, of=body.of)),
+        lambda message: SyncRequest(message.epoch, message.version, message.of),
     ),
     RouteSnapshot: ("route_snapshot", lambda body, field: field.CopyFrom(_from_snapshot(body)), _to_snapshot),
     Data: (

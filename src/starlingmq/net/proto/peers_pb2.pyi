@@ -208,26 +208,30 @@ class RouteApplied(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
 
 class SyncRequest(_message.Message):
-    __slots__ = ("epoch", "version")
+    __slots__ = ("epoch", "version", "of")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    OF_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     version: int
-    def __init__(self, epoch: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
+    of: int
+    def __init__(self, epoch: _Optional[int] = ..., version: _Optional[int] = ..., of: _Optional[int] = ...) -> None: ...
 
 class RouteSnapshot(_message.Message):
-    __slots__ = ("epoch", "version", "chunk", "last", "records")
+    __slots__ = ("epoch", "version", "chunk", "last", "records", "of")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
+    OF_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     version: int
     chunk: int
     last: bool
     records: _containers.RepeatedCompositeFieldContainer[RouteRecord]
-    def __init__(self, epoch: _Optional[int] = ..., version: _Optional[int] = ..., chunk: _Optional[int] = ..., last: _Optional[bool] = ..., records: _Optional[_Iterable[_Union[RouteRecord, _Mapping[str, object]]]] = ...) -> None: ...
+    of: int
+    def __init__(self, epoch: _Optional[int] = ..., version: _Optional[int] = ..., chunk: _Optional[int] = ..., last: _Optional[bool] = ..., records: _Optional[_Iterable[_Union[RouteRecord, _Mapping[str, object]]]] = ..., of: _Optional[int] = ...) -> None: ...
 
 class Data(_message.Message):
     __slots__ = ("sequence", "count", "blob")
