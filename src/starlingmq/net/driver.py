@@ -41,9 +41,10 @@ class Asked(Protocol):
 class Ticket:
     """Frames that wait for one commit, and for all commits before it."""
 
-    __slots__ = ("done", "frames", "refused")
+    __slots__ = ("bare", "done", "frames", "refused")
 
-    def __init__(self, done: bool) -> None:
+    def __init__(self, done: bool, bare: bool) -> None:
+        self.bare = bare  # the turn wrote nothing: its frames are as true as the commit before is stored
         self.done = done
         self.refused = False  # nothing could be stored: something else is said
         self.frames: list[tuple[Client, bytes]] = []
@@ -276,7 +277,7 @@ class Driver:
                 pending = failed
         if pending is None and not self._tickets and not refused:
             return None
-        ticket = Ticket(pending is None)
+        ticket = Ticket(pending is None, not ready.writes)
         ticket.refused = refused and pending is None
         self._tickets.append(ticket)
         if pending is not None:
@@ -300,8 +301,10 @@ class Driver:
 
     def _settle(self) -> None:
         """Go on with the commits that are done and have none before them that is not."""
+        refused = False
         while self._tickets and self._tickets[0].done:
             ticket = self._tickets.popleft()
+            refused = ticket.refused = ticket.refused or (ticket.bare and refused)
             for client, data in ticket.frames:
                 self._release(client, data, ticket.refused)
 
