@@ -1,0 +1,270 @@
+"""The commands of a NATS client, read from the bytes of a connection; nothing is known here of what they mean.
+
+``NatsReader.read`` takes one command from where the last one ended and leaves what it found in the reader's own
+fields: compiled, that costs no object per command. A command that is not complete changes nothing and is read again
+from its beginning when more has arrived; ``missing`` says how much a payload still lacks, so that nobody tries sooner.
+
+Bounds: a control line has at most ``line_max`` bytes, a payload with its headers ``payload_max``.
+
+An error is a NatsError with the text of the ``-ERR`` that answers it; with those from here the connection ends.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+MORE: Final = 0  # the command is not complete
+PUB: Final = 1
+HPUB: Final = 2
+SUB: Final = 3
+UNSUB: Final = 4
+PING: Final = 5
+PONG: Final = 6
+CONNECT: Final = 7
+
+LINE_MAX: Final = 4096
+PAYLOAD_MAX: Final = 1024 * 1024
+
+# What clients look for in an -ERR.
+UNKNOWN_OPERATION: Final = "Unknown Protocol Operation"
+PARSER_ERROR: Final = "Parser Error"
+LINE_TOO_LONG: Final = "Maximum Control Line Exceeded"
+PAYLOAD_TOO_LARGE: Final = "Maximum Payload Violation"
+
+_DIGITS_MAX: Final = 10  # of a number: more than any bound, less than would not fit an integer
+_BLANKS: Final = b" \t"
+
+
+class NatsError(Exception):
+    """``text`` is what the client is told; with ``ends`` its connection is closed then."""
+
+    text: str
+    ends: bool
+
+    def __init__(self, text: str, ends: bool = True) -> None:
+        super().__init__(text)
+        self.text = text
+        self.ends = ends
+
+
+class NatsReader:
+    """What the last command said. PUB and HPUB: ``subject``, ``reply`` (b"" without), ``headers`` (b"" without) and
+    ``payload``. SUB: ``subject``, ``queue`` (b"" without), ``sid``. UNSUB: ``sid``, ``number`` (0 without). CONNECT:
+    ``options``, the JSON as it came. ``end`` is where the next command begins."""
+
+    line_max: int
+    payload_max: int
+    end: int
+    missing: int  # bytes after those that are there, with MORE; 0: not known
+    subject: bytes
+    reply: bytes
+    queue: bytes
+    sid: bytes
+    number: int
+    headers: bytes
+    payload: bytes
+    options: bytes
+
+    def __init__(self, line_max: int = LINE_MAX, payload_max: int = PAYLOAD_MAX) -> None:
+        self.line_max = line_max
+        self.payload_max = payload_max
+        self.end = 0
+        self.missing = 0
+        self.subject = b""
+        self.reply = b""
+        self.queue = b""
+        self.sid = b""
+        self.number = 0
+        self.headers = b""
+        self.payload = b""
+        self.options = b""
+
+    def read(self, data: bytes, pos: int) -> int:
+        """The command that begins at ``pos``, one of the constants above. Raises NatsError."""
+        size = len(data)
+        self.missing = 0
+        if size - pos < 4:
+            if _may_begin_a_command(data, pos):
+                return MORE
+            raise NatsError(UNKNOWN_OPERATION)
+        first = data[pos] | 0x20
+        second = data[pos + 1] | 0x20
+        third = data[pos + 2] | 0x20
+        fourth = data[pos + 3]
+        if first == 0x70:  # p
+            if second == 0x75 and third == 0x62 and (fourth == 0x20 or fourth == 0x09):
+                return self._published(data, pos, pos + 4, PUB)
+            if second == 0x69 and third == 0x6E and fourth | 0x20 == 0x67:
+                return self._bare(data, pos, PING)
+            if second == 0x6F and third == 0x6E and fourth | 0x20 == 0x67:
+                return self._bare(data, pos, PONG)
+        elif first == 0x68:  # h
+            if second == 0x70 and third == 0x75 and fourth | 0x20 == 0x62:
+                if size - pos < 5:
+                    return MORE
+                if data[pos + 4] == 0x20 or data[pos + 4] == 0x09:
+                    return self._published(data, pos, pos + 5, HPUB)
+        elif first == 0x73:  # s
+            if second == 0x75 and third == 0x62 and (fourth == 0x20 or fourth == 0x09):
+                return self._subscribed(data, pos)
+        elif first == 0x75 or first == 0x63:  # u, c
+            return self._word(data, pos, b"unsub" if first == 0x75 else b"connect")
+        raise NatsError(UNKNOWN_OPERATION)
+
+    def _word(self, data: bytes, pos: int, word: bytes) -> int:
+        at = pos + len(word)
+        given = data[pos:at].lower()
+        if given != word:
+            if word.startswith(given):
+                return MORE
+            raise NatsError(UNKNOWN_OPERATION)
+        if at >= len(data):
+            return MORE
+        if data[at] != 0x20 and data[at] != 0x09:
+            raise NatsError(UNKNOWN_OPERATION)
+        line = self._line(data, pos, at)
+        if line is None:
+            return MORE
+        if word == b"connect":
+            self.options = line.strip(_BLANKS)
+            return CONNECT
+        parts = line.split()
+        if len(parts) == 0 or len(parts) > 2:
+            raise NatsError(PARSER_ERROR)
+        self.sid = parts[0]
+        self.number = _number(parts[1], 0, len(parts[1])) if len(parts) == 2 else 0
+        return UNSUB
+
+    def _line(self, data: bytes, pos: int, at: int) -> bytes | None:
+        """The rest of the control line from ``at`` on, without its end; None if the end is not there yet."""
+        end = data.find(b"\n", at, pos + self.line_max + 2)
+        if end < 0:
+            if len(data) - pos > self.line_max + 1:
+                raise NatsError(LINE_TOO_LONG)
+            return None
+        self.end = end + 1
+        if data[end - 1] == 0x0D:
+            end -= 1
+        if end - pos > self.line_max:
+            raise NatsError(LINE_TOO_LONG)
+        return data[at:end]
+
+    def _bare(self, data: bytes, pos: int, kind: int) -> int:
+        if len(data) - pos >= 6 and data[pos + 4] == 0x0D and data[pos + 5] == 0x0A:
+            self.end = pos + 6
+            return kind
+        line = self._line(data, pos, pos + 4)
+        if line is None:
+            return MORE
+        if line.strip(_BLANKS):
+            raise NatsError(UNKNOWN_OPERATION)
+        return kind
+
+    def _subscribed(self, data: bytes, pos: int) -> int:
+        line = self._line(data, pos, pos + 4)
+        if line is None:
+            return MORE
+        parts = line.split()
+        if len(parts) == 2:
+            self.queue = b""
+        elif len(parts) == 3:
+            self.queue = parts[1]
+        else:
+            raise NatsError(PARSER_ERROR)
+        self.subject = parts[0]
+        self.sid = parts[-1]
+        return SUB
+
+    def _published(self, data: bytes, pos: int, at: int, kind: int) -> int:
+        """PUB subject [reply] size, HPUB subject [reply] header-size size; then so many bytes, then CR LF.
+
+        Byte by byte: this is the path of every message, and compiled it is quicker than making a list of words.
+        """
+        size = len(data)
+        starts = [0, 0, 0, 0]
+        ends = [0, 0, 0, 0]
+        count = 0
+        while True:
+            while at < size and (data[at] == 0x20 or data[at] == 0x09):
+                at += 1
+            begin = at
+            while at < size and data[at] > 0x20:
+                at += 1
+            if at >= size:
+                return self._no_line_end(size - pos)
+            if at != begin:
+                if count == 4:
+                    raise NatsError(PARSER_ERROR)
+                starts[count] = begin
+                ends[count] = at
+                count += 1
+            byte = data[at]
+            if byte == 0x0A:
+                break
+            if byte == 0x0D:
+                if at + 1 >= size:
+                    return self._no_line_end(size - pos)
+                if data[at + 1] != 0x0A:
+                    raise NatsError(PARSER_ERROR)
+                at += 1
+                break
+            if byte != 0x20 and byte != 0x09:
+                raise NatsError(PARSER_ERROR)
+        at += 1
+        if at - pos > self.line_max + 2:
+            raise NatsError(LINE_TOO_LONG)
+        needed = kind + 1  # without a reply
+        if count != needed and count != needed + 1:
+            raise NatsError(PARSER_ERROR)
+        length = _number(data, starts[count - 1], ends[count - 1])
+        if length > self.payload_max:
+            raise NatsError(PAYLOAD_TOO_LARGE)
+        head = 0
+        if kind == HPUB:
+            head = _number(data, starts[count - 2], ends[count - 2])
+            if head > length:
+                raise NatsError(PARSER_ERROR)
+        end = at + length
+        if end + 2 > size:
+            if end < size and data[end] != 0x0D:
+                raise NatsError(PARSER_ERROR)
+            self.missing = end + 2 - size
+            return MORE
+        if data[end] != 0x0D or data[end + 1] != 0x0A:
+            raise NatsError(PARSER_ERROR)
+        self.subject = data[starts[0] : ends[0]]
+        self.reply = data[starts[1] : ends[1]] if count != needed else b""
+        self.headers = data[at : at + head] if head != 0 else b""
+        self.payload = data[at + head : end]
+        self.end = end + 2
+        return kind
+
+    def _no_line_end(self, have: int) -> int:
+        if have > self.line_max + 1:
+            raise NatsError(LINE_TOO_LONG)
+        return MORE
+
+
+def _may_begin_a_command(data: bytes, pos: int) -> bool:
+    given = data[pos:].lower()
+    return (
+        b"pub".startswith(given)
+        or b"ping".startswith(given)
+        or b"pong".startswith(given)
+        or b"sub".startswith(given)
+        or b"hpub".startswith(given)
+        or b"unsub".startswith(given)
+        or b"connect".startswith(given)
+    )
+
+
+def _number(data: bytes, start: int, end: int) -> int:
+    if not 0 < end - start <= _DIGITS_MAX:
+        raise NatsError(PARSER_ERROR)
+    value = 0
+    for at in range(start, end):
+        digit = data[at] - 0x30
+        if digit < 0 or digit > 9:
+            raise NatsError(PARSER_ERROR)
+        value = value * 10 + digit
+    return value

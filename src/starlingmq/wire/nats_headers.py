@@ -1,0 +1,133 @@
+"""NATS headers as MQTT 5 properties, and back.
+
+A header is a User Property, the reply subject is the Response Topic; everything else that MQTT 5 can say stays with
+MQTT. Names and values keep their order, and a name may come several times. A value loses the blanks around it, as every
+NATS client takes them off. A status in the first line (``NATS/1.0 503 No Responders``) is what clients make of it: a
+header ``Status``, and ``Description`` for the words behind it.
+
+What one side can say and the other can not:
+
+- a header that is not UTF-8 or has a NUL, or a line without a name or colon: ValueError, the message is refused;
+- a User Property whose name is empty or has blanks, colons or control characters, or whose value has CR or LF: NATS
+  subscribers get the message without it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .primitives import MAX_BLOCK, encode_two
+from .properties import (
+    BINARY,
+    BIT,
+    FOUR_BYTES,
+    RESPONSE_TOPIC,
+    RULES,
+    TEXT,
+    TEXT_PAIR,
+    TWO_BYTES,
+    USER_PROPERTY,
+)
+
+VERSION: Final = b"NATS/1.0"
+_SPOILS_A_NAME: Final = bytes(range(33)) + b":\x7f"
+_BLANKS: Final = b" \t"
+
+
+class Carried:
+    """What NATS can be told of the properties of a message."""
+
+    response_topic: bytes  # b"" without
+    headers: bytes  # the whole block, b"" without
+
+    def __init__(self, response_topic: bytes, headers: bytes) -> None:
+        self.response_topic = response_topic
+        self.headers = headers
+
+
+def properties_of(block: bytes, response_topic: bytes) -> bytes:
+    """Encoded MQTT 5 properties for a header block (b"" without one). Raises ValueError for what is no such block."""
+    properties = b"\x08%b%b" % (encode_two(len(response_topic)), response_topic) if response_topic else b""
+    if len(block) == 0:
+        return properties
+    if not block.startswith(VERSION) or not block.endswith(b"\r\n\r\n") or b"\0" in block:
+        raise ValueError("no header block")
+    if not block.isascii():
+        block.decode()
+    lines = block[: len(block) - 4].split(b"\r\n")
+    status = lines[0][len(VERSION) :].strip(_BLANKS)
+    pairs: list[bytes] = [properties]
+    if status:
+        code, _, words = status.partition(b" ")
+        pairs.append(_pair(b"Status", code))
+        if words:
+            pairs.append(_pair(b"Description", words.strip(_BLANKS)))
+    for line in lines[1:]:
+        name, colon, value = line.partition(b":")
+        name = name.strip(_BLANKS)
+        if not colon or not name:
+            raise ValueError("a header without a name")
+        pairs.append(_pair(name, value.strip(_BLANKS)))
+    return b"".join(pairs)
+
+
+def _pair(name: bytes, value: bytes) -> bytes:
+    if len(name) > MAX_BLOCK or len(value) > MAX_BLOCK:
+        raise ValueError("a header of more than 65,535 bytes")
+    return b"\x26%b%b%b%b" % (encode_two(len(name)), name, encode_two(len(value)), value)
+
+
+def carried(properties: bytes) -> Carried:
+    """What of encoded, valid properties goes to NATS."""
+    response_topic = b""
+    lines: list[bytes] = []
+    at = 0
+    end = len(properties)
+    while at < end:
+        name = properties[at]
+        at += 1
+        if name == USER_PROPERTY:
+            middle = at + 2 + _two(properties, at)
+            after = middle + 2 + _two(properties, middle)
+            line = _header(properties[at + 2 : middle], properties[middle + 2 : after])
+            if line:
+                lines.append(line)
+            at = after
+        elif name == RESPONSE_TOPIC:
+            after = at + 2 + _two(properties, at)
+            response_topic = properties[at + 2 : after]
+            at = after
+        else:
+            at = _skip(properties, at, name)
+    if not lines:
+        return Carried(response_topic, b"")
+    return Carried(response_topic, b"%b\r\n%b\r\n" % (VERSION, b"".join(lines)))
+
+
+def _two(data: bytes, at: int) -> int:
+    return data[at] << 8 | data[at + 1]
+
+
+def _header(name: bytes, value: bytes) -> bytes:
+    if not name or len(name.translate(None, _SPOILS_A_NAME)) != len(name) or b"\r" in value or b"\n" in value:
+        return b""
+    return b"%b: %b\r\n" % (name, value)
+
+
+def _skip(properties: bytes, at: int, name: int) -> int:
+    """Where the property after this one begins."""
+    kind = RULES[name].kind
+    if kind == BIT:
+        return at + 1
+    if kind == TWO_BYTES:
+        return at + 2
+    if kind == FOUR_BYTES:
+        return at + 4
+    if kind == TEXT or kind == BINARY:  # noqa: SIM109  a tuple would be made and searched
+        return at + 2 + _two(properties, at)
+    if kind == TEXT_PAIR:
+        at += 2 + _two(properties, at)
+        return at + 2 + _two(properties, at)
+    while properties[at] >= 128:
+        at += 1
+    return at + 1

@@ -1,0 +1,102 @@
+"""Subjects and topics: one space of names, spelled in two ways. docs/NATS.md has it with examples.
+
+The rule: ``.`` and ``/`` swap places, ``*`` and ``+`` do, and ``>`` and ``#`` do. What separates levels here is an
+ordinary character there, and what is a wildcard here is one there; so nearly every name has exactly one other spelling,
+and spelled back it is as it was. Beside the rule:
+
+- An empty level has no spelling as a token, for a token is never empty: it is written ``/``. What the rule alone would
+  give ``/`` (the level ``.``) is written ``//``, and so on: a level of nothing but n dots is a token of n + 1 slashes.
+- Blanks and line ends (U+0009 to U+000D, U+0020) are written as their symbols (U+2409 to U+240D, U+2420).
+- ``a.>`` does not match ``a``, but ``a/#`` does: it becomes ``a/+/#``. A lone ``>`` is ``#``.
+
+What has no other spelling: topics with one of those symbols, subjects that are not UTF-8 or have a NUL, and subjects
+with ``*`` or ``>`` inside a longer token. Functions return b"" for them, and for what is no subject at all.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_SWAP: Final = bytes.maketrans(b"./*+>#", b"/.+*#>")
+_BLANK_CODES: Final = (0x09, 0x0A, 0x0B, 0x0C, 0x0D, 0x20)
+_SYMBOL_HEADS: Final = b"\xe2\x90"  # U+2400 to U+243F in UTF-8 begin with these
+_SYMBOLS: Final = [(bytes((code,)), chr(0x2400 + code).encode()) for code in _BLANK_CODES]
+_BLANKS: Final = bytes(_BLANK_CODES)
+
+
+def topic_of(subject: bytes) -> bytes:
+    """The topic that a message to ``subject`` is published to; b"" if there is none."""
+    if not _whole_tokens(subject) or b"*" in subject or b">" in subject:
+        return b""
+    return _unspelled(subject)
+
+
+def filter_of(subject: bytes) -> bytes:
+    """The topic filter that a subscription to ``subject`` stands for; b"" if there is none."""
+    if b"*" not in subject and b">" not in subject:
+        return topic_of(subject)
+    if not _whole_tokens(subject):
+        return b""
+    levels: list[bytes] = []
+    tokens = subject.split(b".")
+    last = len(tokens) - 1
+    for at, token in enumerate(tokens):
+        if token == b"*":
+            levels.append(b"+")
+        elif token == b">":
+            if at != last:
+                return b""
+            levels.append(b"#" if at == 0 else b"+/#")
+        elif b"*" in token or b">" in token:
+            return b""
+        else:
+            level = _unspelled(token)
+            if not level and token != b"/":
+                return b""
+            levels.append(level)
+    return b"/".join(levels)
+
+
+def subject_of(topic: bytes) -> bytes:
+    """The subject under which a message to ``topic`` (a valid one) is delivered; b"" if there is none."""
+    if not topic.isascii() and _SYMBOL_HEADS in topic:
+        for _, symbol in _SYMBOLS:
+            if symbol in topic:
+                return b""
+    if b"." in topic or b"//" in topic or topic[0] == 0x2F or topic[len(topic) - 1] == 0x2F:
+        levels = topic.split(b"/")
+        topic = b"/".join([level + b"." if len(level.strip(b".")) == 0 else level for level in levels])
+    subject = topic.translate(_SWAP)
+    if len(subject.translate(None, _BLANKS)) != len(subject):
+        for blank, symbol in _SYMBOLS:
+            subject = subject.replace(blank, symbol)
+    return subject
+
+
+def _whole_tokens(subject: bytes) -> bool:
+    return (
+        len(subject) != 0
+        and subject[0] != 0x2E
+        and subject[len(subject) - 1] != 0x2E
+        and b".." not in subject
+        and len(subject.translate(None, _BLANKS)) == len(subject)
+    )
+
+
+def _unspelled(subject: bytes) -> bytes:
+    """Tokens without wildcards as levels; b"" if that can not be. A single empty level is b"" as well."""
+    if b"\0" in subject:
+        return b""
+    topic = subject.translate(_SWAP)
+    if not topic.isascii():
+        try:
+            topic.decode()
+        except UnicodeDecodeError:
+            return b""
+        if _SYMBOL_HEADS in topic:
+            for blank, symbol in _SYMBOLS:
+                topic = topic.replace(symbol, blank)
+    if b"." in topic:
+        levels = topic.split(b"/")
+        topic = b"/".join([level[1:] if len(level.strip(b".")) == 0 else level for level in levels])
+    return topic

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from starlingmq.wire.nats_headers import carried, properties_of
+from starlingmq.wire.properties import (
+    CONTENT_TYPE,
+    CORRELATION_DATA,
+    MESSAGE_EXPIRY_INTERVAL,
+    PAYLOAD_FORMAT_INDICATOR,
+    RESPONSE_TOPIC,
+    SUBSCRIPTION_IDENTIFIER,
+    TOPIC_ALIAS,
+    USER_PROPERTY,
+    Properties,
+    decode_property_bytes,
+    encode_property_bytes,
+)
+
+CASES: list[tuple[bytes, list[tuple[str, str]]]] = [
+    (b"NATS/1.0\r\n\r\n", []),
+    (b"NATS/1.0\r\nA: b\r\n\r\n", [("A", "b")]),
+    (b"NATS/1.0\r\nA:b\r\na:  c \r\nA: b\r\n\r\n", [("A", "b"), ("a", "c"), ("A", "b")]),
+    (b"NATS/1.0\r\nEmpty:\r\nUrl: http://x:1\r\n\r\n", [("Empty", ""), ("Url", "http://x:1")]),
+    (b"NATS/1.0 503\r\n\r\n", [("Status", "503")]),
+    (
+        b"NATS/1.0 100 Idle Heartbeat\r\nX: y\r\n\r\n",
+        [("Status", "100"), ("Description", "Idle Heartbeat"), ("X", "y")],
+    ),
+]
+
+
+@pytest.mark.parametrize(("block", "pairs"), CASES)
+def test_headers_are_user_properties(block: bytes, pairs: list[tuple[str, str]]) -> None:
+    found = decode_property_bytes(properties_of(block, b""))
+    assert found == ({USER_PROPERTY: pairs} if pairs else {})
+    found = decode_property_bytes(properties_of(block, b"_INBOX/1"))
+    assert found.get(RESPONSE_TOPIC) == "_INBOX/1"
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        b"A: b\r\n\r\n",
+        b"NATS/1.0\r\nA: b\r\n",
+        b"NATS/1.0\r\nA\r\n\r\n",
+        b"NATS/1.0\r\n: b\r\n\r\n",
+        b"NATS/1.0\r\nA: \xff\r\n\r\n",
+        b"NATS/1.0\r\nA: \0\r\n\r\n",
+        b"NATS/1.0\r\nA: " + b"x" * 65536 + b"\r\n\r\n",
+    ],
+)
+def test_what_is_no_header_block(block: bytes) -> None:
+    with pytest.raises(ValueError):
+        properties_of(block, b"")
+
+
+def test_of_what_mqtt_says_nats_hears_the_user_properties_and_the_response_topic() -> None:
+    properties: Properties = {
+        PAYLOAD_FORMAT_INDICATOR: 1,
+        MESSAGE_EXPIRY_INTERVAL: 60,
+        CONTENT_TYPE: "text/plain",
+        USER_PROPERTY: [("A", "b"), ("", "no name"), ("B C", "a blank"), ("D", "two\r\nlines"), ("E:", "x"), ("F", "")],
+        RESPONSE_TOPIC: "answers/1",
+        CORRELATION_DATA: b"\x26\x00",
+    }
+    told = carried(encode_property_bytes(properties))
+    assert told.response_topic == b"answers/1"
+    assert told.headers == b"NATS/1.0\r\nA: b\r\nF: \r\n\r\n"
+
+
+def test_properties_of_every_shape_are_stepped_over() -> None:
+    raw = (
+        encode_property_bytes({TOPIC_ALIAS: 5}) + b"\x0b\xff\x7f" + encode_property_bytes({USER_PROPERTY: [("A", "b")]})
+    )
+    assert SUBSCRIPTION_IDENTIFIER == 0x0B
+    assert carried(raw).headers == b"NATS/1.0\r\nA: b\r\n\r\n"
+
+
+name = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters=":"), min_size=1, max_size=10)
+value = st.text(st.characters(exclude_categories=["Cs", "Cc", "Z"]), max_size=10)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(name, value), max_size=5), st.sampled_from([b"", b"a/b"]))
+def test_headers_come_back(pairs: list[tuple[str, str]], reply: bytes) -> None:
+    lines = "".join(f"{name}: {value}\r\n" for name, value in pairs)
+    block = f"NATS/1.0\r\n{lines}\r\n".encode()
+    told = carried(properties_of(block, reply))
+    assert told.response_topic == reply
+    assert told.headers == (block if pairs else b"")
