@@ -22,6 +22,7 @@ from msgspec import Meta, field
 
 from starlingmq.config_build import Tree, build, read_yaml, set_path, yaml_value
 from starlingmq.config_cluster import ClusterConfig, check_cluster, refuse_open_cluster
+from starlingmq.config_nats import NatsConfig
 from starlingmq.config_types import ConfigError, Count, Duration, PositiveDuration, PositiveSize, Seconds, Section, Size
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "ListenerConfig",
     "LogConfig",
     "MqttConfig",
+    "NatsConfig",
     "NodeConfig",
     "QueueGroupsConfig",
     "StorageConfig",
@@ -43,7 +45,7 @@ __all__ = [
 ]
 
 ENV_PREFIX: Final = "STARLINGMQ_"
-SCHEMES: Final = ("mqtt", "mqtts", "ws", "wss", "unix", "nats", "http")
+SCHEMES: Final = ("mqtt", "mqtts", "ws", "wss", "unix", "nats", "tls", "http")
 DEFAULT_LISTENER: Final = "mqtt://127.0.0.1:1883"
 NO_SESSION_EXPIRY: Final = 0xFFFFFFFF
 
@@ -95,10 +97,11 @@ class ListenerConfig(Section, frozen=True):
         str,
         Meta(
             description="Where to listen: mqtt://host:port, mqtts://host:port, ws://host:port/path, "
-            "wss://host:port/path, unix:///path, nats://host:port or http://host:port; port 0 takes a free one."
+            "wss://host:port/path, unix:///path, nats://host:port, tls://host:port (NATS) or http://host:port; "
+            "port 0 takes a free one."
         ),
     ]
-    tls: Annotated[TlsConfig | None, Meta(description="Certificates of an mqtts or wss listener.")] = None
+    tls: Annotated[TlsConfig | None, Meta(description="Certificates of an mqtts, wss or tls listener.")] = None
     max_connections: Annotated[
         Count, Meta(description="Connections this listener holds at once; 0 means only limits.max_connections counts.")
     ] = 0
@@ -280,6 +283,7 @@ class Config(Section, frozen=True):
         tuple[ListenerConfig, ...], Meta(description="Where clients connect: URLs, or sections with a url.")
     ] = (ListenerConfig(url=DEFAULT_LISTENER),)
     mqtt: Annotated[MqttConfig, Meta(description="What the protocol offers and how long things take.")] = MqttConfig()
+    nats: Annotated[NatsConfig, Meta(description="What NATS clients are offered.")] = NatsConfig()
     limits: Annotated[LimitsConfig, Meta(description="Bounds on everything a client can make grow.")] = LimitsConfig()
     auth: Annotated[AuthConfig, Meta(description="Who may connect.")] = AuthConfig()
     storage: Annotated[StorageConfig, Meta(description="What is kept and how safely.")] = StorageConfig()
@@ -378,7 +382,7 @@ def _check_listeners(config: Config) -> None:
                 f"listeners[{index}].url: {listener.url!r} is no listener; it starts with one of "
                 + ", ".join(f"{known}://" for known in SCHEMES)
             )
-        if scheme in ("mqtts", "wss") and listener.tls is None:
+        if scheme in ("mqtts", "wss", "tls") and listener.tls is None:
             raise ConfigError(f"listeners[{index}]: {listener.url} needs a tls section with at least a cert")
 
 

@@ -134,7 +134,8 @@ class Broker:
         clock = broker_clock()
         config = self.config
         hooks = self.hooks
-        state = BrokerState(config.mqtt, config.limits, clock(), secrets.token_bytes(32), __version__)
+        state = BrokerState(config.mqtt, config.limits, clock(), secrets.token_bytes(32), __version__, config.nats)
+        state.nats.server_name = config.node.name
         ctx = state.ctx
         ctx.allow_anonymous = config.auth.allow_anonymous is not False
         ctx.ask_authenticate = hooks.authenticate is not None
@@ -185,8 +186,8 @@ class Broker:
             self._control = control
 
     def reload(self, config: Config) -> None:
-        """Take over the settings that can change while serving: ``mqtt``, ``limits``, ``log`` and certificates."""
-        self.state.configure(config.mqtt, config.limits)
+        """Take over what can change while serving: ``mqtt``, ``nats``, ``limits``, ``log`` and certificates."""
+        self.state.configure(config.mqtt, config.limits, config.nats)
         for listener in self._listeners:
             listener.reload_tls()
         self.config = config

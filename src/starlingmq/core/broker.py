@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import Final, cast
 
-from starlingmq.config import LimitsConfig, MqttConfig
+from starlingmq.config import LimitsConfig, MqttConfig, NatsConfig
 from starlingmq.core.client import AUTHENTICATING, CLOSED, DEAF, NEW, OPEN, TURN_OVER, Client
 from starlingmq.core.connecting import Connecting
 from starlingmq.core.context import TURN_WORK, Context
 from starlingmq.core.delivery import Delivery
 from starlingmq.core.message import Message
+from starlingmq.core.nats import LISTENERS, Nats
 from starlingmq.core.peers import Peers
 from starlingmq.core.publishing import Publishing
 from starlingmq.core.queue import KEPT_IN_MEMORY
@@ -80,9 +81,18 @@ class BrokerState:
     refusal: Refusal
     peers: Peers
     sys: SysTopics
+    nats: Nats
     _spare: Ready
 
-    def __init__(self, mqtt: MqttConfig, limits: LimitsConfig, now: float, secret: bytes, version: str = "") -> None:
+    def __init__(
+        self,
+        mqtt: MqttConfig,
+        limits: LimitsConfig,
+        now: float,
+        secret: bytes,
+        version: str = "",
+        nats: NatsConfig | None = None,
+    ) -> None:
         self.ctx = Context(mqtt, limits, now)
         self.router = Router(int.from_bytes(secret[:8], "big"), limits.max_topic_length, limits.topic_levels)
         self.retained = RetainedTree()
@@ -97,11 +107,24 @@ class BrokerState:
             self.ctx, self.router, self.retained, self.publishing.retained_wheel, self.connecting
         )
         self.sys = SysTopics(self.ctx, self.publishing, version)
+        self.nats = Nats(
+            self.ctx,
+            self.router,
+            self.delivery,
+            self.publishing,
+            self.subscribing,
+            self.connecting,
+            NatsConfig() if nats is None else nats,
+            secret,
+            version,
+        )
 
-    def configure(self, mqtt: MqttConfig, limits: LimitsConfig) -> None:
+    def configure(self, mqtt: MqttConfig, limits: LimitsConfig, nats: NatsConfig | None = None) -> None:
         """Take new settings; clients keep what was agreed with them."""
         self.ctx.configure(mqtt, limits)
         self.router.configure(limits.max_topic_length, limits.topic_levels)
+        if nats is not None:
+            self.nats.configure(nats)
         if self.sys.due_at == 0.0 and mqtt.sys_interval != 0.0:
             self.sys.due_at = self.ctx.now
 
@@ -116,7 +139,11 @@ class BrokerState:
         ctx.counters.connections_open += 1
         self.connecting.watch(client)
         limit = ctx.limits.max_connections
-        if limit != 0 and ctx.counters.connections_open > limit + TURNED_AWAY:
+        if listener.startswith(LISTENERS):
+            self.nats.open(client)
+            if limit != 0 and ctx.counters.connections_open > limit:
+                self.connecting.fail(client, Reason.SERVER_BUSY, "more connections than the server takes")
+        elif limit != 0 and ctx.counters.connections_open > limit + TURNED_AWAY:
             self.connecting.fail(client, Reason.SERVER_BUSY, "far more connections than the server takes")
         elif limit != 0 and ctx.counters.connections_open > limit:
             client.full = True  # told so when its CONNECT has shown its version
@@ -151,6 +178,8 @@ class BrokerState:
         client.blocked = False
         client.heard = 0
         self.ctx.unhalt(client, DEAF)
+        if client.dialect is not None:
+            client.dialect.drained(client)
         self._more(client)
 
     def sent(self, client: Client) -> None:
@@ -270,6 +299,9 @@ class BrokerState:
         return True
 
     def _handle(self, client: Client, data: bytes) -> None:
+        if client.dialect is not None:
+            client.dialect.handle(client, data)
+            return
         ctx = self.ctx
         size = len(data)
         modest = ctx.connect_size  # nobody may send more before CONNACK
@@ -407,7 +439,9 @@ class BrokerState:
         """What a hook said; the connection goes on from where it waited."""
         self.ctx.now = now
         try:
-            if question.kind == AUTHENTICATE:
+            if question.client.dialect is not None:
+                question.client.dialect.answered(question.client, question, answer)
+            elif question.kind == AUTHENTICATE:
                 self.connecting.answered(question, answer)
             elif question.kind == ASK_PUBLISH:
                 self.publishing.answered(question, answer)
@@ -426,6 +460,7 @@ class BrokerState:
         self.ctx.catching_up = catching_up
         if catching_up:
             return
+        self.nats.caught_up()
         postponed = self.publishing.postponed
         self.publishing.postponed = []
         for client, message, packet_id in postponed:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from starlingmq.core.dialect import Dialect
     from starlingmq.core.session import Session
 
 NEW: Final = 0  # nothing but CONNECT is welcome
@@ -31,7 +32,8 @@ class Client:
     certificate_name: str  # common name of a verified client certificate, "" without
     identity: bool  # that name is its user name, whatever CONNECT says
     state: int
-    version: int  # 3, 4 or 5
+    version: int  # 3, 4 or 5; 0: it speaks ...
+    dialect: Dialect | None  # ... another protocol than MQTT
     client_id: str
     username: str
     session: Session | None
@@ -80,6 +82,7 @@ class Client:
         self.identity = False
         self.state = NEW
         self.version = 4
+        self.dialect = None
         self.client_id = ""
         self.username = ""
         self.session = None

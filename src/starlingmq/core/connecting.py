@@ -24,7 +24,7 @@ from starlingmq.core.publishing import Publishing
 from starlingmq.core.qos import MAX_PACKET_ID, WINDOW_MAX
 from starlingmq.core.ready import AUTHENTICATE, INBOUND_DELETE, SESSION_DELETE, SESSION_PUT, Answer, Question, Write
 from starlingmq.core.router import Router
-from starlingmq.core.session import NEVER, NODE_PREFIX, Session
+from starlingmq.core.session import NATS_PREFIX, NEVER, NODE_PREFIX, Session
 from starlingmq.core.subscribing import Subscribing
 from starlingmq.core.will import Will
 from starlingmq.wire import properties as prop
@@ -124,8 +124,8 @@ class Connecting:
             if connect.version == 3 or (connect.version == 4 and not connect.clean_start):
                 # [MQTT-3.1.3-8]: 3.1.1 has an empty client id only with clean session, 3.1 not at all
                 raise ProtocolError("an empty client id", Reason.CLIENT_IDENTIFIER_NOT_VALID)
-        elif connect.client_id.startswith(NODE_PREFIX):
-            raise ProtocolError("a client id that is a node's", Reason.CLIENT_IDENTIFIER_NOT_VALID)
+        elif connect.client_id.startswith((NODE_PREFIX, NATS_PREFIX)):
+            raise ProtocolError("a client id that is the broker's own", Reason.CLIENT_IDENTIFIER_NOT_VALID)
         elif len(connect.client_id.encode()) > limits.client_id_length:
             raise ProtocolError("the client id is too long", Reason.CLIENT_IDENTIFIER_NOT_VALID)
         elif self.ctx.mqtt.strict_client_id and not (
@@ -394,6 +394,11 @@ class Connecting:
         """End a connection for ``reason``: told to the client where its version has words for it, counted, logged."""
         if client.state == CLOSED:
             return
+        if client.dialect is not None:
+            self.ctx.notice(Reason(reason).name.lower(), client, detail)
+            client.dialect.last_words(client, reason)
+            self.close(client, Reason(reason).name.lower())
+            return
         if client.state == AUTHENTICATING or (client.state == NEW and (client.version == 5 or client.full)):
             self._refuse(client, reason, detail)
             return
@@ -449,6 +454,8 @@ class Connecting:
     def _shut(self, client: Client) -> None:
         """Nothing more is read; the transport closes once what is to be written has been."""
         client.state = CLOSED
+        if client.dialect is not None:
+            client.dialect.shut(client)
         self._forget(client)
         self._waiting.pop(client, None)
         client.rest = b""
@@ -558,11 +565,16 @@ class Connecting:
         if client.state != OPEN:
             if now >= client.connected_at + self.ctx.mqtt.connect_timeout:
                 self.ctx.notice("connect_timeout", client, "no complete CONNECT in time")
+                if client.dialect is not None:
+                    client.dialect.last_words(client, Reason.MAXIMUM_CONNECT_TIME)
                 self._shut(client)
                 return
         elif client.keep_alive == 0.0:
             return
         elif client.halted & ~DEAF == 0 and now >= client.last_packet + client.keep_alive:
+            if client.dialect is not None and not client.dialect.silent(client):
+                self.watch(client)
+                return
             self.fail(client, Reason.KEEP_ALIVE_TIMEOUT, "silent for more than one and a half keep alives")
             return
         self.watch(client)

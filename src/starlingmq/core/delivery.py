@@ -104,11 +104,16 @@ class Delivery:
             if publisher is None or publisher.node == 0:  # only the node where it entered passes a message on
                 self.forward(message, subscription, group, publisher)
             return
-        if subscription.no_local and session is publisher:
-            own = subscription.when_own
-            if own is None:
-                return  # [MQTT-3.8.3-3]
-            subscription = own
+        if subscription.no_local:
+            client = session.client
+            if client is not None and client.dialect is not None:
+                client.dialect.deliver(client, message, subscription, publisher)
+                return
+            if session is publisher:
+                own = subscription.when_own
+                if own is None:
+                    return  # [MQTT-3.8.3-3]
+                subscription = own
         if session.ended:
             return
         qos = message.qos if message.qos < subscription.qos else subscription.qos

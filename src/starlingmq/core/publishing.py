@@ -186,7 +186,7 @@ class Publishing:
         if route.reserved:
             self._refuse(client, message, packet_id, Reason.NOT_AUTHORIZED)
             return
-        if ctx.full_peers != 0 and message.qos != 0 and self._too_much_waits(route):
+        if ctx.full_peers != 0 and message.qos != 0 and self.too_much_waits(route):
             self._not_now(client, message, packet_id)
             return
         if message.qos == 2:
@@ -239,7 +239,7 @@ class Publishing:
         code = bytes((Reason.IMPLEMENTATION_SPECIFIC_ERROR,))
         self.ctx.send(client, bytes((first, 3)) + packet_id_bytes(packet_id) + code)
 
-    def _too_much_waits(self, route: Route) -> bool:
+    def too_much_waits(self, route: Route) -> bool:
         """Whether the message would go to a node for which as much waits as may."""
         bound = self.ctx.forward_bytes
         for subscription in route.subscriptions:

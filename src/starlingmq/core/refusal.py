@@ -79,6 +79,8 @@ class Refusal:
         if client.link:
             self.ctx.links_postponed.append((client, held))  # nothing to another node is lost, and nothing overtakes it
             return b""
+        if client.dialect is not None:
+            return self._close(client)
         session = client.session
         said: list[bytes] = []
         owed: dict[int, None] = {}

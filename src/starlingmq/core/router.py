@@ -27,12 +27,18 @@ class Route:
     groups: list[Group]
     version: int
     reserved: bool  # a topic that only the broker publishes to
+    kept: bool  # somebody wants it at QoS 1 or 2: sessions here, durable ones elsewhere, groups
 
     def __init__(self, subscriptions: list[Subscription], groups: list[Group], version: int, reserved: bool) -> None:
         self.subscriptions = subscriptions
         self.groups = groups
         self.version = version
         self.reserved = reserved
+        self.kept = len(groups) != 0
+        for subscription in subscriptions:
+            if subscription.qos != 0 and (subscription.session.node == 0 or subscription.durable):
+                self.kept = True
+                break
 
 
 class Router:
@@ -117,11 +123,11 @@ class Router:
             self._receivers -= len(route.subscriptions)
 
     def subscribe(self, subscription: Subscription) -> None:
-        self.tree.add(subscription.filter, subscription.session, subscription)
+        self.tree.add(subscription.filter, subscription.key(), subscription)
         self._changed(subscription.filter)
 
-    def unsubscribe(self, filter: bytes, session: Session) -> None:
-        self.tree.remove(filter, session)
+    def unsubscribe(self, filter: bytes, key: object) -> None:
+        self.tree.remove(filter, key)
         self._changed(filter)
 
     def join(self, name: bytes, subscription: Subscription) -> None:

@@ -16,6 +16,7 @@ from starlingmq.core.queue import MessageQueue
 from starlingmq.core.will import Will
 
 NODE_PREFIX: Final = "$node/"  # client ids of sessions that stand for other nodes; no client may have one
+NATS_PREFIX: Final = "$nats/"  # and of NATS clients, which have none of their own
 NEVER: Final = 0xFFFFFFFF  # Session Expiry Interval: the session does not expire [MQTT-3.1.2.11.2]
 
 

@@ -327,7 +327,7 @@ class Subscribing:
             session.subscriptions = {}
         earlier = session.subscriptions.get(request.filter)
         session.subscriptions[request.filter] = subscription
-        self._interest(request.filter, session, earlier, subscription)
+        self.count(request.filter, session, earlier, subscription)
         if share is None:
             self.router.subscribe(subscription)
         else:
@@ -340,9 +340,7 @@ class Subscribing:
             self._replay(session, subscription)
         return qos
 
-    def _interest(
-        self, whole: bytes, session: Session, before: Subscription | None, after: Subscription | None
-    ) -> None:
+    def count(self, whole: bytes, session: Session, before: Subscription | None, after: Subscription | None) -> None:
         """Count what this node wants of the others; each has its own $SYS topics, and its own subscribers to them."""
         interest = self.ctx.interest
         if interest is None or session.node != 0 or whole.startswith(b"$SYS/"):
@@ -383,6 +381,9 @@ class Subscribing:
     def _answer(self, held: HeldSuback) -> None:
         client = held.client
         if client.session is held.session and held.session.client is client:
+            if client.dialect is not None:
+                client.dialect.settled(client, held.reasons[0] < 0x80)
+                return
             frame = encode(Suback(held.packet.packet_id, held.reasons), client.version)
             self.ctx.send_stored(client, frame)
 
@@ -416,7 +417,7 @@ class Subscribing:
         subscription = None if subscriptions is None else subscriptions.pop(whole, None)
         if subscription is None:
             return Reason.NO_SUBSCRIPTION_EXISTED if valid_filter(whole) else Reason.TOPIC_FILTER_INVALID
-        self._interest(whole, session, subscription, None)
+        self.count(whole, session, subscription, None)
         share = parse_share(whole)
         if share is None:
             self.router.unsubscribe(subscription.filter, session)

@@ -1,0 +1,28 @@
+"""Settings of the NATS side: the section ``nats`` of the tree."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from starlingmq.config_types import PositiveDuration, PositiveSize, Section
+
+
+class NatsConfig(Section, frozen=True):
+    max_payload: Annotated[
+        PositiveSize, Meta(le=64 * 1024 * 1024, description="Largest payload a client may publish, headers included.")
+    ] = 1024 * 1024
+    max_control_line: Annotated[
+        int, Meta(ge=256, le=1024 * 1024, description="Bytes a line with a command may have, CONNECT included.")
+    ] = 4096
+    ping_interval: Annotated[
+        PositiveDuration, Meta(description="How long a client may be silent before it is sent a PING.")
+    ] = 120.0
+    max_pings_out: Annotated[
+        int, Meta(ge=1, description="PINGs that may go unanswered before the connection is stale and closed.")
+    ] = 2
+    connect_urls: Annotated[
+        tuple[str, ...],
+        Meta(description="What clients are told they may reconnect to: host:port of this and other nodes."),
+    ] = ()

@@ -1,0 +1,187 @@
+"""One NATS connection as pure state: what it chose in CONNECT, its subscriptions, what it is sent.
+
+::
+
+    NEW --CONNECT, or a first command where anybody may come in--> AUTHENTICATING --accepted--> OPEN --> CLOSED
+
+A NATS client has a session like every other, which ends with its connection, has neither queue nor window, and only
+stands for it: as a publisher, as a receiver, at shutdown. Its subscriptions are not the session's: each ``sid`` gets
+its own copy of a message, so none of them are merged. A member of a queue group has a session of its own, so that each
+``sid`` is one member.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, cast
+
+from starlingmq.core.client import CLOSED, WORKING, Client
+from starlingmq.core.dialect import Dialect
+from starlingmq.core.message import Message
+from starlingmq.core.session import Session, Subscription
+from starlingmq.wire.nats_frames import message_head, message_tail
+from starlingmq.wire.nats_headers import carried
+from starlingmq.wire.nats_subjects import subject_of
+
+if TYPE_CHECKING:
+    from starlingmq.core.nats import Nats
+    from starlingmq.core.ready import Answer, Question
+
+SHAPE: Final = 64  # of a message's kept head and tail: for NATS; MQTT's are below (see core.delivery)
+SHAPE_HEADERS: Final = 65  # and for NATS clients that take headers
+
+
+class NatsSubscription(Subscription):
+    """A ``sid``. ``count`` messages were delivered; at ``limit`` it is over (0: it is not)."""
+
+    sid: bytes
+    subject: bytes
+    name: bytes  # of its queue group, b"" without
+    limit: int
+    count: int
+
+    def __init__(self, session: Session, filter: bytes, subject: bytes, name: bytes, sid: bytes) -> None:
+        super().__init__(session, filter, 0, True, False, b"")  # no_local: see core.dialect
+        self.sid = sid
+        self.subject = subject
+        self.name = name
+        self.limit = 0
+        self.count = 0
+
+    def key(self) -> object:
+        return self
+
+    def whole(self) -> bytes:
+        """What an MQTT client would subscribe to."""
+        return b"$share/%b/%b" % (self.name, self.filter) if self.name else self.filter
+
+
+class NatsClient(Dialect):
+    owner: Nats
+    number: int  # of the connection
+    tls: bool
+    verbose: bool
+    pedantic: bool
+    echo: bool
+    headers: bool
+    no_responders: bool
+    subscriptions: dict[bytes, NatsSubscription]  # by sid
+    pings_out: int  # PINGs we sent and that were not answered
+    pending: int  # bytes handed to the transport since it said that it has enough
+    keeps: bool  # something was published that is stored, and the client has not been told that it is
+    unsettled: bool  # subscriptions that other nodes may not know of yet ...
+    owed: bytes  # ... and what the client is sent when they do
+    reply: bytes  # of the message that a hook is asked about, as a topic
+    waiting: NatsSubscription | None  # that a hook is asked about
+
+    def __init__(self, owner: Nats, number: int, tls: bool) -> None:
+        self.owner = owner
+        self.number = number
+        self.tls = tls
+        self.verbose = True  # what a client has that never sends CONNECT
+        self.pedantic = True
+        self.echo = True
+        self.headers = False
+        self.no_responders = False
+        self.subscriptions = {}
+        self.pings_out = 0
+        self.pending = 0
+        self.keeps = False
+        self.unsettled = False
+        self.owed = b""
+        self.reply = b""
+        self.waiting = None
+
+    # What others ask of it
+
+    def handle(self, client: Client, data: bytes) -> None:
+        self.owner.handle(client, self, data)
+
+    def answered(self, client: Client, question: Question, answer: Answer) -> None:
+        self.owner.answered(client, self, question, answer)
+
+    def settled(self, client: Client, known: bool) -> None:
+        self.owner.settled(client, self, known)
+
+    def last_words(self, client: Client, reason: int) -> None:
+        self.owner.last_words(client, self, reason)
+
+    def shut(self, client: Client) -> None:
+        self.owner.shut(self)
+
+    def silent(self, client: Client) -> bool:
+        if self.pings_out >= self.owner.config.max_pings_out:
+            return True
+        self.owner.ping(client, self)
+        return False
+
+    def heard(self, client: Client) -> None:
+        """Something came: nobody asks any more whether it lives."""
+        if self.pings_out != 0:
+            self.pings_out = 0
+            client.keep_alive = self.owner.config.ping_interval
+
+    def drained(self, client: Client) -> None:
+        self.pending = 0
+        session = client.session
+        if session is not None and (session.stalled or session.waiters is not None):
+            session.stalled = False
+            self.owner.delivery.let_go(session)
+
+    # Messages
+
+    def deliver(self, client: Client, message: Message, subscription: Subscription, publisher: Session | None) -> None:
+        """Send, at most once: a client that takes too little for too long is closed, nothing waits for it."""
+        owner = self.owner
+        ctx = owner.ctx
+        sub = cast(NatsSubscription, subscription)
+        if client.state == CLOSED or (not self.echo and publisher is not None and publisher.client is client):
+            return
+        shape = SHAPE_HEADERS if self.headers else SHAPE
+        if message.shape != shape:
+            self._shape(message, shape)
+        if not message.head:
+            ctx.drop("no_subject", client.client_id)
+            return
+        frames = client.frames
+        if client.waiting != 0 and client.stored_from < 0:
+            client.stored_from = 0
+        frames.append(message.head)
+        frames.append(sub.sid)
+        frames.append(message.tail)
+        size = len(message.head) + len(sub.sid) + len(message.tail)
+        client.size += size
+        if not client.dirty:
+            client.dirty = True
+            ctx.ready.dirty.append(client)
+        ctx.counters.publish_sent += 1
+        if client.blocked or client.size > ctx.write_buffer:
+            owner.slow(client, self, size, publisher)
+        if sub.limit != 0:
+            sub.count += 1
+            if sub.count >= sub.limit:
+                owner.unsubscribe(self, sub)
+        else:
+            sub.count += 1
+
+    def _shape(self, message: Message, shape: int) -> None:
+        """Make the parts that all NATS subscribers of a message get, but for the sid."""
+        message.shape = shape
+        subject = self.owner.subject_of(message.topic)
+        if not subject:
+            message.head = b""
+            return
+        if not message.properties:
+            message.head = message_head(subject, False)
+            message.tail = message_tail(b"", b"", message.payload)
+            return
+        told = carried(message.properties)
+        headers = told.headers if shape == SHAPE_HEADERS else b""
+        reply = subject_of(told.response_topic) if told.response_topic else b""
+        message.head = message_head(subject, len(headers) != 0)
+        message.tail = message_tail(reply, headers, message.payload)
+
+    def wait(self, client: Client, frame: bytes) -> None:
+        """Read no further until all nodes know of the subscriptions; then say ``frame``."""
+        self.unsettled = False
+        self.owed = frame
+        self.owner.ctx.halt(client, WORKING)

@@ -1,0 +1,490 @@
+"""What NATS clients get of the core, by itself and together with MQTT clients."""
+
+from __future__ import annotations
+
+import pytest
+from tests.harness import FakeClient, World
+from tests.nats.talk import Msg, NatsPeer, connect
+
+from starlingmq.core.message import Message
+from starlingmq.wire.mqtt import Ack, Connack, Publish, Suback, Subscribe, SubscribeRequest
+from starlingmq.wire.packets import PUBACK
+from starlingmq.wire.properties import (
+    RESPONSE_TOPIC,
+    SESSION_EXPIRY_INTERVAL,
+    USER_PROPERTY,
+    decode_property_bytes,
+    encode_property_bytes,
+)
+from starlingmq.wire.reasons import Reason
+
+
+def subscribe(client: FakeClient, filter: str, qos: int = 0) -> None:
+    client.send(Subscribe(1, [SubscribeRequest(filter.encode(), qos)]))
+    assert client.expect(Suback).reasons == [qos]
+
+
+# Getting in
+
+
+def test_the_server_speaks_first() -> None:
+    peer = NatsPeer(World())
+    info = peer.info
+    assert info["headers"] is True
+    assert info["proto"] == 1
+    assert info["max_payload"] == 1024 * 1024
+    assert info["host"] == "127.0.0.1"
+    assert info["port"] == 4222
+    assert info["client_id"] == 1
+    assert len(info["server_id"]) == 32
+    assert "auth_required" not in info
+    assert "tls_required" not in info
+    assert NatsPeer(World(), "tls://127.0.0.1:4222").info["tls_required"] is True
+
+
+def test_verbose_or_not() -> None:
+    world = World()
+    peer = NatsPeer(world)
+    assert peer.said("CONNECT {}") == []
+    assert peer.said('CONNECT {"verbose":true}') == ["+OK"]
+    assert peer.said("SUB a 1", "PUB a 1", "x", "UNSUB 1", "PING") == ["+OK", Msg("a", "1", b"x"), "+OK", "+OK", "PONG"]
+    assert peer.said('CONNECT {"verbose":false}', "SUB a 1", "UNSUB 1", "PING") == ["PONG"]
+
+
+def test_a_client_may_leave_connect_out_and_is_answered_each_time() -> None:
+    peer = NatsPeer(World())
+    assert peer.said("PING") == ["PONG"]
+    assert peer.said("SUB a 1", "PUB a 2", "hi") == ["+OK", Msg("a", "1", b"hi"), "+OK"]
+
+
+def test_anonymous_clients_where_they_are_not_allowed() -> None:
+    world = World(allow_anonymous=False)
+    peer = NatsPeer(world)
+    assert peer.info["auth_required"] is True
+    assert peer.said("CONNECT {}", "PING") == ["-ERR 'Authorization Violation'"]
+    assert peer.closed
+    peer = NatsPeer(world)
+    assert peer.said("PUB a 1", "x") == ["-ERR 'Authorization Violation'"]
+    assert peer.closed
+    peer = NatsPeer(world)
+    peer.send_raw(b"PUB a 100000\r\nx")  # not waited for
+    assert peer.heard() == ["-ERR 'Authorization Violation'"]
+
+
+@pytest.mark.parametrize(
+    ("options", "username", "password"),
+    [
+        ('{"user":"u","pass":"p"}', "u", b"p"),
+        ('{"auth_token":"secret"}', None, b"secret"),
+        ('{"user":7}', None, None),
+    ],
+)
+def test_the_hook_that_mqtt_clients_are_asked_by(options: str, username: str | None, password: bytes | None) -> None:
+    world = World(ask_authenticate=True)
+    peer = NatsPeer(world)
+    peer.send(f"CONNECT {options}", "PING")
+    question = world.question()
+    assert question.connect is not None
+    assert (question.connect.username, question.connect.password) == (username, password)
+    assert peer.heard() == []
+    world.answer(question, 0)
+    assert peer.heard() == ["PONG"]
+    other = NatsPeer(world)
+    other.send(f"CONNECT {options}", "PING")
+    world.answer(world.question(), Reason.BAD_USER_NAME_OR_PASSWORD)
+    assert other.heard() == ["-ERR 'Authorization Violation'"]
+    assert other.closed
+    assert not peer.closed
+
+
+def test_connections_past_the_limit_are_told_so() -> None:
+    world = World(max_connections=1)
+    connect(world)
+    peer = NatsPeer(world)
+    assert peer.closed
+    assert "Maximum Connections Exceeded" in peer.fake.output.decode()
+
+
+def test_who_never_says_anything_is_closed() -> None:
+    world = World(connect_timeout=5.0)
+    peer = NatsPeer(world)
+    world.advance(6.0)
+    assert peer.heard() == ["-ERR 'Authentication Timeout'"]
+    assert peer.closed
+
+
+# Subscribing and publishing
+
+
+def test_every_sid_gets_its_copy() -> None:
+    world = World()
+    one, other = connect(world), connect(world)
+    one.send("SUB a.b 1", "SUB a.b 2", "SUB a.* 3", "SUB a.> 4", "SUB > 5", "SUB a 6", "SUB *.b 7", "SUB b.> 8")
+    other.pub("a.b", b"hi")
+    assert sorted(one.heard()) == [Msg("a.b", sid, b"hi") for sid in "123457"]
+    other.pub("a", b"!")
+    assert sorted(one.heard()) == [Msg("a", sid, b"!") for sid in "56"]
+    one.send("UNSUB 1", "UNSUB 4", "UNSUB 5", "UNSUB 7", "UNSUB 77")
+    other.pub("a.b", b"hi")
+    assert sorted(one.heard()) == [Msg("a.b", sid, b"hi") for sid in "23"]
+    one.fake.drop()
+    other.pub("a.b", b"hi")
+    assert len(world.state.router.tree) == 0
+
+
+def test_a_sid_that_is_taken_keeps_its_subject() -> None:
+    world = World()
+    peer = connect(world)
+    peer.send("SUB a 1", "SUB b 1")
+    peer.pub("a", b"")
+    peer.pub("b", b"")
+    assert peer.heard() == [Msg("a", "1", b"")]
+
+
+def test_unsub_after_so_many() -> None:
+    world = World()
+    peer = connect(world)
+    peer.send("SUB a 1", "UNSUB 1 2", "SUB b 2", "PUB b 0", "", "UNSUB 2 1", "SUB c 3", "PUB c 0", "")
+    assert peer.heard() == [Msg("b", "2", b""), Msg("c", "3", b"")]
+    for _ in range(3):
+        peer.pub("a", b"x")
+        peer.pub("b", b"x")
+    assert peer.heard() == [Msg("a", "1", b"x")] * 2
+    assert len(world.state.router.tree) == 1
+
+
+def test_echo() -> None:
+    world = World()
+    quiet, other = connect(world, echo=False), connect(world)
+    for peer in (quiet, other):
+        peer.send("SUB a 1", "SUB q work 2")
+    quiet.pub("a", b"x")
+    assert quiet.heard() == []
+    assert other.heard() == [Msg("a", "1", b"x")]
+    other.pub("a", b"y")
+    assert quiet.heard() == [Msg("a", "1", b"y")]
+
+
+def test_each_message_of_a_queue_goes_to_one_sid() -> None:
+    world = World()
+    one, two, publisher = connect(world), connect(world), connect(world)
+    one.send("SUB jobs.* workers 1", "SUB jobs.* workers 2", "SUB jobs.* others 3")
+    two.send("SUB jobs.* workers 1", "SUB jobs.> 9")
+    for number in range(300):
+        publisher.pub("jobs.x", b"%d" % number)
+    by_member: dict[str, list[bytes]] = {}
+    for peer, name in ((one, "one"), (two, "two")):
+        for message in peer.heard():
+            assert isinstance(message, Msg)
+            by_member.setdefault(name + message.sid, []).append(message.payload)
+    workers = by_member["one1"] + by_member["one2"] + by_member["two1"]
+    assert sorted(workers, key=int) == [b"%d" % number for number in range(300)]
+    assert len(by_member["one3"]) == len(by_member["two9"]) == 300
+    assert all(60 < len(by_member[name]) < 140 for name in ("one1", "one2", "two1"))
+    one.send("UNSUB 1")
+    two.fake.drop()
+    publisher.pub("jobs.x", b"x")
+    assert sorted(one.heard()) == [Msg("jobs.x", "2", b"x"), Msg("jobs.x", "3", b"x")]
+
+
+def test_replies_and_nobody_to_give_them() -> None:
+    world = World()
+    asking, answering = connect(world), connect(world)
+    asking.send("SUB _INBOX.a.* 1")
+    asking.pub("help", b"?", "_INBOX.a.1")
+    assert asking.heard() == [Msg("_INBOX.a.1", "1", b"", headers=" 503")]
+    answering.send("SUB help 1")
+    asking.pub("help", b"?", "_INBOX.a.2")
+    assert answering.heard() == [Msg("help", "1", b"?", "_INBOX.a.2")]
+    answering.pub("_INBOX.a.2", b"!")
+    assert asking.heard() == [Msg("_INBOX.a.2", "1", b"!")]
+    plain = connect(world, no_responders=False)
+    plain.send("SUB _INBOX.b 1")
+    plain.pub("nobody", b"", "_INBOX.b")
+    assert plain.heard() == []
+
+
+def test_no_responders_needs_headers() -> None:
+    peer = NatsPeer(World())
+    assert peer.said('CONNECT {"no_responders":true}') == ["-ERR 'no responders requires headers support'"]
+    assert peer.closed
+
+
+def test_headers() -> None:
+    world = World()
+    one, old = connect(world), connect(world, headers=False, no_responders=False)
+    for peer in (one, old):
+        peer.send("SUB a 1")
+    one.hpub("a", "A: b\r\nA: c", b"hi", "r")
+    assert one.heard() == [Msg("a", "1", b"hi", "r", "A: b\r\nA: c")]
+    assert old.heard() == [Msg("a", "1", b"hi", "r")]
+    one.send("HPUB a 4 6", b"junkhi")
+    assert one.heard() == ["-ERR 'Invalid Message Headers'"]
+    assert not one.closed
+    old.send("HPUB a 12 12", b"NATS/1.0\r\n\r\n")
+    assert old.heard() == ["-ERR 'message headers not supported'"]
+    assert old.closed
+
+
+@pytest.mark.parametrize("subject", ["a..b", "a.*", "a.>", ".", "foo*bar", "a.\ud7ff\u2420".encode()[:-1]])
+def test_what_can_not_be_published_to(subject: str | bytes) -> None:
+    world = World()
+    peer = connect(world)
+    words = subject if isinstance(subject, bytes) else subject.encode()
+    peer.send(b"PUB " + words + b" 1", "x", "PING")
+    assert peer.heard() == ["-ERR 'Invalid Publish Subject'", "PONG"]
+    assert world.dropped == {"no_topic": 1}
+
+
+@pytest.mark.parametrize("words", ["a..b 1", "a.>.b 1", "a* 1", "$share.g.x 1", "a q/r 1", "a q# 1"])
+def test_what_can_not_be_subscribed_to(words: str) -> None:
+    world = World()
+    peer = connect(world)
+    assert peer.said(f"SUB {words}", "PING") == ["-ERR 'Invalid Subject'", "PONG"]
+    assert len(world.state.router.tree) == 0
+
+
+def test_limits_of_topics_hold_for_subjects() -> None:
+    world = World(topic_levels=2, subscriptions_per_client=1)
+    peer = connect(world)
+    assert peer.said("SUB a.b.c 1") == ["-ERR 'Invalid Subject'"]
+    assert peer.said("PUB a.b.c 1", "x") == ["-ERR 'Invalid Publish Subject'"]
+    assert peer.said("SUB a 1", "SUB b 2") == ["-ERR 'Maximum Subscriptions Exceeded'"]
+    assert peer.closed
+
+
+def test_the_topics_of_the_broker_are_its_own() -> None:
+    world = World()
+    peer = connect(world)
+    assert peer.said("PUB $SYS.x 1", "x") == ["-ERR 'Permissions Violation for Publish to \"$SYS.x\"'"]
+    assert not peer.closed
+
+
+def test_the_hooks_that_mqtt_clients_are_asked_by_before_they_publish_and_subscribe() -> None:
+    world = World(ask_publish=True, ask_subscribe=True)
+    peer = connect(world)
+    peer.send("SUB a.* 1", "PUB a.b r 1", "x", "PING")
+    question = world.question()
+    assert question.requests[0].filter == b"a/+"
+    world.allow(question)
+    question = world.question()
+    assert question.message is not None and question.message.topic == b"a/b"
+    assert peer.heard() == []
+    world.allow(question)
+    assert peer.heard() == [Msg("a.b", "1", b"x", "r"), "PONG"]
+    peer.send("SUB b 2", "PUB b 1", "x", "PING")
+    world.answer(world.question(), reasons=[Reason.NOT_AUTHORIZED])
+    world.answer(world.question(), Reason.NOT_AUTHORIZED)
+    assert peer.heard() == [
+        "-ERR 'Permissions Violation for Subscription to \"b\"'",
+        "-ERR 'Permissions Violation for Publish to \"b\"'",
+        "PONG",
+    ]
+    peer.pub("a.b", b"x")
+    changed = Message(b"a/c", b"y", 0, True, b"", 0.0, "", 0.0)
+    world.answer(world.question(), message=changed)
+    assert peer.heard() == [Msg("a.c", "1", b"y")]
+    assert world.state.retained.get(b"a/c") is changed
+
+
+# One message space
+
+
+def test_mqtt_publishes_reach_nats_subscribers() -> None:
+    world = World()
+    peer = connect(world)
+    peer.send("SUB sensors.> 1")
+    device = world.connect("device")
+    device.send(Publish(b"sensors/kitchen/1.5", b"21", 0))
+    properties = {USER_PROPERTY: [("Unit", "C"), ("", "-")], RESPONSE_TOPIC: "answers/1"}
+    device.send(Publish(b"sensors/a b", b"22", 1, packet_id=1, properties=encode_property_bytes(properties)))
+    assert device.expect(Ack).reason == 0
+    device.send(Publish(b"sensors", b"23", 0))
+    device.send(Publish("sensors/\u2420".encode(), b"24", 0))
+    assert peer.heard() == [
+        Msg("sensors.kitchen.1/5", "1", b"21"),
+        Msg("sensors.a\u2420b", "1", b"22", "answers.1", "Unit: C"),
+    ]
+    assert world.dropped == {"no_subject": 1}
+
+
+def test_nats_publishes_reach_mqtt_subscribers() -> None:
+    world = World()
+    clients = [world.connect(f"v{version}", version) for version in (3, 4, 5)]
+    for client in clients:
+        subscribe(client, "a/#", 2)
+    plain = world.connect("plain")
+    subscribe(plain, "a/b", 0)
+    peer = connect(world)
+    peer.hpub("a.b", "Unit: C", b"hi", "_INBOX.1")
+    for client in clients:
+        got = client.expect(Publish)
+        assert (got.topic, got.payload, got.qos) == (b"a/b", b"hi", 1)
+    assert decode_property_bytes(got.properties) == {RESPONSE_TOPIC: "_INBOX/1", USER_PROPERTY: [("Unit", "C")]}
+    assert plain.expect(Publish).qos == 0
+
+
+def test_a_request_of_mqtt_is_answered_by_nats() -> None:
+    world = World()
+    asking = world.connect("asking")
+    subscribe(asking, "answers/me")
+    answering = connect(world)
+    answering.send("SUB help 1")
+    asking.send(Publish(b"help", b"?", 0, properties=encode_property_bytes({RESPONSE_TOPIC: "answers/me"})))
+    [message] = answering.heard()
+    assert isinstance(message, Msg)
+    answering.pub(message.reply, b"!")
+    assert asking.expect(Publish).payload == b"!"
+
+
+def test_what_a_session_that_is_away_wants_is_kept() -> None:
+    world = World()
+    away = world.connect("away", properties={SESSION_EXPIRY_INTERVAL: 100})
+    subscribe(away, "a/b", 1)
+    away.drop()
+    peer = connect(world)
+    peer.pub("a.b", b"kept")
+    away = world.connect("away", clean_start=False, properties={SESSION_EXPIRY_INTERVAL: 100})
+    assert away.connack.session_present
+    got = away.expect(Publish)
+    assert (got.payload, got.qos) == (b"kept", 1)
+    away.send(Ack(PUBACK, got.packet_id))
+
+
+def test_only_what_somebody_wants_kept_is_stored() -> None:
+    world = World(recording=True)
+    online = world.connect("online")
+    subscribe(online, "a", 0)
+    peer = connect(world, verbose=True)
+    world.writes.clear()
+    peer.send("PUB a 1", "x", "PUB b 1", "x", "PING")
+    assert world.writes == []
+    away = world.connect("away", properties={SESSION_EXPIRY_INTERVAL: 100})
+    subscribe(away, "a", 1)
+    away.drop()
+    world.writes.clear()
+    peer.heard()
+    world.state.receive(peer.client, b"PUB b 1\r\nx\r\nPUB a 1\r\nx\r\nPING\r\n", world.now)
+    # +OK for what nobody wants kept is sent at once; what follows the first that is kept waits until it is stored.
+    assert peer.client.stored_from == 1
+    world.run()
+    assert len(world.writes) == 1
+    assert peer.heard() == ["+OK", "+OK", "PONG"]
+
+
+def test_a_flush_waits_for_what_is_stored() -> None:
+    world = World(recording=True)
+    away = world.connect("away", properties={SESSION_EXPIRY_INTERVAL: 100})
+    subscribe(away, "a", 1)
+    away.drop()
+    peer = connect(world)
+    world.state.receive(peer.client, b"PUB a 1\r\nx\r\nPING\r\nPING\r\n", world.now)
+    assert peer.client.stored_from == 0
+    world.run()
+    assert peer.heard() == ["PONG", "PONG"]
+
+
+def test_while_nothing_can_be_stored() -> None:
+    world = World(recording=True)
+    away = world.connect("away", properties={SESSION_EXPIRY_INTERVAL: 100})
+    subscribe(away, "a", 1)
+    away.drop()
+    peer = connect(world)
+    peer.send("SUB > 1")
+    world.state.ctx.refusing = True
+    peer.pub("a", b"x")
+    peer.pub("b", b"x")
+    assert peer.heard() == ["-ERR 'Not Stored'", Msg("b", "1", b"x")]
+    assert world.dropped == {"storage_failing": 1}
+
+
+# Time and trouble
+
+
+def test_a_silent_client_is_pinged_and_then_stale() -> None:
+    world = World()
+    peer = connect(world)
+    world.advance(121.0)
+    assert peer.heard() == ["PING"]
+    peer.send("PONG")
+    world.advance(119.0)
+    assert peer.heard() == []
+    world.advance(122.0)
+    assert peer.heard() == ["PING", "PING"] or peer.heard() == ["PING"]
+    world.advance(240.0)
+    assert peer.heard()[-1] == "-ERR 'Stale Connection'"
+    assert peer.closed
+
+
+def test_a_slow_consumer_is_closed_and_its_publisher_held_before() -> None:
+    world = World(queue_bytes=10_000, write_buffer=1000)
+    slow, other, publisher = connect(world), connect(world), connect(world)
+    for peer in (slow, other):
+        peer.send("SUB a 1")
+    slow.fake.block()
+    publisher.pub("a", b"x" * 900)
+    for _ in range(4):
+        publisher.pub("a", b"x" * 900)
+    assert publisher.fake.reading
+    publisher.pub("a", b"x" * 900)
+    assert not publisher.fake.reading
+    world.advance(2.0)  # held for so long and no longer
+    assert publisher.fake.reading
+    for _ in range(6):
+        publisher.pub("a", b"x" * 900)
+    assert slow.closed
+    assert slow.heard()[-1] == "-ERR 'Slow Consumer'"
+    assert world.dropped == {"slow_consumer": 1}
+    assert len(other.heard()) == 12
+    publisher.pub("a", b"x")
+    assert len(other.heard()) == 1
+
+
+def test_a_receiver_that_reads_again_lets_its_publisher_go() -> None:
+    world = World(queue_bytes=10_000, write_buffer=1000)
+    slow, publisher = connect(world), connect(world)
+    slow.send("SUB a 1")
+    slow.fake.block()
+    for _ in range(6):
+        publisher.pub("a", b"x" * 900)
+    assert not publisher.fake.reading
+    slow.fake.unblock()
+    assert publisher.fake.reading
+    publisher.pub("a", b"x")
+    assert not slow.closed
+    assert len(slow.heard()) == 7
+
+
+def test_lame_duck() -> None:
+    world = World()
+    peer = connect(world)
+    world.state.shut_down(world.now)
+    world.run()
+    [info] = peer.heard()
+    assert isinstance(info, str) and info.startswith("INFO ") and '"ldm":true' in info
+    assert peer.closed
+
+
+def test_many_subscriptions_go_little_by_little() -> None:
+    world = World()
+    peer = connect(world)
+    peer.send(*(f"SUB a.{number} {number}" for number in range(3500)))
+    assert len(world.state.router.tree) == 3500
+    world.state.closed(peer.client, world.now)
+    assert len(world.state.router.tree) == 2500
+    world.run()
+    assert len(world.state.router.tree) == 0
+
+
+def test_client_ids_of_the_broker_are_not_for_mqtt_clients() -> None:
+    world = World()
+    client = world.connect("$nats/1")
+    assert client.expect(Connack).reason == Reason.CLIENT_IDENTIFIER_NOT_VALID
+
+
+def test_a_turn_has_its_budget() -> None:
+    world = World()
+    peer = connect(world)
+    peer.send("SUB a 1")
+    peer.send_raw(b"PUB a 1\r\nx\r\n" * 10_000 + b"PING\r\n")
+    assert peer.heard() == [Msg("a", "1", b"x")] * 10_000 + ["PONG"]
