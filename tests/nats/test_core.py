@@ -13,6 +13,7 @@ from starlingmq.wire.properties import (
     RESPONSE_TOPIC,
     SESSION_EXPIRY_INTERVAL,
     USER_PROPERTY,
+    Properties,
     decode_property_bytes,
     encode_property_bytes,
 )
@@ -296,7 +297,7 @@ def test_mqtt_publishes_reach_nats_subscribers() -> None:
     peer.send("SUB sensors.> 1")
     device = world.connect("device")
     device.send(Publish(b"sensors/kitchen/1.5", b"21", 0))
-    properties = {USER_PROPERTY: [("Unit", "C"), ("", "-")], RESPONSE_TOPIC: "answers/1"}
+    properties: Properties = {USER_PROPERTY: [("Unit", "C"), ("", "-")], RESPONSE_TOPIC: "answers/1"}
     device.send(Publish(b"sensors/a b", b"22", 1, packet_id=1, properties=encode_property_bytes(properties)))
     assert device.expect(Ack).reason == 0
     device.send(Publish(b"sensors", b"23", 0))

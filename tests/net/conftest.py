@@ -62,6 +62,9 @@ class FakeDriver:
     def identified(self, client: Seen) -> None:
         self._note(client, "identified")
 
+    def secured(self, client: Seen) -> None:
+        self._note(client, "secured")
+
     def lost(self, client: Seen) -> None:
         self._note(client, "lost")
 

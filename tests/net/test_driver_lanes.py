@@ -17,7 +17,7 @@ from starlingmq.config import LimitsConfig, MqttConfig
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.ready import INBOUND_PUT, QUEUE_PUT, SESSION_PUT, WINDOW_PUT, Deliveries, Write
 from starlingmq.net.driver import Driver
-from starlingmq.storage.store import NoStore, NotYetStored
+from starlingmq.storage.store import NoStore
 from starlingmq.wire.mqtt import (
     Ack,
     Connack,
@@ -384,27 +384,6 @@ async def test_what_was_not_stored_is_not_acknowledged(bench: Bench, qos: int, r
     other.send(Pingreq())
     await turns()
     assert other.got() == [Pingresp()]
-
-
-async def test_what_has_nothing_to_store_is_refused_with_what_it_waits_for(bench: Bench) -> None:
-    """The second one finds nothing to remove any more, but a restart would find the message if it were acknowledged."""
-    peer = await bench.connect("c")
-    peer.send(Publish(b"r", b"retained", 1, packet_id=1, retain=True))
-    await turns()
-    await bench.store.finish()
-    peer.got()
-    for packet_id in (2, 3):
-        peer.send(Publish(b"r", b"", 1, packet_id=packet_id, retain=True))
-        await turns()
-    (removal,) = bench.store.open()
-    await bench.store.finish(removal, error=NotYetStored())
-    peer.send(Pingreq())
-    await turns()
-    assert peer.got() == [
-        Ack(PUBACK, 2, Reason.QUOTA_EXCEEDED),
-        Ack(PUBACK, 3, Reason.QUOTA_EXCEEDED),
-        Pingresp(),
-    ]
 
 
 async def test_a_failed_commit_does_not_take_along_those_of_others(bench: Bench) -> None:

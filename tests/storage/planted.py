@@ -151,9 +151,6 @@ BUGS = {
         "        queue.take_out(passed)\n        queue.stored = None\n",
         "test_recovery.py::test_a_member_of_a_group_that_leaves_keeps_what_it_has_queued_for_itself",
     ),
-    "what waited for a sync that failed is acknowledged": Bug(
-        "net/driver.py", "ticket.refused or (ticket.bare and refused)", "ticket.refused", 20539
-    ),
     "it refuses for ever": Bug(
         "storage/durable.py", "            self.state.ctx.refusing = False\n", "            pass\n", 5
     ),

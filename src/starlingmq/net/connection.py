@@ -33,11 +33,13 @@ class Handle(Protocol):
 class Driver(Protocol):
     """What a connection tells: ``opened`` first, ``lost`` last, each once. The client is the driver's own object.
 
-    ``identified`` follows ``opened`` where the name in a client's certificate is its user name.
+    ``identified`` follows ``opened`` where the name in a client's certificate is its user name; before that comes
+    ``secured`` where TLS begins only after ``opened``.
     """
 
     def opened(self, transport: Any, listener: str, peer: str) -> Any: ...
     def identified(self, client: Any) -> None: ...
+    def secured(self, client: Any) -> None: ...
     def received(self, client: Any, data: bytes) -> None: ...
     def lost(self, client: Any) -> None: ...
     def blocked(self, client: Any) -> None: ...
@@ -54,7 +56,7 @@ def peer_name(transport: asyncio.BaseTransport) -> str:
 
 
 class Connection(asyncio.Protocol):
-    """One connection whose bytes are MQTT as they are. The driver writes to the transport itself."""
+    """One connection whose bytes are MQTT, or NATS, as they are. The driver writes to the transport itself."""
 
     __slots__ = ("client", "driver", "gate")
 

@@ -41,10 +41,9 @@ class Asked(Protocol):
 class Ticket:
     """Frames that wait for one commit, and for all commits before it."""
 
-    __slots__ = ("bare", "done", "frames", "refused")
+    __slots__ = ("done", "frames", "refused")
 
-    def __init__(self, done: bool, bare: bool) -> None:
-        self.bare = bare  # the turn wrote nothing: its frames are as true as the commit before is stored
+    def __init__(self, done: bool) -> None:
         self.done = done
         self.refused = False  # nothing could be stored: something else is said
         self.frames: list[tuple[Client, bytes]] = []
@@ -105,6 +104,9 @@ class Driver:
 
     def identified(self, client: Client) -> None:
         client.identity = True
+
+    def secured(self, client: Client) -> None:
+        client.certificate_name = common_name(client.transport) or ""
 
     def received(self, client: Client, data: bytes) -> None:
         now = self.clock()
@@ -277,7 +279,7 @@ class Driver:
                 pending = failed
         if pending is None and not self._tickets and not refused:
             return None
-        ticket = Ticket(pending is None, not ready.writes)
+        ticket = Ticket(pending is None)
         ticket.refused = refused and pending is None
         self._tickets.append(ticket)
         if pending is not None:
@@ -301,10 +303,8 @@ class Driver:
 
     def _settle(self) -> None:
         """Go on with the commits that are done and have none before them that is not."""
-        refused = False
         while self._tickets and self._tickets[0].done:
             ticket = self._tickets.popleft()
-            refused = ticket.refused = ticket.refused or (ticket.bare and refused)
             for client, data in ticket.frames:
                 self._release(client, data, ticket.refused)
 

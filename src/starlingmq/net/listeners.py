@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from starlingmq.net.connection import Connection, Driver
 from starlingmq.net.gate import WRITE_BUFFER, Gate
+from starlingmq.net.nats_tls import NatsTlsConnection
 from starlingmq.net.sockets import BACKLOG, Address, SocketFile, hold_shared, listen_tcp, listen_unix
 from starlingmq.net.tls import TlsError, load_certificate, server_context
 from starlingmq.net.urls import ListenerError, ListenerSpec, parse_listener
@@ -22,6 +23,8 @@ HANDSHAKE_TIMEOUT: Final = 10.0
 
 ACCEPT_TURNS: Final = 4
 """Turns of the event loop from accepting a connection to ``connection_made``, and one more."""
+
+_PROTOCOLS: Final = {"mqtts": ["mqtt"], "wss": ["http/1.1"], "tls": ["nats"]}  # by ALPN
 
 TLS_CLOSE_TIMEOUT: Final = 5.0
 """Seconds that a closing TLS connection waits for its peer to agree."""
@@ -97,9 +100,10 @@ async def open_listener(
     identity = spec.tls is not None and spec.tls.use_identity_as_username
     gate = Gate(str(_bound(spec, sockets)), spec.max_connections, write_buffer, spec.path, identity)
     listener = Listener(spec, gate, context, file)
-    accept = _acceptor(spec, driver, gate)
+    accept = _acceptor(spec, driver, gate, context, handshake_timeout)
     for sock in sockets:
-        listener._servers.append(await _serve(loop, accept, sock, context, handshake_timeout))
+        first = None if spec.scheme == "tls" else context  # NATS says INFO before
+        listener._servers.append(await _serve(loop, accept, sock, first, handshake_timeout))
     return listener
 
 
@@ -108,7 +112,7 @@ def tls_context(spec: ListenerSpec) -> ssl.SSLContext | None:
     if spec.tls is None:
         return None
     try:
-        return server_context(spec.tls, ["http/1.1"] if spec.scheme == "wss" else ["mqtt"])
+        return server_context(spec.tls, _PROTOCOLS[spec.scheme])
     except TlsError as error:
         raise ListenerError(f"{spec}: {error}") from error
 
@@ -155,7 +159,12 @@ def _bound(spec: ListenerSpec, sockets: list[socket.socket]) -> ListenerSpec:
     return spec._replace(host=spec.host or every, port=sockets[0].getsockname()[1])
 
 
-def _acceptor(spec: ListenerSpec, driver: Driver, gate: Gate) -> Callable[[], asyncio.Protocol]:
+def _acceptor(
+    spec: ListenerSpec, driver: Driver, gate: Gate, context: ssl.SSLContext | None, handshake_timeout: float
+) -> Callable[[], asyncio.Protocol]:
+    if spec.scheme == "tls":
+        assert context is not None
+        return lambda: NatsTlsConnection(driver, gate, context, handshake_timeout)
     if spec.scheme in ("ws", "wss"):
         return lambda: WebSocketConnection(driver, gate)
     return lambda: Connection(driver, gate)

@@ -7,6 +7,8 @@
 | ``ws://host:port/path`` | MQTT over WebSocket | 80 |
 | ``wss://host:port/path`` | MQTT over WebSocket over TLS | 443 |
 | ``unix:///path`` | MQTT over a Unix stream socket | |
+| ``nats://host:port`` | NATS over TCP | 4222 |
+| ``tls://host:port`` | NATS, with TLS from the first INFO on | 4222 |
 
 No host means every address of the machine; port 0 means a free port, the same one on every address the host has;
 no path with WebSocket means ``/mqtt``.
@@ -19,7 +21,7 @@ from urllib.parse import urlsplit
 
 from starlingmq.config import ListenerConfig, TlsConfig
 
-DEFAULT_PORTS: Final = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
+DEFAULT_PORTS: Final = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443, "nats": 4222, "tls": 4222}
 SCHEMES: Final = (*DEFAULT_PORTS, "unix")
 DEFAULT_PATH: Final = "/mqtt"
 
@@ -107,7 +109,7 @@ def _unix_path(path: str) -> str:
 
 
 def _check_tls(scheme: str, tls: TlsConfig | None) -> None:
-    encrypted = scheme in ("mqtts", "wss")
+    encrypted = scheme in ("mqtts", "wss", "tls")
     if encrypted and tls is None:
         raise ValueError("needs a tls section with at least a cert")
     if not encrypted and tls is not None:
