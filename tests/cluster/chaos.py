@@ -228,7 +228,8 @@ class Run:
         self.tell(
             f"      all is there: {load.acks:,} acknowledged ({load.acks / spent:,.0f}/s over {spent:,.0f} s), "
             f"{load.delivered:,} delivered, {load.promised:,} after a SUBACK, {load.refused:,} refused, "
-            f"{load.lost:,} connections lost; whole after {took:.1f} s, settled in {time.monotonic() - since:.1f} s"
+            f"{load.lost:,} connections lost, {load.unheard:,} late after a refusal unheard; "
+            f"whole after {took:.1f} s, settled in {time.monotonic() - since:.1f} s"
         )
         load.go_on()
 

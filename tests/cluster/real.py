@@ -74,7 +74,7 @@ class Node:
         """Begin a life. It serves when it says so: ``is_ready``."""
         assert not self.runs
         command = [sys.executable, "-m", "starlingmq", "serve", "-c", str(self.settings), "--set", "log.format=text"]
-        self._said = self.log.stat().st_size if self.log.exists() else 0
+        self._said = self.said_bytes()
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 ending_with_us(command, signal.SIGKILL),
@@ -129,6 +129,9 @@ class Node:
         with self.log.open("rb") as log:
             log.seek(since)
             return log.read().decode(errors="replace")
+
+    def said_bytes(self) -> int:
+        return self.log.stat().st_size if self.log.exists() else 0
 
     def owns_port(self, port: int) -> bool:
         """Whether a connection of its process comes from there."""
