@@ -314,7 +314,10 @@ def test_leaving_waits_for_etcd() -> None:
 def test_forgetting_a_node_that_is_down() -> None:
     town = Town()
     a, b, c = town.joined("a", "b", "c")
-    assert a.forget("c", True, False, town.now) == "c is online: let it leave, or stop it first"
+    assert (
+        a.forget("c", True, False, town.now)
+        == "c is online: let it leave, or stop it (after a crash: wait for its lease)"
+    )
     town.crash("c")
     town.run(10.0)
     assert a.forget("c", True, False, town.now) == ""

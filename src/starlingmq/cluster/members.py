@@ -167,7 +167,7 @@ class Members:
             return f"{self._forgetting.name} is being forgotten: try again in a moment"
         if not force:
             if name in self._registry.parsed.online:
-                return f"{name} is online: let it leave, or stop it first"
+                return f"{name} is online: let it leave, or stop it (after a crash: wait for its lease)"
             if not majority:
                 return "this node does not hear a majority of the cluster: force it if the others are gone for good"
             if not self._is_known(now):
