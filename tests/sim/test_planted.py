@@ -22,9 +22,10 @@ def test_a_suback_for_those_connected_alone_is_found() -> None:
         test_sim.test_a_suback_waits_for_who_is_connected_to_others()
 
 
-@pytest.mark.parametrize("mistake, seed", planted.FOUND.items(), ids=lambda value: getattr(value, "__name__", ""))
-def test_each_mistake_is_found(mistake: planted.Mistake, seed: int) -> None:
+@pytest.mark.parametrize("mistake", planted.FOUND, ids=lambda mistake: mistake.__name__)
+def test_each_mistake_is_found(mistake: planted.Mistake) -> None:
     """At the seed that found it, or, where the code has changed since, at another one."""
-    run(seed)  # without the mistake all is well
-    found, _ = caught(mistake, (seed, *range(SEEDS_MAX)))
+    seed, theme = planted.FOUND[mistake]
+    run(seed, False, theme)  # without the mistake all is well
+    found, _ = caught(mistake, (seed, *range(SEEDS_MAX)), theme)
     assert found >= 0, f"no seed below {SEEDS_MAX} finds it"

@@ -7,7 +7,7 @@ from random import Random
 
 from msgspec import structs
 from tests.sim import faults
-from tests.sim.plan import Plan, PublisherPlan, SubscriberPlan
+from tests.sim.plan import TOPICS, Plan, PublisherPlan, SubscriberPlan
 
 SHARE = 0.15  # of the worlds with faults
 
@@ -65,8 +65,26 @@ def many_lives(plan: Plan, more: Random) -> None:
     _strike(plan, more, faults.dies_behind_a_cut, 6, 0.6)
 
 
+def subscribed_while_cut(plan: Plan, more: Random) -> None:
+    """Each topic is subscribed to once on each node, at some time, while ways are cut; one publishes to all of them."""
+    plan.nodes = max(plan.nodes, 3)
+    plan.goes = ""
+    _busy(plan, more, [1, 2], False)
+    busy = plan.publishers[0]
+    busy.acts = [(when, more.choice(TOPICS), qos) for when, _, qos in busy.acts]
+    plan.subscribers = [
+        SubscriberPlan(f"late{host}{number}", host, 5, more.random() < 0.5, [(more.uniform(0.5, 3.0), topic, 2)])
+        for host in range(plan.nodes)
+        for number, topic in enumerate(TOPICS)
+        if host != busy.host
+    ]
+    _strike(plan, more, faults.cut_pair, 3, 1.5)
+    _strike(plan, more, faults.cut_one_way, 3, 1.5)
+
+
 THEMES: dict[str, Callable[[Plan, Random], None]] = {
-    theme.__name__: theme for theme in (the_power_fails, disks_fail, somebody_joins_apart, many_lives)
+    theme.__name__: theme
+    for theme in (the_power_fails, disks_fail, somebody_joins_apart, many_lives, subscribed_while_cut)
 }
 
 
