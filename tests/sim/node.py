@@ -259,7 +259,6 @@ class Process:
             return
         self._scheduled = False
         try:
-            self.loop.become_running()
             self._take_turn()
         except Crash:
             self.node.crash(self.world.settings.power)
@@ -323,6 +322,8 @@ class Process:
 
     def _carry_out(self, ready: Ready) -> None:
         keeps = self.world.settings.keeps
+        if ready.writes or self.state.ctx.refusing:
+            self.loop.become_running()  # for the store; it takes its time, and few turns need it
         ticket = self.commits.commit(ready, self.state.ctx.refusing) if keeps else None
         for client in ready.dirty:
             client.dirty = False
