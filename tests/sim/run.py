@@ -36,12 +36,15 @@ def main() -> int:
     seen = Seen()
     virtual = 0.0
     for seed in range(arguments.first, arguments.first + arguments.seeds):
+        if lived and lived % 1000 == 0:
+            print(f"{lived} seeds, {failures} failures so far", flush=True)
         lived += 1
         try:
             world = run(seed, False, arguments.theme)
         except Exception:  # whatever the code raises: this seed shows it
             traceback.print_exc(limit=-6)
-            print(f"FAILED seed {seed}; again, with a trace: python -m tests.sim --seed {seed}", flush=True)
+            theme = f" --theme {arguments.theme}" if arguments.theme else ""
+            print(f"FAILED seed {seed}; again, with a trace: python -m tests.sim --seed {seed}{theme}", flush=True)
             failures += 1
             if failures >= arguments.failures:
                 break
