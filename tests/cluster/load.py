@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from tests.cluster.real import Node
@@ -177,8 +177,7 @@ class Reader(Person):
 
     def __init__(self, load: Load, name: str, node: Node, version: int, qos: int) -> None:
         super().__init__(load, name, node, version, qos)
-        self.got: dict[str, set[int]] = {}  # numbers by author, above the floor
-        self.floor: dict[str, int] = {}  # up to there all is settled: what comes can only be there already
+        self.got: dict[str, set[int]] = {}  # numbers by author, above the load's floor
         self.highest: dict[str, int] = {}
         self.open: set[int] = set()
         self.doubles = 0  # at QoS 1, where they may be
@@ -206,19 +205,34 @@ class Reader(Person):
             if packet.packet_id in self.open:
                 return
             self.open.add(packet.packet_id)
-        author, qos, text = packet.payload.decode().split()
-        number = int(text)
-        got = self.got.setdefault(author, set())
+        author, qos, number = packet.payload.decode().split()
         self.load.delivered += 1
-        if number not in got and number > self.floor.get(author, 0):
+        self.note(author, int(number), min(self.qos, int(qos)))
+
+    def note(self, author: str, number: int, qos: int) -> None:
+        got = self.got.setdefault(author, set())
+        if number not in got and number > self.load.floor.get(author, 0):
             got.add(number)
             if number < self.highest.get(author, 0):
                 self.load.out_of_order(self.name, author, number, self.highest[author])
             self.highest[author] = max(number, self.highest.get(author, 0))
-        elif min(self.qos, int(qos)) == 2:
+        elif qos == 2:
             self.load.wrong(f"{self.name}: {author} {number} came twice")
         else:
             self.doubles += 1
+
+
+class Sharer(Reader):
+    """A member of the group that all nodes have one of: each message comes to one of them, in no order among them."""
+
+    filter = b"$share/crew/t/#"
+
+    def note(self, author: str, number: int, qos: int) -> None:
+        got = self.load.shared.setdefault(author, set())
+        if number not in got and number > self.load.floor.get(author, 0):
+            got.add(number)
+        elif qos == 2:
+            self.load.wrong(f"the group had {author} {number} twice, the second time {self.name}")
 
 
 class Wanderer(Person):
@@ -323,6 +337,8 @@ class Load:
         self.refused_connections = 0
         self.promised = 0  # messages to who had a SUBACK just before
         self.problems: Counter[str] = Counter()
+        self.floor: dict[str, int] = {}  # up to there all is settled: what comes can only be there already
+        self.shared: dict[str, set[int]] = {}  # what came to the group, above the floor
         self.unheard = 0  # refusals that were not heard, by the messages that came late
         self._said = {node.name: node.said_bytes() for node in nodes}  # up to the last time that all was settled
         self._fuse = 0
@@ -337,6 +353,9 @@ class Load:
             Reader(self, f"reader{place}", node, VERSIONS[place % 2], 2 - (place == 1))
             for place, node in enumerate(nodes)
         ]
+        self.sharers = [
+            Sharer(self, f"sharer{place}", node, VERSIONS[place % 2], 2) for place, node in enumerate(nodes)
+        ]
         self.wanderers = [
             Wanderer(self, f"wanderer{place}", node, VERSIONS[place % 2], nodes[place - 1])
             for place, node in enumerate(nodes)
@@ -345,9 +364,10 @@ class Load:
 
     async def __aenter__(self) -> Load:
         logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of each packet to a node that is dead
-        self._tasks = [asyncio.create_task(reader.live()) for reader in self.readers]
+        readers = [*self.readers, *self.sharers]
+        self._tasks = [asyncio.create_task(reader.live()) for reader in readers]
         async with asyncio.timeout(self.patience):
-            for reader in self.readers:
+            for reader in readers:
                 await reader.subscribed.wait()
         self.talking.set()
         self._tasks += [asyncio.create_task(person.live()) for person in (*self.authors, *self.wanderers)]
@@ -397,7 +417,7 @@ class Load:
             async with asyncio.timeout(self.patience):
                 for author in self.authors:
                     await author.idle.wait()
-                while any(self._missing(reader, author) for reader in self.readers for author in self.authors):
+                while any(missing for _, _, missing in self._missing()):
                     self.look()
                     await asyncio.sleep(AGAIN_SECONDS)
         except TimeoutError:
@@ -405,14 +425,11 @@ class Load:
                 if author.sent:
                     self.wrong(f"{author.name} on {author.node.name} waits for {len(author.sent)} acknowledgements")
         self.look()
-        for reader in self.readers:
-            for author in self.authors:
-                missing = self._missing(reader, author)
-                if missing:
-                    self.wrong(
-                        f"{reader.name} on {reader.node.name} lacks {len(missing)} of {author.name} on "
-                        f"{author.node.name}: {sorted(missing)[:10]}"
-                    )
+        for who, author, missing in self._missing():
+            if missing:
+                self.wrong(f"{who} lacks {len(missing)} of {author.name} on {author.node.name}: {sorted(missing)[:10]}")
+        for author in self.authors:
+            for reader in self.readers:
                 forged = author.refused & reader.got.get(author.name, set())
                 if forged:
                     self.wrong(f"{reader.name} got {sorted(forged)[:10]} of {author.name}, which were refused")
@@ -425,13 +442,18 @@ class Load:
             author.taken.clear()
             author.refused.clear()
             author.again.clear()
+            self.floor[author.name] = author.count
+            self.shared.pop(author.name, None)
             for reader in self.readers:
-                reader.floor[author.name] = author.count
                 reader.got.pop(author.name, None)
         self.talking.set()
 
-    def _missing(self, reader: Reader, author: Author) -> set[int]:
-        return author.taken - reader.got.get(author.name, set())
+    def _missing(self) -> Iterator[tuple[str, Author, set[int]]]:
+        """Who lacks what of whom."""
+        for author in self.authors:
+            yield "the group", author, author.taken - self.shared.get(author.name, set())
+            for reader in self.readers:
+                yield f"{reader.name} on {reader.node.name}", author, author.taken - reader.got.get(author.name, set())
 
     def look(self) -> None:
         """Raise what went wrong in a client, if anything did."""
