@@ -42,6 +42,7 @@ RETRY_SECONDS: Final = 0.25  # after an error of etcd; twice as long after each 
 RETRY_SECONDS_MAX: Final = 4.0
 SETTLE_SECONDS: Final = 10.0
 
+LATER: Final = ": try again in a moment"  # how a refusal ends that passes by itself
 ENDED: Final = ("left", "forgotten", "replaced")
 State = Literal["new", "starting", "joining", "registered", "left", "forgotten", "replaced"]
 
@@ -164,14 +165,14 @@ class Members:
         if not self._available:
             return f"etcd can not be reached ({self._unavailable}): try again when it is back"
         if self._forgetting is not None:
-            return f"{self._forgetting.name} is being forgotten: try again in a moment"
+            return f"{self._forgetting.name} is being forgotten{LATER}"
         if not force:
             if name in self._registry.parsed.online:
                 return f"{name} is online: let it leave, or stop it (after a crash: wait for its lease)"
             if not majority:
                 return "this node does not hear a majority of the cluster: force it if the others are gone for good"
             if not self._is_known(now):
-                return "the others do not all know of the last change yet: try again in a moment"
+                return f"the others do not all know of the last change yet{LATER}"
         self._forgetting = member
         self._forced = force
         self._step(now)

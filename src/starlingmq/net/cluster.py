@@ -17,6 +17,7 @@ from typing import Final
 from starlingmq._version import __version__
 from starlingmq.cluster.etcd import Answer
 from starlingmq.cluster.frames import Envelope
+from starlingmq.cluster.members import LATER
 from starlingmq.cluster.state import ClusterReady, ClusterState
 from starlingmq.config import Config
 from starlingmq.config_cluster import etcd_tls
@@ -27,6 +28,7 @@ from starlingmq.net.peers import Peers
 
 log = logging.getLogger("starlingmq")
 
+ASK_AGAIN: Final = 0.3  # seconds
 STILL_WAITING: Final = 5.0  # seconds after which a start says what it waits for
 ETCD_SECONDS: Final = 10.0  # in which our own etcd is given to answer before we go on without waiting for it
 
@@ -230,10 +232,12 @@ class Cluster:
         """Take out a node that will not come back; "" or why not."""
         state = self.state
         assert state is not None
-        refusal = state.forget(name, force, self.clock())
+        until = self.clock() + seconds
+        while refusal := state.forget(name, force, self.clock()):
+            if not refusal.endswith(LATER) or self.clock() > until:
+                return refusal
+            await asyncio.sleep(ASK_AGAIN)
         self.poke()
-        if refusal:
-            return refusal
 
         def gone() -> bool:
             return all(member.name != name for member in (*state.members.membership.members, *state.members.joining))
