@@ -1,8 +1,9 @@
 """``python -m tests.cluster.chaos --rounds N``: a cluster of real processes under load, and in each round something
 breaks: nodes and etcds are killed or stand still, ways between nodes are cut, in one direction or both.
 
-What breaks is drawn from the seed that is printed; when it happens is up to the machine. Each ``CHECK_ROUNDS`` and in
-the end everything is healed, and all that was acknowledged has to be everywhere, once at QoS 2, in order.
+What breaks, and with which settings, is drawn from the seed that is printed; when it happens is up to the machine. Each
+``CHECK_ROUNDS`` and in the end everything is healed, and all that was acknowledged has to be everywhere, once at QoS 2,
+in order.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tests.cluster.load import Load
 from tests.cluster.proxy import BACK, OUT
@@ -238,10 +239,23 @@ class Run:
             print(line, flush=True)
 
 
+def draw_settings(draw: random.Random) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Of cluster and storage: as they are by default, or so that bounds are met all the time."""
+    cluster = {
+        "link_window": draw.choice(["8MiB", "64KiB", "4KiB"]),
+        "route_log": draw.choice([100_000, 2]),
+        "resend_interval": draw.choice(["2s", "500ms"]),
+    }
+    storage = {"journal": draw.choice(["segment", "rocksdb"]), "durability": draw.choice(["process", "power"])}
+    return cluster, storage
+
+
 def run(directory: Path, nodes: int, rounds: int, seed: int, rate: int = 2000, talk: bool = False) -> Load:
     """One run; the load that it bore. Raises AssertionError."""
-    with Cluster(directory, nodes) as cluster:
+    settings, storage = draw_settings(random.Random(seed))
+    with Cluster(directory, nodes, settings, storage) as cluster:
         trial = Run(cluster, rounds, seed, rate, talk)
+        trial.tell(", ".join(f"{key} {value}" for key, value in (settings | storage).items()))
         load = asyncio.run(trial.run())
         trial.tell(", ".join(f"{count} x {what}" for what, count in trial.counts.most_common()))
         return load

@@ -194,9 +194,16 @@ class Node:
 class Cluster:
     """``with Cluster(directory, 3) as cluster``: the nodes run at once, ``whole`` waits until they serve."""
 
-    def __init__(self, directory: Path, count: int, settings: dict[str, Any] | None = None) -> None:
-        """``settings`` are more of ``cluster``, for all nodes."""
+    def __init__(
+        self,
+        directory: Path,
+        count: int,
+        settings: dict[str, Any] | None = None,
+        storage: dict[str, Any] | None = None,
+    ) -> None:
+        """``settings`` are more of ``cluster``, ``storage`` of that section, for all nodes."""
         self.more = settings or {}
+        self.storage = storage or {}
         self._stack = ExitStack()
         self.proxies: dict[str, Proxy] = {}
         self.nodes = [Node(path) for path in prepare(directory, count, _base_port(count))]
@@ -230,7 +237,8 @@ class Cluster:
             # Subscribers are away for long, with thousands of messages a second for them: nothing is to be dropped.
             settings["mqtt"] = {"max_mqueue_len": 0}
             settings["limits"] = {"queue_bytes": 0}
-            settings["storage"] = {"segment_size": "2MiB"}  # with a checkpoint after each: a start takes no long
+            # With a checkpoint after each segment: a start does not take long.
+            settings["storage"] = {"segment_size": "2MiB", **self.storage}
 
         node.configure(change)
 
