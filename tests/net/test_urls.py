@@ -24,6 +24,8 @@ GOOD = [
     ("ws://127.0.0.1:8083/", ("ws", "127.0.0.1", 8083, "/")),
     ("ws://127.0.0.1/a/b", ("ws", "127.0.0.1", 80, "/a/b")),
     ("wss://[::1]/mqtt", ("wss", "::1", 443, "/mqtt")),
+    ("nats://127.0.0.1", ("nats", "127.0.0.1", 4222, "")),
+    ("tls://[::1]:0", ("tls", "::1", 0, "")),
     ("unix:///run/starlingmq.sock", ("unix", "", 0, "/run/starlingmq.sock")),
     ("unix:///run/a?b#c@d", ("unix", "", 0, "/run/a?b#c@d")),
 ]
@@ -46,6 +48,7 @@ BAD = [
     ("mqtt://127.0.0.1:1883/mqtt", "only ws:// and wss://"),
     ("mqtt://127.0.0.1?a=b", "?query"),
     ("ws://127.0.0.1/mqtt#a", "#fragment"),
+    ("nats://127.0.0.1/x", "only ws:// and wss://"),
     ("mqtt://127.0.0.1 :1883", "blanks"),
     ("mqtt://127.0.0.1\n:1883", "control characters"),
     ("unix://relative.sock", "absolute path"),
@@ -56,14 +59,14 @@ BAD = [
 
 @pytest.mark.parametrize(("url", "parts"), GOOD, ids=[url for url, _ in GOOD])
 def test_a_listener_is_taken_apart(url: str, parts: tuple[str, str, int, str]) -> None:
-    tls = TLS if url.startswith(("mqtts", "wss")) else None
+    tls = TLS if url.startswith(("mqtts", "wss", "tls")) else None
     spec = parse_listener(ListenerConfig(url=url, tls=tls, max_connections=7))
     assert spec == ListenerSpec(*parts, tls=tls, max_connections=7)
 
 
 @pytest.mark.parametrize(("url", "parts"), GOOD, ids=[url for url, _ in GOOD])
 def test_its_text_means_the_same_again(url: str, parts: tuple[str, str, int, str]) -> None:
-    tls = TLS if url.startswith(("mqtts", "wss")) else None
+    tls = TLS if url.startswith(("mqtts", "wss", "tls")) else None
     spec = parse_listener(ListenerConfig(url=url, tls=tls))
     assert parse_listener(ListenerConfig(url=str(spec), tls=tls)) == spec
 

@@ -53,12 +53,14 @@ class NatsTlsConnection(asyncio.Protocol):
         if not self.gate.enter():
             self.stream.abort()
             return
-        self.stream.pause_reading()  # until the INFO is out: what the client says first is its handshake
         self.client = self.driver.opened(self, self.gate.name, peer_name(transport))
 
     def data_received(self, data: bytes) -> None:
         if self.secure:
             self.driver.received(self.client, data)
+        else:
+            self.gate.refuse("before_info")
+            self.stream.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.client is not None:
@@ -81,6 +83,7 @@ class NatsTlsConnection(asyncio.Protocol):
             self.stream.write(data)
         elif self.upgrade is None:
             self.stream.write(data)
+            self.stream.pause_reading()  # what the client says next is its handshake, and not for us to read
             self.upgrade = asyncio.get_running_loop().create_task(self._secure())
         else:
             self.kept += data
@@ -100,6 +103,8 @@ class NatsTlsConnection(asyncio.Protocol):
     def abort(self) -> None:
         self.ended = True
         self.stream.abort()
+        if not self.secure:  # uvloop tells nobody that a transport is gone which was being upgraded
+            asyncio.get_running_loop().call_soon(self.connection_lost, None)
 
     def pause_reading(self) -> None:
         if self.secure:
@@ -125,11 +130,10 @@ class NatsTlsConnection(asyncio.Protocol):
             )
         except (OSError, TimeoutError):  # ssl.SSLError is one
             self.gate.refuse("tls_handshake")
-            self.stream.abort()
-            self.connection_lost(None)  # a transport that is being upgraded tells nobody
+            self.abort()
             return
         if secured is None or self.client is None:
-            self.connection_lost(None)
+            self.abort()
             return
         self.stream = secured
         self.stream.set_write_buffer_limits(high=self.gate.write_buffer)
