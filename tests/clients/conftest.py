@@ -23,6 +23,9 @@ listeners:
     tls: &tls {{cert: {directory}/server.pem, key: {directory}/server.key}}
   - url: wss://127.0.0.1:0/mqtt
     tls: *tls
+  - nats://127.0.0.1:0
+  - url: tls://127.0.0.1:0
+    tls: *tls
   - unix://{directory}/broker.sock
   - url: mqtts://127.0.0.1:0
     tls:

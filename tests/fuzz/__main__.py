@@ -14,9 +14,14 @@ from random import SystemRandom
 from typing import Final
 
 from starlingmq import compiled
-from tests.fuzz import codec, core, process
+from tests.fuzz import codec, core, nats, process
 
-TARGETS: Final[dict[str, Callable[[int], int]]] = {"codec": codec.run, "core": core.run, "process": process.run}
+TARGETS: Final[dict[str, Callable[[int], int]]] = {
+    "codec": codec.run,
+    "core": core.run,
+    "nats": nats.run,
+    "process": process.run,
+}
 
 
 def fuzz(target: str, seed: int, seconds: float) -> bool:

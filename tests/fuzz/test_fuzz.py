@@ -9,7 +9,7 @@ import pytest
 
 from starlingmq.wire.mqtt import decode
 from tests.fuzz import __main__ as fuzzing
-from tests.fuzz import codec, core, process
+from tests.fuzz import codec, core, nats, process
 
 
 def test_the_decoder() -> None:
@@ -20,6 +20,11 @@ def test_the_decoder() -> None:
 def test_the_core() -> None:
     for seed in range(150):
         core.run(seed)
+
+
+def test_nats() -> None:
+    for seed in range(50):
+        nats.run(seed)
 
 
 @pytest.mark.slow

@@ -24,9 +24,9 @@ def frames(data: bytes) -> list[str | Msg]:
     while data:
         line, end, data = data.partition(b"\r\n")
         assert end, "half a line"
-        words = line.decode().split(" ")
+        words = line.decode(errors="surrogateescape").split(" ")  # a sid may be any bytes
         if words[0] not in ("MSG", "HMSG"):
-            found.append(line.decode())
+            found.append(line.decode(errors="surrogateescape"))
             continue
         total = int(words[-1])
         head = int(words[-2]) if words[0] == "HMSG" else 0
