@@ -76,11 +76,11 @@ def test_what_a_cluster_prints_is_what_it_says(tmp_path: Path) -> None:
     assert len(urls) == 3 and cluster.returncode == 0, (tmp_path / "log").read_text()
 
 
-def test_the_program_prints_what_it_says() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", block("python")], capture_output=True, text=True, timeout=30, check=False
-    )
-    said = re.search(r"^prints `(.*?)`", README, re.MULTILINE)
+@pytest.mark.parametrize("name", ["python", "nats"])
+def test_a_program_prints_what_it_says(name: str) -> None:
+    program = block(name)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    said = re.search(r"^prints `(.*?)`", README[README.index(program) :], re.MULTILINE)
     assert said
     assert done.stdout.strip() == said[1], done.stderr
 
