@@ -489,3 +489,17 @@ def test_a_turn_has_its_budget() -> None:
     peer.send("SUB a 1")
     peer.send_raw(b"PUB a 1\r\nx\r\n" * 10_000 + b"PING\r\n")
     assert peer.heard() == [Msg("a", "1", b"x")] * 10_000 + ["PONG"]
+
+
+def test_what_can_not_be_stored_after_all_ends_the_connection_without_an_ok() -> None:
+    world = World(recording=True)
+    away = world.connect("away", properties={SESSION_EXPIRY_INTERVAL: 100})
+    subscribe(away, "a", 1)
+    away.drop()
+    peer = connect(world, verbose=True)
+    world.state.receive(peer.client, b"PUB a 1\r\nx\r\n", world.now)
+    held = b"".join(peer.client.frames[peer.client.stored_from :])
+    assert held == b"+OK\r\n"
+    assert world.state.refuse(peer.client, held, world.now) == b"-ERR 'Not Stored'\r\n"
+    world.run()
+    assert peer.closed

@@ -19,7 +19,7 @@ from starlingmq.core.context import ISOLATED, Context
 from starlingmq.core.delivery import Delivery
 from starlingmq.core.job import Job
 from starlingmq.core.message import Message
-from starlingmq.core.nats_client import NatsClient, NatsSubscription
+from starlingmq.core.nats_client import NOT_STORED, NatsClient, NatsSubscription
 from starlingmq.core.publishing import Publishing
 from starlingmq.core.ready import AUTHENTICATE, Answer, Question
 from starlingmq.core.ready import PUBLISH as ASK_PUBLISH
@@ -51,7 +51,6 @@ PROTOCOL: Final = 1  # clients may be sent INFO at any time
 AUTHORIZATION_VIOLATION: Final = "Authorization Violation"
 INVALID_SUBJECT: Final = "Invalid Subject"
 INVALID_PUBLISH_SUBJECT: Final = "Invalid Publish Subject"
-NOT_STORED: Final = "Not Stored"
 
 # Why a connection ends that MQTT would end too.
 _WORDS: Final[dict[int, str]] = {

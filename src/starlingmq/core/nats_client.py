@@ -18,13 +18,15 @@ from starlingmq.core.client import CLOSED, WORKING, Client
 from starlingmq.core.dialect import Dialect
 from starlingmq.core.message import Message
 from starlingmq.core.session import Session, Subscription
-from starlingmq.wire.nats_frames import message_head, message_tail
+from starlingmq.wire.nats_frames import error_frame, message_head, message_tail
 from starlingmq.wire.nats_headers import carried
 from starlingmq.wire.nats_subjects import subject_of
 
 if TYPE_CHECKING:
     from starlingmq.core.nats import Nats
     from starlingmq.core.ready import Answer, Question
+
+NOT_STORED: Final = "Not Stored"
 
 SHAPE: Final = 64  # of a message's kept head and tail: for NATS; MQTT's are below (see core.delivery)
 SHAPE_HEADERS: Final = 65  # and for NATS clients that take headers
@@ -104,6 +106,9 @@ class NatsClient(Dialect):
 
     def last_words(self, client: Client, reason: int) -> None:
         self.owner.last_words(client, self, reason)
+
+    def not_stored(self) -> bytes:
+        return error_frame(NOT_STORED)
 
     def shut(self, client: Client) -> None:
         self.owner.shut(self)
