@@ -83,12 +83,14 @@ def test_what_a_client_writes_is_read(subject: bytes, reply: bytes, payload: byt
 
 
 def test_messages_as_a_server_writes_them() -> None:
-    assert message_head(b"foo", False) + b"7" + message_tail(b"", b"", b"hi") == b"MSG foo 7 2\r\nhi\r\n"
-    assert message_head(b"foo", False) + b"7" + message_tail(b"r", b"", b"") == b"MSG foo 7 r 0\r\n\r\n"
+    assert message_head(b"foo") + b"7" + message_tail(b"", b"", b"hi") == b"MSG foo 7 2\r\nhi\r\n"
+    assert message_head(b"foo") + b"7" + message_tail(b"r", b"", b"") == b"MSG foo 7 r 0\r\n\r\n"
+    for size in (0, 4095, 4096, 70_000):
+        assert message_tail(b"", b"", b"x" * size) == b" %d\r\n%b\r\n" % (size, b"x" * size)
     block = b"NATS/1.0\r\nA: b\r\n\r\n"
-    assert message_head(b"foo", True) + b"7" + message_tail(b"", block, b"hi") == (
+    assert b"H" + message_head(b"foo") + b"7" + message_tail(b"", block, b"hi") == (
         b"HMSG foo 7 18 20\r\nNATS/1.0\r\nA: b\r\n\r\nhi\r\n"
     )
-    assert message_head(b"foo", True) + b"7" + message_tail(b"r", block, b"") == (
+    assert b"H" + message_head(b"foo") + b"7" + message_tail(b"r", block, b"") == (
         b"HMSG foo 7 r 18 18\r\nNATS/1.0\r\nA: b\r\n\r\n\r\n"
     )

@@ -145,8 +145,9 @@ def test_spellings_are_remembered_and_bounded() -> None:
     spellings = Spellings()
     for number in range(GENERATION * 3):
         assert spellings.topic_of(b"a.%d" % number) == b"a/%d" % number
-        assert spellings.subject_of(b"b/%d" % number) == b"b.%d" % number
-    kept = (spellings._topics, spellings._older_topics, spellings._subjects, spellings._older_subjects)
+        assert spellings.head_of(b"b/%d" % number) == b"MSG b.%d " % number
+    kept = (spellings._topics, spellings._older_topics, spellings._heads, spellings._older_heads)
     assert all(len(generation) <= GENERATION for generation in kept)
     assert spellings.topic_of(b"a.1") == b"a/1"
     assert spellings.topic_of(b"a..1") == b""
+    assert spellings.head_of("\u2420".encode()) == b""

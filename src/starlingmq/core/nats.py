@@ -42,7 +42,7 @@ from starlingmq.wire.nats_frames import (
     message_tail,
 )
 from starlingmq.wire.nats_headers import properties_of
-from starlingmq.wire.nats_subjects import filter_of, topic_of
+from starlingmq.wire.nats_subjects import filter_of, subject_of, topic_of
 from starlingmq.wire.reasons import ProtocolError, Reason
 
 LISTENERS: Final = ("nats://", "tls://")
@@ -131,9 +131,6 @@ class Nats:
         self.config = config
         self.reader.line_max = config.max_control_line
         self.reader.payload_max = config.max_payload
-
-    def subject_of(self, topic: bytes) -> bytes:
-        return self.spellings.subject_of(topic)
 
     # A connection begins
 
@@ -342,7 +339,7 @@ class Nats:
             asked = question.message
             assert asked is not None
             if answer.reason >= 0x80:
-                self._may_not_publish(client, self.subject_of(asked.topic))
+                self._may_not_publish(client, subject_of(asked.topic))
             elif answer.message is None:
                 self.ctx.drop("hook", client.client_id)
                 self._ok(client, nats)
@@ -415,7 +412,7 @@ class Nats:
             self._say(client, INVALID_PUBLISH_SUBJECT)
             return
         if route.reserved:
-            self._may_not_publish(client, self.subject_of(message.topic))
+            self._may_not_publish(client, subject_of(message.topic))
             return
         if route.kept and not self._keep(client, nats, message, route):
             return
@@ -449,7 +446,7 @@ class Nats:
         """Tell a requester at once that nobody will answer."""
         for subscription in self.router.resolve(reply).subscriptions:
             if subscription.session is session and isinstance(subscription, NatsSubscription):
-                head = message_head(self.subject_of(reply), True)
+                head = b"H" + message_head(subject_of(reply))
                 tail = message_tail(b"", NO_RESPONDERS, b"")
                 self.ctx.send(client, b"%b%b%b" % (head, subscription.sid, tail))
                 return

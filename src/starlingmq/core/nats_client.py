@@ -18,7 +18,7 @@ from starlingmq.core.client import CLOSED, WORKING, Client
 from starlingmq.core.dialect import Dialect
 from starlingmq.core.message import Message
 from starlingmq.core.session import Session, Subscription
-from starlingmq.wire.nats_frames import error_frame, message_head, message_tail
+from starlingmq.wire.nats_frames import error_frame, message_tail
 from starlingmq.wire.nats_headers import carried
 from starlingmq.wire.nats_subjects import subject_of
 
@@ -171,18 +171,15 @@ class NatsClient(Dialect):
     def _shape(self, message: Message, shape: int) -> None:
         """Make the parts that all NATS subscribers of a message get, but for the sid."""
         message.shape = shape
-        subject = self.owner.subject_of(message.topic)
-        if not subject:
-            message.head = b""
-            return
+        head = message.head = self.owner.spellings.head_of(message.topic)
         if not message.properties:
-            message.head = message_head(subject, False)
             message.tail = message_tail(b"", b"", message.payload)
             return
         told = carried(message.properties)
         headers = told.headers if shape == SHAPE_HEADERS else b""
         reply = subject_of(told.response_topic) if told.response_topic else b""
-        message.head = message_head(subject, len(headers) != 0)
+        if headers and head:
+            message.head = b"H" + head
         message.tail = message_tail(reply, headers, message.payload)
 
     def wait(self, client: Client, frame: bytes) -> None:

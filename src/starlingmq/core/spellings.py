@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from starlingmq.wire.nats_frames import message_head
 from starlingmq.wire.nats_subjects import subject_of, topic_of
 
 GENERATION: Final = 4096
@@ -16,14 +17,14 @@ GENERATION: Final = 4096
 class Spellings:
     _topics: dict[bytes, bytes]  # by subject
     _older_topics: dict[bytes, bytes]
-    _subjects: dict[bytes, bytes]  # by topic
-    _older_subjects: dict[bytes, bytes]
+    _heads: dict[bytes, bytes]  # what a message begins with, by topic
+    _older_heads: dict[bytes, bytes]
 
     def __init__(self) -> None:
         self._topics = {}
         self._older_topics = {}
-        self._subjects = {}
-        self._older_subjects = {}
+        self._heads = {}
+        self._older_heads = {}
 
     def topic_of(self, subject: bytes) -> bytes:
         topic = self._topics.get(subject)
@@ -38,15 +39,17 @@ class Spellings:
         self._topics[subject] = topic
         return topic
 
-    def subject_of(self, topic: bytes) -> bytes:
-        subject = self._subjects.get(topic)
-        if subject is not None:
-            return subject
-        subject = self._older_subjects.get(topic)
-        if subject is None:
+    def head_of(self, topic: bytes) -> bytes:
+        """The head of a MSG that was published to ``topic``; b"" if it has no subject."""
+        head = self._heads.get(topic)
+        if head is not None:
+            return head
+        head = self._older_heads.get(topic)
+        if head is None:
             subject = subject_of(topic)
-        if len(self._subjects) >= GENERATION:
-            self._older_subjects = self._subjects
-            self._subjects = {}
-        self._subjects[topic] = subject
-        return subject
+            head = message_head(subject) if subject else b""
+        if len(self._heads) >= GENERATION:
+            self._older_heads = self._heads
+            self._heads = {}
+        self._heads[topic] = head
+        return head

@@ -181,8 +181,8 @@ class NatsReader:
         Byte by byte: this is the path of every message, and compiled it is quicker than making a list of words.
         """
         size = len(data)
-        starts = [0, 0, 0, 0]
-        ends = [0, 0, 0, 0]
+        first = second = third = fourth = at  # where the words begin ...
+        first_end = second_end = third_end = fourth_end = at  # ... and end
         count = 0
         while True:
             while at < size and (data[at] == 0x20 or data[at] == 0x09):
@@ -193,11 +193,17 @@ class NatsReader:
             if at >= size:
                 return self._no_line_end(size - pos)
             if at != begin:
-                if count == 4:
-                    raise NatsError(PARSER_ERROR)
-                starts[count] = begin
-                ends[count] = at
                 count += 1
+                if count == 1:
+                    first, first_end = begin, at
+                elif count == 2:
+                    second, second_end = begin, at
+                elif count == 3:
+                    third, third_end = begin, at
+                elif count == 4:
+                    fourth, fourth_end = begin, at
+                else:
+                    raise NatsError(PARSER_ERROR)
             byte = data[at]
             if byte == 0x0A:
                 break
@@ -216,12 +222,17 @@ class NatsReader:
         needed = kind + 1  # without a reply
         if count != needed and count != needed + 1:
             raise NatsError(PARSER_ERROR)
-        length = _number(data, starts[count - 1], ends[count - 1])
+        if count == 2:
+            length = _number(data, second, second_end)
+        elif count == 3:
+            length = _number(data, third, third_end)
+        else:
+            length = _number(data, fourth, fourth_end)
         if length > self.payload_max:
             raise NatsError(PAYLOAD_TOO_LARGE)
         head = 0
         if kind == HPUB:
-            head = _number(data, starts[count - 2], ends[count - 2])
+            head = _number(data, second, second_end) if count == 3 else _number(data, third, third_end)
             if head > length:
                 raise NatsError(PARSER_ERROR)
         end = at + length
@@ -232,8 +243,8 @@ class NatsReader:
             return MORE
         if data[end] != 0x0D or data[end + 1] != 0x0A:
             raise NatsError(PARSER_ERROR)
-        self.subject = data[starts[0] : ends[0]]
-        self.reply = data[starts[1] : ends[1]] if count != needed else b""
+        self.subject = data[first:first_end]
+        self.reply = data[second:second_end] if count != needed else b""
         self.headers = data[at : at + head] if head != 0 else b""
         self.payload = data[at + head : end]
         self.end = end + 2
