@@ -254,6 +254,11 @@ async def test_one_way_cut_off_goes_round(cluster: Cluster) -> None:
             "there is a way round",
         )
         assert first.serves() and second.serves()
+        async with Client(second.url) as reader, Client(first.url) as author, asyncio.timeout(SECONDS):
+            await reader.subscribe("round/+", 2)
+            for qos in (0, 1, 2):
+                await author.publish(f"round/{qos}", "", qos)
+                assert (await anext(reader.messages())).topic == f"round/{qos}"
         await load.more(2000)
         await load.settle()
         load.go_on()
