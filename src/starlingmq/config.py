@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 ENV_PREFIX: Final = "STARLINGMQ_"
-SCHEMES: Final = ("mqtt", "mqtts", "ws", "wss", "unix", "nats", "tls", "http")
+SCHEMES: Final = ("mqtt", "mqtts", "ws", "wss", "unix", "nats", "tls", "nats+ws", "nats+wss", "http")
 DEFAULT_LISTENER: Final = "mqtt://127.0.0.1:1883"
 NO_SESSION_EXPIRY: Final = 0xFFFFFFFF
 
@@ -97,11 +97,12 @@ class ListenerConfig(Section, frozen=True):
         str,
         Meta(
             description="Where to listen: mqtt://host:port, mqtts://host:port, ws://host:port/path, "
-            "wss://host:port/path, unix:///path, nats://host:port, tls://host:port (NATS) or http://host:port; "
+            "wss://host:port/path, unix:///path, nats://host:port, tls://host:port, nats+ws://host:port, "
+            "nats+wss://host:port (NATS) or http://host:port; "
             "port 0 takes a free one."
         ),
     ]
-    tls: Annotated[TlsConfig | None, Meta(description="Certificates of an mqtts, wss or tls listener.")] = None
+    tls: Annotated[TlsConfig | None, Meta(description="Certificates of an mqtts, wss, tls, nats+wss listener.")] = None
     max_connections: Annotated[
         Count, Meta(description="Connections this listener holds at once; 0 means only limits.max_connections counts.")
     ] = 0
@@ -382,7 +383,7 @@ def _check_listeners(config: Config) -> None:
                 f"listeners[{index}].url: {listener.url!r} is no listener; it starts with one of "
                 + ", ".join(f"{known}://" for known in SCHEMES)
             )
-        if scheme in ("mqtts", "wss", "tls") and listener.tls is None:
+        if scheme in ("mqtts", "wss", "tls", "nats+wss") and listener.tls is None:
             raise ConfigError(f"listeners[{index}]: {listener.url} needs a tls section with at least a cert")
 
 

@@ -26,6 +26,8 @@ GOOD = [
     ("wss://[::1]/mqtt", ("wss", "::1", 443, "/mqtt")),
     ("nats://127.0.0.1", ("nats", "127.0.0.1", 4222, "")),
     ("tls://[::1]:0", ("tls", "::1", 0, "")),
+    ("nats+ws://:8080", ("nats+ws", "", 8080, "/")),
+    ("nats+wss://127.0.0.1/nats", ("nats+wss", "127.0.0.1", 443, "/nats")),
     ("unix:///run/starlingmq.sock", ("unix", "", 0, "/run/starlingmq.sock")),
     ("unix:///run/a?b#c@d", ("unix", "", 0, "/run/a?b#c@d")),
 ]
@@ -59,14 +61,14 @@ BAD = [
 
 @pytest.mark.parametrize(("url", "parts"), GOOD, ids=[url for url, _ in GOOD])
 def test_a_listener_is_taken_apart(url: str, parts: tuple[str, str, int, str]) -> None:
-    tls = TLS if url.startswith(("mqtts", "wss", "tls")) else None
+    tls = TLS if url.startswith(("mqtts", "wss", "tls", "nats+wss")) else None
     spec = parse_listener(ListenerConfig(url=url, tls=tls, max_connections=7))
     assert spec == ListenerSpec(*parts, tls=tls, max_connections=7)
 
 
 @pytest.mark.parametrize(("url", "parts"), GOOD, ids=[url for url, _ in GOOD])
 def test_its_text_means_the_same_again(url: str, parts: tuple[str, str, int, str]) -> None:
-    tls = TLS if url.startswith(("mqtts", "wss", "tls")) else None
+    tls = TLS if url.startswith(("mqtts", "wss", "tls", "nats+wss")) else None
     spec = parse_listener(ListenerConfig(url=url, tls=tls))
     assert parse_listener(ListenerConfig(url=str(spec), tls=tls)) == spec
 

@@ -45,7 +45,7 @@ from starlingmq.wire.nats_headers import properties_of
 from starlingmq.wire.nats_subjects import filter_of, subject_of, topic_of
 from starlingmq.wire.reasons import ProtocolError, Reason
 
-LISTENERS: Final = ("nats://", "tls://")
+LISTENERS: Final = ("nats://", "tls://", "nats+ws://", "nats+wss://")
 PROTOCOL: Final = 1  # clients may be sent INFO at any time
 
 AUTHORIZATION_VIOLATION: Final = "Authorization Violation"
@@ -146,7 +146,7 @@ class Nats:
 
     def _info(self, client: Client, nats: NatsClient, leaving: bool) -> bytes:
         ctx = self.ctx
-        host, _, port = client.listener.partition("://")[2].rpartition(":")
+        host, _, port = client.listener.partition("://")[2].partition("/")[0].rpartition(":")
         fields: dict[str, object] = {
             "server_id": self.server_id,
             "server_name": self.server_name or self.server_id,

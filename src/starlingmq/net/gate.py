@@ -10,10 +10,11 @@ class Gate:
 
     ``name`` is the bound URL; ``max_connections`` 0 means no limit; ``write_buffer`` is in bytes: above it the driver
     is told ``blocked``; ``path`` is the URL path a WebSocket request must name; ``refused`` counts by reason and only
-    ever holds the few reasons spelled in this package; with ``identity`` a client is called what its certificate says.
+    ever holds the few reasons spelled in this package; with ``identity`` a client is called what its certificate says;
+    ``subprotocol`` is what a WebSocket has to be for ("" for NATS, which has no name for that).
     """
 
-    __slots__ = ("connections", "identity", "max_connections", "name", "path", "refused", "write_buffer")
+    __slots__ = ("connections", "identity", "max_connections", "name", "path", "refused", "subprotocol", "write_buffer")
 
     def __init__(
         self,
@@ -22,12 +23,14 @@ class Gate:
         write_buffer: int = WRITE_BUFFER,
         path: str = "",
         identity: bool = False,
+        subprotocol: str = "mqtt",
     ) -> None:
         self.name = name
         self.max_connections = max_connections
         self.write_buffer = write_buffer
         self.path = path
         self.identity = identity
+        self.subprotocol = subprotocol
         self.connections = 0
         self.refused: dict[str, int] = {}
 

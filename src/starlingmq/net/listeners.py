@@ -13,7 +13,7 @@ from starlingmq.net.gate import WRITE_BUFFER, Gate
 from starlingmq.net.nats_tls import NatsTlsConnection
 from starlingmq.net.sockets import BACKLOG, Address, SocketFile, hold_shared, listen_tcp, listen_unix
 from starlingmq.net.tls import TlsError, load_certificate, server_context
-from starlingmq.net.urls import ListenerError, ListenerSpec, parse_listener
+from starlingmq.net.urls import DEFAULT_PATHS, ListenerError, ListenerSpec, parse_listener
 from starlingmq.net.websocket import WebSocketConnection
 
 __all__ = ["Listener", "ListenerError", "ListenerSpec", "open_listener", "parse_listener"]
@@ -24,7 +24,7 @@ HANDSHAKE_TIMEOUT: Final = 10.0
 ACCEPT_TURNS: Final = 4
 """Turns of the event loop from accepting a connection to ``connection_made``, and one more."""
 
-_PROTOCOLS: Final = {"mqtts": ["mqtt"], "wss": ["http/1.1"], "tls": ["nats"]}  # by ALPN
+_PROTOCOLS: Final = {"mqtts": ["mqtt"], "wss": ["http/1.1"], "nats+wss": ["http/1.1"], "tls": ["nats"]}  # by ALPN
 
 TLS_CLOSE_TIMEOUT: Final = 5.0
 """Seconds that a closing TLS connection waits for its peer to agree."""
@@ -98,7 +98,8 @@ async def open_listener(
     except OSError as error:
         raise ListenerError(f"{spec}: cannot listen: {error.strerror or error}") from error
     identity = spec.tls is not None and spec.tls.use_identity_as_username
-    gate = Gate(str(_bound(spec, sockets)), spec.max_connections, write_buffer, spec.path, identity)
+    subprotocol = "" if spec.scheme.startswith("nats") else "mqtt"
+    gate = Gate(str(_bound(spec, sockets)), spec.max_connections, write_buffer, spec.path, identity, subprotocol)
     listener = Listener(spec, gate, context, file)
     accept = _acceptor(spec, driver, gate, context, handshake_timeout)
     for sock in sockets:
@@ -165,7 +166,7 @@ def _acceptor(
     if spec.scheme == "tls":
         assert context is not None
         return lambda: NatsTlsConnection(driver, gate, context, handshake_timeout)
-    if spec.scheme in ("ws", "wss"):
+    if spec.scheme in DEFAULT_PATHS:
         return lambda: WebSocketConnection(driver, gate)
     return lambda: Connection(driver, gate)
 

@@ -10,10 +10,6 @@ from wsproto.events import AcceptConnection, Request
 from wsproto.handshake import H11Handshake
 from wsproto.utilities import RemoteProtocolError
 
-SUBPROTOCOL: Final = "mqtt"
-"""The only name there is. ``mqttv3.1``, which some clients offer instead when told to speak MQTT 3.1, is no part of any
-MQTT specification and is refused [MQTT-6.0.0-4]."""
-
 REQUEST_MAX: Final = 16 * 1024
 """Bytes of a request with all its headers; room for the cookies of a site that shares our host name."""
 
@@ -34,8 +30,12 @@ def request_size(data: bytes) -> int:
     return len(data) + 1 if end < 0 else end + len(_END)
 
 
-def answer(request: bytes, path: str) -> Answer:
-    """Answer a whole request (up to and with its empty line) for the WebSocket at ``path``."""
+def answer(request: bytes, path: str, subprotocol: str) -> Answer:
+    """Answer a whole request (up to and with its empty line) for the WebSocket at ``path``.
+
+    ``subprotocol`` "" asks for none. For MQTT it is ``mqtt``: ``mqttv3.1``, which some clients offer instead when told
+    to speak MQTT 3.1, is no part of any MQTT specification and is refused [MQTT-6.0.0-4].
+    """
     handshake = H11Handshake(ConnectionType.SERVER)
     try:
         handshake.receive_data(request)
@@ -48,10 +48,10 @@ def answer(request: bytes, path: str) -> Answer:
     if not isinstance(asked, Request):
         return refuse(HTTPStatus.BAD_REQUEST, "bad_request", "the request is malformed")
     if asked.target.partition("?")[0] != path:
-        return refuse(HTTPStatus.NOT_FOUND, "bad_path", f"MQTT is at {path}")
-    if SUBPROTOCOL not in asked.subprotocols:  # [MQTT-6.0.0-3]
-        return refuse(HTTPStatus.BAD_REQUEST, "bad_subprotocol", "the WebSocket subprotocol must be mqtt")
-    return Answer(bytes(handshake.send(AcceptConnection(subprotocol=SUBPROTOCOL))))  # [MQTT-6.0.0-4]
+        return refuse(HTTPStatus.NOT_FOUND, "bad_path", f"the WebSocket is at {path}")
+    if subprotocol and subprotocol not in asked.subprotocols:  # [MQTT-6.0.0-3]
+        return refuse(HTTPStatus.BAD_REQUEST, "bad_subprotocol", f"the WebSocket subprotocol must be {subprotocol}")
+    return Answer(bytes(handshake.send(AcceptConnection(subprotocol=subprotocol or None))))  # [MQTT-6.0.0-4]
 
 
 def too_large() -> Answer:

@@ -9,9 +9,11 @@
 | ``unix:///path`` | MQTT over a Unix stream socket | |
 | ``nats://host:port`` | NATS over TCP | 4222 |
 | ``tls://host:port`` | NATS, with TLS from the first INFO on | 4222 |
+| ``nats+ws://host:port/path`` | NATS over WebSocket | 80 |
+| ``nats+wss://host:port/path`` | NATS over WebSocket over TLS | 443 |
 
 No host means every address of the machine; port 0 means a free port, the same one on every address the host has;
-no path with WebSocket means ``/mqtt``.
+no path with WebSocket means ``/mqtt``, with NATS over WebSocket ``/``.
 """
 
 from __future__ import annotations
@@ -21,9 +23,19 @@ from urllib.parse import urlsplit
 
 from starlingmq.config import ListenerConfig, TlsConfig
 
-DEFAULT_PORTS: Final = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443, "nats": 4222, "tls": 4222}
+DEFAULT_PORTS: Final = {
+    "mqtt": 1883,
+    "mqtts": 8883,
+    "ws": 80,
+    "wss": 443,
+    "nats": 4222,
+    "tls": 4222,
+    "nats+ws": 80,
+    "nats+wss": 443,
+}
 SCHEMES: Final = (*DEFAULT_PORTS, "unix")
-DEFAULT_PATH: Final = "/mqtt"
+DEFAULT_PATHS: Final = {"ws": "/mqtt", "wss": "/mqtt", "nats+ws": "/", "nats+wss": "/"}
+ENCRYPTED: Final = ("mqtts", "wss", "tls", "nats+wss")
 
 UNIX_PATH_MAX: Final = 107
 """Bytes of a socket's file name that fit into ``struct sockaddr_un`` with its final NUL."""
@@ -73,8 +85,8 @@ def _parse(url: str) -> ListenerSpec:
     host, port, path = _split(url)
     if port is None:
         port = DEFAULT_PORTS[scheme]
-    if scheme in ("ws", "wss"):
-        return ListenerSpec(scheme, host, port, path or DEFAULT_PATH)
+    if scheme in DEFAULT_PATHS:
+        return ListenerSpec(scheme, host, port, path or DEFAULT_PATHS[scheme])
     if path not in ("", "/"):
         raise ValueError(f"only ws:// and wss:// have a path, so not {path}")
     return ListenerSpec(scheme, host, port)
@@ -109,7 +121,7 @@ def _unix_path(path: str) -> str:
 
 
 def _check_tls(scheme: str, tls: TlsConfig | None) -> None:
-    encrypted = scheme in ("mqtts", "wss", "tls")
+    encrypted = scheme in ENCRYPTED
     if encrypted and tls is None:
         raise ValueError("needs a tls section with at least a cert")
     if not encrypted and tls is not None:

@@ -1,10 +1,10 @@
-"""A WebSocket connection, which to the driver looks like any transport that carries MQTT.
+"""A WebSocket connection, which to the driver looks like any transport that carries MQTT, or NATS.
 
 The law of this file: ``state`` only ever moves down this list, and the state alone says what bytes mean.
 
 | state | bytes that come in | ``write`` |
 |---|---|---|
-| REQUEST | collected until the HTTP request is whole, then answered: OPEN or LINGER | nothing: MQTT has not begun |
+| REQUEST | collected until the HTTP request is whole, then answered: OPEN or LINGER | kept: NATS speaks first |
 | OPEN | frames; binary payloads go to the driver | one binary frame |
 | CLOSING | frames, of which only Close still matters; it ends the connection | nothing |
 | LINGER | discarded until the peer hangs up | nothing |
@@ -51,7 +51,19 @@ def binary_header(length: int) -> bytes:
 class WebSocketConnection(asyncio.Protocol):
     """One WebSocket connection; also the ``Handle`` that its driver writes to."""
 
-    __slots__ = ("blocked", "client", "deadline", "driver", "frames", "gate", "owed_pong", "request", "state", "stream")
+    __slots__ = (
+        "blocked",
+        "client",
+        "deadline",
+        "driver",
+        "early",
+        "frames",
+        "gate",
+        "owed_pong",
+        "request",
+        "state",
+        "stream",
+    )
 
     stream: asyncio.Transport
     frames: FrameProtocol
@@ -62,6 +74,7 @@ class WebSocketConnection(asyncio.Protocol):
         self.client: Any = None
         self.state = REQUEST
         self.request = b""
+        self.early = b""
         self.blocked = False
         self.owed_pong: bytes | None = None
         self.deadline: asyncio.TimerHandle | None = None
@@ -108,6 +121,8 @@ class WebSocketConnection(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         if self.state == OPEN:
             self.stream.write(binary_header(len(data)) + data)  # [MQTT-6.0.0-1]
+        elif self.state == REQUEST:
+            self.early += data
 
     def can_write_eof(self) -> bool:
         """No: ``close`` has its own way to have the last word taken, the closing handshake."""
@@ -148,7 +163,7 @@ class WebSocketConnection(asyncio.Protocol):
             self._refuse(not_http())
         elif size <= len(self.request):
             rest = self.request[size:]
-            self._answer_request(answer(self.request[:size], self.gate.path), rest)
+            self._answer_request(answer(self.request[:size], self.gate.path, self.gate.subprotocol), rest)
 
     def _answer_request(self, reply: Answer, rest: bytes) -> None:
         if reply.refused:
@@ -158,6 +173,9 @@ class WebSocketConnection(asyncio.Protocol):
         self.state = OPEN
         self.frames = FrameProtocol(client=False, extensions=[])
         self.stream.write(reply.response)
+        if self.early:
+            early, self.early = self.early, b""
+            self.write(early)
         if rest:
             self._receive_open(rest)
 
