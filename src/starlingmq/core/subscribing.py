@@ -25,7 +25,8 @@ from starlingmq.wire.primitives import encode_varint
 from starlingmq.wire.properties import SUBSCRIPTION_IDENTIFIER
 from starlingmq.wire.reasons import ProtocolError, Reason
 
-FILTERS_PER_TURN: Final = 1000
+FILTERS_PER_TURN: Final = 125  # of one packet; other jobs get theirs
+FILTER_WORK: Final = 8  # of a turn's work, for one filter: routes, facts to be stored and frames are made of it
 FREED_PER_TURN: Final = 10_000  # queued messages of an ended session
 FREED_AT_ONCE: Final = 100
 REPLAY_PIECE: Final = 16  # retained messages between two looks whether the client takes more
@@ -263,7 +264,7 @@ class Subscribing:
             self.ctx.ready.questions.append(question)
             self.ctx.halt(client, ASKING)
             return
-        self._work(client, SubscribeJob(self, client, session, packet, []))
+        self._work(client, SubscribeJob(self, client, session, packet, []), len(packet.subscriptions))
 
     def answered(self, question: Question, answer: Answer) -> None:
         client = question.client
@@ -275,7 +276,7 @@ class Subscribing:
         denied = answer.reasons
         if len(denied) != len(packet.subscriptions):
             denied = [answer.reason] * len(packet.subscriptions)
-        self._work(client, SubscribeJob(self, client, session, packet, denied))
+        self._work(client, SubscribeJob(self, client, session, packet, denied), len(packet.subscriptions))
 
     def _isolated(self, client: Client) -> None:
         """What the others can not know of is not agreed: MQTT 5 is told so, 3.x begins again elsewhere."""
@@ -292,14 +293,15 @@ class Subscribing:
             self._isolated(client)
             self._no_unsuback(client, packet)
             return
-        self._work(client, UnsubscribeJob(self, client, session, packet))
+        self._work(client, UnsubscribeJob(self, client, session, packet), len(packet.filters))
 
     def _no_unsuback(self, client: Client, packet: Unsubscribe) -> None:
         reasons = [int(Reason.IMPLEMENTATION_SPECIFIC_ERROR)] * len(packet.filters)
         self.ctx.send(client, encode(Unsuback(packet.packet_id, reasons), 5))
 
-    def _work(self, client: Client, job: Job) -> None:
-        """Small packets are finished on the spot."""
+    def _work(self, client: Client, job: Job, filters: int) -> None:
+        """Small packets are finished on the spot, as many as there is time for in this turn."""
+        self.ctx.work -= FILTER_WORK * min(filters, FILTERS_PER_TURN)
         if not job.step():
             self.ctx.halt(client, WORKING)
             self.ctx.jobs.append(job)
