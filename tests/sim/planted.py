@@ -15,6 +15,7 @@ from unittest.mock import patch
 from tests.sim.commits import Commits, Ticket
 from tests.sim.run import run
 
+from starlingmq.cluster import lines
 from starlingmq.cluster import state as cluster_state
 from starlingmq.cluster.frames import RouteRecords, RouteSnapshot
 from starlingmq.cluster.lines import Line
@@ -52,13 +53,16 @@ def suback_does_not_look_whom_others_reach() -> Any:
     return patch.object(Quorum, "is_connected_to_others", lambda self, number: False)
 
 
-def taken_is_said_before_it_is_stored() -> Any:
+@contextmanager
+def taken_is_said_before_it_is_stored() -> Iterator[None]:
+    """And at once: most disks of this world are done while an acknowledgement waits for another one."""
     send_stored = Context.send_stored
 
     def at_once(self: Context, client: Client, frame: bytes) -> None:
         (self.send if client.link else lambda *_: send_stored(self, client, frame))(client, frame)
 
-    return patch.object(Context, "send_stored", at_once)
+    with patch.object(Context, "send_stored", at_once), patch.object(lines, "ACK_SECONDS", 0.0):
+        yield
 
 
 def what_was_seen_is_forgotten_at_a_restart() -> Any:

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 _SEQUENCE_BITS: Final = 40
 _SEQUENCE: Final = (1 << _SEQUENCE_BITS) - 1
+ACK_SECONDS: Final = 0.01
+"""How long an acknowledgement may wait for a frame that goes the same way, or for more to be stored. Nobody waits for
+it: it costs as much as a frame does (0.1 ms at both ends), and would come after each one where messages are few."""
+ACK_PART: Final = 4  # of the window, stored and not acknowledged, does not wait: the sender is to go on
 
 
 class Port:
@@ -47,7 +51,8 @@ class Port:
     def close(self) -> None:
         """There is nothing to close: a link ends with the membership of its node."""
 
-    abort = close
+    def abort(self) -> None:
+        """Nor to cut."""
 
 
 class DataPort(Port):
@@ -81,13 +86,17 @@ class Line:
         self.data_frames = 0
         self.lost_at = 0.0
         self.behind_since = 0.0
-        self._acks: deque[DataAck] = deque(maxlen=1)  # a later one says all that an earlier one said
+        self._ack: DataAck | None = None  # to be sent; a later one says all that an earlier one said
+        self._ack_from = 0  # incarnation that it is for
+        self._ack_at = inf  # it waits until then
+        self._no_room = False  # is what the last one said
         self._inbox: deque[tuple[ForwardReader, int]] = deque()
 
     # Out
 
     def send(self, data: bytes) -> None:
-        self.link.offer(data, count_tracked(data))
+        tracked = self.peer.session.window is not None  # the first message that is makes one, which stays
+        self.link.offer(data, count_tracked(data) if tracked else 0)
         if self.link.room() == 0:
             self._broker.blocked(self.peer.client)
 
@@ -101,14 +110,30 @@ class Line:
         self._note(self.link.stored((mark >> _SEQUENCE_BITS, mark & _SEQUENCE)))
 
     def _note(self, ack: DataAck | None) -> None:
-        if ack is not None:
-            self._acks.append(ack)
+        if ack is None:
+            return
+        if self._ack_at == inf:
+            self._ack_at = self._broker.ctx.now + ACK_SECONDS
+        self._ack = ack
+        self._ack_from = self.link.source_incarnation
 
-    def take_ack(self) -> DataAck | None:
-        """The acknowledgement that is to be sent now."""
-        if self.link.ack_due:
-            self._note(self.link.stored((self.link.source_incarnation, 0)))
-        return self._acks.popleft() if self._acks else None
+    def take_ack(self, now: float, along: bool) -> DataAck | None:
+        """The acknowledgement that is to be sent now; ``along``: with a frame that goes the same way."""
+        link = self.link
+        if link.ack_due:
+            self._note(link.stored((link.source_incarnation, 0)))
+        ack = self._ack
+        if ack is not None and self._ack_from == link.source_incarnation:
+            many = link.unsaid * ACK_PART >= self._window
+            if not (along or many or now >= self._ack_at or self._no_room or ack.room == 0):
+                return None
+            link.unsaid = 0
+            self._no_room = ack.room == 0
+        else:
+            ack = None
+        self._ack = None
+        self._ack_at = inf
+        return ack
 
     def idle(self) -> bool:
         """Whether nothing is owed to that node."""
@@ -128,12 +153,12 @@ class Line:
 
     def wake_at(self, config: ClusterConfig) -> float:
         """When something is to be looked at, at the latest, beside what ``link`` has to send."""
+        when = self._ack_at
         if not self.lost_at and not self.behind_since:
-            return inf
+            return when
         now = self._broker.ctx.now
-        when = inf
         if self.lost_at and now < self.lost_at + config.member_timeout:
-            when = self.lost_at + config.member_timeout
+            when = min(when, self.lost_at + config.member_timeout)
         if self.behind_since and now < self.behind_since + config.subscribe_ack_timeout:
             when = min(when, self.behind_since + config.subscribe_ack_timeout)
         return when

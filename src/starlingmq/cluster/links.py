@@ -30,6 +30,7 @@ class Link:
     target_incarnation: int  # of the frames that are sent; 0: not known, nothing is
     source_incarnation: int  # of the frames that were received, so of acknowledgements as well; 0: none yet
     ack_due: bool  # ``stored`` will have something to say
+    unsaid: int  # bytes stored since whoever acknowledges has set it to 0
 
     def __init__(self, incarnation: int, window: int, resend_interval: float) -> None:
         self._incarnation = incarnation
@@ -49,6 +50,7 @@ class Link:
         # Receiving
         self.source_incarnation = 0
         self.ack_due = False
+        self.unsaid = 0
         self._delivered = 0  # sequence
         self._stored = 0
         self._delivered_bytes = 0
@@ -185,7 +187,9 @@ class Link:
         if mark[0] == self.source_incarnation:
             while self._stored < mark[1]:
                 self._stored += 1
-                self._stored_bytes += self._sizes.pop(self._stored)
+                size = self._sizes.pop(self._stored)
+                self._stored_bytes += size
+                self.unsaid += size
                 self.ack_due = True
         if not self.ack_due or self.source_incarnation == 0:
             return None

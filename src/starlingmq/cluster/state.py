@@ -428,12 +428,13 @@ class ClusterState:
         now = self.broker.ctx.now
         if relay is not None:
             for number, line in self.lines.items():
-                ack = line.take_ack()
+                frames: list[Data] = []
+                if line.link.wake_at() <= now and relay.next_hop(number) is not None:
+                    frames = line.link.take(now, FRAME_BYTES)
+                ack = line.take_ack(now, bool(frames))
                 if ack is not None:
                     self._send(number, ack, relay)
-                if line.link.wake_at() > now or relay.next_hop(number) is None:
-                    continue
-                for data in line.link.take(now, FRAME_BYTES):
+                for data in frames:
                     line.data_frames += 1
                     self._send(number, data, relay)
         ready = self._ready
