@@ -8,7 +8,8 @@ from starlingmq.cluster import frames
 
 numbers = st.integers(0, 2**64 - 1)
 by_node = st.dictionaries(numbers, numbers, max_size=4)
-records = st.lists(st.builds(frames.RouteRecord, st.binary(max_size=20), numbers), max_size=4).map(tuple)
+values = st.integers(0, 2**32 - 1)
+records = st.lists(st.builds(frames.RouteRecord, st.binary(max_size=20), values), max_size=4).map(tuple)
 members = st.builds(frames.MemberInfo, st.text(max_size=9), numbers, numbers, st.text(), st.text(), st.booleans())
 memberships = st.builds(frames.Membership, numbers, st.lists(members, max_size=4).map(tuple))
 bodies: st.SearchStrategy[frames.Body] = st.one_of(

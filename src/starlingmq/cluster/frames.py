@@ -14,7 +14,7 @@ class RouteRecord:
     """What a node tells about one filter or shared group of its own.
 
     ``key`` is a topic filter, or ``$share/name/filter`` for a group. ``value`` 0: not wanted any more. For a filter 1:
-    wanted, 2: wanted durably (by a persistent session at QoS 1 or 2). For a group: its members on that node.
+    wanted, 2: wanted durably (by a persistent session at QoS 1 or 2). For a group: its members on that node (a u32).
     """
 
     key: bytes

@@ -56,7 +56,7 @@ def encode_value(value: int) -> bytes:
     return value.to_bytes(4, "big")
 
 
-def encode_records(records: list[RouteRecord]) -> bytes:
+def encode_records(records: Sequence[RouteRecord]) -> bytes:
     parts: list[bytes] = []
     pack = _RECORD.pack
     for record in records:
@@ -66,12 +66,15 @@ def encode_records(records: list[RouteRecord]) -> bytes:
 
 
 def decode_records(data: bytes, at: int = 0) -> list[RouteRecord]:
+    """Raises FactError."""
     records: list[RouteRecord] = []
-    while at < len(data):
+    while at + _RECORD.size <= len(data):
         value, length = _RECORD.unpack_from(data, at)
-        at += 8
+        at += _RECORD.size
         records.append(RouteRecord(data[at : at + length], value))
         at += length
+    if at != len(data):
+        raise FactError("records of routes are cut short")
     return records
 
 

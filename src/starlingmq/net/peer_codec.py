@@ -25,6 +25,7 @@ from starlingmq.cluster.frames import (
     RouteSnapshot,
     SyncRequest,
 )
+from starlingmq.cluster.route_facts import FactError, decode_records, encode_records
 from starlingmq.net.proto import peers_pb2 as pb
 
 ENVELOPE_TAG: Final = b"\x0a"  # field 1 of Dialler, with a length
@@ -150,17 +151,12 @@ def _to_member(message: pb.MemberInfo) -> MemberInfo:
     )
 
 
-def _from_records(records: tuple[RouteRecord, ...]) -> list[pb.RouteRecord]:
-    return [pb.RouteRecord(key=record.key, value=record.value) for record in records]
-
-
-def _to_records(messages: Iterable[pb.RouteRecord]) -> tuple[RouteRecord, ...]:
-    return tuple(RouteRecord(message.key, message.value) for message in messages)
-
-
-def _from_route_records(body: RouteRecords) -> pb.RouteRecords:
-    history = [pb.EpochStart(epoch=epoch, first=first) for epoch, first in body.history]
-    return pb.RouteRecords(epoch=body.epoch, first=body.first, records=_from_records(body.records), history=history)
+def _put_route_records(body: RouteRecords, field: pb.RouteRecords) -> None:
+    field.epoch = body.epoch
+    field.first = body.first
+    field.records = encode_records(body.records)
+    for epoch, first in body.history:
+        field.history.add(epoch=epoch, first=first)
 
 
 def _to_route_records(message: pb.RouteRecords) -> RouteRecords:
@@ -168,20 +164,25 @@ def _to_route_records(message: pb.RouteRecords) -> RouteRecords:
     return RouteRecords(message.epoch, message.first, _to_records(message.records), history)
 
 
-def _from_snapshot(body: RouteSnapshot) -> pb.RouteSnapshot:
-    return pb.RouteSnapshot(
-        epoch=body.epoch,
-        version=body.version,
-        chunk=body.chunk,
-        last=body.last,
-        of=body.of,
-        records=_from_records(body.records),
-    )
+def _put_snapshot(body: RouteSnapshot, field: pb.RouteSnapshot) -> None:
+    field.epoch = body.epoch
+    field.version = body.version
+    field.chunk = body.chunk
+    field.last = body.last
+    field.of = body.of
+    field.records = encode_records(body.records)
 
 
 def _to_snapshot(message: pb.RouteSnapshot) -> RouteSnapshot:
     records = _to_records(message.records)
     return RouteSnapshot(message.epoch, message.version, message.chunk, message.last, records, message.of)
+
+
+def _to_records(data: bytes) -> tuple[RouteRecord, ...]:
+    try:
+        return tuple(decode_records(data))
+    except FactError as error:
+        raise FrameError(str(error)) from error
 
 
 def _put_data(body: Data, field: pb.Data) -> None:
@@ -193,11 +194,7 @@ def _put_data(body: Data, field: pb.Data) -> None:
 
 BODIES: Final[dict[type[Body], tuple[str, Callable[[Any, Any], None], Callable[[Any], Body]]]] = {
     Heartbeat: ("heartbeat", lambda body, field: field.CopyFrom(_from_heartbeat(body)), _to_heartbeat),
-    RouteRecords: (
-        "route_records",
-        lambda body, field: field.CopyFrom(_from_route_records(body)),
-        _to_route_records,
-    ),
+    RouteRecords: ("route_records", _put_route_records, _to_route_records),
     RouteApplied: (
         "route_applied",
         lambda body, field: field.CopyFrom(pb.RouteApplied(epoch=body.epoch, version=body.version)),
@@ -208,7 +205,7 @@ BODIES: Final[dict[type[Body], tuple[str, Callable[[Any, Any], None], Callable[[
         lambda body, field: field.CopyFrom(pb.SyncRequest(epoch=body.epoch, version=body.version, of=body.of)),
         lambda message: SyncRequest(message.epoch, message.version, message.of),
     ),
-    RouteSnapshot: ("route_snapshot", lambda body, field: field.CopyFrom(_from_snapshot(body)), _to_snapshot),
+    RouteSnapshot: ("route_snapshot", _put_snapshot, _to_snapshot),
     Data: (
         "data",
         _put_data,

@@ -92,14 +92,6 @@ class Envelope(_message.Message):
     data_ack: DataAck
     def __init__(self, source: _Optional[int] = ..., incarnation: _Optional[int] = ..., target: _Optional[int] = ..., target_incarnation: _Optional[int] = ..., relayed: _Optional[bool] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping[str, object]]] = ..., route_records: _Optional[_Union[RouteRecords, _Mapping[str, object]]] = ..., route_applied: _Optional[_Union[RouteApplied, _Mapping[str, object]]] = ..., sync_request: _Optional[_Union[SyncRequest, _Mapping[str, object]]] = ..., route_snapshot: _Optional[_Union[RouteSnapshot, _Mapping[str, object]]] = ..., data: _Optional[_Union[Data, _Mapping[str, object]]] = ..., data_ack: _Optional[_Union[DataAck, _Mapping[str, object]]] = ...) -> None: ...
 
-class RouteRecord(_message.Message):
-    __slots__ = ("key", "value")
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    VALUE_FIELD_NUMBER: _ClassVar[int]
-    key: bytes
-    value: int
-    def __init__(self, key: _Optional[bytes] = ..., value: _Optional[int] = ...) -> None: ...
-
 class MemberInfo(_message.Message):
     __slots__ = ("name", "number", "incarnation", "address", "version", "joining")
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -195,9 +187,9 @@ class RouteRecords(_message.Message):
     HISTORY_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     first: int
-    records: _containers.RepeatedCompositeFieldContainer[RouteRecord]
+    records: bytes
     history: _containers.RepeatedCompositeFieldContainer[EpochStart]
-    def __init__(self, epoch: _Optional[int] = ..., first: _Optional[int] = ..., records: _Optional[_Iterable[_Union[RouteRecord, _Mapping[str, object]]]] = ..., history: _Optional[_Iterable[_Union[EpochStart, _Mapping[str, object]]]] = ...) -> None: ...
+    def __init__(self, epoch: _Optional[int] = ..., first: _Optional[int] = ..., records: _Optional[bytes] = ..., history: _Optional[_Iterable[_Union[EpochStart, _Mapping[str, object]]]] = ...) -> None: ...
 
 class RouteApplied(_message.Message):
     __slots__ = ("epoch", "version")
@@ -229,9 +221,9 @@ class RouteSnapshot(_message.Message):
     version: int
     chunk: int
     last: bool
-    records: _containers.RepeatedCompositeFieldContainer[RouteRecord]
+    records: bytes
     of: int
-    def __init__(self, epoch: _Optional[int] = ..., version: _Optional[int] = ..., chunk: _Optional[int] = ..., last: _Optional[bool] = ..., records: _Optional[_Iterable[_Union[RouteRecord, _Mapping[str, object]]]] = ..., of: _Optional[int] = ...) -> None: ...
+    def __init__(self, epoch: _Optional[int] = ..., version: _Optional[int] = ..., chunk: _Optional[int] = ..., last: _Optional[bool] = ..., records: _Optional[bytes] = ..., of: _Optional[int] = ...) -> None: ...
 
 class Data(_message.Message):
     __slots__ = ("sequence", "count", "blob")
