@@ -11,7 +11,7 @@ DIR ?= starling
 
 BIN := $(VENV)/bin
 PY := $(BIN)/python
-HOT := $(wildcard src/starlingmq/wire/*.py src/starlingmq/core/*.py) src/starlingmq/net/driver.py src/starlingmq/storage/operations.py src/starlingmq/storage/records.py src/starlingmq/storage/segment_encoding.py
+HOT := $(wildcard src/starlingmq/wire/*.py src/starlingmq/core/*.py src/starlingmq/cluster/*.py) src/starlingmq/net/driver.py src/starlingmq/storage/operations.py src/starlingmq/storage/records.py src/starlingmq/storage/segment_encoding.py
 CHECKED := src tests bench examples setup.py
 
 .DEFAULT_GOAL := help
@@ -108,7 +108,7 @@ system-test:
 # An extension module left over from sources that are gone or newer would win over the file beside it: remove first.
 .stamps/compiled: setup.py $(HOT) .stamps/installed
 	@find src -name '*.so' -delete
-	@echo "compiling wire/ and core/"
+	@echo "compiling the hot modules"
 	@$(PY) setup.py --quiet build_ext --inplace
 	@find src -name '*.so' -exec touch {} +
 	@if [ "$${STARLINGMQ_PURE:-0}" != 0 ] || ls src/*__mypyc*.so >/dev/null 2>&1; then touch $@; fi

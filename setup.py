@@ -1,4 +1,4 @@
-"""Builds the hot modules (wire/ and core/) into machine code with mypyc; everything else is in pyproject.toml.
+"""Builds the hot modules (wire/, core/ and a few more) into machine code with mypyc; the rest is in pyproject.toml.
 
 Without a C compiler, or when compiling fails, the package is built as plain Python: the same files, run interpreted.
 
@@ -21,6 +21,16 @@ from setuptools.command.build_ext import build_ext
 ROOT = Path(__file__).resolve().parent
 HOT_PACKAGES = ("wire", "core")
 HOT_MODULES = (
+    "cluster/frames.py",  # what a turn has for other nodes
+    "cluster/lines.py",
+    "cluster/links.py",
+    "cluster/own_routes.py",
+    "cluster/peer_routes.py",
+    "cluster/quorum.py",
+    "cluster/relay.py",
+    "cluster/route_facts.py",
+    "cluster/routes.py",
+    "cluster/state.py",
     "net/driver.py",  # a turn
     "storage/operations.py",  # what is kept of it
     "storage/records.py",

@@ -20,7 +20,7 @@ SMALL: tuple[Replacement, ...] = (
     ("own_routes", "FRAME_RECORDS: Final = 1024", "FRAME_RECORDS: Final = 3"),
     ("own_routes", "CHUNK_RECORDS: Final = 1024", "CHUNK_RECORDS: Final = 2"),
     ("own_routes", "HISTORY_LENGTH: Final = 64", "HISTORY_LENGTH: Final = 4"),
-    ("routes", "TURN_RECORDS: Final = 2048", "TURN_RECORDS: Final = 5"),
+    ("routes", "TURN_RECORDS: Final = 1024", "TURN_RECORDS: Final = 5"),
     ("routes", "PEER_RECORDS: Final = 1024", "PEER_RECORDS: Final = 2"),
 )
 """Bounds that a dozen routes reach."""

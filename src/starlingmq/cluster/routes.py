@@ -31,7 +31,7 @@ from starlingmq.cluster.own_routes import OwnRoutes
 from starlingmq.cluster.peer_routes import NEVER, PeerRoutes
 from starlingmq.cluster.route_facts import UNKNOWN, Change, Fact, FactError, Recovered, State, in_history, read_facts
 
-TURN_RECORDS: Final = 2048  # taken out, or applied, in one call
+TURN_RECORDS: Final = 1024  # taken out, or applied, in one call
 PEER_RECORDS: Final = 1024  # of one peer before it is another one's turn
 ASK_AGAIN: Final = 1.0  # seconds without an answer, or the next part of it
 BORROW_AFTER: Final = 1.5  # seconds in which nothing came of a node that others know more of: those are asked
