@@ -68,6 +68,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     recovered_sessions: int = 100_000
     recovered_each: int = 10
     big_session: int = 100_000
+    cluster_window: int = 1_000
+    cluster_flood_window: int = 10_000  # at QoS 0
+    cluster_paced_rate: float = 2_000.0
+    cluster_paced_pairs: int = 50
+    storm: int = 100_000
+    storm_after: int = 1_000  # filters that a node misses while it is away
+    quiet: float = 10.0
     kept_messages: int = 50_000
     kept_payload: int = 1_024
 
@@ -95,6 +102,11 @@ QUICK: dict[str, Any] = {
     "recovered_each": 3,
     "big_session": 2_000,
     "kept_messages": 1_000,
+    "cluster_paced_rate": 200.0,
+    "cluster_paced_pairs": 5,
+    "storm": 2_000,
+    "storm_after": 100,
+    "quiet": 0.5,
 }
 
 
@@ -104,6 +116,11 @@ class RunError(Exception):
 
 def child(module: str, spec: msgspec.Struct, outcome: type[T]) -> T:
     """Runs one generator process: its spec to stdin, its outcome from stdout."""
+    return msgspec.json.decode(output(module, spec), type=outcome)
+
+
+def output(module: str, spec: msgspec.Struct) -> bytes:
+    """The same; what it writes as it is."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", f"bench.{module}"],
@@ -118,7 +135,7 @@ def child(module: str, spec: msgspec.Struct, outcome: type[T]) -> T:
     if done.returncode:
         last = (done.stderr.decode(errors="replace").strip().splitlines() or ["no output"])[-1]
         raise RunError(last.removeprefix("bench.wire.").removeprefix("bench.flow."))
-    return msgspec.json.decode(done.stdout, type=outcome)
+    return done.stdout
 
 
 class Section:

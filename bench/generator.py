@@ -27,7 +27,10 @@ DRAIN_MAX_S = 3.0
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
     """One run. ``publishers`` and ``subscribers`` are either equal (pairs), or one of them is 1; ``window`` counts
-    messages under way per publisher, 0 is a flood; ``core`` is where the generator runs; ``broker`` is a process id."""
+    messages under way per publisher, 0 is a flood; ``core`` is where the generator runs; ``broker`` is a process id.
+
+    Of a cluster the subscribers may be at another node: at ``subscriber_port``, with ``nodes`` the process ids of all
+    others. ``core`` may be -1 then: the generator runs where there is room."""
 
     port: int
     broker: int
@@ -42,11 +45,18 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     warm_up: float = 0.5
     duration: float = 2.0
     persistent: bool = False  # the subscribers' sessions
+    subscriber_port: int = 0  # 0: the same as ``port``
+    nodes: tuple[int, ...] = ()
 
     @property
     def copies(self) -> int:
         """Deliveries of each message."""
         return self.subscribers if self.publishers == 1 else 1
+
+    @property
+    def cores(self) -> set[int]:
+        """Where the run takes place."""
+        return {self.core, self.broker_core} if self.core >= 0 else os.sched_getaffinity(0)
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +72,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     delivered: int
     missing: int
     drained: bool  # the stream went quiet before the drain's time ran out: what is missing was lost
+    nodes_cpu: tuple[float, ...] = ()  # of the other nodes; not in ``others_cpu``
 
 
 class Mark:
@@ -71,7 +82,8 @@ class Mark:
         self.time = time.perf_counter()
         self.own_cpu = time.process_time()
         self.broker_cpu = cpu_seconds(spec.broker)
-        self.cores = sum(core_seconds(core) for core in {spec.core, spec.broker_core})
+        self.nodes_cpu = [cpu_seconds(pid) for pid in spec.nodes]
+        self.cores = sum(core_seconds(core) for core in spec.cores)
         self.published = sum(item.published for group in groups for item in group.publishers)
         self.delivered = delivered(groups)
 
@@ -83,7 +95,8 @@ def build(spec: Spec, loop: Loop) -> list[Group]:
     groups = [Group(spec.window) for _ in range(spec.publishers if pairs else 1)]
     for number in range(spec.subscribers):
         place = number % len(groups)
-        sock = open_connection(spec.port, f"bench-sub-{number}", spec.version, spec.persistent)
+        port = spec.subscriber_port or spec.port
+        sock = open_connection(port, f"bench-sub-{number}", spec.version, spec.persistent)
         subscribe_all(sock, [layout.topic(place)], spec.qos, spec.version)
         Subscriber(loop, sock, layout, groups[place])
     for number in range(spec.publishers):
@@ -139,23 +152,26 @@ def run(spec: Spec) -> Outcome:
     rate = (end.delivered - start.delivered) / seconds
     own = (end.own_cpu - start.own_cpu) / seconds
     broker = (end.broker_cpu - start.broker_cpu) / seconds
+    nodes = tuple((after - before) / seconds for before, after in zip(start.nodes_cpu, end.nodes_cpu, strict=True))
     return Outcome(
         delivered_per_s=rate,
         published_per_s=(end.published - start.published) / seconds,
         broker_cpu=broker,
         generator_cpu=own,
-        others_cpu=max(0.0, (end.cores - start.cores) / seconds - own - broker),
+        others_cpu=max(0.0, (end.cores - start.cores) / seconds - own - broker - sum(nodes)),
         generator_capacity_per_s=rate / own if own else 0.0,
         published=last.published,
         delivered=last.delivered,
         missing=spec.copies * last.published - last.delivered,
         drained=drained,
+        nodes_cpu=nodes,
     )
 
 
 def main() -> None:
     spec = msgspec.json.decode(sys.stdin.buffer.read(), type=Spec)
-    os.sched_setaffinity(0, {spec.core})
+    if spec.core >= 0:
+        os.sched_setaffinity(0, {spec.core})
     sys.stdout.buffer.write(msgspec.json.encode(run(spec)))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import socket
 import sys
 import time
@@ -16,7 +17,7 @@ import time
 import msgspec
 
 from bench.flow import Group, Publisher, Subscriber
-from bench.frames import Layout, publish
+from bench.frames import Layout, publish, subscribe
 from bench.generator import delivered, flow
 from bench.loop import Loop
 from bench.ping import Pings
@@ -124,7 +125,7 @@ def replay(spec: Spec, number: int) -> tuple[int, float]:
 def own_stall(port: int, version: int = 4) -> float | None:
     """The last that the broker says about its event loop in ``$SYS``; None when it says nothing in time."""
     sock = open_connection(port, "bench-sys", version)
-    subscribe_all(sock, [STALL_TOPIC], 0, version)
+    sock.sendall(subscribe(1, [STALL_TOPIC], 0, version))
     end = time.perf_counter() + SYS_WAIT_S
     data = b""
     while (left := end - time.perf_counter()) > 0:
@@ -135,7 +136,8 @@ def own_stall(port: int, version: int = 4) -> float | None:
             break
     sock.close()
     last = data.rpartition(STALL_TOPIC.encode())[2] if STALL_TOPIC.encode() in data else b""
-    return float(last[version == 5 :]) if last else None
+    figure = re.match(rb"[0-9.]+", last[version == 5 :])  # a SUBACK may come after it
+    return float(figure[0]) if figure else None
 
 
 def measure(spec: Spec, clients: list[socket.socket]) -> tuple[float, float, float]:

@@ -37,6 +37,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     payload: int = 64
     warm_up: float = 1.0
     duration: float = 5.0
+    subscriber_port: int = 0  # of the node where the subscribers are; 0: the same as ``port``
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +61,7 @@ class Pair:
         spec, layout = run.spec, run.layout
         topic = layout.topic(number)
         self.run = run
-        self.subscriber = open_connection(spec.port, f"bench-sub-{number}", spec.version)
+        self.subscriber = open_connection(spec.subscriber_port or spec.port, f"bench-sub-{number}", spec.version)
         subscribe_all(self.subscriber, [topic], spec.qos, spec.version)
         self.publisher = open_connection(spec.port, f"bench-pub-{number}", spec.version)
         self.frame = bytearray(publish(topic, bytes(spec.payload), spec.qos, 1, spec.version))

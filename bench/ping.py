@@ -1,7 +1,9 @@
 """A bystander that sends PINGREQ every two milliseconds and notes how long the answers take.
 
-It runs as a process of its own (``python -m bench.ping PORT CORE VERSION``), so that it does not wait for the
-generator's work, only for its turn on the generator's core: what it sees is an upper bound of the broker's stalls.
+With the port of another node of a cluster it sends messages to a subscriber there instead, and notes how long they
+take. It runs as a process of its own (``python -m bench.ping PORT CORE VERSION SUBSCRIBER_PORT``), so that it does not
+wait for the generator's work, only for its turn on the generator's core: what it sees is an upper bound of the broker's
+stalls.
 """
 
 from __future__ import annotations
@@ -13,10 +15,13 @@ import sys
 import time
 from types import TracebackType
 
-from bench.wire import open_connection
+from bench.frames import publish
+from bench.wire import SetupError, open_connection, read_exactly, subscribe_all
 
 PERIOD_S = 0.002
+LOST_S = 5.0
 PINGREQ = b"\xc0\0"
+TOPIC = "bench/ping"
 
 
 class Pings:
@@ -25,8 +30,9 @@ class Pings:
     max_ms = 0.0
     p99_ms = 0.0
 
-    def __init__(self, port: int, core: int, version: int) -> None:
-        arguments = [sys.executable, "-m", "bench.ping", str(port), str(core), str(version)]
+    def __init__(self, port: int, core: int, version: int, subscriber_port: int = 0) -> None:
+        numbers = (port, core, version, subscriber_port)
+        arguments = [sys.executable, "-m", "bench.ping", *map(str, numbers)]
         self.process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def __enter__(self) -> Pings:
@@ -40,21 +46,32 @@ class Pings:
             self.p99_ms, self.max_ms = (float(value) for value in output.split())
 
 
-def watch(port: int, core: int, version: int) -> tuple[float, float]:
-    """Until stdin is closed; returns the 99th percentile and the maximum in milliseconds."""
-    os.sched_setaffinity(0, {core})
-    sock = open_connection(port, "bench-ping", version)
+def watch(port: int, core: int, version: int, subscriber_port: int) -> tuple[float, float]:
+    """Until stdin is closed; returns the 99th percentile and the maximum in milliseconds. ``core`` -1: any."""
+    if core >= 0:
+        os.sched_setaffinity(0, {core})
+    sock = answers = open_connection(port, "bench-ping", version)
+    question, size = PINGREQ, len(PINGREQ)
+    if subscriber_port:
+        answers = open_connection(subscriber_port, "bench-ping-sub", version)
+        subscribe_all(answers, [TOPIC], 0, version)
+        question = publish(TOPIC, b"", 0, 0, version)
+        size = len(question)
     print("ready", flush=True)
     times = []
+    answers.settimeout(LOST_S)
     while not select.select([sys.stdin], [], [], PERIOD_S)[0]:
         start = time.perf_counter()
-        sock.sendall(PINGREQ)
-        if not sock.recv(2):
-            raise ConnectionError("the broker closed the connection")
+        sock.sendall(question)
+        try:
+            read_exactly(answers, size)
+        except SetupError:  # a message at QoS 0 may be lost; that it took so long is what is told of it
+            if not subscriber_port:
+                raise
         times.append((time.perf_counter() - start) * 1e3)
     times.sort()
     return times[len(times) * 99 // 100], times[-1]
 
 
 if __name__ == "__main__":
-    print(*watch(*(int(value) for value in sys.argv[1:4])))
+    print(*watch(*(int(value) for value in sys.argv[1:5])))

@@ -6,7 +6,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from bench import report_kept
+from bench import report_cluster, report_kept
 from bench.cells import NODELAY
 from bench.results import Cell, Filters, Idle, Paced, Results, median
 from bench.tables import Target, grid, short, thousands
@@ -29,6 +29,7 @@ def targets(results: Results) -> list[Target]:
         *memory_targets(results),
         *filter_targets(results),
         *report_kept.targets(results),
+        *report_cluster.targets(results),
     ]
 
 
@@ -102,7 +103,7 @@ def failures(results: Results) -> list[str]:
         *results.wildcards,
     ]
     found = [f"{peer}: {text}" for place in places for peer, text in place.errors.items() if peer != "amqtt"]
-    return found + report_kept.failures(results)
+    return found + report_kept.failures(results) + report_cluster.failures(results)
 
 
 def summary(results: Results) -> dict[str, object]:
@@ -120,7 +121,14 @@ def show(results: Results, console: Console) -> None:
     console.print(f"{versions}; {machine.cpu}, {machine.cores} cores, Linux {machine.kernel}")
     if machine.load_before[0] > 0.5:
         console.print(f"the machine was busy before the run (load {machine.load_before[0]:.1f})", style="yellow")
-    for draw in (throughput_table, paced_table, memory_table, filters_tables, report_kept.tables):
+    for draw in (
+        throughput_table,
+        paced_table,
+        memory_table,
+        filters_tables,
+        report_kept.tables,
+        report_cluster.tables,
+    ):
         for table in draw(results):
             console.print(table)
     show_targets(results, console)

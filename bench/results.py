@@ -6,7 +6,7 @@ import statistics
 
 import msgspec
 
-from bench import drain, generator, idle, load, offline, paced, recovery
+from bench import clustered, drain, generator, idle, load, offline, paced, recovery
 
 
 class Cell(msgspec.Struct):
@@ -93,6 +93,17 @@ class Kept(msgspec.Struct):
     errors: dict[str, str] = {}
 
 
+class Cluster(msgspec.Struct):
+    """Three nodes on this machine; everything as often as it was measured."""
+
+    beside: list[clustered.Beside] = []
+    across: list[clustered.Across] = []
+    hops: list[clustered.Hop] = []
+    storms: list[clustered.Storm] = []
+    quiet: list[clustered.Quiet] = []
+    errors: list[str] = []
+
+
 class Machine(msgspec.Struct):
     cpu: str
     cores: int
@@ -121,6 +132,7 @@ class Results(msgspec.Struct):
     away: list[Away] = []
     recovery: list[Recovery] = []
     kept: list[Kept] = []
+    cluster: Cluster | None = None
     summary: dict[str, object] = {}
 
 

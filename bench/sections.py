@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bench.cells import IdleConnections, Job, ManyFilters, PacedLoad, Settings, Throughput
+from bench.cluster import Clustered
 from bench.kept import persistence
 from bench.results import Results
 
@@ -15,4 +16,5 @@ SECTIONS: dict[str, Callable[[Settings, Results], list[Job]]] = {
     "subscriptions": lambda settings, results: ManyFilters(settings).subscription_jobs(results),
     "wildcards": lambda settings, results: ManyFilters(settings).wildcard_jobs(results),
     "persistence": persistence,
+    "cluster": lambda settings, results: Clustered(settings).jobs(results),
 }

@@ -1,0 +1,144 @@
+"""A cluster of three nodes to be measured, as ``starlingmq cluster up`` makes one, and what its nodes tell of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from bench.peers import ROOT, START_TIMEOUT_S, PeerError, stop
+from bench.process import PROC, family
+
+NODES = 3
+CATCH_UP_S = 30.0
+POLL_S = 0.01
+
+
+class Node(msgspec.Struct, frozen=True):
+    """A member that runs. ``etcd`` is the process id of its own etcd, which is not counted as the broker's."""
+
+    name: str
+    pid: int
+    etcd: int
+    port: int
+    folder: Path
+
+    def status(self) -> dict[str, Any]:
+        """What ``ctl cluster status --json`` prints, from the socket that it asks."""
+        from starlingmq.cli.control import ask_broker
+
+        return ask_broker(self.folder / "data", "cluster.status", {}, lambda *_: None)
+
+    def pin(self, cores: set[int]) -> None:
+        """All its threads, and those to come."""
+        for task in (PROC / str(self.pid) / "task").iterdir():
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(int(task.name), cores)
+
+    def cpu(self) -> float:
+        """Its own CPU time without that of its etcd, in seconds; finer than a tick of the clock."""
+        return (
+            sum(int((task / "schedstat").read_text().split()[0]) for task in (PROC / str(self.pid) / "task").iterdir())
+            / 1e9
+        )
+
+
+@contextlib.contextmanager
+def cluster(options: dict[str, str] | None = None) -> Iterator[list[Node]]:
+    """Three nodes that serve, on any core; stopped in the end. ``options`` are settings in the environment."""
+    with tempfile.TemporaryDirectory(prefix="starlingmq-bench-") as name:
+        folder = Path(name) / "cluster"
+        command = ["cluster", "up", "--nodes", str(NODES), "--dir", str(folder), "--base-port", "0"]
+        with (Path(name) / "log").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "starlingmq", *command, "--log-level", "warning"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=ROOT,
+                env={**os.environ, **(options or {})},
+            )
+        try:
+            assert process.stdout is not None
+            word, *addresses = process.stdout.readline().decode().split() or [""]
+            if word != "ready":
+                said = (Path(name) / "log").read_text(errors="replace").strip().splitlines()[-1:]
+                raise PeerError(f"the cluster did not start: {said[0] if said else 'it said nothing'}")
+            ports = [urlsplit(address).port or 0 for address in addresses]
+            yield [find(folder / f"n{number}", process.pid, port) for number, port in enumerate(ports, start=1)]
+        finally:
+            stop(process)
+
+
+def find(folder: Path, parent: int, port: int) -> Node:
+    """The node whose settings are in that folder, among the children of a process."""
+    settings = str(folder / "starlingmq.yaml").encode()
+    for pid in family(parent):
+        if settings in (PROC / str(pid) / "cmdline").read_bytes().split(b"\0"):
+            etcd = [child for child in family(pid) if (PROC / str(child) / "comm").read_text().strip() == "etcd"]
+            return Node(folder.name, pid, etcd[0], port, folder)
+    raise PeerError(f"{folder.name} does not run")
+
+
+def end(node: Node) -> None:
+    """Stop one node in order."""
+    os.kill(node.pid, signal.SIGTERM)
+    limit = time.monotonic() + START_TIMEOUT_S
+    while running(node.pid) and time.monotonic() < limit:
+        time.sleep(POLL_S)
+
+
+def running(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" not in (PROC / str(pid) / "status").read_text()
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def again(node: Node) -> Iterator[Node]:
+    """Start a node that has ended, on what it kept; it serves when it is given, and is stopped in the end."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "starlingmq", "serve", "-c", str(node.folder / "starlingmq.yaml")],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=ROOT,
+    )
+    try:
+        assert process.stdout is not None
+        if not process.stdout.readline().startswith(b"ready"):
+            raise PeerError(f"{node.name} did not start again")
+        yield find(node.folder, process.pid, node.port)
+    finally:
+        stop(process)
+
+
+def data_frames(nodes: list[Node]) -> int:
+    """Frames with messages that all nodes have sent to others."""
+    return sum(int(node.status()["frames"]["data"]) for node in nodes)
+
+
+def until_routes(nodes: list[Node], owner: str, count: int, limit: float = CATCH_UP_S) -> float:
+    """Wait until all have so many routes of a node; returns the time of that, as ``time.perf_counter`` tells it."""
+    end = time.perf_counter() + limit
+    missing = list(nodes)
+    while missing:
+        if time.perf_counter() > end:
+            raise PeerError(f"{', '.join(node.name for node in missing)} did not get {count} routes of {owner}")
+        members = {member["name"]: member for member in missing[0].status()["members"]}
+        if members[owner]["routes"] == count:
+            del missing[0]
+        else:
+            time.sleep(POLL_S)
+    return time.perf_counter()
