@@ -27,15 +27,17 @@ async def test_what_is_said_before_the_request_comes_after_it(driver: FakeDriver
 
 
 async def test_nats_in_frames() -> None:
-    async with Broker(listeners=["nats+ws://127.0.0.1:0/nats"]) as broker:
-        async with connected(port_of(broker.address("nats+ws"))) as peer:
-            peer.send(request(b"/nats?x=y", PLAIN))
-            await peer.response()
-            info = b""
-            while not info.endswith(b"\n"):
-                info += await peer.binary(1)
-            assert json.loads(info.removeprefix(b"INFO "))["port"] == port_of(broker.address("nats+ws"))
-            peer.send(peer.frames.send_data(b'CONNECT {"verbose":false}\r\nSUB a.> 1\r\nPUB a.b 5\r\nhe', True))
-            peer.send(peer.frames.send_data(b"llo\r\nPING\r\n", True))
-            said = b"MSG a.b 1 5\r\nhello\r\nPONG\r\n"
-            assert await peer.binary(len(said)) == said
+    async with (
+        Broker(listeners=["nats+ws://127.0.0.1:0/nats"]) as broker,
+        connected(port_of(broker.address("nats+ws"))) as peer,
+    ):
+        peer.send(request(b"/nats?x=y", PLAIN))
+        await peer.response()
+        info = b""
+        while not info.endswith(b"\n"):
+            info += await peer.binary(1)
+        assert json.loads(info.removeprefix(b"INFO "))["port"] == port_of(broker.address("nats+ws"))
+        peer.send(peer.frames.send_data(b'CONNECT {"verbose":false}\r\nSUB a.> 1\r\nPUB a.b 5\r\nhe', True))
+        peer.send(peer.frames.send_data(b"llo\r\nPING\r\n", True))
+        said = b"MSG a.b 1 5\r\nhello\r\nPONG\r\n"
+        assert await peer.binary(len(said)) == said

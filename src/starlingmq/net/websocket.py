@@ -51,19 +51,11 @@ def binary_header(length: int) -> bytes:
 class WebSocketConnection(asyncio.Protocol):
     """One WebSocket connection; also the ``Handle`` that its driver writes to."""
 
+    # fmt: off
     __slots__ = (
-        "blocked",
-        "client",
-        "deadline",
-        "driver",
-        "early",
-        "frames",
-        "gate",
-        "owed_pong",
-        "request",
-        "state",
-        "stream",
+        "blocked", "client", "deadline", "driver", "early", "frames", "gate", "owed_pong", "request", "state", "stream",
     )
+    # fmt: on
 
     stream: asyncio.Transport
     frames: FrameProtocol
