@@ -25,7 +25,10 @@ log = logging.getLogger("starlingmq.hooks")
 
 @dataclass(slots=True, frozen=True)
 class AuthRequest:
-    """A client that wants in. ``method`` and ``data`` are those of enhanced authentication ("" and None without)."""
+    """A client that wants in. ``method`` and ``data`` are those of enhanced authentication ("" and None without).
+
+    ``version`` 0 is NATS, where a token comes as a password without a user name.
+    """
 
     client_id: str
     username: str | None

@@ -6,6 +6,7 @@ import pytest
 from tests.harness import FakeClient, World
 from tests.nats.talk import Msg, NatsPeer, connect
 
+from starlingmq.config_nats import NatsConfig
 from starlingmq.core.message import Message
 from starlingmq.wire.mqtt import Ack, Connack, Publish, Suback, Subscribe, SubscribeRequest
 from starlingmq.wire.packets import PUBACK
@@ -41,6 +42,14 @@ def test_the_server_speaks_first() -> None:
     assert "auth_required" not in info
     assert "tls_required" not in info
     assert NatsPeer(World(), "tls://127.0.0.1:4222").info["tls_required"] is True
+
+
+def test_where_to_reconnect_to_is_told() -> None:
+    world = World()
+    world.state.nats.configure(NatsConfig(connect_urls=("a:4222", "b:4222"), max_payload=7))
+    info = NatsPeer(world).info
+    assert info["connect_urls"] == ["a:4222", "b:4222"]
+    assert info["max_payload"] == 7
 
 
 def test_verbose_or_not() -> None:

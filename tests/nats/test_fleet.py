@@ -29,6 +29,17 @@ def test_pub_sub_and_requests_across_nodes() -> None:
     assert here.heard() == [Msg("_INBOX.x", "7", b"", headers=" 503")]
 
 
+def test_a_request_need_not_be_flushed() -> None:
+    """The way of an answer is known where the request is answered: routes and messages of a node go in order."""
+    fleet = Fleet(3)
+    asking, answering = connect(fleet[0]), connect(fleet[2])
+    assert answering.said("SUB svc 1", "PING") == ["PONG"]
+    asking.send("SUB _INBOX.a.* 1", "PUB svc _INBOX.a.1 1", "?")
+    assert answering.heard() == [Msg("svc", "1", b"?", "_INBOX.a.1")]
+    answering.pub("_INBOX.a.1", b"!")
+    assert asking.heard() == [Msg("_INBOX.a.1", "1", b"!")]
+
+
 def test_a_flush_says_that_all_nodes_know_of_the_subscriptions() -> None:
     fleet = Fleet(2)
     here, there = connect(fleet[0]), connect(fleet[1])
