@@ -28,9 +28,9 @@ from starlingmq.core.router import Route, Router
 from starlingmq.core.session import NATS_PREFIX, Session
 from starlingmq.core.spellings import Spellings
 from starlingmq.core.subscribing import HeldSuback, Subscribing
-from starlingmq.core.topics import levels
+from starlingmq.core.topics import levels, valid_filter
 from starlingmq.wire.mqtt import Connect, Subscribe, SubscribeRequest
-from starlingmq.wire.nats import CONNECT, HPUB, MORE, PING, PONG, PUB, SUB, NatsError, NatsReader
+from starlingmq.wire.nats import CONNECT, HPUB, MORE, PARSER_ERROR, PING, PONG, PUB, SUB, NatsError, NatsReader
 from starlingmq.wire.nats_frames import (
     NO_RESPONDERS,
     OK_FRAME,
@@ -268,11 +268,10 @@ class Nats:
         try:
             options = msgspec.json.decode(text)
         except (ValueError, RecursionError):
-            raise NatsError("Parser Error") from None
+            raise NatsError(PARSER_ERROR) from None
         if not isinstance(options, dict):
-            raise NatsError("Parser Error")
+            raise NatsError(PARSER_ERROR)
         nats.verbose = options.get("verbose") is True
-        nats.pedantic = options.get("pedantic") is True
         nats.echo = options.get("echo") is not False
         nats.headers = options.get("headers") is True
         nats.no_responders = options.get("no_responders") is True
@@ -465,9 +464,7 @@ class Nats:
         if (
             not filter
             or filter.startswith(b"$share/")
-            or b"/" in name
-            or b"+" in name
-            or b"#" in name
+            or not _may_name_a_group(name)
             or len(filter) > limits.max_topic_length
             or levels(filter) > limits.topic_levels
         ):
@@ -588,6 +585,11 @@ class Nats:
         job = LeaveJob(self, left)
         if not job.step():
             self.ctx.jobs.append(job)
+
+
+def _may_name_a_group(name: bytes) -> bool:
+    """Whether MQTT clients can be members of it too; no name is no group."""
+    return not name or (valid_filter(name) and len(name.translate(None, b"/+#")) == len(name))
 
 
 def _text(options: dict[str, object], name: str) -> str | None:

@@ -62,7 +62,6 @@ class NatsClient(Dialect):
     number: int  # of the connection
     tls: bool
     verbose: bool
-    pedantic: bool
     echo: bool
     headers: bool
     no_responders: bool
@@ -80,7 +79,6 @@ class NatsClient(Dialect):
         self.number = number
         self.tls = tls
         self.verbose = True  # what a client has that never sends CONNECT
-        self.pedantic = True
         self.echo = True
         self.headers = False
         self.no_responders = False

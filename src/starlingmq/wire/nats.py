@@ -6,7 +6,7 @@ from its beginning when more has arrived; ``missing`` says how much a payload st
 
 Bounds: a control line has at most ``line_max`` bytes, a payload with its headers ``payload_max``.
 
-An error is a NatsError with the text of the ``-ERR`` that answers it; with those from here the connection ends.
+An error is a NatsError with the text of the ``-ERR`` that answers it.
 """
 
 from __future__ import annotations
@@ -36,15 +36,13 @@ _BLANKS: Final = b" \t"
 
 
 class NatsError(Exception):
-    """``text`` is what the client is told; with ``ends`` its connection is closed then."""
+    """``text`` is what the client is told before its connection is closed."""
 
     text: str
-    ends: bool
 
-    def __init__(self, text: str, ends: bool = True) -> None:
+    def __init__(self, text: str) -> None:
         super().__init__(text)
         self.text = text
-        self.ends = ends
 
 
 class NatsReader:
