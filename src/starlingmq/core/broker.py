@@ -15,6 +15,7 @@ from starlingmq.core.connecting import Connecting
 from starlingmq.core.context import TURN_WORK, Context
 from starlingmq.core.delivery import Delivery
 from starlingmq.core.message import Message
+from starlingmq.core.mover import Mover
 from starlingmq.core.nats import LISTENERS, Nats
 from starlingmq.core.peers import Peers
 from starlingmq.core.publishing import Publishing
@@ -80,6 +81,7 @@ class BrokerState:
     restoring: Restoring
     refusal: Refusal
     peers: Peers
+    mover: Mover
     sys: SysTopics
     nats: Nats
     _spare: Ready
@@ -106,6 +108,7 @@ class BrokerState:
         self.restoring = Restoring(
             self.ctx, self.router, self.retained, self.publishing.retained_wheel, self.connecting
         )
+        self.mover = Mover(self.ctx, self.router, self.delivery, self.connecting, self.subscribing, self.restoring)
         self.sys = SysTopics(self.ctx, self.publishing, version)
         self.nats = Nats(
             self.ctx,

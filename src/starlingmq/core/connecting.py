@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final, cast
 
+from starlingmq.core.claims import Claim, Claims
 from starlingmq.core.client import ASKING, AUTHENTICATING, CLOSED, DEAF, NEW, OPEN, TURN_OVER, WORKING, Client
 from starlingmq.core.context import ISOLATED, Context
 from starlingmq.core.delivery import Delivery
@@ -24,7 +25,7 @@ from starlingmq.core.publishing import Publishing
 from starlingmq.core.qos import MAX_PACKET_ID, WINDOW_MAX
 from starlingmq.core.ready import AUTHENTICATE, INBOUND_DELETE, SESSION_DELETE, SESSION_PUT, Answer, Question, Write
 from starlingmq.core.router import Router
-from starlingmq.core.session import NATS_PREFIX, NEVER, NODE_PREFIX, Session
+from starlingmq.core.session import MOVED_PREFIX, NATS_PREFIX, NEVER, NODE_PREFIX, Session
 from starlingmq.core.subscribing import Subscribing
 from starlingmq.core.will import Will
 from starlingmq.wire import properties as prop
@@ -124,7 +125,7 @@ class Connecting:
             if connect.version == 3 or (connect.version == 4 and not connect.clean_start):
                 # [MQTT-3.1.3-8]: 3.1.1 has an empty client id only with clean session, 3.1 not at all
                 raise ProtocolError("an empty client id", Reason.CLIENT_IDENTIFIER_NOT_VALID)
-        elif connect.client_id.startswith((NODE_PREFIX, NATS_PREFIX)):
+        elif connect.client_id.startswith((NODE_PREFIX, NATS_PREFIX, MOVED_PREFIX)):
             raise ProtocolError("a client id that is the broker's own", Reason.CLIENT_IDENTIFIER_NOT_VALID)
         elif len(connect.client_id.encode()) > limits.client_id_length:
             raise ProtocolError("the client id is too long", Reason.CLIENT_IDENTIFIER_NOT_VALID)
@@ -217,23 +218,78 @@ class Connecting:
             ctx.halt(client, WORKING)
             ctx.jobs.append(SuccessionJob(self, client, earlier, auth_data))
             return
-        connect = self._waiting.pop(client)
+        connect = self._waiting[client]
         if ctx.isolated:
             self._refuse(client, Reason.SERVER_UNAVAILABLE, ISOLATED)
             return
         if ctx.refusing and self._needs_storage(connect, session):
             self._refuse(client, Reason.QUOTA_EXCEEDED, "nothing can be stored at the moment")
             return
+        claims = ctx.claims
+        if claims is None or self._owned(claims, session):
+            self._begin(client, connect, session, auth_data, 0)
+            return
+        if not client.client_id:
+            client.client_id = self._assign_id()
+        ctx.halt(client, WORKING)
+        claim = Claim(client, auth_data, connect.clean_start, ctx.now + claims.seconds)
+        earlier_claim = claims.hold(client.client_id, claim)
+        if earlier_claim is not None:
+            self.fail(earlier_claim.client, Reason.SERVER_BUSY, "another connection with this client id")
+
+    def _owned(self, claims: Claims, session: Session | None) -> bool:
+        """Whether this node has the client id already, and nobody can have taken it without a word."""
+        if session is None or session.epoch == 0 or session.confirmed != claims.generation:
+            return False
+        return session.moving is None or session.moving.target == 0
+
+    def claimed(self, client_id: str, epoch: int) -> bool:
+        """This node owns a client id since ``epoch``, and what other nodes had of its session is here: whoever waited
+        for that may go on. Whether somebody did."""
+        ctx = self.ctx
+        claims = ctx.claims
+        claim = None if claims is None else claims.waiting.pop(client_id, None)
+        if claims is None or claim is None or claim.client.state != AUTHENTICATING:
+            return False
+        client = claim.client
+        ctx.unhalt(client, WORKING)
+        if ctx.isolated:
+            self._refuse(client, Reason.SERVER_UNAVAILABLE, ISOLATED)
+            return False
+        session = ctx.sessions.get(client_id)
+        connect = self._waiting[client]
+        if ctx.refusing and self._needs_storage(connect, session):
+            self._refuse(client, Reason.QUOTA_EXCEEDED, "nothing can be stored at the moment")
+            return False
+        self._begin(client, connect, session, claim.auth_data, epoch)
+        return True
+
+    def not_claimed(self, client_id: str, reason: int, detail: str) -> None:
+        """Whoever waited for this client id can not have it."""
+        claims = self.ctx.claims
+        claim = None if claims is None else claims.waiting.pop(client_id, None)
+        if claim is not None:
+            self.ctx.unhalt(claim.client, WORKING)
+            self.fail(claim.client, reason, detail)
+
+    def _begin(
+        self, client: Client, connect: Connect, session: Session | None, auth_data: bytes | None, epoch: int
+    ) -> None:
+        ctx = self.ctx
+        del self._waiting[client]
         agreed: Properties = {}
         if client.auth_method:
             agreed[prop.AUTHENTICATION_METHOD] = client.auth_method
             if auth_data is not None:
                 agreed[prop.AUTHENTICATION_DATA] = auth_data
         if not connect.client_id:
-            client.client_id = self._assign_id()
+            client.client_id = client.client_id or self._assign_id()
             agreed[prop.ASSIGNED_CLIENT_IDENTIFIER] = client.client_id
         unknown = session is None
         session, present = self._session(client, connect.clean_start)
+        if epoch != 0 and ctx.claims is not None:
+            session.epoch = epoch
+            session.confirmed = ctx.claims.generation
         before = session.expiry
         self._agree(client, connect, session, agreed)
         if ctx.interest is not None:
@@ -247,7 +303,8 @@ class Connecting:
         if ctx.recording and (session.expiry != 0 or session.kept or session.will is not None):
             session.kept = True
             ctx.write(Write(SESSION_PUT, session))
-        told = present and client.version != 3  # 3.1 has no such flag
+        anew = session.moving is not None and session.moving.anew and not session.subscriptions
+        told = present and client.version != 3 and not anew  # 3.1 has no such flag
         frame = encode(Connack(told, 0, agreed if client.version == 5 else {}), client.version)
         if client.max_packet != 0 and len(frame) > client.max_packet:
             ctx.notice("packet_too_large", client, "CONNACK is larger than this client takes")
@@ -280,26 +337,34 @@ class Connecting:
             if client_id not in self.ctx.sessions:
                 return client_id
 
+    def taken_over(self, session: Session, clean_start: bool) -> bool:
+        """Its client is on another connection now, here or elsewhere: whether it has a session to go on with."""
+        earlier = session.client
+        if earlier is not None:
+            self._take_over(session, earlier, clean_start)
+        elif session.expires_at != 0.0 and session.expires_at <= self.ctx.now:
+            self.end(session)  # its time was over while the broker was away itself, and nobody has looked yet
+        elif not clean_start:
+            if session.will_at != 0.0 and session.will_at <= self.ctx.now:
+                self._publish_will(session)  # likewise
+            session.will = None  # came back in time [MQTT-3.1.3-9]
+            session.will_at = 0.0
+        if clean_start and not session.ended:
+            self.end(session)
+        return not session.ended
+
     def _session(self, client: Client, clean_start: bool) -> tuple[Session, bool]:
         """The session of this client id, after any earlier connection was ended; whether it was there before."""
         session = self.ctx.sessions.get(client.client_id)
+        epoch = confirmed = 0
         if session is not None:
-            earlier = session.client
-            if earlier is not None:
-                self._take_over(session, earlier, clean_start)
-            elif session.expires_at != 0.0 and session.expires_at <= self.ctx.now:
-                self.end(session)  # its time was over while the broker was away itself, and nobody has looked yet
-            elif not clean_start:
-                if session.will_at != 0.0 and session.will_at <= self.ctx.now:
-                    self._publish_will(session)  # likewise
-                session.will = None  # came back in time [MQTT-3.1.3-9]
-                session.will_at = 0.0
-            if clean_start and not session.ended:
-                self.end(session)
+            epoch, confirmed = session.epoch, session.confirmed
+            self.taken_over(session, clean_start)
         if session is None or session.ended:
             session = Session(client.client_id, self.ctx.next_number)
             self.ctx.next_number += 1
             self.ctx.sessions[client.client_id] = session
+            session.epoch, session.confirmed = epoch, confirmed
             return session, False
         session.expires_at = 0.0
         return session, True
@@ -330,7 +395,7 @@ class Connecting:
             session.expiry = 0 if connect.clean_start else mqtt.session_expiry_v3
             client.window_limit = mqtt.max_inflight or MAX_PACKET_ID
         client.keep_alive = keep_alive * 1.5  # [MQTT-3.1.2-22]
-        client.plain = client.max_packet == 0 and client.alias_out_limit == 0
+        client.plain = client.max_packet == 0 and client.alias_out_limit == 0 and session.moving is None
         client.window_limit = min(client.window_limit, WINDOW_MAX)
         if session.window is not None:
             session.window.limit = client.window_limit
@@ -481,6 +546,8 @@ class Connecting:
             del ctx.sessions[session.client_id]
         if session.node != 0:
             ctx.links.pop(session.node, None)
+        if ctx.claims is not None and session.epoch != 0:
+            ctx.claims.released.append((session.client_id, session.epoch))
         if session.kept:
             ctx.write(Write(SESSION_DELETE, session))
         self.delivery.pass_on(session, True)

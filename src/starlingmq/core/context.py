@@ -7,6 +7,7 @@ from collections import deque
 from typing import Final
 
 from starlingmq.config import LimitsConfig, MqttConfig
+from starlingmq.core.claims import Claims
 from starlingmq.core.client import CLOSED, TURN_OVER, Client
 from starlingmq.core.counters import Counters
 from starlingmq.core.interest import Interest
@@ -45,6 +46,7 @@ class Context:
     node: int  # this node's number in its cluster; 0: it stands alone
     sequence: int  # of the last message that was passed on to another node
     interest: Interest | None  # what our own subscribers want, where other nodes must know
+    claims: Claims | None  # CONNECTs that wait for their client id, where other nodes may own it
     isolated: bool  # too few other nodes are connected to serve
     serves_until: float  # when that is so, if nothing is heard of them meanwhile
     catching_up: bool  # a node has come whose routes are not all here yet: nothing is published before
@@ -96,6 +98,7 @@ class Context:
         self.node = 0
         self.sequence = 0
         self.interest = None
+        self.claims = None
         self.isolated = False
         self.serves_until = math.inf
         self.catching_up = False

@@ -15,9 +15,10 @@ from typing import Final, cast
 
 from starlingmq.core.client import HELD, Client
 from starlingmq.core.context import Context
-from starlingmq.core.forwarding import encode_forward
+from starlingmq.core.forwarding import FOR_THE_NODE, encode_forward
 from starlingmq.core.groups import Group
 from starlingmq.core.message import Message
+from starlingmq.core.moving import Held, Moving
 from starlingmq.core.outgoing import RELEASED, Outgoing
 from starlingmq.core.qos import SendWindow
 from starlingmq.core.queue import MessageQueue
@@ -118,7 +119,35 @@ class Delivery:
             return
         qos = message.qos if message.qos < subscription.qos else subscription.qos
         retain = message.retain and subscription.retain_as_published  # [MQTT-3.3.1-12] [MQTT-3.3.1-13]
-        self.offer(session, Outgoing(message, qos, retain, subscription.ids, group), publisher)
+        outgoing = Outgoing(message, qos, retain, subscription.ids, group)
+        if (
+            session.moving is not None
+            and group is None
+            and not self._takes(session, session.moving, outgoing, publisher)
+        ):
+            return
+        self.offer(session, outgoing, publisher)
+
+    def _takes(self, session: Session, moving: Moving, outgoing: Outgoing, publisher: Session | None) -> bool:
+        """Whether this node is the one to give it to a session that moves (see core.moving). What is held past a mark
+        is stored: nobody else has it."""
+        node = self.ctx.node if publisher is None or publisher.node == 0 else publisher.node
+        if moving.takes(node, outgoing):
+            return True
+        if moving.held and moving.held[-1].outgoing is outgoing and moving.held[-1].marked:
+            self.ctx.note(QUEUE_PUT, session, outgoing)
+        return False
+
+    def let_in(self, session: Session, opened: list[Held]) -> None:
+        """What a session that moved was not to get before."""
+        for held in opened:
+            outgoing = held.outgoing
+            if held.marked:
+                self.ctx.note(QUEUE_DELETE, session, outgoing)
+            if outgoing.message.expired(self.ctx.now):
+                self.ctx.drop("expired", session.client_id)
+            else:
+                self.offer(session, outgoing, None)
 
     def offer(self, session: Session, outgoing: Outgoing, publisher: Session | None) -> None:
         """Send at once if the client can take it, else queue, else drop."""
@@ -184,7 +213,21 @@ class Delivery:
             ctx.sequence += 1
             message.sequence = ctx.sequence
             message.origin = ctx.node
-        outgoing = Outgoing(message, message.qos, message.retain, key, None)
+        durable = subscription.durable and message.qos != 0
+        self._pass_to_node(session, Outgoing(message, message.qos, message.retain, key, None), durable, publisher)
+
+    def tell(self, session: Session, payload: bytes) -> None:
+        """Something for the node itself (see cluster.takeover), in order with its messages and as surely."""
+        ctx = self.ctx
+        ctx.sequence += 1
+        message = Message(b"$node", payload, 1, False, b"", 0.0, "", ctx.now)
+        message.sequence = ctx.sequence
+        message.origin = ctx.node
+        self._pass_to_node(session, Outgoing(message, 1, False, FOR_THE_NODE, None), True, None)
+
+    def _pass_to_node(self, session: Session, outgoing: Outgoing, durable: bool, publisher: Session | None) -> None:
+        ctx = self.ctx
+        message = outgoing.message
         client = session.client
         queue = session.queue
         if client is None:
@@ -208,9 +251,9 @@ class Delivery:
                 session.dropped += 1
             else:
                 self.enqueue(session, outgoing, publisher)
-                if ctx.refusing:
+                if ctx.refusing or ctx.links_postponed:  # the latter go when what was refused was told
                     self.wait(session)
-        elif subscription.durable and message.qos != 0 and ctx.recording:
+        elif durable and ctx.recording:
             self.transmit_acknowledged(session, client, self.window(session, client), outgoing)
         else:
             self.transmit(client, outgoing, 0, False)

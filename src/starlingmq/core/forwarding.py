@@ -17,6 +17,7 @@ QOS: Final = 3
 RETAIN: Final = 4
 EXPIRES: Final = 8
 GROUP: Final = 16  # for a member of this shared group, and for nobody else
+FOR_THE_NODE: Final = b"$node"  # in place of a group: for nobody but the node (see core.peers)
 TRACKED: Final = 32  # the sender keeps it in its window for this peer until it is acknowledged
 
 

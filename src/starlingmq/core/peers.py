@@ -11,16 +11,18 @@ like everything else and so reach the link when what they stand for is stored.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from starlingmq.core.client import OPEN, Client
 from starlingmq.core.connecting import Connecting
 from starlingmq.core.context import Context
 from starlingmq.core.delivery import Delivery
-from starlingmq.core.forwarding import ForwardReader
+from starlingmq.core.forwarding import FOR_THE_NODE, ForwardReader
+from starlingmq.core.message import Message
 from starlingmq.core.publishing import HEARD_FACT, Publishing
 from starlingmq.core.qos import WINDOW_MAX
-from starlingmq.core.ready import FACT_DELETE, SESSION_PUT, Write
+from starlingmq.core.ready import FACT_DELETE, FACT_PUT, SESSION_PUT, Write
 from starlingmq.core.router import Router
 from starlingmq.core.session import NEVER, NODE_PREFIX, Session, Subscription
 from starlingmq.core.topics import parse_share
@@ -69,6 +71,7 @@ class Peers:
     by_number: dict[int, Peer]
     highest: dict[int, int]  # what was found in the store, of nodes that are not added yet
     facts: dict[bytes, bytes]  # what was found there of the cluster's state machines
+    control: Callable[[int, bytes], None] | None  # takes what a node has to say to this one, in order with messages
 
     def __init__(
         self, ctx: Context, router: Router, delivery: Delivery, publishing: Publishing, connecting: Connecting
@@ -81,6 +84,7 @@ class Peers:
         self.by_number = {}
         self.highest = {}
         self.facts = {}
+        self.control = None
 
     def restore(self, highest: dict[int, int], facts: dict[bytes, bytes]) -> None:
         """What the store gives back at start."""
@@ -137,6 +141,13 @@ class Peers:
         for session in list(self.ctx.links.values()):
             if session.node not in members and session.node not in self.by_number:
                 self.connecting.end(session)
+
+    def tell(self, number: int, payload: bytes) -> bool:
+        """Say something to a node; False if it is no member."""
+        peer = self.by_number.get(number)
+        if peer is not None:
+            self.delivery.tell(peer.session, payload)
+        return peer is not None
 
     def up(self, peer: Peer) -> None:
         """It is connected: what waits for it may go."""
@@ -196,9 +207,20 @@ class Peers:
                 continue
             peer.highest = message.sequence
             counters.forwards_received += 1
+            if forward.group == FOR_THE_NODE:
+                self._take_control(peer, message)
+                continue
             self.publishing.deliver(message, forward.group, peer.session)
         ctx.send_stored(peer.acks, mark.to_bytes(8, "big"))
         return True
+
+    def _take_control(self, peer: Peer, message: Message) -> None:
+        """What it leads to is stored in this turn; the message itself is not, so that it was taken has to be."""
+        if self.ctx.recording:
+            heard = message.sequence.to_bytes(8, "big")
+            self.ctx.write(Write(FACT_PUT, topic=HEARD_FACT + str(peer.number).encode(), value=heard))
+        if self.control is not None:
+            self.control(peer.number, message.payload)
 
     def route(self, number: int, key: bytes, value: int) -> None:
         """What a node told of a filter or a shared group (see cluster.frames.RouteRecord)."""

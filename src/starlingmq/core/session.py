@@ -11,12 +11,14 @@ from typing import Final
 from starlingmq.core.client import Client
 from starlingmq.core.filter_tree import Subscriber
 from starlingmq.core.job import Job
+from starlingmq.core.moving import Moving
 from starlingmq.core.qos import Inbound, Parking, SendWindow
 from starlingmq.core.queue import MessageQueue
 from starlingmq.core.will import Will
 
 NODE_PREFIX: Final = "$node/"  # client ids of sessions that stand for other nodes; no client may have one
 NATS_PREFIX: Final = "$nats/"  # and of NATS clients, which have none of their own
+MOVED_PREFIX: Final = "$moved/"  # and of those that are on their way to another node
 NEVER: Final = 0xFFFFFFFF  # Session Expiry Interval: the session does not expire [MQTT-3.1.2.11.2]
 
 
@@ -44,6 +46,9 @@ class Session:
     held_until: float  # when ``waiters`` are let go in any case
     dropped: int  # messages given up for this session, whatever the reason
     node: int  # it stands for another node of the cluster: its number; 0: for a client
+    epoch: int  # in a cluster: the revision by which this node owns the client id; 0: it did not ask yet
+    confirmed: int  # in which of ``Claims.generation`` it was known to
+    moving: Moving | None  # it comes from another node, or goes to one
 
     def __init__(self, client_id: str, number: int = 0) -> None:
         self.client_id = client_id
@@ -69,6 +74,9 @@ class Session:
         self.held_until = 0.0
         self.dropped = 0
         self.node = 0
+        self.epoch = 0
+        self.confirmed = 0
+        self.moving = None
 
 
 class Subscription(Subscriber):

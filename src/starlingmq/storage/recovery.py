@@ -133,6 +133,7 @@ def _restore_session(state: BrokerState, journal: Journal, found: SessionImage, 
     assert value is not None
     restoring = state.restoring
     session = restoring.session(found.number, value.client_id, value.expiry)
+    session.epoch = value.epoch
     recovered.sessions += 1
     if found.as_of > journal.next:
         recovered.ahead.append(session)

@@ -31,6 +31,7 @@ class SessionValue(msgspec.Struct, array_like=True):
     expires_at: float
     will: WillValue | None
     will_at: float
+    epoch: int = 0
 
 
 class SubscriptionValue(msgspec.Struct, array_like=True):
@@ -100,6 +101,7 @@ def encode_session(session: Session) -> bytes:
             session.expires_at,
             value,
             session.will_at,
+            session.epoch,
         )
     )
 

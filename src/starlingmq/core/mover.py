@@ -1,0 +1,254 @@
+"""A session leaves for another node, or comes from one: what ``cluster.takeover`` has done to it.
+
+Who leaves gets another name (``$moved/<epoch>/<node>/<client id>``), so that the client id is free, and stays among the
+sessions until nothing comes for it any more: it is subscribed, stored and restored like any other one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlingmq.core.connecting import Connecting
+from starlingmq.core.context import Context
+from starlingmq.core.delivery import Delivery
+from starlingmq.core.moving import Moving
+from starlingmq.core.outgoing import Outgoing
+from starlingmq.core.qos import MAX_PACKET_ID, SendWindow
+from starlingmq.core.ready import QUEUE_DELETE, SESSION_PUT, SUBSCRIPTION_PUT, WINDOW_PUT, Write
+from starlingmq.core.restoring import Restoring
+from starlingmq.core.router import Router
+from starlingmq.core.session import MOVED_PREFIX, NEVER, Session
+from starlingmq.core.subscribing import Subscribing
+from starlingmq.core.topics import parse_share
+
+BATCH_MESSAGES: Final = 256
+BATCH_BYTES: Final = 256 * 1024
+
+
+class Granted:
+    """A subscription as it was asked for, $share prefix included."""
+
+    def __init__(self, whole: bytes, qos: int, no_local: bool, retain_as_published: bool, ids: bytes) -> None:
+        self.whole = whole
+        self.qos = qos
+        self.no_local = no_local
+        self.retain_as_published = retain_as_published
+        self.ids = ids
+
+
+class Mover:
+    ctx: Context
+    router: Router
+    delivery: Delivery
+    connecting: Connecting
+    subscribing: Subscribing
+    restoring: Restoring
+
+    def __init__(
+        self,
+        ctx: Context,
+        router: Router,
+        delivery: Delivery,
+        connecting: Connecting,
+        subscribing: Subscribing,
+        restoring: Restoring,
+    ) -> None:
+        self.ctx = ctx
+        self.router = router
+        self.delivery = delivery
+        self.connecting = connecting
+        self.subscribing = subscribing
+        self.restoring = restoring
+
+    # Leaving
+
+    def leave(self, client_id: str, node: int, epoch: int, clean: bool) -> Session | None:
+        """Its client is at ``node`` now: end its connection here. What is left of the session, if anything is, has
+        another name from now on and goes there."""
+        ctx = self.ctx
+        session = ctx.sessions.get(client_id)
+        if session is None:
+            return None
+        if not self.connecting.taken_over(session, clean):
+            return None
+        moving = session.moving
+        if moving is None:
+            moving = session.moving = Moving(client_id)
+        moving.target, moving.epoch = node, epoch
+        self._rename(session, f"{MOVED_PREFIX}{epoch}/{node}/{client_id}")
+        ctx.disarm(session)
+        session.will_at = session.expires_at = 0.0
+        session.expiry = session.expiry or NEVER
+        if session.window is not None:
+            session.window.owe_all()
+        if ctx.recording:
+            session.kept = True
+            ctx.write(Write(SESSION_PUT, session))
+        return session
+
+    def nobody(self, client_id: str, node: int, epoch: int) -> Session:
+        """In place of a session that is not here: what still comes of it from elsewhere goes to ``node``."""
+        ctx = self.ctx
+        session = Session(f"{MOVED_PREFIX}{epoch}/{node}/{client_id}", ctx.next_number)
+        ctx.next_number += 1
+        ctx.sessions[session.client_id] = session
+        session.expiry = NEVER
+        moving = session.moving = Moving(client_id)
+        moving.target, moving.epoch = node, epoch
+        if ctx.recording:
+            session.kept = True
+            ctx.write(Write(SESSION_PUT, session))
+        return session
+
+    def _rename(self, session: Session, name: str) -> None:
+        """Groups know their members by their names."""
+        shares: list[tuple[bytes, bytes]] = []
+        for whole, subscription in (session.subscriptions or {}).items():
+            share = parse_share(whole)
+            if share is not None:
+                shares.append((whole, share[0]))
+                self.router.leave(share[0], subscription.filter, session)
+        self.ctx.sessions.pop(session.client_id, None)
+        session.client_id = name
+        self.ctx.sessions[name] = session
+        for whole, group in shares:
+            assert session.subscriptions is not None
+            self.router.join(group, session.subscriptions[whole])
+
+    def granted(self, session: Session) -> list[Granted]:
+        found: list[Granted] = []
+        for whole, entry in (session.subscriptions or {}).items():
+            found.append(Granted(whole, entry.qos, entry.no_local, entry.retain_as_published, entry.ids))
+        return found
+
+    def take_window(self, session: Session) -> list[Outgoing]:
+        """The next of what was sent and not acknowledged, in its first order; it is gone here. [] also while messages
+        have to be read back: then the window is not empty."""
+        window = session.window
+        if window is None:
+            return []
+        if window.wanted(1):
+            self.ctx.load(session)
+            return []
+        taken: list[Outgoing] = []
+        size = 0
+        for outgoing in window.entries.values():
+            if len(taken) >= BATCH_MESSAGES or size >= BATCH_BYTES:
+                break
+            taken.append(outgoing)
+            size += outgoing.message.size()
+        for outgoing in taken:
+            window.discard(outgoing.packet_id)
+            if self.ctx.recording:
+                self.ctx.done(session, outgoing.packet_id)
+        if not window.entries:
+            session.window = None
+        return taken
+
+    def take_queue(self, session: Session) -> list[Outgoing]:
+        """The next of its queue, likewise."""
+        queue = session.queue
+        taken: list[Outgoing] = []
+        size = 0
+        while queue is not None and queue.items and len(taken) < BATCH_MESSAGES and size < BATCH_BYTES:
+            outgoing = queue.pop()
+            self.ctx.note(QUEUE_DELETE, session, outgoing)
+            if outgoing.message.expired(self.ctx.now):
+                self.ctx.drop("expired", session.client_id)
+                continue
+            taken.append(outgoing)
+            size += outgoing.message.size()
+        if queue is not None and len(queue) == 0:
+            session.queue = None
+        elif queue is not None and not queue.items:
+            self.ctx.load(session)
+        return taken
+
+    def stay(self, session: Session) -> None:
+        """Its new owner is no member any more: it is here as before, unless its client has begun anew."""
+        moving = session.moving
+        session.moving = None
+        if moving is None or moving.client_id in self.ctx.sessions:
+            self.connecting.end(session)
+            return
+        self._rename(session, moving.client_id)
+        if self.ctx.recording:
+            self.ctx.write(Write(SESSION_PUT, session))
+
+    def left(self, session: Session) -> None:
+        """All of it has gone."""
+        session.epoch = 0
+        self.connecting.end(session)
+
+    # Coming
+
+    def come(
+        self, client_id: str, epoch: int, expiry: int, left: float, granted: list[Granted], last_id: int
+    ) -> Session:
+        """A session comes from another node: its client may have come already, or not be here any more."""
+        ctx = self.ctx
+        session = ctx.sessions.get(client_id)
+        if session is None:
+            session = Session(client_id, ctx.next_number)
+            ctx.next_number += 1
+            ctx.sessions[client_id] = session
+            session.expiry = expiry
+            session.expires_at = 0.0 if expiry == NEVER else ctx.now + left
+            if session.expires_at != 0.0:
+                ctx.arm(session, session.expires_at)
+        session.epoch = epoch
+        session.confirmed = 0 if ctx.claims is None else ctx.claims.generation
+        if ctx.recording:
+            session.kept = True
+            ctx.write(Write(SESSION_PUT, session))
+        for entry in granted:
+            if session.subscriptions is not None and entry.whole in session.subscriptions:
+                continue
+            self.restoring.subscription(
+                session, entry.whole, entry.qos, entry.no_local, entry.retain_as_published, entry.ids
+            )
+            assert session.subscriptions is not None
+            subscription = session.subscriptions[entry.whole]
+            if ctx.interest is not None and not entry.whole.startswith(b"$SYS/"):
+                ctx.interest.add(entry.whole, session, subscription)
+            if ctx.recording:
+                ctx.write(Write(SUBSCRIPTION_PUT, session, topic=entry.whole, subscription=subscription))
+        if last_id != 0:
+            window = self._window(session)
+            window.last_id = last_id
+        return session
+
+    def _window(self, session: Session) -> SendWindow:
+        if session.window is None:
+            session.window = SendWindow(MAX_PACKET_ID, self.ctx.max_queue_bytes)
+        return session.window
+
+    def put_window(self, session: Session, packet_id: int, stage: int, outgoing: Outgoing) -> None:
+        """What was sent to the client before, under that packet id."""
+        window = self._window(session)
+        last_id = window.last_id
+        outgoing.stage = stage
+        outgoing.sent_at = self.ctx.now
+        window.restore(packet_id, outgoing)
+        window.last_id = last_id
+        self.ctx.note(WINDOW_PUT, session, outgoing)
+        if session.client is not None:  # it would not wait any longer
+            window.owed = {packet_id: None, **window.owed}
+            self.delivery.go_on(session)
+
+    def put(self, session: Session, outgoing: Outgoing) -> None:
+        """The next message for it."""
+        self.delivery.offer(session, outgoing, None)
+
+    def settle(self, session: Session) -> None:
+        """Nothing of it is anywhere else any more."""
+        moving = session.moving
+        if moving is None:
+            return
+        opened = moving.end()
+        if moving.target == 0:
+            session.moving = None
+            client = session.client
+            if client is not None:
+                client.plain = client.max_packet == 0 and client.alias_out_limit == 0
+        self.delivery.let_in(session, opened)
