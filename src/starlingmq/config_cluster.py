@@ -121,6 +121,12 @@ class ClusterConfig(Section, frozen=True):
         PositiveDuration,
         Meta(description="How long a SUBSCRIBE waits for the connected nodes to know of it before it is refused."),
     ] = 5.0
+    takeover_timeout: Annotated[
+        PositiveDuration,
+        Meta(
+            description="How long a CONNECT waits for the session of its client from another node, or to be its owner."
+        ),
+    ] = 3.0
     link_window: Annotated[
         PositiveSize,
         Meta(description="Bytes that may be on the way to one node before it has acknowledged any of them."),

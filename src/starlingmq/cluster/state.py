@@ -19,14 +19,16 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Final
 
-from starlingmq.cluster.etcd import Answer, Request
+from starlingmq.cluster.etcd import Answer, Request, TxnAnswer
 from starlingmq.cluster.frames import Body, Data, DataAck, Envelope, Heartbeat, MemberInfo
 from starlingmq.cluster.lines import Line
 from starlingmq.cluster.links import Link
 from starlingmq.cluster.members import Members
+from starlingmq.cluster.ownership import Ownership
 from starlingmq.cluster.quorum import Quorum
 from starlingmq.cluster.relay import Relay
 from starlingmq.cluster.routes import Routes
+from starlingmq.cluster.takeover import FACTS, Takeovers
 from starlingmq.config import ClusterConfig
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.forwarding import ForwardError
@@ -94,7 +96,12 @@ class ClusterState:
         self.quorum: Quorum | None = None
         self.relay: Relay | None = None
         self.routes: Routes | None = None
-        self._facts = facts
+        self._facts = {key: value for key, value in facts.items() if not key.startswith(FACTS)}
+        self._session_facts = {key: value for key, value in facts.items() if key.startswith(FACTS)}
+        self.ownership = Ownership(config.name)
+        self.takeovers = Takeovers(
+            broker, self.ownership, config.takeover_timeout, self._is_connected, self._applied_by, self._known_of
+        )
         self._number = 0
         self._incarnation = 0
         self._ready = ClusterReady()
@@ -119,6 +126,8 @@ class ClusterState:
 
     def answered(self, answer: Answer, now: float) -> None:
         """etcd has answered, or tells of changes."""
+        if isinstance(answer, TxnAnswer):
+            self.ownership.answered(answer, now)
         self.members.answered(answer, now)
         self._look_at_members(now)
 
@@ -158,7 +167,10 @@ class ClusterState:
         if line is None:
             return
         if envelope.incarnation > line.link.target_incarnation:
+            reborn = line.link.target_incarnation != 0
             line.link.reset_sender(envelope.incarnation)
+            if reborn:
+                self.takeovers.reborn(envelope.source)
         self._take(line, envelope, quorum, routes, now)
 
     def _take(self, line: Line, envelope: Envelope, quorum: Quorum, routes: Routes, now: float) -> None:
@@ -211,6 +223,7 @@ class ClusterState:
         self.relay = Relay(me.number, self.quorum)
         self.routes = Routes(me.number, me.incarnation, self._facts, config.route_log)
         self._facts = {}
+        self.takeovers.enter(me.number, me.incarnation, self._session_facts)
         self.broker.peers.join(me.number, me.incarnation)
         interest = self.broker.ctx.interest
         assert interest is not None
@@ -241,6 +254,7 @@ class ClusterState:
                 if number not in others:
                     routes.member_gone(number)
             self.broker.peers.strangers(dict.fromkeys(others))
+        self.takeovers.set_members((self._number, *others))
         self._ready.peers = tuple(others.values())
 
     def _leave_if_idle(self, now: float) -> None:
@@ -270,7 +284,11 @@ class ClusterState:
         self._pending = False
         for line in self.lines.values():
             self._pending = self._deliver(line) or self._pending
+        self.takeovers.look(now)
         self._originate(routes, now)
+        self._pending = self.takeovers.turn(routes.version, routes.epoch, now) or self._pending
+        self._ready.notices += self.takeovers.take_notices()
+        self._ready.requests += self.ownership.take_requests(now)
         self._look_at_serving(quorum, routes, now)
         self._answer_subscribers(quorum, routes, now)
         self._beat(quorum, relay, routes, now)
@@ -314,11 +332,23 @@ class ClusterState:
                 line.behind_since = 0.0
                 self.broker.peers.down(line.peer)
         if changes:
+            self.takeovers.changed()
             self.members.heard_by(quorum.vouching(self.members.membership.revision), now)
             self._look_at_members(now)
         for number, line in self.lines.items():
             if line.behind_since and routes.caught_up(number):
                 line.behind_since = 0.0
+
+    # What takeovers ask
+
+    def _is_connected(self, number: int) -> bool:
+        return self.quorum is not None and self.quorum.is_connected(number)
+
+    def _applied_by(self, number: int) -> int:
+        return 0 if self.routes is None else self.routes.applied_by((number,))
+
+    def _known_of(self, number: int) -> tuple[int, int]:
+        return (0, 0) if self.routes is None else self.routes.vector().get(number, (0, 0))
 
     def _originate(self, routes: Routes, now: float) -> None:
         interest = self.broker.ctx.interest
@@ -460,6 +490,7 @@ class ClusterState:
                 if due < soonest and self.relay is not None and self.relay.next_hop(number) is not None:
                     soonest = due
                 soonest = min(soonest, line.wake_at(self.config))
+            soonest = min(soonest, self.takeovers.wake_at(), self.ownership.wake_at() or inf)
         return 0.0 if soonest == inf else soonest
 
     # What is there to be seen

@@ -1,0 +1,157 @@
+"""Who owns a client id: one key in etcd for each node that has, or may have, a session of it (docs/SESSIONS.md).
+
+A claim writes this node's key and reads those of all nodes in one transaction, many client ids in one; its revision is
+the *epoch*, and the highest one of a client id is its owner's. A node's key goes when it has nothing of that client id
+any more. So nothing is ever overwritten that somebody still has to know: a claim of which nobody knows what became is
+simply made again.
+
+Pure: requests out, answers in.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from starlingmq.cluster.etcd import Compare, Delete, Get, KeyValue, Operation, Put, Txn, TxnAnswer
+
+CLAIMS_PER_TXN: Final = 60  # two operations each; etcd takes 128
+RELEASES_PER_TXN: Final = 60
+TXNS_UNDER_WAY: Final = 8
+RETRY_SECONDS: Final = 0.1  # after an error of etcd; twice as long after each further one
+RETRY_SECONDS_MAX: Final = 2.0
+TAG: Final = "owners-"
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """This node owns a client id; ``others`` are the nodes that have a key of it too, with their epochs."""
+
+    client_id: str
+    epoch: int
+    others: dict[int, int]
+
+
+@dataclass(slots=True)
+class UnderWay:
+    claims: list[str]
+    releases: list[tuple[str, int, int]]  # client id, node, epoch
+
+
+class Ownership:
+    transactions: int  # that were asked for
+    claims: int
+
+    def __init__(self, cluster: str) -> None:
+        self.transactions = 0
+        self.claims = 0
+        self._prefix = f"/starlingmq/{cluster}/owners/"
+        self._node = 0
+        self._incarnation = 0
+        self._claims: dict[str, None] = {}
+        self._claiming: dict[str, None] = {}  # asked for; an answer is to come
+        self._releases: deque[tuple[str, int, int]] = deque()
+        self._under_way: dict[str, UnderWay] = {}
+        self._owned: dict[str, Owned] = {}  # what was answered
+        self._tags = 0
+        self._retry = RETRY_SECONDS
+        self._retry_at = 0.0
+
+    def enter(self, node: int, incarnation: int) -> None:
+        """Our number is known."""
+        self._node, self._incarnation = node, incarnation
+
+    def claim(self, client_id: str) -> None:
+        """To be asked for with the next transaction, unless it is under way."""
+        if client_id not in self._claiming:
+            self._claims[client_id] = None
+
+    def claiming(self, client_id: str) -> bool:
+        """Whether it has been asked for, and what came of it was not taken yet."""
+        return client_id in self._claiming or client_id in self._claims or client_id in self._owned
+
+    def release(self, client_id: str, node: int, epoch: int) -> None:
+        """That node has nothing of it any more (itself, or one that is no member any more)."""
+        self._releases.append((client_id, node, epoch))
+
+    def key(self, client_id: str, node: int | None = None) -> bytes:
+        """Of one node; without: the prefix of all of this client id."""
+        name = client_id.replace("%", "%25").replace("/", "%2F")
+        return f"{self._prefix}{name}/{'' if node is None else node}".encode()
+
+    def take_requests(self, now: float) -> list[Txn]:
+        if self._node == 0 or now < self._retry_at:
+            return []
+        requests: list[Txn] = []
+        while (self._claims or self._releases) and len(self._under_way) < TXNS_UNDER_WAY:
+            requests.append(self._next_claims() if self._claims else self._next_releases())
+        self.transactions += len(requests)
+        return requests
+
+    def _tag(self, under_way: UnderWay) -> str:
+        self._tags += 1
+        tag = f"{TAG}{self._tags}"
+        self._under_way[tag] = under_way
+        return tag
+
+    def _next_claims(self) -> Txn:
+        client_ids = list(self._claims)[:CLAIMS_PER_TXN]
+        for client_id in client_ids:
+            del self._claims[client_id]
+            self._claiming[client_id] = None
+        self.claims += len(client_ids)
+        value = b"%d" % self._incarnation
+        reads: list[Operation] = [Get(self.key(client_id), prefix=True) for client_id in client_ids]
+        writes: list[Operation] = [Put(self.key(client_id, self._node), value) for client_id in client_ids]
+        return Txn(self._tag(UnderWay(client_ids, [])), (), (*reads, *writes))
+
+    def _next_releases(self) -> Txn:
+        """All of them if they are as we know them; else what is there is read, and those that are go next."""
+        releases: dict[bytes, tuple[str, int, int]] = {}
+        while self._releases and len(releases) < RELEASES_PER_TXN:
+            release = self._releases.popleft()
+            releases[self.key(release[0], release[1])] = release
+        compares = tuple(Compare(key, "mod_revision", "=", release[2]) for key, release in releases.items())
+        deletes = tuple(Delete(key) for key in releases)
+        gets = tuple(Get(key) for key in releases)
+        return Txn(self._tag(UnderWay([], list(releases.values()))), compares, deletes, gets)
+
+    def answered(self, answer: TxnAnswer, now: float) -> None:
+        """An answer; those to others are not looked at."""
+        under_way = self._under_way.pop(answer.tag, None)
+        if under_way is None:
+            return
+        for client_id in under_way.claims:
+            self._claiming.pop(client_id, None)
+        if answer.error:
+            self._claims.update(dict.fromkeys(under_way.claims))
+            self._releases.extend(under_way.releases)
+            self._retry_at = now + self._retry
+            self._retry = min(2 * self._retry, RETRY_SECONDS_MAX)
+            return
+        self._retry = RETRY_SECONDS
+        for client_id, found in zip(under_way.claims, answer.found, strict=False):
+            self._owned[client_id] = Owned(client_id, answer.revision, self._others(client_id, found))
+        if under_way.releases and not answer.succeeded:
+            there = {entry.key: entry.mod_revision for found in answer.found for entry in found}
+            for release in under_way.releases:
+                if there.get(self.key(release[0], release[1])) == release[2]:
+                    self._releases.append(release)
+
+    def _others(self, client_id: str, found: tuple[KeyValue, ...]) -> dict[int, int]:
+        others: dict[int, int] = {}
+        for entry in found:
+            node = entry.key[len(self.key(client_id)) :]
+            if node.isdigit() and int(node) != self._node:
+                others[int(node)] = entry.mod_revision
+        return others
+
+    def take_owned(self) -> list[Owned]:
+        owned = list(self._owned.values())
+        self._owned.clear()
+        return owned
+
+    def wake_at(self) -> float:
+        """When ``take_requests`` has something though nothing happens; 0.0: never."""
+        return self._retry_at if self._claims or self._releases else 0.0
