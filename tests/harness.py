@@ -156,9 +156,13 @@ class World:
         fake.send(Connect(version, client_id, clean_start, keep_alive, username, password, will, properties))
         if answer is not None:
             self.answer(self.question(), answer)
+        self.wait_for_answer(fake)
         if not fake.closed:
             fake.connack = fake.expect(Connack)
         return fake
+
+    def wait_for_answer(self, fake: FakeClient) -> None:
+        """Let a CONNECT be answered that needs more than a turn."""
 
     # Hooks
 

@@ -55,6 +55,12 @@ class NodeWorld(World):
     def run(self) -> None:
         self.fleet.run()
 
+    def wait_for_answer(self, fake: FakeClient) -> None:
+        for _ in range(1000):
+            if fake.output or fake.closed:
+                return
+            self.fleet.advance(0.01)
+
     def turn(self) -> bool:
         """One turn; whether anything came of it."""
         self.now = self.fleet.now

@@ -1,0 +1,235 @@
+"""The worlds of ``tests.sim`` with subscribers that roam: each time they come back they do so at some node, and now and
+then without having left; ``python -m tests.cluster.takeover_world --seeds N``.
+
+Beside what holds in every world:
+
+- where nothing fails, no session is ever lost and nothing comes out of order;
+- where something does, a client may find no session because who has it can not be reached; what was acknowledged for
+  that session comes all the same, once;
+- at the end each client id has one session, at one node, which has the only key of it in etcd; nothing is on its way,
+  and whoever goes to another node then finds it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from random import Random
+
+from tests.sim.checkers import Books, Promise, Sent, matches
+from tests.sim.clients import Publisher, Subscriber
+from tests.sim.node import Node
+from tests.sim.world import LIVENESS_MAX, World
+
+from starlingmq.core.broker import BrokerState
+from starlingmq.core.session import MOVED_PREFIX
+
+OWNERS = b"/starlingmq/starling/owners/"
+
+
+class RoamingBooks(Books):
+    """``lost``: promises of sessions that were not found, with when the client had asked for its session."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lost: list[tuple[Promise, float]] = []
+        self.ordered = False
+
+    def received(self, subscriber: str, payload: bytes, qos: int, most: int, promises: list[Promise]) -> None:
+        self.strict = False  # connections end all the time: QoS 1 comes again, QoS 0 may not come
+        super().received(subscriber, payload, qos, most, promises)
+
+    def _check_order(self, subscriber: str, sent: Sent, qos: int, promises: list[Promise]) -> None:
+        if self.ordered:
+            super()._check_order(subscriber, sent, qos, promises)
+
+    def owed(self) -> list[str]:
+        """What was acknowledged for sessions that their clients did not find, and never came."""
+        found: list[str] = []
+        for promise, asked in self.lost:
+            for sent in self.sent.values():
+                due = promise.since <= sent.at and 0.0 < sent.acknowledged_at < asked
+                if self.lossy or not due or sent.qos == 0 or promise.qos == 0 or not promise.durable:
+                    continue
+                if promise.filter.startswith(b"$share/") or not matches(promise.filter, sent.topic):
+                    continue
+                if not (sent.node.gone or promise.node.gone or self._has(promise, sent.payload)):
+                    found.append(f"{promise.subscriber} is still owed {sent.payload!r} of a session it did not find")
+        return found
+
+    def missing(self, calm: bool) -> list[str]:
+        return super().missing(False) + self.owed()
+
+
+class Roamer(Subscriber):
+    came_at = 0.0  # its last CONNECT
+
+    def come(self) -> None:
+        if self.ending or self.connection is not None:
+            return
+        world = self.node.world
+        assert isinstance(world, RoamingWorld)
+        nodes = [node for node in world.nodes if not node.gone and node.process is not None]
+        if nodes:
+            self.node = self.random.choice(nodes)
+        self.came_at = self.schedule.now
+        super().come()
+
+    def hear(self, data: bytes) -> None:
+        world = self.node.world
+        assert isinstance(world, RoamingWorld)
+        self.known = self.known and world.strict()  # else it may be with somebody who can not be reached
+        super().hear(data)
+
+    def begin(self, present: bool) -> None:
+        if not present and self.lasting and self.promises:
+            assert isinstance(self.books, RoamingBooks)
+            for promise in self.promises.values():
+                self.books.lost.append((promise, self.came_at))
+        super().begin(present)
+
+    def hop(self) -> None:
+        """Go to another node; the one it was at does not always learn of it."""
+        connection = self.connection
+        if connection is None:
+            return
+        if self.random.random() < 0.5:
+            self.cut()
+            return
+        self.trace.note(self.name, "leaves without a word")
+        connection.open = False
+        self.ended()
+
+
+class RoamingWorld(World):
+    def __init__(self, seed: int, trace: bool = False) -> None:
+        super().__init__(seed, trace)
+        self.plan.kind = "calm" if self.plan.kind == "local" else self.plan.kind  # nobody stays where he is
+        self.books: RoamingBooks = RoamingBooks()
+        self.more = Random(f"roaming {seed}")
+        self.pace = self.more.choice([0.1, 0.5, 2.0])
+        self.last_round = False
+
+    def strict(self) -> bool:
+        return not self.plan.faulty or self.last_round
+
+    def _bring_people(self) -> None:
+        self.books.ordered = not self.plan.faulty
+        schedule = self.schedule
+        for sub in self.plan.subscribers:
+            roamer = Roamer(self.books, self.random, self.nodes[sub.host], sub.name, sub.version, sub.lasting)
+            self.subscribers.append(roamer)
+            roamer.left = len(sub.acts)
+            for when, filter, qos in sub.acts:
+                if qos < 0:
+                    schedule.after(when, roamer.unsubscribe, filter)
+                else:
+                    schedule.after(when, roamer.subscribe, filter, qos)
+            when = self.more.random()
+            while when < self.plan.seconds:
+                schedule.after(when, roamer.hop)
+                when += self.pace * self.more.uniform(0.05, 2.0)
+        for pub in self.plan.publishers:
+            publisher = Publisher(self.books, self.random, self.nodes[pub.host], pub.name, pub.version, pub.lasting)
+            self.publishers.append(publisher)
+            publisher.left = len(pub.acts)
+            for when, topic, qos in pub.acts:
+                schedule.after(when, publisher.publish, topic, qos)
+        self.people = [*self.subscribers, *self.publishers]
+        for person in self.people:
+            schedule.after(0.2 * self.random.random(), person.come)
+
+    def _liveness(self) -> None:
+        super()._liveness()
+        self._wait(lambda: not self.unsettled(), LIVENESS_MAX, "sessions are not where they belong")
+        self.last_round = True
+        for roamer in self.subscribers:
+            assert isinstance(roamer, Roamer)
+            roamer.hop()
+        self._wait(self._settled, LIVENESS_MAX, "who went elsewhere did not get there")
+        self._wait(self._balanced, LIVENESS_MAX, "something that was acknowledged is lost")
+        self._wait(lambda: not self.unsettled(), LIVENESS_MAX, "sessions are not where they belong")
+
+    def _states(self) -> Iterator[tuple[Node, BrokerState]]:
+        for node in self.members():
+            if node.process is not None:
+                yield node, node.process.state
+
+    def unsettled(self) -> list[str]:
+        """What is on its way, or where it should not be."""
+        found: list[str] = []
+        homes: dict[str, str] = {}
+        owners: dict[bytes, str] = {}
+        for node, state in self._states():
+            for client_id, session in state.ctx.sessions.items():
+                if client_id.startswith(MOVED_PREFIX):
+                    found.append(f"{client_id} is still at {node.host}")
+                elif session.node == 0:
+                    if client_id in homes:
+                        found.append(f"{client_id} is at {homes[client_id]} and at {node.host}")
+                    homes[client_id] = node.host
+                    if session.moving is not None:
+                        found.append(f"{client_id} is still on its way to {node.host}")
+                    assert node.process is not None
+                    owners[node.process.cluster.ownership.key(client_id, state.ctx.node)] = client_id
+        numbers = [b"%d" % state.ctx.node for _, state in self._states()]  # of others keys go when somebody asks
+        keys = [entry.key for entry in self.etcd.model.store.get(OWNERS, prefix=True)]
+        found += [
+            f"nobody has what {key!r} says" for key in keys if key not in owners and key.split(b"/")[-1] in numbers
+        ]
+        found += [f"{client_id} has no key" for key, client_id in owners.items() if key not in keys]
+        return found
+
+    def takeovers(self) -> int:
+        """Those of the last life of each node."""
+        return sum(node.process.cluster.takeovers.completed for node in self.nodes if node.process is not None)
+
+    def why(self) -> str:
+        return "; ".join([super().why(), *self.unsettled()[:5]])
+
+
+def run(seed: int, trace: bool = False) -> RoamingWorld:
+    world = RoamingWorld(seed, trace)
+    world.live()
+    return world
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.cluster.takeover_world", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=200)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--failures", type=int, default=1, help="stop after so many")
+    parser.add_argument("--seed", type=int, help="live this one again, with a trace")
+    arguments = parser.parse_args()
+    logging.getLogger("starlingmq").setLevel(logging.CRITICAL)
+    if arguments.seed is not None:
+        run(arguments.seed, True)
+        return 0
+    began = time.perf_counter()
+    failures = takeovers = lost = messages = 0
+    for seed in range(arguments.first, arguments.first + arguments.seeds):
+        try:
+            world = run(seed)
+        except Exception as error:  # whatever the code raises: this seed shows it
+            if arguments.failures == 1:
+                traceback.print_exc(limit=-4)
+            print(f"FAILED seed {seed}: {str(error)[:300]}", flush=True)
+            failures += 1
+            if failures >= arguments.failures:
+                return 1
+            continue
+        takeovers += world.takeovers()
+        lost += len(world.books.lost)
+        messages += world.books.acknowledged_count
+    took = time.perf_counter() - began
+    print(f"{arguments.seeds} seeds in {took:.1f} s: {takeovers} takeovers, {lost} subscriptions of sessions that were")
+    print(f"not found, {messages} messages acknowledged, {failures} failures")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,210 @@
+"""Sessions follow their clients from node to node (docs/SESSIONS.md), one thing at a time."""
+
+from __future__ import annotations
+
+import pytest
+from tests.cluster.fleet import Fleet
+from tests.harness import FakeClient
+
+from starlingmq.wire.mqtt import Ack, Connack, Connect, Disconnect, Packet, Publish, Suback, Subscribe, SubscribeRequest
+from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, SUBSCRIPTION_IDENTIFIER, Properties
+from starlingmq.wire.reasons import Reason
+
+PUBACK, PUBREC, PUBREL, PUBCOMP = 4, 5, 6, 7
+LASTING: Properties = {SESSION_EXPIRY_INTERVAL: 3600}
+
+
+def lasting(fleet: Fleet, place: int, client_id: str = "c", version: int = 5) -> FakeClient:
+    properties = LASTING if version == 5 else None
+    return fleet.connect(place, client_id, version=version, clean_start=False, properties=properties)
+
+
+def subscribe(client: FakeClient, filter: bytes, qos: int, identifier: int = 0) -> None:
+    properties: Properties = {SUBSCRIPTION_IDENTIFIER: [identifier]} if identifier else {}
+    client.send(Subscribe(1, [SubscribeRequest(filter, qos)], properties))
+    assert client.expect(Suback).reasons == [qos]
+
+
+def publish(client: FakeClient, topic: bytes, payload: bytes, qos: int = 1, packet_id: int = 1) -> None:
+    client.send(Publish(topic, payload, qos, packet_id=packet_id))
+    if qos == 2:
+        client.expect(Ack)
+        client.send(Ack(PUBREL, packet_id))
+    if qos:
+        client.expect(Ack)
+
+
+def published(packets: list[Packet]) -> list[bytes]:
+    return [packet.payload for packet in packets if isinstance(packet, Publish)]
+
+
+def test_a_client_that_comes_back_elsewhere_finds_its_session_and_what_was_queued() -> None:
+    fleet = Fleet(2)
+    publisher, client = fleet.connect(0, "p"), lasting(fleet, 0)
+    subscribe(client, b"t", 1)
+    client.drop()
+    for number in range(5):
+        publish(publisher, b"t", b"%d" % number)
+    client = lasting(fleet, 1)
+    assert client.connack.session_present
+    assert published(client.receive()) == [b"0", b"1", b"2", b"3", b"4"]
+    fleet.advance(0.5)
+    publish(publisher, b"t", b"5")
+    assert published(client.receive()) == [b"5"]
+    assert "c" not in fleet[0].state.ctx.sessions and len(fleet[0].state.ctx.sessions) == 2
+    assert not fleet[0].state.router.resolve(b"t").subscriptions[1:]
+
+
+def test_a_connected_client_is_told_that_it_is_elsewhere_now() -> None:
+    fleet = Fleet(2)
+    client = lasting(fleet, 0)
+    again = lasting(fleet, 1)
+    assert again.connack.session_present
+    assert client.expect(Disconnect).reason == Reason.SESSION_TAKEN_OVER
+
+
+def test_one_connection_for_a_client_id_without_a_session_too() -> None:
+    fleet = Fleet(2)
+    client = fleet.connect(0, "c")
+    again = fleet.connect(1, "c")
+    assert not again.connack.session_present
+    fleet.advance(0.1)
+    assert client.expect(Disconnect).reason == Reason.SESSION_TAKEN_OVER
+
+
+def test_what_arrives_meanwhile_comes_once_and_in_order() -> None:
+    fleet = Fleet(3)
+    publishers = [fleet.connect(place, f"p{place}") for place in range(3)]
+    client = lasting(fleet, 0)
+    subscribe(client, b"t/#", 1)
+    client.drop()
+    fake = fleet[1].open(5, "c")
+    fake.send(Connect(5, "c", False, properties=LASTING))
+    for number in range(30):
+        for place, publisher in enumerate(publishers):
+            publisher.send(Publish(b"t/%d" % place, b"%d" % number, 1, packet_id=1))
+        fleet.advance(0.002)
+    fleet.advance(1.0)
+    assert fake.expect(Connack).session_present
+    packets = [packet for packet in fake.receive() if isinstance(packet, Publish)]
+    for place in range(3):
+        got = [int(packet.payload) for packet in packets if packet.topic == b"t/%d" % place]
+        assert got == list(range(30))
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_the_window_moves_with_its_packet_ids_and_stages(version: int) -> None:
+    fleet = Fleet(2)
+    publisher, client = fleet.connect(0, "p"), lasting(fleet, 0, version=version)
+    subscribe(client, b"t", 2)
+    for number, qos in enumerate((1, 2, 2)):
+        publish(publisher, b"t", b"%d" % number, qos)
+    sent = [packet for packet in client.receive() if isinstance(packet, Publish)]
+    client.send(Ack(PUBREC, sent[1].packet_id))
+    client.drop()
+    again = lasting(fleet, 1, version=version).receive()
+    assert [(p.packet_id, p.dup, p.payload) for p in again if isinstance(p, Publish)] == [
+        (sent[0].packet_id, True, b"0"),
+        (sent[2].packet_id, True, b"2"),
+    ]
+    assert [(p.type, p.packet_id) for p in again if isinstance(p, Ack)] == [(PUBREL, sent[1].packet_id)]
+
+
+def test_clean_start_discards_the_session_wherever_it_is() -> None:
+    fleet = Fleet(2)
+    publisher, client = fleet.connect(0, "p"), lasting(fleet, 0)
+    subscribe(client, b"t", 1)
+    client.drop()
+    publish(publisher, b"t", b"old")
+    client = fleet.connect(1, "c", clean_start=True, properties=LASTING)
+    assert not client.connack.session_present
+    fleet.advance(1.0)
+    assert not published(client.receive())
+    assert "c" not in fleet[0].state.ctx.sessions and not fleet[0].state.router.resolve(b"t").subscriptions
+    client.drop()
+    assert lasting(fleet, 0).connack.session_present
+
+
+def test_a_client_that_comes_back_to_its_own_node_asks_nobody() -> None:
+    fleet = Fleet(2)
+    lasting(fleet, 0).drop()
+    asked = fleet[0].cluster.ownership.transactions
+    fake = fleet[0].connect("c", clean_start=False, properties=LASTING)
+    assert fake.connack.session_present
+    assert fleet[0].cluster.ownership.transactions == asked
+
+
+def test_no_key_is_left_of_what_is_over() -> None:
+    fleet = Fleet(2)
+    client = fleet.connect(0, "c")
+    lasting(fleet, 0, "d").drop()
+    moved = lasting(fleet, 1, "d")
+    client.disconnect()
+    moved.disconnect(properties={SESSION_EXPIRY_INTERVAL: 0})
+    fleet.advance(1.0)
+    assert not fleet.etcd.store.get(b"/starlingmq/test/owners/", prefix=True)
+
+
+def test_who_can_not_be_reached_is_not_waited_for_and_gives_later_what_it_owes() -> None:
+    fleet = Fleet(3)
+    publisher, client = fleet.connect(2, "p"), lasting(fleet, 0)
+    subscribe(client, b"t", 1)
+    client.drop()
+    publish(publisher, b"t", b"before")
+    fleet.cut(1, 2)
+    fleet.cut(1, 3)
+    fleet.advance(6.0)
+    began = fleet.now
+    client = lasting(fleet, 1)
+    assert not client.connack.session_present and fleet.now - began < 0.5
+    subscribe(client, b"t", 1)
+    publish(publisher, b"t", b"after")
+    assert published(client.receive()) == [b"after"]
+    fleet.heal()
+    fleet.advance(6.0)
+    assert published(client.receive()) == [b"before"]
+    assert not [name for name in fleet[0].state.ctx.sessions if not name.startswith("$node/")]
+
+
+def test_ten_that_race_end_with_one() -> None:
+    fleet = Fleet(3)
+    publisher, client = fleet.connect(0, "p"), lasting(fleet, 0)
+    subscribe(client, b"t", 1)
+    client.drop()
+    publish(publisher, b"t", b"kept")
+    racing = []
+    for number in range(10):
+        fake = fleet[number % 3].open(5, "c")
+        fake.send(Connect(5, "c", False, properties=LASTING))
+        racing.append(fake)
+    fleet.advance(10.0)
+    alive = [fake for fake in racing if not fake.closed]
+    assert len(alive) == 1
+    assert published(alive[0].receive()) == [b"kept"]
+    assert sum("c" in node.state.ctx.sessions for node in fleet.nodes) == 1
+
+
+def test_members_of_shared_groups_move_with_their_session() -> None:
+    fleet = Fleet(2)
+    publisher, client = fleet.connect(0, "p"), lasting(fleet, 0)
+    subscribe(client, b"$share/g/t", 1)
+    client.drop()
+    publish(publisher, b"t", b"1")
+    client = lasting(fleet, 1)
+    fleet.advance(1.0)
+    publish(publisher, b"t", b"2")
+    fleet.advance(0.1)
+    assert published(client.receive()) == [b"1", b"2"]
+
+
+def test_options_of_subscriptions_move() -> None:
+    fleet = Fleet(2)
+    publisher, client = fleet.connect(0, "p"), lasting(fleet, 0)
+    client.send(Subscribe(1, [SubscribeRequest(b"t", 2, retain_as_published=True)], {SUBSCRIPTION_IDENTIFIER: [7]}))
+    client.expect(Suback)
+    client.drop()
+    client = lasting(fleet, 1)
+    fleet.advance(0.5)
+    publisher.send(Publish(b"t", b"x", 1, retain=True, packet_id=1))
+    found = client.expect(Publish)
+    assert found.retain and found.qos == 1 and found.subscription_ids == [7]

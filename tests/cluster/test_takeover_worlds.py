@@ -1,0 +1,60 @@
+"""Clients that roam through worlds of faults, drawn from seeds; and mistakes made on purpose, each of which shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tests.cluster.takeover_world import RoamingWorld, run
+
+from starlingmq.cluster.arrivals import Arrival
+from starlingmq.cluster.departures import Departure
+from starlingmq.core.delivery import Delivery
+from starlingmq.core.mover import Mover
+from starlingmq.core.moving import OPEN
+
+FAULTY = (*range(1, 13), 16, 30, 38, 49, 53)
+"""Worlds with faults; those from 16 on found something: what was taken before a crash and taken again after it, a
+session that waited for itself, what waited for a disk that worked again."""
+
+
+def calm() -> list[int]:
+    return [seed for seed in range(200) if not RoamingWorld(seed).plan.faulty]
+
+
+def test_nothing_is_lost_or_out_of_order_where_nothing_fails() -> None:
+    takeovers = 0
+    for seed in calm():
+        takeovers += run(seed).takeovers()
+    assert takeovers > 300, "hardly anybody went anywhere"
+
+
+def test_worlds_with_faults() -> None:
+    for seed in FAULTY:
+        run(seed)
+
+
+def nothing(*_: object) -> None:
+    return None
+
+
+Mistake = tuple[type, str, Callable[..., object]]
+MISTAKES: dict[str, Mistake] = {
+    "the former owner goes on after the marks": (Departure, "mark", nothing),
+    "what came before the marks is taken from both": (Delivery, "_takes", lambda *_: True),
+    "nobody waits for the window": (Arrival, "awaited", lambda arrival: list(arrival.waiting)),
+    "what comes here is taken at once": (Arrival, "stage", lambda *_: OPEN),
+    "the queue stays behind": (Mover, "take_queue", lambda *_: []),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_show(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, method, wrong = MISTAKES[name]
+    monkeypatch.setattr(kind, method, wrong)
+    for seed in [*calm(), *FAULTY]:
+        try:
+            run(seed)
+        except Exception:
+            return
+    pytest.fail("no world shows it")
