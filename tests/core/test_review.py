@@ -176,11 +176,11 @@ def test_a_publisher_that_fills_every_turn_does_not_keep_a_subscribe_from_being_
     w.state.ctx.work = 0  # the publisher's bytes have to wait for turns
     pub = w.state.open("mqtt://test", "flood", w.now)
     other = w.connect("other")
-    burst = encode(Connect(4, "pub", True, 0), 4) + encode(Publish(b"t", b""), 4) * 2000
+    burst = encode(Connect(4, "pub", True, 0), 4) + encode(Publish(b"t", b""), 4) * 20_000
     w.state.receive(pub, burst, w.now)
     many = [SubscribeRequest(b"a/%d" % number, 0, False, False, 0) for number in range(2500)]
     w.state.receive(other.client, encode(Subscribe(1, many), 5), w.now)
-    for _ in range(5):
+    for _ in range(20):  # 125 filters are a turn's share of one packet
         w.state.turn(w.now)
         assert pub.halted != 0, "the publisher has not filled its turns"
     assert any(frame[0] == 0x90 for frame in other.client.frames)
