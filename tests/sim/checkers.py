@@ -230,7 +230,11 @@ class Books:
 
     def _ended(self, name: str) -> bool:
         """Whether sessions of it have ended with its node, which then may know nothing of what they got."""
-        return any(p.subscriber == name and not p.durable and p.node.crashes for p in self.promises)
+        for promise in self.promises:
+            kept = promise.durable and promise.node.world.settings.keeps
+            if promise.subscriber == name and promise.node.crashes and not kept:
+                return True
+        return False
 
     def _only(self, names: list[str], group: bytes) -> bool:
         alone = all(list(self.asked[name]) == [group] for name in names)
