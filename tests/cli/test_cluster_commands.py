@@ -9,6 +9,7 @@ import re
 import selectors
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -18,6 +19,10 @@ from typing import Any
 
 import psutil
 import pytest
+import trustme
+import yaml
+
+from starlingmq.cli.local_cluster import prepare
 
 from .commands import run, subscriber
 
@@ -187,6 +192,32 @@ def test_a_node_joins_a_cluster_that_runs(tmp_path: Path) -> None:
             assert run("pub", "-L", f"{one.urls[0]}/hello", "-m", "there")[0] == 0
             assert subscription.finish()[1] == b"there\n"
             assert two.stop() == 0
+
+
+def test_nodes_and_their_etcds_speak_tls_where_the_cluster_has_certificates(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    mine = authority.issue_cert("127.0.0.1")
+    mine.private_key_pem.write_to_path(tmp_path / "node.key")
+    (tmp_path / "node.pem").write_bytes(b"".join(each.bytes() for each in mine.cert_chain_pems))
+    names = {"cert": "node.pem", "key": "node.key", "ca": "ca.pem"}
+    listening = []
+    for path in prepare(tmp_path / "nodes", 3, 0):
+        settings = yaml.safe_load(path.read_text())
+        settings["cluster"]["tls"] = {what: str(tmp_path / name) for what, name in names.items()}
+        path.write_text(yaml.safe_dump(settings))
+        etcd = settings["cluster"]["etcd"]
+        listening += [int(settings["cluster"]["listen"].rpartition(":")[2]), etcd["client_port"], etcd["peer_port"]]
+    words = ("cluster", "up", "--nodes", "3", "--dir", str(tmp_path / "nodes"))
+    with running(tmp_path / "log", *words) as command:
+        subscription = subscriber(command.urls[2], "-t", "secret", "-C", "1")
+        assert run("pub", "-L", f"{command.urls[0]}/secret", "-m", "kept", "-q", "2")[0] == 0
+        assert subscription.finish()[1] == b"kept\n"
+        trusting = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+        trusting.load_cert_chain(tmp_path / "node.pem", tmp_path / "node.key")
+        for port in listening:
+            with socket.create_connection(("127.0.0.1", port)) as plain:
+                trusting.wrap_socket(plain, server_hostname="127.0.0.1").close()
 
 
 def test_a_second_start_finds_what_the_first_one_kept(tmp_path: Path) -> None:
