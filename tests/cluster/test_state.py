@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 from tests.cluster.fleet import Fleet
 from tests.harness import FakeClient
@@ -446,3 +448,21 @@ def test_a_group_message_whose_members_have_just_gone_is_passed_on_to_a_node_wit
     state.peers.restore({}, facts)
     assert state.peers.highest == {1: 7} and not state.peers.facts  # so it is not passed on twice
     assert fleet[1].dropped == {}
+
+
+@patches
+def test_an_acknowledgement_that_was_put_off_does_not_hide_a_later_one() -> None:
+    """A disk that fails puts marks off, and they come after those of what was stored in between."""
+    fleet = Fleet(2)
+    subscribe(fleet.connect(1, "b"), b"t")
+    line = fleet[1].cluster.lines[1]
+    kept: list[bytes] = []
+    port = line.peer.acks.transport
+    with patch.object(type(port), "write", lambda self, data: kept.append(data)):
+        publisher = fleet.connect(0, "a")
+        for number in range(3):
+            publisher.send(Publish(b"t", b"%d" % number, 0))
+    assert len(kept) == 3
+    port.write(kept[2] + kept[0] + kept[1])
+    fleet.advance(0.5)
+    assert fleet[0].cluster.lines[2].link.unacknowledged() == 0

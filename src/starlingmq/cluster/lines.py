@@ -63,12 +63,15 @@ class DataPort(Port):
 
 
 class AckPort(Port):
-    """Takes the marks of data frames that are stored, eight bytes each; the last one says it all."""
+    """Takes the marks of data frames that are stored, eight bytes each; the highest one says it all.
+
+    As a rule that is the last one, but what was put off while the disk failed comes after what was stored since.
+    """
 
     __slots__ = ()
 
     def write(self, data: bytes) -> None:
-        self.line.stored(int.from_bytes(data[-8:], "big"))
+        self.line.stored(max([int.from_bytes(data[at : at + 8], "big") for at in range(0, len(data), 8)]))
 
 
 class Line:
