@@ -256,6 +256,14 @@ class StorageConfig(Section, frozen=True):
     segment_size: Annotated[
         PositiveSize, Meta(description="Bytes of journal in one file, and between checkpoints.")
     ] = 64 * 1024 * 1024
+    retention_time: Annotated[
+        Duration,
+        Meta(description="How long messages wait for absent clients in segment files at least; 0 as long as it takes."),
+    ] = 0.0
+    retention_size: Annotated[
+        Size,
+        Meta(description="Bytes of segment files from which on the oldest messages that wait are dropped; 0 no bound."),
+    ] = 0
 
 
 class LogConfig(Section, frozen=True):
@@ -389,6 +397,11 @@ def _check_listeners(config: Config) -> None:
 
 def _check_storage(config: Config) -> None:
     storage = config.storage
+    for key in ("retention_time", "retention_size"):
+        if getattr(storage, key) and (config.node.data_dir is None or storage.journal not in ("auto", "segment")):
+            raise ConfigError(f"storage.{key}: is for segment files; set node.data_dir, and storage.journal: segment")
+    if 0 < storage.retention_size < 2 * storage.segment_size:
+        raise ConfigError("storage.retention_size: must be twice storage.segment_size or more: whole files go")
     keeps = storage.engine != "memory"
     if config.node.data_dir is None:
         for key in ("engine", "journal", "durability"):

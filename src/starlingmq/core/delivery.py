@@ -465,6 +465,21 @@ class Delivery:
             client.dirty = True  # nothing but expired messages so far: ``sent`` is to go on with the rest
             ctx.ready.dirty.append(client)
 
+    def retire(self, session: Session, offset: int, limit: int) -> bool:
+        """Give up what waits for a session and is kept below ``offset``; whether there may be more of it."""
+        queue = session.queue
+        if queue is None:
+            return False
+        gone = queue.before(offset, limit)
+        for outgoing in gone:
+            self.give_up(session, outgoing, "expired" if outgoing.message.expired(self.ctx.now) else "retention")
+        if gone and len(queue) <= self.high_mark() // 2:
+            session.stalled = False
+            self.let_go(session)
+        if len(queue) == 0:
+            session.queue = None
+        return len(gone) == limit
+
     def give_up(self, session: Session, outgoing: Outgoing, reason: str) -> None:
         self.ctx.drop(reason, session.client_id)
         session.dropped += 1

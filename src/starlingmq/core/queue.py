@@ -98,6 +98,20 @@ class MessageQueue:
             self._join()
         return _hollow(reference)
 
+    def before(self, offset: int, limit: int) -> list[Outgoing]:
+        """Take out, oldest first, what is kept below ``offset`` of a store; ``limit`` of it at most."""
+        gone: list[Outgoing] = []
+        while len(gone) < limit and (self.items or self.stored is not None):
+            if self.items:
+                first = self.items[0].message.offset
+            else:
+                assert self.stored is not None
+                first = self.stored.peek().offset
+            if not 0 <= first < offset:
+                break
+            gone.append(self.pop())
+        return gone
+
     def _drop(self, reference: Reference) -> None:
         self.bytes -= reference.size
         if reference.flags & QOS_MASK == 0:

@@ -54,6 +54,7 @@ from starlingmq.storage.keys import (
 from starlingmq.storage.kv import Batch, Kv, after
 from starlingmq.storage.operations import TurnEncoder
 from starlingmq.storage.records import RecordError, decode_message, encode_retained
+from starlingmq.storage.retention import Retention
 from starlingmq.storage.segment_sync import RecordsLost
 from starlingmq.storage.store import NotYetStored
 from starlingmq.storage.values import encode_highest, encode_holdings, encode_session, encode_subscription
@@ -64,6 +65,9 @@ CHECKPOINT_BYTES: Final = 64 << 20  # of journal between two checkpoints: what a
 CHECKPOINT_SECONDS: Final = 300.0
 CHECKPOINT_AGAIN: Final = 5.0  # seconds after one that failed
 PIECE: Final = 200  # sessions or values a turn
+RETIRE_SECONDS: Final = 10.0  # between two looks at what has waited for too long
+RETIRE_PIECE: Final = 1000  # messages of one session a turn
+FOR_EVER: Final = Retention(0.0, 0)
 RETRY_SECONDS: Final = 1.0
 
 Durability = Literal["memory", "process", "power"]
@@ -79,12 +83,16 @@ class DurableStore:
         durability: Durability,
         clock: Callable[[], float],
         checkpoint_bytes: int = CHECKPOINT_BYTES,
+        retention: Retention = FOR_EVER,
     ) -> None:
         self.kv = kv
         self.journal = journal
         self.durability = durability
         self.clock = clock
         self.checkpoint_bytes = checkpoint_bytes
+        self.retention = retention
+        self._retired = 0  # offset below which nothing waits any longer
+        self._retired_at = clock()
         self.piece = PIECE
         self.careful = durability == "power"  # a checkpoint knows no more than the journal after a power failure
         self.health = Health(clock)
@@ -387,6 +395,8 @@ class DurableStore:
         return self._waiting is None
 
     def _due(self) -> bool:
+        if self._overdue():
+            return True
         if self._next == self._checkpointed_next:
             return False
         if self.checkpoint_failure:
@@ -394,7 +404,30 @@ class DurableStore:
         grown = self.journal.size - self._checkpointed_size
         return grown >= self.checkpoint_bytes or self.clock() - self._checkpointed_at >= CHECKPOINT_SECONDS
 
+    def _overdue(self) -> bool:
+        """Whether something has waited for longer than it may, or too much waits."""
+        now = self.clock()
+        if self.retention == FOR_EVER or now - self._retired_at < RETIRE_SECONDS or self.checkpoint_failure:
+            return False
+        self._retired_at = now
+        return self.retention.cutoff(self.journal.segments(), now) > self._retired
+
+    def _retire(self, state: BrokerState) -> Iterator[None]:
+        """Give up what has waited for too long. The checkpoint after it begins when that is in the journal."""
+        cutoff = self.retention.cutoff(self.journal.segments(), self.clock())
+        if cutoff <= self._retired:
+            return
+        self._retired = cutoff
+        for number, session in enumerate(list(state.ctx.sessions.values())):
+            while state.delivery.retire(session, cutoff, RETIRE_PIECE):
+                yield
+            if number % self.piece == self.piece - 1:
+                yield
+        yield
+
     def _checkpoint(self, state: BrokerState) -> Iterator[None]:
+        if self.retention != FOR_EVER:
+            yield from self._retire(state)
         begin = self._next
         values, self._values = self._values, Batch()
         dirty, self._dirty = self._dirty, {}

@@ -13,6 +13,7 @@ from starlingmq.storage.durable import Durability, DurableStore
 from starlingmq.storage.journal import Journal
 from starlingmq.storage.keys import META_AS_OF
 from starlingmq.storage.recovery import restore
+from starlingmq.storage.retention import Retention
 from starlingmq.storage.rocks import RocksJournal, RocksKv
 from starlingmq.storage.segment_sync import RecordsLost
 from starlingmq.storage.segments import SegmentJournal
@@ -50,7 +51,8 @@ def open_store(config: Config, state: BrokerState, clock: Callable[[], float]) -
         opened.append(journal.close)
         if durability == "power":
             make_safe(journal, data_dir.journal)
-        store = DirectoryStore(kv, journal, durability, clock, config.storage.segment_size)
+        retention = Retention(config.storage.retention_time, config.storage.retention_size)
+        store = DirectoryStore(kv, journal, durability, clock, config.storage.segment_size, retention)
         store.data_dir = data_dir
         state.ctx.recording = True
         started = clock()
