@@ -135,7 +135,7 @@ class Broker:
         config = self.config
         hooks = self.hooks
         state = BrokerState(config.mqtt, config.limits, clock(), secrets.token_bytes(32), __version__, config.nats)
-        state.nats.server_name = config.node.name
+        state.nats.info.server_name = config.node.name
         ctx = state.ctx
         ctx.allow_anonymous = config.auth.allow_anonymous is not False
         ctx.ask_authenticate = hooks.authenticate is not None

@@ -18,7 +18,7 @@ from starlingmq.core.client import CLOSED, WORKING, Client
 from starlingmq.core.dialect import Dialect
 from starlingmq.core.message import Message
 from starlingmq.core.session import Session, Subscription
-from starlingmq.wire.nats_frames import error_frame, message_tail
+from starlingmq.wire.nats_frames import OK_FRAME, error_frame, message_tail
 from starlingmq.wire.nats_headers import carried
 from starlingmq.wire.nats_subjects import subject_of
 
@@ -100,7 +100,7 @@ class NatsClient(Dialect):
         self.owner.answered(client, self, question, answer)
 
     def settled(self, client: Client, known: bool) -> None:
-        self.owner.settled(client, self, known)
+        self.owner.subscribing.settled(client, self, known)
 
     def last_words(self, client: Client, reason: int) -> None:
         self.owner.last_words(client, self, reason)
@@ -109,7 +109,7 @@ class NatsClient(Dialect):
         return error_frame(NOT_STORED)
 
     def shut(self, client: Client) -> None:
-        self.owner.shut(self)
+        self.owner.subscribing.shut(self)
 
     def silent(self, client: Client) -> bool:
         if self.pings_out >= self.owner.config.max_pings_out:
@@ -129,6 +129,10 @@ class NatsClient(Dialect):
         if session is not None and (session.stalled or session.waiters is not None):
             session.stalled = False
             self.owner.delivery.let_go(session)
+
+    def ok(self, client: Client) -> None:
+        if self.verbose:
+            self.owner.ctx.send(client, OK_FRAME)
 
     # Messages
 
@@ -162,7 +166,7 @@ class NatsClient(Dialect):
         if sub.limit != 0:
             sub.count += 1
             if sub.count >= sub.limit:
-                owner.unsubscribe(self, sub)
+                owner.subscribing.unsubscribe(self, sub)
         else:
             sub.count += 1
 

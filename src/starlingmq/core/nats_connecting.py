@@ -1,0 +1,105 @@
+"""How a NATS client comes in: CONNECT, or a first command without it where nobody is asked who they are."""
+
+from __future__ import annotations
+
+import msgspec
+
+from starlingmq.config_nats import NatsConfig
+from starlingmq.core.client import ASKING, AUTHENTICATING, NEW, OPEN, Client
+from starlingmq.core.connecting import Connecting
+from starlingmq.core.context import Context
+from starlingmq.core.nats_client import NatsClient
+from starlingmq.core.nats_errors import AUTHORIZATION_VIOLATION, NatsErrors
+from starlingmq.core.ready import AUTHENTICATE, Answer, Question
+from starlingmq.core.session import Session
+from starlingmq.wire.mqtt import Connect
+from starlingmq.wire.nats import PARSER_ERROR, NatsError
+
+
+class NatsConnecting:
+    ctx: Context
+    connecting: Connecting
+    errors: NatsErrors
+    config: NatsConfig
+
+    def __init__(self, ctx: Context, connecting: Connecting, errors: NatsErrors, config: NatsConfig) -> None:
+        self.ctx = ctx
+        self.connecting = connecting
+        self.errors = errors
+        self.config = config
+
+    def come_in_unasked(self, client: Client, nats: NatsClient) -> None:
+        """A first command without CONNECT: good enough where nobody is asked who they are."""
+        if self.ctx.ask_authenticate or not self.ctx.allow_anonymous:
+            self.errors.fail(client, AUTHORIZATION_VIOLATION)
+        else:
+            self._accept(client, nats)
+
+    def connect(self, client: Client, nats: NatsClient, text: bytes) -> None:
+        try:
+            options = msgspec.json.decode(text)
+        except (ValueError, RecursionError):
+            raise NatsError(PARSER_ERROR) from None
+        if not isinstance(options, dict):
+            raise NatsError(PARSER_ERROR)
+        nats.verbose = options.get("verbose") is True
+        nats.echo = options.get("echo") is not False
+        nats.headers = options.get("headers") is True
+        nats.no_responders = options.get("no_responders") is True
+        if nats.no_responders and not nats.headers:
+            raise NatsError("no responders requires headers support")
+        if client.state != NEW:
+            nats.ok(client)
+            return
+        user = _text(options, "user")
+        password = _text(options, "pass")
+        if password is None:
+            password = _text(options, "auth_token")
+        client.state = AUTHENTICATING
+        client.username = client.certificate_name if client.identity else user or ""
+        if self.ctx.ask_authenticate:
+            question = Question(AUTHENTICATE, client)
+            question.connect = Connect(
+                5, client.client_id, True, 0, user, None if password is None else password.encode()
+            )
+            self.ctx.ready.questions.append(question)
+            self.ctx.halt(client, ASKING)
+        elif not self.ctx.allow_anonymous:
+            self.errors.fail(client, AUTHORIZATION_VIOLATION)
+        else:
+            self._accept(client, nats)
+            nats.ok(client)
+
+    def answered(self, client: Client, nats: NatsClient, answer: Answer) -> None:
+        """What ``authenticate`` said."""
+        if client.state != AUTHENTICATING:
+            return
+        if answer.username is not None:
+            client.username = answer.username
+        if answer.reason != 0:
+            self.errors.fail(client, AUTHORIZATION_VIOLATION)
+            return
+        self._accept(client, nats)
+        if client.state == OPEN:
+            nats.ok(client)
+
+    def _accept(self, client: Client, nats: NatsClient) -> None:
+        ctx = self.ctx
+        if ctx.isolated:
+            self.errors.isolated(client)
+            return
+        session = Session(client.client_id, ctx.next_number)
+        ctx.next_number += 1
+        ctx.sessions[client.client_id] = session
+        session.client = client
+        client.session = session
+        client.state = OPEN
+        client.keep_alive = self.config.ping_interval
+        self.connecting.watch(client)
+        ctx.counters.clients_connected += 1
+        ctx.event("connected", client.client_id, client.peer)
+
+
+def _text(options: dict[str, object], name: str) -> str | None:
+    value = options.get(name)
+    return value if isinstance(value, str) else None

@@ -1,0 +1,144 @@
+"""PUB and HPUB: a subject becomes a topic, headers become properties, and the message goes its way with MQTT's."""
+
+from __future__ import annotations
+
+from starlingmq.core.client import ASKING, Client
+from starlingmq.core.context import Context
+from starlingmq.core.delivery import Delivery
+from starlingmq.core.message import Message
+from starlingmq.core.nats_client import NOT_STORED, NatsClient, NatsSubscription
+from starlingmq.core.nats_errors import INVALID_PUBLISH_SUBJECT, NatsErrors
+from starlingmq.core.publishing import Publishing
+from starlingmq.core.ready import PUBLISH as ASK_PUBLISH
+from starlingmq.core.ready import Answer, Question
+from starlingmq.core.router import Route, Router
+from starlingmq.core.session import Session
+from starlingmq.core.spellings import Spellings
+from starlingmq.wire.nats import HPUB, NatsError, NatsReader
+from starlingmq.wire.nats_frames import NO_RESPONDERS, OK_FRAME, message_head, message_tail
+from starlingmq.wire.nats_headers import properties_of
+from starlingmq.wire.nats_subjects import subject_of, topic_of
+from starlingmq.wire.reasons import ProtocolError
+
+
+class NatsPublishing:
+    ctx: Context
+    router: Router
+    delivery: Delivery
+    publishing: Publishing
+    errors: NatsErrors
+    spellings: Spellings
+
+    def __init__(
+        self,
+        ctx: Context,
+        router: Router,
+        delivery: Delivery,
+        publishing: Publishing,
+        errors: NatsErrors,
+        spellings: Spellings,
+    ) -> None:
+        self.ctx = ctx
+        self.router = router
+        self.delivery = delivery
+        self.publishing = publishing
+        self.errors = errors
+        self.spellings = spellings
+
+    def publish(self, client: Client, nats: NatsClient, reader: NatsReader, kind: int) -> None:
+        """What ``reader`` has just read. Raises NatsError."""
+        ctx = self.ctx
+        session = client.session
+        assert session is not None
+        ctx.counters.publish_received += 1
+        ctx.work -= 1
+        topic = self.spellings.topic_of(reader.subject)
+        properties = b""
+        reply = b""
+        if reader.reply or kind == HPUB:
+            if kind == HPUB and not nats.headers:
+                raise NatsError("message headers not supported")
+            if reader.reply:
+                reply = topic_of(reader.reply)
+                if not reply:
+                    topic = b""
+            try:
+                properties = properties_of(reader.headers, reply)
+            except ValueError:
+                ctx.drop("bad_headers", client.client_id)
+                self.errors.say(client, "Invalid Message Headers")
+                return
+        if not topic:
+            ctx.drop("no_topic", client.client_id)
+            self.errors.say(client, INVALID_PUBLISH_SUBJECT)
+            return
+        message = Message(topic, reader.payload, 0, False, properties, 0.0, session.client_id, ctx.now)
+        if ctx.ask_publish:
+            nats.reply = reply
+            question = Question(ASK_PUBLISH, client)
+            question.message = message
+            ctx.ready.questions.append(question)
+            ctx.halt(client, ASKING)
+            return
+        self._route(client, nats, session, message, reply)
+
+    def answered(self, client: Client, nats: NatsClient, session: Session, question: Question, answer: Answer) -> None:
+        """What hooks said of a message."""
+        asked = question.message
+        assert asked is not None
+        if answer.reason >= 0x80:
+            self.errors.may_not_publish(client, subject_of(asked.topic))
+        elif answer.message is None:
+            self.ctx.drop("hook", client.client_id)
+            nats.ok(client)
+        else:
+            self._route(client, nats, session, answer.message, nats.reply)
+
+    def _route(self, client: Client, nats: NatsClient, session: Session, message: Message, reply: bytes) -> None:
+        """Send a message on its way, and tell who asks for it."""
+        ctx = self.ctx
+        try:
+            route = self.router.resolve(message.topic)
+        except ProtocolError:
+            ctx.drop("no_topic", client.client_id)
+            self.errors.say(client, INVALID_PUBLISH_SUBJECT)
+            return
+        if route.reserved:
+            self.errors.may_not_publish(client, subject_of(message.topic))
+            return
+        if route.kept and not self._keep(client, nats, message, route):
+            return
+        if message.retain:  # a hook made it so
+            found = self.publishing.route(message, session)
+        else:
+            found = self.delivery.fan_out(message, route, session)
+        if found == 0 and reply and nats.no_responders:
+            self._no_responders(client, session, reply)
+        if nats.verbose:
+            if message.qos != 0:
+                ctx.send_stored(client, OK_FRAME)
+            else:
+                ctx.send(client, OK_FRAME)
+
+    def _keep(self, client: Client, nats: NatsClient, message: Message, route: Route) -> bool:
+        """Somebody wants the message at QoS 1: have it stored for who wants it kept; False if that can not be now."""
+        ctx = self.ctx
+        if ctx.isolated:
+            self.errors.isolated(client)
+            return False
+        if ctx.refusing or (ctx.full_peers != 0 and self.publishing.too_much_waits(route)):
+            ctx.drop("storage_failing", client.client_id)
+            self.errors.say(client, NOT_STORED)
+            return False
+        message.qos = 1
+        nats.keeps = True
+        return True
+
+    def _no_responders(self, client: Client, session: Session, reply: bytes) -> None:
+        """Tell a requester at once that nobody will answer."""
+        for subscription in self.router.resolve(reply).subscriptions:
+            if subscription.session is session and isinstance(subscription, NatsSubscription):
+                head = b"H" + message_head(subject_of(reply))
+                tail = message_tail(b"", NO_RESPONDERS, b"")
+                self.ctx.send(client, b"%b%b%b" % (head, subscription.sid, tail))
+                return

@@ -1,0 +1,177 @@
+"""SUB and UNSUB: a ``sid`` is a subscription of its own in the tree, or a member of a queue group."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlingmq.core.client import ASKING, WORKING, Client
+from starlingmq.core.context import Context
+from starlingmq.core.job import Job
+from starlingmq.core.nats_client import NatsClient, NatsSubscription
+from starlingmq.core.nats_errors import INVALID_SUBJECT, NatsErrors
+from starlingmq.core.ready import SUBSCRIBE as ASK_SUBSCRIBE
+from starlingmq.core.ready import Answer, Question
+from starlingmq.core.router import Router
+from starlingmq.core.session import Session
+from starlingmq.core.subscribing import HeldSuback, Subscribing
+from starlingmq.core.topics import levels, valid_filter
+from starlingmq.wire.mqtt import Subscribe, SubscribeRequest
+from starlingmq.wire.nats import NatsError
+from starlingmq.wire.nats_frames import OK_FRAME, PONG_FRAME
+from starlingmq.wire.nats_subjects import filter_of
+
+SUBSCRIPTIONS_PER_TURN: Final = 1000  # of a connection that is over
+
+
+class LeaveJob(Job):
+    """The subscriptions of a connection that is over, taken out of the tree some a turn."""
+
+    owner: NatsSubscribing
+    left: list[NatsSubscription]
+
+    def __init__(self, owner: NatsSubscribing, left: list[NatsSubscription]) -> None:
+        self.owner = owner
+        self.left = left
+
+    def step(self) -> bool:
+        for _ in range(min(SUBSCRIPTIONS_PER_TURN, len(self.left))):
+            self.owner.forget(self.left.pop())
+        return not self.left
+
+
+class NatsSubscribing:
+    ctx: Context
+    router: Router
+    subscribing: Subscribing
+    errors: NatsErrors
+
+    def __init__(self, ctx: Context, router: Router, subscribing: Subscribing, errors: NatsErrors) -> None:
+        self.ctx = ctx
+        self.router = router
+        self.subscribing = subscribing
+        self.errors = errors
+
+    def subscribe(self, client: Client, nats: NatsClient, subject: bytes, name: bytes, sid: bytes) -> None:
+        ctx = self.ctx
+        session = client.session
+        assert session is not None
+        if sid in nats.subscriptions:  # as a NATS server has it: the first stands
+            nats.ok(client)
+            return
+        filter = filter_of(subject)
+        limits = ctx.limits
+        if (
+            not filter
+            or filter.startswith(b"$share/")
+            or not _may_name_a_group(name)
+            or len(filter) > limits.max_topic_length
+            or levels(filter) > limits.topic_levels
+        ):
+            self.errors.say(client, INVALID_SUBJECT)
+            return
+        if limits.subscriptions_per_client != 0 and len(nats.subscriptions) >= limits.subscriptions_per_client:
+            raise NatsError("Maximum Subscriptions Exceeded")
+        if ctx.isolated:
+            self.errors.isolated(client)
+            return
+        if name:
+            session = Session(f"{client.client_id}/{sid.decode('latin-1')}", ctx.next_number)
+            session.client = client
+        sub = NatsSubscription(session, filter, subject, name, sid)
+        if ctx.ask_subscribe:
+            nats.waiting = sub
+            question = Question(ASK_SUBSCRIBE, client)
+            question.requests = [SubscribeRequest(sub.whole())]
+            ctx.ready.questions.append(question)
+            ctx.halt(client, ASKING)
+            return
+        self._take_in(client, nats, sub)
+
+    def answered(self, client: Client, nats: NatsClient, answer: Answer) -> None:
+        """What ``authorize`` said."""
+        sub = nats.waiting
+        nats.waiting = None
+        if sub is None:
+            return
+        denied = answer.reasons[0] if answer.reasons else answer.reason
+        if denied >= 0x80:
+            self.errors.may_not_subscribe(client, sub.subject)
+        else:
+            self._take_in(client, nats, sub)
+
+    def _take_in(self, client: Client, nats: NatsClient, sub: NatsSubscription) -> None:
+        ctx = self.ctx
+        nats.subscriptions[sub.sid] = sub
+        if sub.name:
+            self.router.join(sub.name, sub)
+        else:
+            self.router.subscribe(sub)
+        ctx.event("subscribed", client.client_id, sub.whole().decode(errors="replace"))
+        self.subscribing.count(sub.whole(), sub.session, None, sub)
+        if ctx.interest is not None:
+            nats.unsettled = True
+            if nats.verbose:
+                self.settle(client, nats, OK_FRAME)
+        else:
+            nats.ok(client)
+
+    def limit(self, client: Client, nats: NatsClient, sid: bytes, number: int) -> None:
+        """UNSUB: over when ``number`` messages have been delivered, now if they have."""
+        sub = nats.subscriptions.get(sid)
+        if sub is not None:
+            sub.limit = number
+            if sub.limit <= sub.count:
+                self.unsubscribe(nats, sub)
+        nats.ok(client)
+
+    def unsubscribe(self, nats: NatsClient, sub: NatsSubscription) -> None:
+        nats.subscriptions.pop(sub.sid, None)
+        self.forget(sub)
+
+    def forget(self, sub: NatsSubscription) -> None:
+        session = sub.session
+        if sub.name:
+            session.ended = True
+            self.router.leave(sub.name, sub.filter, session)
+        else:
+            self.router.unsubscribe(sub.filter, sub)
+        self.subscribing.count(sub.whole(), session, sub, None)
+        self.ctx.event("unsubscribed", session.client_id, sub.whole().decode(errors="replace"))
+
+    def shut(self, nats: NatsClient) -> None:
+        """The connection is over."""
+        left = list(nats.subscriptions.values())
+        nats.subscriptions = {}
+        for sub in left:
+            if sub.name:  # before the others of its group are chosen from
+                sub.session.ended = True
+                sub.session.client = None
+        job = LeaveJob(self, left)
+        if not job.step():
+            self.ctx.jobs.append(job)
+
+    # Other nodes
+
+    def settle(self, client: Client, nats: NatsClient, frame: bytes) -> None:
+        """Say ``frame`` when every node that may be publishing knows what is subscribed to here."""
+        session = client.session
+        assert session is not None
+        nats.wait(client, frame)
+        self.subscribing.held.append(HeldSuback(client, session, Subscribe(0, []), [0], []))
+
+    def settled(self, client: Client, nats: NatsClient, known: bool) -> None:
+        if not known:
+            self.errors.fail(client, "Subscriptions Could Not Be Made Known")
+            return
+        if nats.keeps and nats.owed == PONG_FRAME:
+            nats.keeps = False
+            self.ctx.send_stored(client, nats.owed)
+        else:
+            self.ctx.send(client, nats.owed)
+        nats.owed = b""
+        self.ctx.unhalt(client, WORKING)
+
+
+def _may_name_a_group(name: bytes) -> bool:
+    """Whether MQTT clients can be members of it too; no name is no group."""
+    return not name or (valid_filter(name) and len(name.translate(None, b"/+#")) == len(name))
