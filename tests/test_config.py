@@ -107,6 +107,7 @@ def test_empty_file_and_empty_sections_are_defaults(tmp_path: Path) -> None:
         ("cluster.listen='::1:7883'", "cluster.listen: '::1:7883' is not host:port (an IPv6 address goes in brackets)"),
         ("cluster.listen=localhost:65536", "cluster.listen: 'localhost:65536' is not host:port"),
         ("cluster.advertise='0.0.0.0:7883'", "cluster.advertise: nobody can dial 0.0.0.0:7883"),
+        ("listeners=[{url: 'mqtt://:1883', advertise: 'a:0'}]", "listeners[0].advertise: nobody can dial a:0"),
         ("cluster.advertise='[::1]:0'", "cluster.advertise: nobody can dial [::1]:0"),
         ("cluster={enabled: yes, listen: ':7883'}", "cluster.advertise: nobody can dial :7883; set the address that"),
         ("cluster.member_timeout=500ms", "cluster.member_timeout: must be longer than cluster.heartbeat_interval"),

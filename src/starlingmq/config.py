@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from msgspec import Meta, field
 
 from starlingmq.config_build import Tree, build, read_yaml, set_path, yaml_value
-from starlingmq.config_cluster import ClusterConfig, check_cluster, refuse_open_cluster
+from starlingmq.config_cluster import ClusterConfig, check_cluster, check_dialled, refuse_open_cluster
 from starlingmq.config_nats import NatsConfig
 from starlingmq.config_types import ConfigError, Count, Duration, PositiveDuration, PositiveSize, Seconds, Section, Size
 
@@ -110,6 +110,13 @@ class ListenerConfig(Section, frozen=True):
         bool,
         Meta(description="Whether other processes of the user may listen there too; the system picks who serves."),
     ] = False
+    advertise: Annotated[
+        str,
+        Meta(
+            description="Where clients of other nodes are told to go when they are to come here, host:port; empty is "
+            "what is listened on, with the host of cluster.advertise where that is every address."
+        ),
+    ] = ""
 
 
 class MqttConfig(Section, frozen=True):
@@ -393,6 +400,8 @@ def _check_listeners(config: Config) -> None:
             )
         if scheme in ("mqtts", "wss", "tls", "nats+wss") and listener.tls is None:
             raise ConfigError(f"listeners[{index}]: {listener.url} needs a tls section with at least a cert")
+        if listener.advertise:
+            check_dialled(listener.advertise, f"listeners[{index}].advertise")
 
 
 def _check_storage(config: Config) -> None:

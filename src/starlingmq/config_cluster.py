@@ -169,10 +169,8 @@ def check_cluster(cluster: ClusterConfig, node_name: str) -> None:
             "cluster.tls: needs all of cert, key and ca: each node shows a certificate and checks the other's"
         )
     if cluster.advertise:
-        advertised, port = split_address(cluster.advertise, "cluster.advertise")
-        if port == 0 or not advertised or _is_wildcard(advertised):
-            raise ConfigError(f"cluster.advertise: nobody can dial {cluster.advertise}")
-    elif cluster.enabled and _is_wildcard(host):
+        check_dialled(cluster.advertise, "cluster.advertise")
+    elif cluster.enabled and is_wildcard(host):
         raise ConfigError(
             f"cluster.advertise: nobody can dial {cluster.listen}; set the address that reaches this node"
         )
@@ -187,12 +185,12 @@ def refuse_open_cluster(cluster: ClusterConfig) -> None:
     if not cluster.enabled or cluster.allow_insecure:
         return
     etcd = cluster.etcd
-    if not etcd.endpoints and not _is_loopback(etcd.host) and etcd_tls(cluster) is None:
+    if not etcd.endpoints and not is_loopback(etcd.host) and etcd_tls(cluster) is None:
         raise ConfigError(
             f"cluster.etcd.host: {etcd.host} is reached from other machines; set cluster.etcd.tls or cluster.tls, "
             "or cluster.allow_insecure: true if all of them are trusted"
         )
-    if _is_loopback(host):
+    if is_loopback(host):
         return
     lacking = [] if cluster.tls.cert else ["cluster.tls"]
     lacking += [] if cluster.secret or cluster.secret_file else ["cluster.secret or cluster.secret_file"]
@@ -233,12 +231,20 @@ def split_address(address: str, setting: str) -> tuple[str, int]:
     return plain, int(port)
 
 
+def check_dialled(address: str, setting: str) -> None:
+    """Raise ConfigError for an address that nobody can dial."""
+    host, port = split_address(address, setting)
+    if port == 0 or is_wildcard(host):
+        raise ConfigError(f"{setting}: nobody can dial {address}")
+
+
 def _check_secret(secret: bytes, what: str) -> None:
     if len(secret) < SECRET_BYTES_MIN:
         raise ConfigError(f"{what}: {len(secret)} bytes are too few for a secret; take {SECRET_BYTES_MIN} or more")
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether only the machine itself can reach that. Names other than localhost are not looked up: no."""
     if host == "localhost":
         return True
     try:
@@ -247,7 +253,8 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _is_wildcard(host: str) -> bool:
+def is_wildcard(host: str) -> bool:
+    """Whether that is every address of a machine, and so none that could be dialled."""
     try:
         return not host or ipaddress.ip_address(host).is_unspecified
     except ValueError:

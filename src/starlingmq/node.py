@@ -126,6 +126,8 @@ class Broker:
                         handshake_timeout=self.config.mqtt.connect_timeout,
                     )
                 )
+            if self._cluster is not None:
+                self._cluster.open_to_clients(self._listeners)
         except BaseException:
             await self.stop()
             raise

@@ -25,6 +25,8 @@ bodies: st.SearchStrategy[frames.Body] = st.one_of(
         membership=memberships,
         number=numbers,
         taken=by_node,
+        listeners=st.lists(st.text(max_size=9), max_size=3).map(tuple),
+        draining=st.booleans(),
     ),
     st.builds(
         frames.RouteRecords, numbers, numbers, records, st.lists(st.tuples(numbers, numbers), max_size=3).map(tuple)

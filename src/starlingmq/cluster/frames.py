@@ -53,6 +53,8 @@ class Heartbeat:
     relayed: dict[int, int]  # node -> incarnation, heard within the timeout, but only through a third node
     number: int  # counts the sender's heartbeats in this incarnation; one that is overtaken says nothing
     taken: dict[int, int]  # node -> number of its newest heartbeat that has come here, directly or relayed
+    listeners: tuple[str, ...] = ()  # URLs at which clients from elsewhere reach the sender
+    draining: bool = False  # the sender serves no clients, and wants none
 
 
 @dataclass(frozen=True, slots=True)

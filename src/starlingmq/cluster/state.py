@@ -26,6 +26,7 @@ from starlingmq.cluster.links import Link
 from starlingmq.cluster.members import Members
 from starlingmq.cluster.ownership import Ownership
 from starlingmq.cluster.quorum import Quorum
+from starlingmq.cluster.reception import Reception
 from starlingmq.cluster.relay import Relay
 from starlingmq.cluster.routes import Routes
 from starlingmq.cluster.takeover import FACTS, Takeovers
@@ -92,6 +93,7 @@ class ClusterState:
         self.left = False
         self.frames_passed_on = 0
         self.members = Members(config.name, name, address, version, SETTLE_TIMEOUTS * config.member_timeout)
+        self.reception = Reception()
         self.lines: dict[int, Line] = {}
         self.quorum: Quorum | None = None
         self.relay: Relay | None = None
@@ -184,6 +186,8 @@ class ClusterState:
             line.acknowledged(line.link.acknowledged(body, source, target, now), now)
         elif isinstance(body, Heartbeat):
             routes.heartbeat(envelope.source, body, now)
+            if quorum.is_connected(envelope.source):
+                self.reception.heard(envelope.source, body)
             self.members.adopt(body.membership, now)
             self._look_at_members(now)
         else:
@@ -240,6 +244,7 @@ class ClusterState:
         others = {member.number: member for member in self._others()}
         for number in [number for number in self.lines if number not in others]:
             del self.lines[number]
+            self.reception.lost(number)
             routes.member_gone(number)
             self.broker.peers.remove(number)
         config = self.config
@@ -330,6 +335,7 @@ class ClusterState:
             else:
                 line.lost_at = now
                 line.behind_since = 0.0
+                self.reception.lost(change.number)
                 self.broker.peers.down(line.peer)
         if changes:
             self.takeovers.changed()
@@ -446,6 +452,8 @@ class ClusterState:
             relayed=quorum.heard_relayed(),
             number=number,
             taken=quorum.taken(),
+            listeners=self.reception.own,
+            draining=self.reception.draining,
         )
         for target in self.lines:
             envelope = self._envelope(target, heartbeat)

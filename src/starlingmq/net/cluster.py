@@ -9,7 +9,7 @@ import asyncio
 import logging
 import random
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -20,10 +20,11 @@ from starlingmq.cluster.frames import Envelope
 from starlingmq.cluster.members import LATER
 from starlingmq.cluster.state import ClusterReady, ClusterState
 from starlingmq.config import Config
-from starlingmq.config_cluster import etcd_tls
+from starlingmq.config_cluster import etcd_tls, split_address
 from starlingmq.core.broker import BrokerState
 from starlingmq.net.etcd_client import EtcdClient
 from starlingmq.net.etcd_server import EtcdServer
+from starlingmq.net.listeners import Listener
 from starlingmq.net.peers import Peers
 
 log = logging.getLogger("starlingmq")
@@ -115,6 +116,13 @@ class Cluster:
                 await asyncio.wait_for(self._changed.wait(), STILL_WAITING)
             except TimeoutError:
                 log.warning("not serving yet: %s", self.waits_for())
+
+    def open_to_clients(self, listeners: Iterable[Listener]) -> None:
+        """Tell the others where clients find this node, from the next heartbeat on."""
+        assert self.state is not None
+        host, _ = split_address(self.peers.address, "cluster.advertise")
+        self.state.reception.open_own(url for listener in listeners if (url := listener.advertised(host)))
+        self.poke()
 
     def _etcd_dir(self) -> Path:
         settings = self.config.cluster.etcd

@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Callable
 from typing import Any, Final
 
+from starlingmq.config_cluster import is_loopback, is_wildcard, split_address
 from starlingmq.net.connection import Connection, Driver
 from starlingmq.net.gate import WRITE_BUFFER, Gate
 from starlingmq.net.nats_tls import NatsTlsConnection
@@ -44,6 +45,22 @@ class Listener:
     def address(self) -> str:
         """The URL, with the port that was bound."""
         return self.gate.name
+
+    def advertised(self, node_host: str) -> str:
+        """The URL that clients elsewhere reach it at, "" if they do not; ``node_host`` is where other nodes do."""
+        spec = self.spec
+        if spec.scheme == "unix":
+            return ""
+        scheme, _, rest = self.address.partition("://")
+        authority, slash, path = rest.partition("/")
+        host, port = split_address(authority, self.address)
+        if spec.advertise:
+            authority = spec.advertise
+        elif is_wildcard(host):
+            authority = f"[{node_host}]:{port}" if ":" in node_host else f"{node_host}:{port}"
+        elif is_loopback(host) and not is_loopback(node_host):
+            return ""
+        return f"{scheme}://{authority}{slash}{path}"
 
     async def stop(self) -> None:
         """``close``, when every connection that was accepted is known to the driver.

@@ -112,6 +112,8 @@ def _from_heartbeat(beat: Heartbeat) -> pb.Heartbeat:
         serving=beat.serving,
         number=beat.number,
         taken=beat.taken,
+        listeners=beat.listeners,
+        draining=beat.draining,
         membership=pb.Membership(
             revision=beat.membership.revision, members=[_from_member(member) for member in beat.membership.members]
         ),
@@ -131,6 +133,8 @@ def _to_heartbeat(message: pb.Heartbeat) -> Heartbeat:
         membership=Membership(message.membership.revision, members),
         number=message.number,
         taken=dict(message.taken),
+        listeners=tuple(message.listeners),
+        draining=message.draining,
     )
 
 

@@ -55,6 +55,7 @@ class ListenerSpec(NamedTuple):
     tls: TlsConfig | None = None
     max_connections: int = 0
     reuse_port: bool = False
+    advertise: str = ""
 
     def __str__(self) -> str:
         if self.scheme == "unix":
@@ -71,7 +72,12 @@ def parse_listener(config: ListenerConfig) -> ListenerSpec:
     except ValueError as error:
         shown = config.url if config.url.isprintable() else repr(config.url)
         raise ListenerError(f"{shown}: {error}") from error
-    return spec._replace(tls=config.tls, max_connections=config.max_connections, reuse_port=config.reuse_port)
+    return spec._replace(
+        tls=config.tls,
+        max_connections=config.max_connections,
+        reuse_port=config.reuse_port,
+        advertise=config.advertise,
+    )
 
 
 def _parse(url: str) -> ListenerSpec:
