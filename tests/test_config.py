@@ -114,6 +114,7 @@ def test_empty_file_and_empty_sections_are_defaults(tmp_path: Path) -> None:
         ("cluster.secret=short", "cluster.secret: 5 bytes are too few for a secret; take 16 or more"),
         ("cluster={secret: 0123456789abcdef, secret_file: a}", "cluster.secret_file: cluster.secret is there already"),
         ("cluster.tls.cert=a.pem", "cluster.tls: needs all of cert, key and ca"),
+        ("nats.nkeys=[UABC]", "nats.nkeys[0]: 'UABC' is no public key of a user"),
         ("listeners=[5]", "listeners[0]: expected a section, got int"),
         ("mqtt={", "mqtt:1:2: "),
         ("mqtt", "--set mqtt: expected key.path=value"),

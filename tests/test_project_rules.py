@@ -26,7 +26,7 @@ PACKAGE: Final = "starlingmq"
 
 # A module may import from its own rank and from lower ones.
 RANKS: Final = (
-    ("_version", "_pure", "config", "config_build", "config_cluster", "config_nats", "config_types"),
+    ("_version", "_pure", "config", "config_build", "config_cluster", "config_nats", "config_types", "nkeys"),
     ("wire",),
     ("core",),
     ("cluster",),

@@ -22,7 +22,7 @@ from msgspec import Meta, field
 
 from starlingmq.config_build import Tree, build, read_yaml, set_path, yaml_value
 from starlingmq.config_cluster import ClusterConfig, check_cluster, check_dialled, refuse_open_cluster
-from starlingmq.config_nats import NatsConfig
+from starlingmq.config_nats import NatsConfig, check_nats
 from starlingmq.config_types import ConfigError, Count, Duration, PositiveDuration, PositiveSize, Seconds, Section, Size
 
 __all__ = [
@@ -45,7 +45,8 @@ __all__ = [
 ]
 
 ENV_PREFIX: Final = "STARLINGMQ_"
-SCHEMES: Final = ("mqtt", "mqtts", "ws", "wss", "unix", "nats", "tls", "nats+ws", "nats+wss", "http")
+NATS_SCHEMES: Final = ("nats", "tls", "nats+ws", "nats+wss")
+SCHEMES: Final = ("mqtt", "mqtts", "ws", "wss", "unix", *NATS_SCHEMES, "http")
 DEFAULT_LISTENER: Final = "mqtt://127.0.0.1:1883"
 NO_SESSION_EXPIRY: Final = 0xFFFFFFFF
 
@@ -336,6 +337,7 @@ def from_tree(tree: Tree) -> Config:
     _check_listeners(config)
     _check_storage(config)
     check_cluster(config.cluster, config.node.name)
+    check_nats(config.nats)
     return config
 
 
@@ -348,6 +350,8 @@ def refuse_open_listeners(config: Config, authenticated: bool) -> None:
     if authenticated or config.auth.allow_anonymous is not None:
         return
     for index, listener in enumerate(config.listeners):
+        if config.nats.nkeys and listener.url.partition("://")[0] in NATS_SCHEMES:
+            continue
         requires_certificate = listener.tls is not None and listener.tls.require_client_cert
         if not requires_certificate and not is_local(listener.url):
             raise ConfigError(

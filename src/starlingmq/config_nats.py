@@ -6,7 +6,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from starlingmq.config_types import PositiveDuration, PositiveSize, Section
+from starlingmq.config_types import ConfigError, PositiveDuration, PositiveSize, Section
+from starlingmq.nkeys import user_key
 
 
 class NatsConfig(Section, frozen=True):
@@ -26,3 +27,16 @@ class NatsConfig(Section, frozen=True):
         tuple[str, ...],
         Meta(description="What clients are told they may reconnect to: host:port of this and other nodes."),
     ] = ()
+    nkeys: Annotated[
+        tuple[str, ...],
+        Meta(description="Public keys (U...) of users who may come in; with any, NATS clients have to sign with one."),
+    ] = ()
+
+
+def check_nats(nats: NatsConfig) -> None:
+    """Raise ConfigError for what no type checks."""
+    for index, text in enumerate(nats.nkeys):
+        try:
+            user_key(text)
+        except ValueError as error:
+            raise ConfigError(f"nats.nkeys[{index}]: {error}") from None

@@ -27,7 +27,8 @@ log = logging.getLogger("starlingmq.hooks")
 class AuthRequest:
     """A client that wants in. ``method`` and ``data`` are those of enhanced authentication ("" and None without).
 
-    ``version`` 0 is NATS, where a token comes as a password without a user name.
+    ``version`` 0 is NATS, where a token comes as a password without a user name. ``nkey`` is the public key that a NATS
+    client has proved to hold, and its user name then; "" for everybody else.
     """
 
     client_id: str
@@ -40,6 +41,7 @@ class AuthRequest:
     method: str
     data: bytes | None
     properties: Properties
+    nkey: str = ""
 
 
 @dataclass(slots=True, frozen=True)
@@ -161,6 +163,7 @@ class Hooks:
             question.method,
             question.data,
             connect.properties if connect is not None else {},
+            question.nkey,
         )
         result = yield self.authenticate(request)
         if isinstance(result, AuthResult):

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from starlingmq._version import __version__
 from starlingmq.config import Config, ConfigError, ListenerConfig, refuse_open_listeners
 from starlingmq.core.broker import BrokerState
+from starlingmq.core.nats_keys import Verify
 from starlingmq.hooks import Authenticate, Authorize, Hooks, OnEvent, OnPublish
 from starlingmq.log import NoticeLog, set_up_logging
 from starlingmq.net.control import NAME as CONTROL_NAME
 from starlingmq.net.control import ControlServer, Report
 from starlingmq.net.driver import Driver, broker_clock
 from starlingmq.net.listeners import Listener, open_listener, parse_listener, refuse_taken
+from starlingmq.net.signatures import verifier
 from starlingmq.storage.opening import DirectoryStore, open_store
 from starlingmq.storage.upkeep import LONG_ACTIONS, Upkeep
 
@@ -138,6 +140,7 @@ class Broker:
         hooks = self.hooks
         state = BrokerState(config.mqtt, config.limits, clock(), secrets.token_bytes(32), __version__, config.nats)
         state.nats.info.server_name = config.node.name
+        state.nats.keys.verify = self._verifier(config)
         ctx = state.ctx
         ctx.allow_anonymous = config.auth.allow_anonymous is not False
         ctx.ask_authenticate = hooks.authenticate is not None
@@ -161,6 +164,12 @@ class Broker:
         cluster.poke = driver.poke
         cluster.ended = self._end
         return driver
+
+    def _verifier(self, config: Config) -> Verify | None:
+        """None where no NATS client is asked to sign. Raises ConfigError."""
+        if not config.nats.nkeys and self.hooks.authenticate is None:
+            return None
+        return verifier(bool(config.nats.nkeys))
 
     def _end(self) -> None:
         """This node is no member of its cluster any more: stop, unless that is under way."""
@@ -188,7 +197,11 @@ class Broker:
             self._control = control
 
     def reload(self, config: Config) -> None:
-        """Take over what can change while serving: ``mqtt``, ``nats``, ``limits``, ``log`` and certificates."""
+        """Take over what can change while serving: ``mqtt``, ``nats``, ``limits``, ``log`` and certificates.
+
+        Raises ConfigError.
+        """
+        self.state.nats.keys.verify = self._verifier(config)
         self.state.configure(config.mqtt, config.limits, config.nats)
         for listener in self._listeners:
             listener.reload_tls()

@@ -18,6 +18,7 @@ from starlingmq.core.nats_client import NatsClient
 from starlingmq.core.nats_connecting import NatsConnecting
 from starlingmq.core.nats_errors import WORDS, NatsErrors
 from starlingmq.core.nats_info import NatsInfo
+from starlingmq.core.nats_keys import NatsKeys
 from starlingmq.core.nats_publishing import NatsPublishing
 from starlingmq.core.nats_subscribing import NatsSubscribing
 from starlingmq.core.publishing import Publishing
@@ -43,6 +44,7 @@ class Nats:
     config: NatsConfig
     reader: NatsReader
     spellings: Spellings
+    keys: NatsKeys
     info: NatsInfo
     errors: NatsErrors
     entry: NatsConnecting
@@ -67,9 +69,10 @@ class Nats:
         self.delivery = delivery
         self.reader = NatsReader()
         self.spellings = Spellings()
-        self.info = NatsInfo(ctx, config, secret, version)
+        self.keys = NatsKeys(secret)
+        self.info = NatsInfo(ctx, self.keys, config, secret, version)
         self.errors = NatsErrors(ctx, connecting)
-        self.entry = NatsConnecting(ctx, connecting, self.errors, config)
+        self.entry = NatsConnecting(ctx, connecting, self.errors, self.keys, config)
         self.publishing = NatsPublishing(ctx, router, delivery, publishing, self.errors, self.spellings)
         self.subscribing = NatsSubscribing(ctx, router, subscribing, self.errors)
         self.waiting = []
@@ -80,6 +83,7 @@ class Nats:
         self.config = config
         self.info.config = config
         self.entry.config = config
+        self.keys.configure(config.nkeys)
         self.reader.line_max = config.max_control_line
         self.reader.payload_max = config.max_payload
 

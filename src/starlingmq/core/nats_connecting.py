@@ -10,6 +10,7 @@ from starlingmq.core.connecting import Connecting
 from starlingmq.core.context import Context
 from starlingmq.core.nats_client import NatsClient
 from starlingmq.core.nats_errors import AUTHORIZATION_VIOLATION, NatsErrors
+from starlingmq.core.nats_keys import NatsKeys
 from starlingmq.core.ready import AUTHENTICATE, Answer, Question
 from starlingmq.core.session import Session
 from starlingmq.wire.mqtt import Connect
@@ -20,17 +21,25 @@ class NatsConnecting:
     ctx: Context
     connecting: Connecting
     errors: NatsErrors
+    keys: NatsKeys
     config: NatsConfig
 
-    def __init__(self, ctx: Context, connecting: Connecting, errors: NatsErrors, config: NatsConfig) -> None:
+    def __init__(
+        self, ctx: Context, connecting: Connecting, errors: NatsErrors, keys: NatsKeys, config: NatsConfig
+    ) -> None:
         self.ctx = ctx
         self.connecting = connecting
         self.errors = errors
+        self.keys = keys
         self.config = config
+
+    def asks(self) -> bool:
+        """Whether a client has to say who it is."""
+        return self.ctx.ask_authenticate or not self.ctx.allow_anonymous or len(self.keys.known) != 0
 
     def come_in_unasked(self, client: Client, nats: NatsClient) -> None:
         """A first command without CONNECT: good enough where nobody is asked who they are."""
-        if self.ctx.ask_authenticate or not self.ctx.allow_anonymous:
+        if self.asks():
             self.errors.fail(client, AUTHORIZATION_VIOLATION)
         else:
             self._accept(client, nats)
@@ -51,24 +60,45 @@ class NatsConnecting:
         if client.state != NEW:
             nats.ok(client)
             return
+        client.state = AUTHENTICATING
+        nkey = _text(options, "nkey") or ""
+        if nkey and self.keys.verify is not None:
+            self._with_key(client, nats, nkey, _text(options, "sig") or "")
+            return
         user = _text(options, "user")
         password = _text(options, "pass")
         if password is None:
             password = _text(options, "auth_token")
-        client.state = AUTHENTICATING
         client.username = client.certificate_name if client.identity else user or ""
         if self.ctx.ask_authenticate:
-            question = Question(AUTHENTICATE, client)
-            question.connect = Connect(
-                5, client.client_id, True, 0, user, None if password is None else password.encode()
-            )
-            self.ctx.ready.questions.append(question)
-            self.ctx.halt(client, ASKING)
-        elif not self.ctx.allow_anonymous:
+            self._ask(client, user, None if password is None else password.encode(), "")
+        elif self.asks():
             self.errors.fail(client, AUTHORIZATION_VIOLATION)
         else:
             self._accept(client, nats)
             nats.ok(client)
+
+    def _with_key(self, client: Client, nats: NatsClient, nkey: str, signature: str) -> None:
+        """CONNECT with an NKey: it counts alone, whatever else is said."""
+        if not self.keys.signed(nats.number, nkey, signature):
+            self.errors.fail(client, AUTHORIZATION_VIOLATION)
+            return
+        client.username = client.certificate_name if client.identity else nkey
+        if nkey in self.keys.known:
+            self._accept(client, nats)
+            if client.state == OPEN:
+                nats.ok(client)
+        elif self.ctx.ask_authenticate:
+            self._ask(client, nkey, None, nkey)
+        else:
+            self.errors.fail(client, AUTHORIZATION_VIOLATION)
+
+    def _ask(self, client: Client, user: str | None, password: bytes | None, nkey: str) -> None:
+        question = Question(AUTHENTICATE, client)
+        question.connect = Connect(5, client.client_id, True, 0, user, password)
+        question.nkey = nkey
+        self.ctx.ready.questions.append(question)
+        self.ctx.halt(client, ASKING)
 
     def answered(self, client: Client, nats: NatsClient, answer: Answer) -> None:
         """What ``authenticate`` said."""

@@ -103,6 +103,7 @@ class Question:
     data: bytes | None
     message: Message | None
     requests: list[SubscribeRequest]
+    nkey: str  # that a NATS client has signed with, "" if it has not
 
     def __init__(self, kind: int, client: Client) -> None:
         self.kind = kind
@@ -112,6 +113,7 @@ class Question:
         self.data = None
         self.message = None
         self.requests = []
+        self.nkey = ""
 
 
 class Answer:

@@ -1,0 +1,25 @@
+"""The text of an NKey: whose key it is, the key itself, and a checksum, in base32 without padding."""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b32decode
+from typing import Final
+
+USER: Final = 20 << 3  # the first byte of a user's public key; as text it begins with U
+LENGTH: Final = 56  # of the text: a byte, 32 of the key, two of CRC-16, lowest first
+
+
+def user_key(text: str) -> bytes:
+    """The 32 bytes of a user's public key (Ed25519). Raises ValueError if ``text`` is none."""
+    if len(text) != LENGTH:
+        raise ValueError(f"{text!r} is no public key of a user: U and 55 more letters and digits")
+    try:
+        raw = b32decode(text)
+    except ValueError:  # binascii.Error is one
+        raise ValueError(f"{text!r} is no public key of a user: it has what base32 has not") from None
+    if raw[0] != USER:
+        raise ValueError(f"{text!r} is no public key of a user: those begin with U")
+    if binascii.crc_hqx(raw[:33], 0) != raw[33] | raw[34] << 8:
+        raise ValueError(f"{text!r} is no public key of a user: its checksum does not fit")
+    return raw[1:33]
