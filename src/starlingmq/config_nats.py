@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from starlingmq.config_types import ConfigError, PositiveDuration, PositiveSize, Section
+from starlingmq.config_types import ConfigError, Duration, PositiveDuration, PositiveSize, Section
 from starlingmq.nkeys import user_key
 
 
@@ -25,8 +25,12 @@ class NatsConfig(Section, frozen=True):
     ] = 2
     connect_urls: Annotated[
         tuple[str, ...],
-        Meta(description="What clients are told they may reconnect to: host:port of this and other nodes."),
+        Meta(description="What clients are told they may reconnect to, host:port; by default all nodes' listeners."),
     ] = ()
+    lame_duck_duration: Annotated[
+        Duration,
+        Meta(description="How long the clients of a node that leaves its cluster are closed one after the other."),
+    ] = 10.0
     nkeys: Annotated[
         tuple[str, ...],
         Meta(description="Public keys (U...) of users who may come in; with any, NATS clients have to sign with one."),

@@ -295,6 +295,7 @@ class ClusterState:
         self._ready.notices += self.takeovers.take_notices()
         self._ready.requests += self.ownership.take_requests(now)
         self._look_at_serving(quorum, routes, now)
+        self._tell_where_to_go()
         self._answer_subscribers(quorum, routes, now)
         self._beat(quorum, relay, routes, now)
         for target, body in routes.take_out():
@@ -304,6 +305,14 @@ class ClusterState:
                 broker.ctx.write(Write(FACT_DELETE if fact is None else FACT_PUT, topic=key, value=fact or b""))
         broker.ctx.full_peers = self._full_peers()
         self._leave_if_idle(now)
+
+    def _tell_where_to_go(self) -> None:
+        """Tell NATS clients where else they may go. A node that is cut off sees nobody, and says nothing new."""
+        reception = self.reception
+        if reception.changed and not self.broker.ctx.isolated:
+            reception.changed = False
+            own = () if reception.draining else reception.own
+            self.broker.nats.reach(own, [url for urls in reception.open().values() for url in urls])
 
     def _full_peers(self) -> int:
         count = 0

@@ -500,6 +500,7 @@ class BrokerState:
             self.connecting.look_at_session(cast(Session, item))
         self.publishing.expire_retained(LOOKS_PER_TURN)
         self.sys.tick()
+        self.nats.leaving.tick()
 
     def _resume(self, client: Client) -> None:
         client.halted &= ~TURN_OVER
@@ -527,6 +528,7 @@ class BrokerState:
             self.ctx.session_wheel.wake_at(),
             self.publishing.retained_wheel.wake_at(),
             self.sys.due_at,
+            self.nats.leaving.due_at,
         ):
             if when != 0.0 and (soonest == 0.0 or when < soonest):
                 soonest = when

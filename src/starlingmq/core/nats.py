@@ -7,18 +7,20 @@ or the PONG of a flush says so. If nobody does, it is QoS 0 and no store hears o
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, cast
 
 from starlingmq.config_nats import NatsConfig
-from starlingmq.core.client import ASKING, CLOSED, NEW, TURN_OVER, WORKING, Client
+from starlingmq.core.client import ASKING, CLOSED, NEW, OPEN, TURN_OVER, WORKING, Client
 from starlingmq.core.connecting import Connecting
 from starlingmq.core.context import Context
 from starlingmq.core.delivery import Delivery
+from starlingmq.core.job import Job
 from starlingmq.core.nats_client import NatsClient
 from starlingmq.core.nats_connecting import NatsConnecting
 from starlingmq.core.nats_errors import WORDS, NatsErrors
 from starlingmq.core.nats_info import NatsInfo
 from starlingmq.core.nats_keys import NatsKeys
+from starlingmq.core.nats_leaving import NatsLeaving
 from starlingmq.core.nats_publishing import NatsPublishing
 from starlingmq.core.nats_subscribing import NatsSubscribing
 from starlingmq.core.publishing import Publishing
@@ -33,7 +35,24 @@ from starlingmq.wire.nats_frames import PING_FRAME, PONG_FRAME, error_frame
 from starlingmq.wire.reasons import Reason
 
 LISTENERS: Final = ("nats://", "tls://", "nats+ws://", "nats+wss://")
+INFOS_PER_TURN: Final = 1000  # to clients that are there already
 LEAVING: Final = (Reason.SERVER_SHUTTING_DOWN, Reason.USE_ANOTHER_SERVER)
+
+
+class TellJob(Job):
+    """INFO once more for the clients of ``left``, some a turn."""
+
+    owner: Nats
+    left: list[Client]
+
+    def __init__(self, owner: Nats, left: list[Client]) -> None:
+        self.owner = owner
+        self.left = left
+
+    def step(self) -> bool:
+        for _ in range(min(INFOS_PER_TURN, len(self.left))):
+            self.owner.tell(self.left.pop())
+        return not self.left
 
 
 class Nats:
@@ -41,6 +60,7 @@ class Nats:
 
     ctx: Context
     delivery: Delivery
+    connecting: Connecting
     config: NatsConfig
     reader: NatsReader
     spellings: Spellings
@@ -50,8 +70,11 @@ class Nats:
     entry: NatsConnecting
     publishing: NatsPublishing
     subscribing: NatsSubscribing
+    leaving: NatsLeaving
+    clients: dict[int, Client]  # by the number of the connection, the oldest first
     waiting: list[Client]  # published while the routes of a node that has come are not all here yet
     _connections: int
+    _telling: TellJob | None  # under way
 
     def __init__(
         self,
@@ -67,6 +90,7 @@ class Nats:
     ) -> None:
         self.ctx = ctx
         self.delivery = delivery
+        self.connecting = connecting
         self.reader = NatsReader()
         self.spellings = Spellings()
         self.keys = NatsKeys(secret)
@@ -75,8 +99,11 @@ class Nats:
         self.entry = NatsConnecting(ctx, connecting, self.errors, self.keys, config)
         self.publishing = NatsPublishing(ctx, router, delivery, publishing, self.errors, self.spellings)
         self.subscribing = NatsSubscribing(ctx, router, subscribing, self.errors)
+        self.leaving = NatsLeaving(self)
+        self.clients = {}
         self.waiting = []
         self._connections = 0
+        self._telling = None
         self.configure(config)
 
     def configure(self, config: NatsConfig) -> None:
@@ -95,7 +122,31 @@ class Nats:
         client.plain = False
         client.version = 0
         client.client_id = NATS_PREFIX + str(self._connections)
-        self.ctx.send(client, self.info.frame(client, nats, False))
+        self.clients[nats.number] = client
+        self.ctx.send(client, self.info.frame(client, nats, self.leaving.begun))
+
+    # Other nodes, and the end of this one
+
+    def reach(self, own: tuple[str, ...], others: list[str]) -> None:
+        """Where clients find this node and the others, as URLs of listeners; clients are told what is new."""
+        if self.info.reach(own, others):
+            self.tell_all()
+
+    def tell_all(self) -> None:
+        left = list(self.clients.values())
+        left.reverse()
+        job = self._telling
+        if job is not None and job.left:
+            job.left = left
+            return
+        job = self._telling = TellJob(self, left)
+        if not job.step():
+            self.ctx.jobs.append(job)
+
+    def tell(self, client: Client) -> None:
+        nats = cast(NatsClient, client.dialect)
+        if nats.protocol != 0 and client.state == OPEN:
+            self.ctx.send(client, self.info.frame(client, nats, self.leaving.begun))
 
     # Commands
 

@@ -65,6 +65,7 @@ class NatsClient(Dialect):
     echo: bool
     headers: bool
     no_responders: bool
+    protocol: int  # from 1 on it may be sent INFO at any time
     subscriptions: dict[bytes, NatsSubscription]  # by sid
     pings_out: int  # PINGs we sent and that were not answered
     pending: int  # bytes handed to the transport since it said that it has enough
@@ -82,6 +83,7 @@ class NatsClient(Dialect):
         self.echo = True
         self.headers = False
         self.no_responders = False
+        self.protocol = 0
         self.subscriptions = {}
         self.pings_out = 0
         self.pending = 0
@@ -109,6 +111,7 @@ class NatsClient(Dialect):
         return error_frame(NOT_STORED)
 
     def shut(self, client: Client) -> None:
+        self.owner.clients.pop(self.number, None)
         self.owner.subscribing.shut(self)
 
     def silent(self, client: Client) -> bool:

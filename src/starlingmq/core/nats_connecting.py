@@ -55,6 +55,7 @@ class NatsConnecting:
         nats.echo = options.get("echo") is not False
         nats.headers = options.get("headers") is True
         nats.no_responders = options.get("no_responders") is True
+        nats.protocol = 1 if options.get("protocol") == 1 else 0
         if nats.no_responders and not nats.headers:
             raise NatsError("no responders requires headers support")
         if client.state != NEW:

@@ -1,8 +1,13 @@
-"""What the server tells NATS clients of itself: INFO, first and again when something in it changes."""
+"""What the server tells NATS clients of itself: INFO, first and again when something in it changes.
+
+``connect_urls`` are the listeners that speak what the client's own listener does, here and at the other nodes that want
+clients; what is configured counts instead. A node that leaves names only the others.
+"""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Final
 
 from starlingmq.config_nats import NatsConfig
@@ -24,6 +29,8 @@ class NatsInfo:
     server_id: str
     server_name: str
     version: str
+    _own: dict[str, list[str]]  # host:port of this node's listeners, by what they speak ...
+    _others: dict[str, list[str]]  # ... and of the other nodes'
 
     def __init__(self, ctx: Context, keys: NatsKeys, config: NatsConfig, secret: bytes, version: str) -> None:
         self.ctx = ctx
@@ -32,6 +39,23 @@ class NatsInfo:
         self.server_id = hashlib.blake2b(b"nats", key=secret[:64], digest_size=16).hexdigest().upper()
         self.server_name = ""
         self.version = version
+        self._own = {}
+        self._others = {}
+
+    def reach(self, own: tuple[str, ...], others: list[str]) -> bool:
+        """URLs at which clients reach this node and the others; whether that is news."""
+        before = (self._own, self._others)
+        self._own = _by_kind(own)
+        self._others = _by_kind(others)
+        return before != (self._own, self._others)
+
+    def connect_urls(self, listener: str, leaving: bool) -> list[str]:
+        """Where clients of ``listener`` may reconnect to: host:port, each once; this node's own first."""
+        if self.config.connect_urls:
+            return list(self.config.connect_urls)
+        kind = _kind(listener)
+        own = [] if leaving else self._own.get(kind, [])
+        return list(dict.fromkeys(own + self._others.get(kind, [])))
 
     def frame(self, client: Client, nats: NatsClient, leaving: bool) -> bytes:
         ctx = self.ctx
@@ -55,8 +79,22 @@ class NatsInfo:
             fields["nonce"] = nonce
         if nats.tls:
             fields["tls_required"] = True
-        if self.config.connect_urls:
-            fields["connect_urls"] = list(self.config.connect_urls)
+        connect_urls = self.connect_urls(client.listener, leaving)
+        if connect_urls:
+            fields["connect_urls"] = connect_urls
         if leaving:
             fields["ldm"] = True
         return info_frame(fields)
+
+
+def _by_kind(urls: Iterable[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for url in urls:
+        found.setdefault(_kind(url), []).append(url.partition("://")[2].partition("/")[0])
+    return found
+
+
+def _kind(url: str) -> str:
+    """What a listener speaks: its scheme, and its path if there is one."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}/{rest.partition('/')[2]}"
