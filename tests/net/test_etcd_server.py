@@ -155,6 +155,9 @@ async def test_three_go_on_when_the_leader_moves_and_when_it_is_killed(tmp_path:
         for number, server in enumerate((others[0], leader), 2):  # the leader that is now, then the one that was
             os.kill(server.pid, signal.SIGKILL)
             await client.done(put(number))
+            async with asyncio.timeout(SECONDS):
+                while not server.restarts:
+                    await asyncio.sleep(0.02)
             assert await server.wait_ready(SECONDS)
         last = await client.done(put(9))
         await client.first(WatchEvent, lambda event: event.revision == last.revision)

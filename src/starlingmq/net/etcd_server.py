@@ -12,7 +12,6 @@ import json
 import logging
 import socket
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 from typing import Final
@@ -94,9 +93,11 @@ class EtcdServer:
 
     async def wait_ready(self, seconds: float) -> bool:
         """Whether it answers, knows a leader and counts as a member, within that time."""
-        with suppress(TimeoutError):
+        try:
             await asyncio.wait_for(self._answers.wait(), seconds)
-        return self._answers.is_set() and not self.removed
+        except TimeoutError:
+            return False
+        return not self.removed  # it may have ended since: so it may at any time
 
     def quiet(self) -> None:
         """The node stops: what etcd complains of now is of no interest."""
@@ -271,6 +272,7 @@ class EtcdServer:
             try:
                 state = await status(self._calls)
             except EtcdError as error:
+                log.debug("etcd does not answer: %s", error)
                 silent += answered
                 if silent >= SILENT_MAX and self._process is not None and self._process.pid == pid:
                     log.error("etcd does not answer: %s; it is killed and started again", error)
