@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Final
 
+from starlingmq.cluster.election import Election
 from starlingmq.cluster.etcd import Answer, Request, TxnAnswer
 from starlingmq.cluster.frames import Body, Data, DataAck, Envelope, Heartbeat, MemberInfo
 from starlingmq.cluster.lines import Line
@@ -101,6 +102,7 @@ class ClusterState:
         self._facts = {key: value for key, value in facts.items() if not key.startswith(FACTS)}
         self._session_facts = {key: value for key, value in facts.items() if key.startswith(FACTS)}
         self.ownership = Ownership(config.name)
+        self.leader = Election(f"/starlingmq/{config.name}/leader".encode())
         self.takeovers = Takeovers(
             broker, self.ownership, config.takeover_timeout, self._is_connected, self._applied_by, self._known_of
         )
@@ -130,6 +132,7 @@ class ClusterState:
         """etcd has answered, or tells of changes."""
         if isinstance(answer, TxnAnswer):
             self.ownership.answered(answer, now)
+        self.leader.answered(answer, now)
         self.members.answered(answer, now)
         self._look_at_members(now)
 
@@ -279,6 +282,10 @@ class ClusterState:
         if due and due <= now:
             self.members.tick(now)
             self._look_at_members(now)
+        if self.members.state == "registered":
+            self.leader.campaign(b"%d/%d" % (self._number, self._incarnation), now)
+            self.leader.tick(now)
+            self._ready.requests += self.leader.take_requests()
         quorum, relay, routes = self.quorum, self.relay, self.routes
         if quorum is None or relay is None or routes is None:
             return
@@ -494,7 +501,7 @@ class ClusterState:
 
     def wake_at(self) -> float:
         """When ``turn`` is to be called at the latest though nothing happened; 0.0: never."""
-        soonest = self.members.wake_at() or inf
+        soonest = min(self.members.wake_at() or inf, self.leader.wake_at() or inf)
         if self.quorum is not None:
             soonest = min(soonest, self.quorum.wake_at())
             if not self._began and self.quorum.enough():
