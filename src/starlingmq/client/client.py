@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Final, Self, Unpack
 
 from starlingmq.client.dial import open_link
-from starlingmq.client.endpoint import Tls, parse_url
+from starlingmq.client.endpoint import Tls, parse_url, referred
 from starlingmq.client.errors import (
     ClientError,
     ConnectFailed,
@@ -34,7 +34,7 @@ from starlingmq.client.link import Link
 from starlingmq.client.options import V31, ConnectFields, ConnectOptions, Subscription
 from starlingmq.client.requests import RENEWED
 from starlingmq.client.state import CONNECTED, ClientState
-from starlingmq.wire.properties import Properties
+from starlingmq.wire.properties import SERVER_REFERENCE, Properties
 from starlingmq.wire.reasons import Reason
 
 log = logging.getLogger("starlingmq.client")
@@ -45,6 +45,7 @@ WRITE_BATCH: Final = 64 * 1024  # bytes gathered at most before they go to the s
 CLOSE_PATIENCE: Final = 2.0  # seconds for the last bytes to go out
 BACKOFF: Final = (0.2, 30.0)  # seconds before the first reconnection attempt, and at most
 
+ELSEWHERE: Final = frozenset({Reason.USE_ANOTHER_SERVER, Reason.SERVER_MOVED})
 # Reconnecting would meet the same answer, or fight with whoever took the session over.
 FINAL_REASONS: Final = frozenset(
     {
@@ -82,7 +83,7 @@ class Client:
         authenticator: Authenticator | None = None,
         **fields: Unpack[ConnectFields],
     ) -> None:
-        self.endpoint = parse_url(url)
+        self._home = self.endpoint = parse_url(url)
         if fields.get("username") is None and self.endpoint.username is not None:
             fields["username"] = self.endpoint.username
             fields["password"] = None if self.endpoint.password is None else self.endpoint.password.encode()
@@ -319,6 +320,8 @@ class Client:
                     self._finish(ConnectionLost(str(error), error.reason))
                     return
                 delay = min(delay * 2, longest)
+                if error.reason not in ELSEWHERE:
+                    self.endpoint = self._home  # where we were sent nobody answers
             else:
                 self._comeback = None
                 return
@@ -350,11 +353,19 @@ class Client:
                 self.session_present = event.session_present
                 self._accept()
             elif isinstance(event, Refused):
+                self._note_reference(event.properties)
                 self._end(ConnectRefused(event.reason, event.properties))
             elif isinstance(event, Challenged):
                 self._on_challenge(event)
             else:
+                self._note_reference(event.properties)
                 self._on_ended(event)
+
+    def _note_reference(self, properties: Properties) -> None:
+        """Where the server says that we should go (MQTT 5, 4.11): the next attempt is made there, by the same means."""
+        reference = properties.get(SERVER_REFERENCE)
+        if self._reconnect and isinstance(reference, str):
+            self.endpoint = referred(self._home, reference) or self.endpoint
 
     def _on_message(self, message: Message) -> None:
         if message.qos == 0 and len(self._unread) >= UNREAD_LIMIT:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
@@ -56,6 +56,19 @@ def parse_url(url: str) -> Endpoint:
     if scheme in ("ws", "wss"):
         path = path if path not in ("", "/") else "/mqtt"
     return Endpoint(scheme, parts.hostname or "localhost", port, path, _plain(parts.username), _plain(parts.password))
+
+
+def referred(home: Endpoint, reference: str) -> Endpoint | None:
+    """The first server of a Server Reference, reached as ``home`` is; None for one in no form that is known."""
+    first = reference.split()[0] if reference.split() else ""
+    parts = urlsplit(f"//{first}")
+    try:
+        port = parts.port
+    except ValueError:
+        return None
+    if not parts.hostname or parts.path or home.scheme == "unix":
+        return None
+    return replace(home, host=parts.hostname, port=port or DEFAULT_PORTS[home.scheme])
 
 
 def _plain(text: str | None) -> str | None:
