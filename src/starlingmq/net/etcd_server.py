@@ -146,6 +146,8 @@ class EtcdServer:
                 finally:
                     await calls.close()
             except EtcdError as error:
+                if self.removed and name == self._name:
+                    return True  # it ended over that before it could say so
                 if monotonic() > until:
                     log.error("etcd still counts the member of %s (etcdctl member remove mends it): %s", name, error)
                     return False
