@@ -143,6 +143,14 @@ class ClusterConfig(Section, frozen=True):
         Count,
         Meta(description="Changes of routes kept for nodes that were away; who lacks older ones gets all routes."),
     ] = 100_000
+    drain_rate: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Clients sent elsewhere, and sessions handed over, in a second when a node drains or clients "
+            "are spread anew; a shutdown that would take too long goes faster.",
+        ),
+    ] = 500
     lease_ttl: Annotated[
         int,
         Meta(

@@ -21,8 +21,9 @@ from starlingmq.hooks import Authenticate, Authorize, Hooks, OnEvent, OnPublish
 from starlingmq.log import NoticeLog, set_up_logging
 from starlingmq.net.control import NAME as CONTROL_NAME
 from starlingmq.net.control import ControlServer, Report
+from starlingmq.net.doors import Doors
 from starlingmq.net.driver import Driver, broker_clock
-from starlingmq.net.listeners import Listener, open_listener, parse_listener, refuse_taken
+from starlingmq.net.listeners import Listener, ListenerSpec, open_listener
 from starlingmq.net.signatures import verifier
 from starlingmq.storage.opening import DirectoryStore, open_store
 from starlingmq.storage.upkeep import LONG_ACTIONS, Upkeep
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("starlingmq")
 
 YOUNG_MAX: Final = 10_000  # objects that are looked at for reference cycles at once: about a millisecond
+LAST_SECONDS: Final = 5.0  # of a shutdown, for clients to take their last words and for what is open to be closed
 FREEZE_INTERVAL: Final = 1.0  # seconds
 
 
@@ -61,7 +63,7 @@ class Broker:
                 listeners=urls,
             )
         self.hooks = Hooks(authenticate, authorize, on_publish, on_event, self.config.limits.hook_timeout)
-        self._listeners: list[Listener] = []
+        self._doors = Doors(())
         self._closed = asyncio.Event()
         self._one_stop = asyncio.Lock()
         self._driver: Driver | None = None
@@ -89,7 +91,7 @@ class Broker:
     @property
     def addresses(self) -> list[str]:
         """The URLs that are listened on, with the ports that were bound."""
-        return [listener.address for listener in self._listeners]
+        return [listener.address for listener in self._doors.listeners]
 
     def address(self, scheme: str = "mqtt") -> str:
         """The first bound URL of a scheme. Raises LookupError if there is none."""
@@ -108,31 +110,31 @@ class Broker:
         """Open the listeners and serve from now on. A broker is started once."""
         if self._driver is not None:
             raise RuntimeError("this broker was started before; make another one")
-        specs = [parse_listener(settings) for settings in self.config.listeners]
+        doors = self._doors = Doors(self.config.listeners)
         refuse_open_listeners(self.config, self.hooks.authenticate is not None)
         if self.config.cluster.enabled:  # who can not serve does not come into the cluster to find out
-            for spec in specs:
-                await refuse_taken(asyncio.get_running_loop(), spec)
+            await doors.refuse_taken()
         try:
             self._driver = await self._make_driver()
             await self._open_control(self._driver)
             if self._cluster is not None:
                 await self._cluster.join()
-            for spec in specs:
-                self._listeners.append(
-                    await open_listener(
-                        asyncio.get_running_loop(),
-                        spec,
-                        self._driver,
-                        write_buffer=self.config.limits.write_buffer,
-                        handshake_timeout=self.config.mqtt.connect_timeout,
-                    )
-                )
+            await doors.open(self._open_listener)
             if self._cluster is not None:
-                self._cluster.open_to_clients(self._listeners)
+                self._cluster.open_to_clients(doors.listeners)
         except BaseException:
             await self.stop()
             raise
+
+    async def _open_listener(self, spec: ListenerSpec) -> Listener:
+        assert self._driver is not None
+        return await open_listener(
+            asyncio.get_running_loop(),
+            spec,
+            self._driver,
+            write_buffer=self.config.limits.write_buffer,
+            handshake_timeout=self.config.mqtt.connect_timeout,
+        )
 
     async def _make_driver(self) -> Driver:
         clock = broker_clock()
@@ -186,8 +188,10 @@ class Broker:
             actions["cluster.status"] = _no_member
         else:
             from starlingmq.net.cluster_actions import ClusterActions
+            from starlingmq.net.drain_actions import DrainActions
 
-            actions |= ClusterActions(self._cluster).actions()
+            drain = DrainActions(self._cluster, self._doors)
+            actions |= ClusterActions(self._cluster, drain).actions() | drain.actions()
         control = ControlServer(store.data_dir.path / CONTROL_NAME, actions, LONG_ACTIONS)
         try:
             await control.start()
@@ -203,30 +207,39 @@ class Broker:
         """
         self.state.nats.keys.verify = self._verifier(config)
         self.state.configure(config.mqtt, config.limits, config.nats)
-        for listener in self._listeners:
+        for listener in self._doors.listeners:
             listener.reload_tls()
         self.config = config
 
     async def stop(self) -> None:
-        """Stop listening, tell the clients, wait for them ``node.shutdown_timeout`` at most. May be called again."""
+        """Stop listening, tell the clients to go, hand what they leave here to other nodes; then end.
+
+        It takes ``node.shutdown_timeout`` at most, and what could not be done by then is kept for the next start. May
+        be called again.
+        """
         async with self._one_stop:
             await self._stop()
 
     async def _stop(self) -> None:
+        if self._closed.is_set():
+            return
+        seconds = self.config.node.shutdown_timeout
         if self._cluster is not None:
             self._cluster.stopping()
-        await asyncio.gather(*(listener.stop() for listener in self._listeners))
+        await self._doors.close()
+        if self._cluster is not None:
+            await self._cluster.hand_over(seconds - min(seconds / 3, LAST_SECONDS))
         if self._control is not None:
             await self._control.stop()
         driver = self._driver
-        if driver is not None and not self._closed.is_set():
-            await driver.stop(min(self.config.node.shutdown_timeout, 2.0))
+        if driver is not None:
+            await driver.stop(min(seconds, 2.0))
             if self._cluster is not None:
                 await self._cluster.close()
             await driver.store.close()
         if self._notices is not None:
             self._notices.flush()
-        self._listeners.clear()
+        self._doors.listeners.clear()
         self._closed.set()
 
     async def wait_closed(self) -> None:

@@ -151,12 +151,42 @@ def test_who_is_there_is_not_forgotten(cluster: tuple[Path, Running]) -> None:
     assert code == 2 and errors == "error: no member is named n7\n"
 
 
-def test_who_keeps_sessions_leaves_by_force_only(cluster: tuple[Path, Running]) -> None:
+def test_a_node_that_drains_hands_its_sessions_over_and_serves_again_when_told(cluster: tuple[Path, Running]) -> None:
     directory, command = cluster
-    subscriber(command.urls[2], "-t", "kept", "-i", "stays", "-c", "-q", "1", "-E").finish()
     data = str(directory / "n3" / "data")
-    code, _, errors = run("ctl", "cluster", "leave", "--data-dir", data)
-    assert code == 2 and "1 persistent sessions with 0 messages are kept here and would be lost" in errors
+    kept = ("-t", "kept", "-i", "stays", "-c", "-q", "1")
+    subscriber(command.urls[2], *kept, "-E").finish()
+    watching = subscriber(command.urls[2], "-t", "watched", "-i", "watching", "-c", "-q", "1", "-C", "1")
+    code, output, errors = run("ctl", "drain", "--data-dir", data)
+    assert code == 0, errors
+    assert output.startswith(b"n3 serves no clients: 1 were told where to go, 0 closed, and 1 sessions handed over")
+    assert "sending clients elsewhere: " in errors
+    assert run("pub", "-L", f"{command.urls[0]}/watched", "-m", "elsewhere", "-q", "1")[0] == 0
+    assert watching.finish()[1] == b"elsewhere\n"  # it went where it was told
+    assert member_of(control(directory, "n3", "status"), "n3")["draining"]
+    until(lambda: member_of(control(directory, "n1", "status"), "n3")["draining"])
+    code, output, _ = run("ctl", "cluster", "status", "--data-dir", data)
+    assert code == 0 and b"serves no clients (ctl drain)" in output and b"registered, draining" in output
+    assert run("pub", "-L", f"{command.urls[0]}/kept", "-m", "for it", "-q", "1")[0] == 0
+    assert subscriber(command.urls[0], *kept, "-C", "1").finish()[1] == b"for it\n"
+    assert run("pub", "-L", f"{command.urls[2]}/kept", "-m", "nobody listens")[0] != 0
+    code, output, _ = run("ctl", "drain", "--cancel", "--data-dir", data, "--json")
+    assert code == 0 and not json.loads(output)["draining"]
+    assert run("pub", "-L", f"{command.urls[2]}/kept", "-m", "again")[0] == 0
+    until(lambda: not member_of(control(directory, "n1", "status"), "n3")["draining"])
+
+
+def test_clients_are_spread_over_the_nodes_again(cluster: tuple[Path, Running]) -> None:
+    directory, command = cluster
+    crowd = [subscriber(command.urls[0], "-t", "crowd") for _ in range(3)]
+    until(lambda: member_of(control(directory, "n2", "status"), "n1")["clients"] == 3)
+    code, output, errors = run("ctl", "rebalance", "--data-dir", str(directory / "n2" / "data"), "--json")
+    assert code == 0, errors
+    found = json.loads(output)
+    assert (found["before"], found["after"]) == ({"n1": 3, "n2": 0, "n3": 0}, {"n1": 1, "n2": 1, "n3": 1})
+    for each in crowd:
+        each.interrupt()
+        each.finish()
 
 
 def test_a_node_that_was_killed_comes_back_and_one_that_is_gone_is_forgotten(tmp_path: Path) -> None:
@@ -172,10 +202,14 @@ def test_a_node_that_was_killed_comes_back_and_one_that_is_gone_is_forgotten(tmp
         until(lambda: not member_of(control(tmp_path, "n1", "status"), "n2")["online"])
         assert control(tmp_path, "n1", "forget", "n2") == {"forgot": "n2"}
         assert [each["name"] for each in control(tmp_path, "n3", "members")["members"]] == ["n1", "n3"]
+        kept = ("-t", "kept", "-i", "stays", "-c", "-q", "1")
+        subscriber(command.urls[2], *kept, "-E").finish()
         assert control(tmp_path, "n3", "leave") == {"left": "n3"}
         until(lambda: "n3 ended with exit status 0" in (tmp_path / "log").read_text())
         alone = control(tmp_path, "n1", "status")
         assert alone["serving"] and [each["name"] for each in alone["members"]] == ["n1"]
+        assert run("pub", "-L", f"{command.urls[0]}/kept", "-m", "found", "-q", "1")[0] == 0
+        assert subscriber(command.urls[0], *kept, "-C", "1").finish()[1] == b"found\n"
     code, _, errors = run("serve", "-c", str(tmp_path / "n3" / "starlingmq.yaml"))
     assert code == 2 and "has left: delete it, and let the node join anew" in errors
 

@@ -27,6 +27,7 @@ bodies: st.SearchStrategy[frames.Body] = st.one_of(
         taken=by_node,
         listeners=st.lists(st.text(max_size=9), max_size=3).map(tuple),
         draining=st.booleans(),
+        clients=numbers,
     ),
     st.builds(
         frames.RouteRecords, numbers, numbers, records, st.lists(st.tuples(numbers, numbers), max_size=3).map(tuple)

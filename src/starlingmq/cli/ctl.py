@@ -10,6 +10,7 @@ import typer
 
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask, directory_of
 from starlingmq.cli.ctl_cluster import app as cluster
+from starlingmq.cli.ctl_drain import drain, rebalance
 from starlingmq.cli.progress import amount, progress
 
 DAMAGED: Final = 1  # exit code
@@ -20,6 +21,8 @@ storage = typer.Typer(
 )
 app.add_typer(storage, name="storage")
 app.add_typer(cluster, name="cluster")
+app.command()(drain)
+app.command()(rebalance)
 
 
 @storage.command()

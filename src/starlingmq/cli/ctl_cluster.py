@@ -76,7 +76,8 @@ def routes(
 def leave(
     force: ForceOption = False, data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False
 ) -> None:
-    """Have this node go for good: it hands over what it owes other nodes, leaves the membership, and ends."""
+    """Have this node go for good: it hands over its clients' sessions and what it owes other nodes, leaves the
+    membership, and ends."""
     found = _ask("cluster.leave", {"force": "yes"} if force else {}, data_dir, config, json_)
     print(json.dumps(found) if json_ else f"{found['left']} has left, and ends")
 
@@ -105,7 +106,7 @@ def _ask(
 
 def _status_lines(found: dict[str, Any]) -> Iterator[str]:
     yield f"cluster    {found['cluster']}, {len(found['members'])} members, membership {found['revision']}"
-    yield f"this node  {found['node']}: " + ("serves" if found["serving"] else f"does not serve: {found['waits_for']}")
+    yield f"this node  {found['node']}: " + _serves(found)
     etcd = found["etcd"]
     restarts = f", started again {etcd['restarts']:,} times" if etcd["restarts"] else ""
     yield f"etcd       {'its own' if etcd['own'] else 'external'}, {', '.join(etcd['endpoints'])}{restarts}"
@@ -122,24 +123,41 @@ def _status_lines(found: dict[str, Any]) -> Iterator[str]:
         yield f"not sent   {', '.join(unsent)}"
 
 
+def _serves(found: dict[str, Any]) -> str:
+    if not found["serving"]:
+        return f"does not serve: {found['waits_for']}"
+    draining = any(member["this"] and member["draining"] for member in found["members"])
+    return "is a member and serves no clients (ctl drain)" if draining else "serves"
+
+
 def _members_table(members: list[dict[str, Any]]) -> Table:
-    table = Table("name", "number", "state", "connection", "address", "version", "routes", "waiting", "unacknowledged")
-    for column in (1, 6, 7, 8):
+    table = Table(
+        "name", "number", "state", "connection", "address", "version", "clients", "routes", "waiting", "unacknowledged"
+    )
+    for column in (1, 6, 7, 8, 9):
         table.columns[column].justify = "right"
     for member in members:
         waiting = f"{member['queued']:,} ({amount(member['queued_bytes'], 'bytes')})" if member["queued"] else "0"
         table.add_row(
             member["name"],
             str(member["number"]),
-            member["state"] if member["online"] or member["state"] != "registered" else "registered, offline",
+            _state(member),
             _connection(member),
             member["address"],
             member["version"],
+            f"{member['clients']:,}",
             f"{member['routes']:,}",
             "" if member["this"] else waiting,
             "" if member["this"] else f"{member['unacknowledged']:,}",
         )
     return table
+
+
+def _state(member: dict[str, Any]) -> str:
+    state = str(member["state"])
+    if member["draining"]:
+        return f"{state}, draining"
+    return state if member["online"] or state != "registered" else "registered, offline"
 
 
 def _connection(member: dict[str, Any]) -> str:

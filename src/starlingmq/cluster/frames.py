@@ -55,6 +55,7 @@ class Heartbeat:
     taken: dict[int, int]  # node -> number of its newest heartbeat that has come here, directly or relayed
     listeners: tuple[str, ...] = ()  # URLs at which clients from elsewhere reach the sender
     draining: bool = False  # the sender serves no clients, and wants none
+    clients: int = 0  # how many are connected to the sender
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,6 +189,11 @@ class Members:
         """None until the number is known."""
         return self._me
 
+    @property
+    def available(self) -> bool:
+        """Whether etcd answers, as far as is known."""
+        return self._available
+
     def take_requests(self) -> list[Request]:
         requests, self._requests = self._requests, []
         return requests

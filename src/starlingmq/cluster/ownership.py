@@ -75,6 +75,10 @@ class Ownership:
         """That node has nothing of it any more (itself, or one that is no member any more)."""
         self._releases.append((client_id, node, epoch))
 
+    def idle(self) -> bool:
+        """Whether nothing is asked for, or to be asked for."""
+        return not (self._claims or self._releases or self._under_way)
+
     def key(self, client_id: str, node: int | None = None) -> bytes:
         """Of one node; without: the prefix of all of this client id."""
         name = client_id.replace("%", "%25").replace("/", "%2F")

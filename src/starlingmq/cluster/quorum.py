@@ -99,7 +99,7 @@ class Quorum:
             elif incarnation > peer.incarnation:
                 self._begin(peer, incarnation)
         self._peers = {number: self._peers[number] for number in sorted(self._peers)}
-        self._hasten()
+        self.hasten()
         self.tick(now)
 
     def took(self, envelope: Envelope, now: float) -> bool:
@@ -121,7 +121,7 @@ class Quorum:
 
     def _note(self, peer: Peer, heartbeat: Heartbeat) -> None:
         if peer.heartbeat == 0:
-            self._hasten()
+            self.hasten()
         peer.heartbeat = heartbeat.number
         peer.hears = heartbeat.heard
         peer.hears_relayed = heartbeat.relayed
@@ -166,7 +166,7 @@ class Quorum:
         direct = now < peer.direct_at + self._timeout
         relayed = now < peer.relayed_at + self._timeout
         if direct != peer.direct or (relayed or direct) != (peer.relayed or peer.direct):
-            self._hasten()
+            self.hasten()
         peer.direct = direct
         peer.relayed = relayed
         if direct:
@@ -180,7 +180,7 @@ class Quorum:
         if connected != peer.connected:
             peer.connected = connected
             self._changes.append(ConnectionChange(peer.number, peer.incarnation, connected))
-            self._hasten()
+            self.hasten()
 
     def _is_heard_by(self, peer: Peer) -> bool:
         """Whether its last heartbeat said that it hears us, as we are now."""
@@ -190,14 +190,15 @@ class Quorum:
     def _begin(self, peer: Peer, incarnation: int) -> None:
         self._lose(peer)
         peer.begin(incarnation)
-        self._hasten()
+        self.hasten()
 
     def _lose(self, peer: Peer) -> None:
         if peer.connected:
             peer.connected = False
             self._changes.append(ConnectionChange(peer.number, peer.incarnation, False))
 
-    def _hasten(self) -> None:
+    def hasten(self) -> None:
+        """There is something that the others should hear soon."""
         self._beat_at = min(self._beat_at, self._sent_at + self._interval / HASTE)
 
     # What follows from it

@@ -8,66 +8,84 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from starlingmq.cluster.frames import Heartbeat
+from starlingmq.core.doors import Doors, kind_of
 
 
 class Reception:
+    """``doors`` is what the core knows of it; kept up to date here."""
+
     own: tuple[str, ...]  # URLs of this node's listeners, as clients elsewhere reach them
     draining: bool  # this node serves no clients
     changed: bool  # what ``open`` says, since somebody looked last
 
-    def __init__(self) -> None:
+    def __init__(self, doors: Doors) -> None:
         self.own = ()
         self.draining = False
         self.changed = False
-        self._told: dict[int, tuple[str, ...]] = {}  # of nodes that serve and want clients
-        self._draining: dict[int, None] = {}
+        self._doors = doors
+        self._told: dict[int, Heartbeat] = {}  # of connected nodes, by number
 
     def open_own(self, urls: Iterable[str]) -> None:
         self.own = tuple(urls)
-        self.changed = True
+        self._look()
 
     def heard(self, node: int, heartbeat: Heartbeat) -> None:
         """A heartbeat of a connected node."""
-        if heartbeat.draining:
-            self._draining[node] = None
-        else:
-            self._draining.pop(node, None)
-        self._set(node, heartbeat.listeners if heartbeat.serving and not heartbeat.draining else ())
+        before = self._told.get(node)
+        self._told[node] = heartbeat
+        if before is None or _wants(before) != _wants(heartbeat) or before.listeners != heartbeat.listeners:
+            self._look()
 
     def lost(self, node: int) -> None:
         """It is not connected any more."""
-        self._draining.pop(node, None)
-        self._set(node, ())
+        if self._told.pop(node, None) is not None:
+            self._look()
 
-    def _set(self, node: int, urls: tuple[str, ...]) -> None:
-        if self._told.get(node, ()) == urls:
-            return
+    def _look(self) -> None:
         self.changed = True
-        if urls:
-            self._told[node] = urls
-        else:
-            del self._told[node]
+        elsewhere: dict[str, list[str]] = {}
+        for urls in self.open().values():
+            for url in urls:
+                if url not in self.own:  # who shares our ports would be found by chance
+                    elsewhere.setdefault(kind_of(url), []).append(_address(url))
+        self._doors.elsewhere = elsewhere
 
     def drains(self, node: int) -> bool:
-        return node in self._draining
+        told = self._told.get(node)
+        return told is not None and told.draining
+
+    def clients(self, node: int) -> int:
+        """How many clients that node serves, as far as it has told."""
+        told = self._told.get(node)
+        return 0 if told is None else told.clients
+
+    def welcoming(self) -> list[int]:
+        """The numbers of the other nodes that are connected, serve, and want clients."""
+        return [node for node in sorted(self._told) if _wants(self._told[node])]
+
+    def undecided(self) -> bool:
+        """Whether some connected node does not serve, and does not drain: it may want clients in a moment."""
+        return any(not told.draining and not told.serving for told in self._told.values())
 
     def open(self) -> dict[int, tuple[str, ...]]:
-        """The listeners of each other node that is connected, serves, and wants clients, by its number."""
-        return {node: self._told[node] for node in sorted(self._told)}
+        """The listeners of each of those, by its number."""
+        return {node: self._told[node].listeners for node in self.welcoming()}
 
     def fitting(self, listener: str) -> dict[int, str]:
         """By node ``host:port`` of a listener there that speaks what ``listener`` does, a URL of one here; those that
         are reached under an address of this node's own, because they share its ports, are left out."""
         found: dict[int, str] = {}
-        kind = _kind(listener)
+        kind = kind_of(listener)
         for node, urls in self.open().items():
             for url in urls:
-                if _kind(url) == kind and url not in self.own:
-                    found.setdefault(node, url.partition("://")[2].partition("/")[0])
+                if kind_of(url) == kind and url not in self.own:
+                    found.setdefault(node, _address(url))
         return found
 
 
-def _kind(url: str) -> tuple[str, str]:
-    """Scheme, and path if there is one."""
-    scheme, _, rest = url.partition("://")
-    return scheme, rest.partition("/")[2]
+def _wants(heartbeat: Heartbeat) -> bool:
+    return heartbeat.serving and not heartbeat.draining
+
+
+def _address(url: str) -> str:
+    return url.partition("://")[2].partition("/")[0]

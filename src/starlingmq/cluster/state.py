@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Final
 
+from starlingmq.cluster.drain import Drain
 from starlingmq.cluster.election import Election
 from starlingmq.cluster.etcd import Answer, Request, TxnAnswer
 from starlingmq.cluster.frames import Body, Data, DataAck, Envelope, Heartbeat, MemberInfo
@@ -27,10 +28,12 @@ from starlingmq.cluster.links import Link
 from starlingmq.cluster.members import Members
 from starlingmq.cluster.ownership import Ownership
 from starlingmq.cluster.quorum import Quorum
+from starlingmq.cluster.rebalance import Rebalancing
 from starlingmq.cluster.reception import Reception
 from starlingmq.cluster.relay import Relay
 from starlingmq.cluster.routes import Routes
 from starlingmq.cluster.takeover import FACTS, Takeovers
+from starlingmq.cluster.transfer import Declined, Rebalance
 from starlingmq.config import ClusterConfig
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.forwarding import ForwardError
@@ -94,7 +97,7 @@ class ClusterState:
         self.left = False
         self.frames_passed_on = 0
         self.members = Members(config.name, name, address, version, SETTLE_TIMEOUTS * config.member_timeout)
-        self.reception = Reception()
+        self.reception = Reception(broker.ctx.doors)
         self.lines: dict[int, Line] = {}
         self.quorum: Quorum | None = None
         self.relay: Relay | None = None
@@ -106,6 +109,10 @@ class ClusterState:
         self.takeovers = Takeovers(
             broker, self.ownership, config.takeover_timeout, self._is_connected, self._applied_by, self._known_of
         )
+        rate = config.drain_rate
+        self.drain = Drain(broker, self.reception, self.takeovers.say, self.takeovers.giving, rate)
+        self.rebalancing = Rebalancing(broker, self.reception, rate)
+        self.takeovers.on_drain = self._heard_of_drain
         self._number = 0
         self._incarnation = 0
         self._ready = ClusterReady()
@@ -149,6 +156,37 @@ class ClusterState:
         """Take no more clients' work; leave once nothing is owed to anybody."""
         self._leaving = True
         self._leave_if_idle(now)
+
+    def begin_drain(self, now: float, seconds: float = inf, for_good: bool = False) -> None:
+        """Serve no clients, and hand over their sessions; ``seconds``: within that time."""
+        self.drain.begin(now, seconds, for_good)
+        self._changed_reception()
+
+    def end_drain(self) -> None:
+        self.drain.cancel()
+        self._changed_reception()
+
+    def _changed_reception(self) -> None:
+        self.reception.changed = True
+        if self.quorum is not None:
+            self.quorum.hasten()
+
+    def flushed(self) -> bool:
+        """Whether nothing is owed to nodes that are connected, nor to etcd, as far as that answers."""
+        owed = any(self._is_connected(number) and not line.idle() for number, line in self.lines.items())
+        return not owed and (self.ownership.idle() or not self.members.available)
+
+    def rebalance(self, rate: int, now: float) -> None:
+        """Have all nodes send clients to where there are fewer."""
+        for node in self.reception.welcoming():
+            self.takeovers.say(node, Rebalance(rate))
+        self.rebalancing.begin(now, rate)
+
+    def _heard_of_drain(self, node: int, said: Declined | Rebalance) -> None:
+        if isinstance(said, Rebalance):
+            self.rebalancing.begin(self.broker.ctx.now, said.rate)
+        else:
+            self.drain.refused(node, said.client_ids)
 
     def forget(self, name: str, force: bool, now: float) -> str:
         """Take out a node that will not come back; "" or why not."""
@@ -297,6 +335,8 @@ class ClusterState:
         for line in self.lines.values():
             self._pending = self._deliver(line) or self._pending
         self.takeovers.look(now)
+        self.drain.turn(now)
+        self.rebalancing.turn(now)
         self._originate(routes, now)
         self._pending = self.takeovers.turn(routes.version, routes.epoch, now) or self._pending
         self._ready.notices += self.takeovers.take_notices()
@@ -470,6 +510,7 @@ class ClusterState:
             taken=quorum.taken(),
             listeners=self.reception.own,
             draining=self.reception.draining,
+            clients=self.broker.ctx.counters.clients_connected,
         )
         for target in self.lines:
             envelope = self._envelope(target, heartbeat)
@@ -515,6 +556,8 @@ class ClusterState:
                     soonest = due
                 soonest = min(soonest, line.wake_at(self.config))
             soonest = min(soonest, self.takeovers.wake_at(), self.ownership.wake_at() or inf)
+            now = self.broker.ctx.now
+            soonest = min(soonest, self.drain.wake_at(now), self.rebalancing.wake_at(now))
         return 0.0 if soonest == inf else soonest
 
     # What is there to be seen

@@ -26,18 +26,22 @@ import msgspec
 
 from starlingmq.cluster.arrivals import Arrival, ArrivalValue
 from starlingmq.cluster.departures import Departure, departed
+from starlingmq.cluster.offers import Offers
 from starlingmq.cluster.ownership import Owned, Ownership
 from starlingmq.cluster.transfer import (
     NOTHING,
     OWES,
     REFUSED,
     Barrier,
+    Declined,
     Granted,
     Head,
     Mark,
+    Offer,
     Part,
     Parts,
     Passed,
+    Rebalance,
     Said,
     Takeover,
     TransferError,
@@ -100,6 +104,8 @@ class Takeovers:
         self._deferred: dict[str, tuple[int, Takeover]] = {}  # asked for while they arrive: by whom, for what
         self._overtaken: dict[str, int] = {}  # epochs of others that own what we have asked for meanwhile
         self._notices: list[str] = []
+        self.offers = Offers(self._ctx, ownership)
+        self.on_drain: Callable[[int, Declined | Rebalance], None] = lambda node, said: None
         claims = self._ctx.claims = Claims(2 * seconds)
         self._claims = claims
         broker.peers.control = self.take
@@ -147,7 +153,7 @@ class Takeovers:
         """That node has begun a new life, perhaps without what it was giving us."""
         for arrival in self._all_arrivals():
             if node in arrival.sources():
-                self._say(node, Takeover(arrival.client_id, arrival.epoch, arrival.version == -2))
+                self.say(node, Takeover(arrival.client_id, arrival.epoch, arrival.version == -2))
 
     def changed(self) -> None:
         """Some node is connected, or is not any more: who owns what has to be looked up again."""
@@ -158,7 +164,7 @@ class Takeovers:
 
     # Saying and hearing
 
-    def _say(self, node: int, said: Said) -> None:
+    def say(self, node: int, said: Said) -> None:
         if node == self._me:
             self._heard(node, said)
         else:
@@ -179,6 +185,12 @@ class Takeovers:
             self._put_marks(node, said)
         elif isinstance(said, Mark):
             self._marked(node, said)
+        elif isinstance(said, Offer):
+            declined = self.offers.offered(node, said)
+            if declined:
+                self.say(node, Declined(declined))
+        elif isinstance(said, Declined | Rebalance):
+            self.on_drain(node, said)
         else:
             arrival = self._arrivals.get(said.client_id, {}).get(said.epoch)
             if arrival is None:
@@ -203,6 +215,13 @@ class Takeovers:
             self._ownership.release(client_id, self._me, epoch)
             self._broker.connecting.not_claimed(client_id, Reason.SERVER_BUSY, ELSEWHERE)
             return
+        invited = self.offers.invited(client_id)
+        offered = invited is not None and client_id not in self._claims.waiting
+        if invited is not None and offered:
+            if not self.offers.holds(owned, *invited):
+                self._ownership.release(client_id, self._me, epoch)
+                return
+            owned.others.setdefault(*invited)
         arrivals = self._arrivals.get(client_id, {})
         for earlier in arrivals.values():
             earlier.owned, earlier.changed = epoch, True
@@ -231,7 +250,7 @@ class Takeovers:
         if others:
             self._arrivals.setdefault(client_id, {})[epoch] = arrival
         for node in others:
-            self._say(node, Takeover(client_id, epoch, clean))
+            self.say(node, Takeover(client_id, epoch, clean, offered))
         if clean or not others:
             self._go_on(client_id, epoch)
 
@@ -379,14 +398,14 @@ class Takeovers:
                     arrival.asked[node] = now
                     asks.setdefault(node, []).append((arrival.client_id, arrival.epoch))
         for node, entries in asks.items():
-            self._say(node, Barrier(route_epoch, version, entries))
+            self.say(node, Barrier(route_epoch, version, entries))
 
     def _put_marks(self, node: int, barrier: Barrier) -> None:
         """Say from where on ``node`` gives our messages to these clients; not before we have its routes."""
         if node != self._me and self._known(node) < (barrier.route_epoch, barrier.version):
             return  # of our last life: it asks again
         for target in self._members:  # whoever has something of an earlier owner's has to know as well
-            self._say(target, Mark(node, barrier.entries))
+            self.say(target, Mark(node, barrier.entries))
 
     def _marked(self, node: int, said: Mark) -> None:
         for client_id, epoch in said.entries:
@@ -422,13 +441,16 @@ class Takeovers:
         if self._ownership.claiming(client_id):  # which of the two is newer, the answer will tell
             self._overtaken[client_id] = max(epoch, self._overtaken.get(client_id, 0))
         session = self._ctx.sessions.get(client_id)
+        if said.offered and session is not None and session.client is not None:
+            self.say(node, Head(client_id, epoch, REFUSED))
+            return
         arrivals = {} if node == self._me else self._arrivals.get(client_id, {})
         newer = any(arrival.owned > epoch for arrival in arrivals.values()) or any(
             departure.epoch > epoch for departure in self._departing.get(client_id, ())
         )
         if newer or (session is not None and session.epoch > epoch):
             self.refused += 1
-            self._say(node, Head(client_id, epoch, REFUSED))
+            self.say(node, Head(client_id, epoch, REFUSED))
             return
         if arrivals:
             self._broker.connecting.not_claimed(client_id, Reason.SERVER_BUSY, ELSEWHERE)
@@ -441,10 +463,10 @@ class Takeovers:
         """It is not all here yet. Of several that want it the newest gets it."""
         earlier = self._deferred.get(said.client_id)
         if earlier is not None and earlier[1].epoch > said.epoch:
-            self._say(node, Head(said.client_id, said.epoch, REFUSED))
+            self.say(node, Head(said.client_id, said.epoch, REFUSED))
             return
         if earlier is not None and earlier[1].epoch < said.epoch:
-            self._say(earlier[0], Head(said.client_id, earlier[1].epoch, REFUSED))
+            self.say(earlier[0], Head(said.client_id, earlier[1].epoch, REFUSED))
         self._deferred[said.client_id] = (node, said)
 
     def _give(self, node: int, said: Takeover, session: Session | None) -> None:
@@ -458,7 +480,7 @@ class Takeovers:
             ghost = self._broker.mover.nobody(client_id, node, epoch)  # what is late goes there
             held = OWES
         if ghost is None:
-            self._say(node, Head(client_id, epoch, REFUSED if client_id in self._departing else NOTHING))
+            self.say(node, Head(client_id, epoch, REFUSED if client_id in self._departing else NOTHING))
             return
         for arrival in late:
             if arrival.session is None or arrival.session.ended:
@@ -470,13 +492,30 @@ class Takeovers:
         last_id = 0 if ghost.window is None else ghost.window.last_id
         departure = self._departures[client_id, epoch] = Departure(ghost, node, epoch, client_id)
         self._departing.setdefault(client_id, []).append(departure)
-        self._say(node, Head(client_id, epoch, held, expiry, left, last_id, granted))
+        self.say(node, Head(client_id, epoch, held, expiry, left, last_id, granted))
 
     def _left(self, session: Session | None) -> float:
         """Seconds until it expires."""
         if session is None or session.expiry == NEVER:
             return 0.0
         return session.expires_at - self._ctx.now if session.expires_at != 0.0 else float(session.expiry)
+
+    def departing(self) -> int:
+        """Sessions on their way from here, those too that have to wait for a node that is away."""
+        return len(self._departures)
+
+    def giving(self) -> int:
+        """Sessions on their way from here that can get on now: nobody whom they wait for is away."""
+        there = self._there()
+        count = 0
+        for departure in self._departures.values():
+            session = departure.session
+            if session.ended or not self._connected(departure.target):
+                continue
+            marked = departure.marks()
+            if not departure.whole or session.queue is not None or any(node not in marked for node in there):
+                count += 1
+        return count
 
     def _give_on(self, departure: Departure, now: float) -> bool:
         """Send what there is of a session that left; whether there may be more at once."""
@@ -492,7 +531,7 @@ class Takeovers:
             if session.window is not None:
                 return bool(parts)
             departure.whole = True
-            self._say(departure.target, Whole(client_id, epoch))
+            self.say(departure.target, Whole(client_id, epoch))
         parts = moves.take_queue(session)
         if parts:
             self._say_parts(departure, parts, now)
@@ -503,7 +542,7 @@ class Takeovers:
         marked = not session.subscriptions or all(member in session.moving.marked for member in self._members)
         done = marked and not session.moving.sources
         if nodes or done:
-            self._say(departure.target, Passed(client_id, epoch, nodes, done))
+            self.say(departure.target, Passed(client_id, epoch, nodes, done))
         if done:
             moves.left(session)
             self._forget_departure(client_id, epoch)
@@ -528,7 +567,7 @@ class Takeovers:
                     outgoing.stage,
                 )
             )
-        self._say(departure.target, Parts(departure.client_id, departure.epoch, parts))
+        self.say(departure.target, Parts(departure.client_id, departure.epoch, parts))
 
     def _forget_departure(self, client_id: str, epoch: int) -> None:
         departure = self._departures.pop((client_id, epoch), None)

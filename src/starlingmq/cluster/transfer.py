@@ -47,11 +47,13 @@ class Part(msgspec.Struct, array_like=True):
 
 
 class Takeover(msgspec.Struct, array_like=True, tag=1):
-    """New owner to former ones: hand over what you have. ``clean``: throw it away."""
+    """New owner to former ones: hand over what you have. ``clean``: throw it away. ``offered``: it was offered, its
+    client has not come; a former owner to whom that has come back keeps it."""
 
     client_id: str
     epoch: int
     clean: bool
+    offered: bool = False
 
 
 class Head(msgspec.Struct, array_like=True, tag=2):
@@ -105,7 +107,25 @@ class Mark(msgspec.Struct, array_like=True, tag=7):
     entries: list[tuple[str, int]]
 
 
-Said = Takeover | Head | Parts | Whole | Passed | Barrier | Mark
+class Offer(msgspec.Struct, array_like=True, tag=20):
+    """Of a node that drains: take these sessions over. Client ids, each with its epoch at the sender."""
+
+    entries: list[tuple[str, int]]
+
+
+class Declined(msgspec.Struct, array_like=True, tag=21):
+    """In answer to that: not these."""
+
+    client_ids: list[str]
+
+
+class Rebalance(msgspec.Struct, array_like=True, tag=22):
+    """To all: send clients to where there are fewer, so many a second (0: as you are set)."""
+
+    rate: int
+
+
+Said = Takeover | Head | Parts | Whole | Passed | Barrier | Mark | Offer | Declined | Rebalance
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: Any = msgspec.msgpack.Decoder(Said)

@@ -545,8 +545,10 @@ class BrokerState:
 
     def shut_down(self, now: float) -> None:
         """Tell every client that the server goes away; their sessions stay as agreed."""
-        self.ctx.now = now
-        reason = Reason.USE_ANOTHER_SERVER if self.ctx.mqtt.server_reference else Reason.SERVER_SHUTTING_DOWN
-        for session in list(self.ctx.sessions.values()):
-            if session.client is not None and session.node == 0:
-                self.connecting.fail(session.client, reason, "")
+        ctx = self.ctx
+        ctx.now = now
+        for session in list(ctx.sessions.values()):
+            client = session.client
+            if client is not None and session.node == 0:
+                known = ctx.mqtt.server_reference or ctx.doors.reference(client.listener)
+                self.connecting.fail(client, Reason.USE_ANOTHER_SERVER if known else Reason.SERVER_SHUTTING_DOWN, "")

@@ -199,9 +199,9 @@ class Connecting:
         self._waiting.pop(client, None)
         self.ctx.notice(Reason(reason).name.lower(), client, detail)
         if client.version == 5:
-            self._say(
-                client, encode(Connack(False, reason, self._why(client, detail)), 5), encode(Connack(False, reason), 5)
-            )
+            properties = self._why(client, detail)
+            self._refer(client, reason, properties)
+            self._say(client, encode(Connack(False, reason, properties), 5), encode(Connack(False, reason), 5))
         else:
             code = connack_return_code(reason)
             if code > 0:
@@ -221,6 +221,9 @@ class Connecting:
         connect = self._waiting[client]
         if ctx.isolated:
             self._refuse(client, Reason.SERVER_UNAVAILABLE, ISOLATED)
+            return
+        if ctx.doors.shut:
+            self._refuse(client, self._elsewhere(), "this node serves no clients now")
             return
         if ctx.refusing and self._needs_storage(connect, session):
             self._refuse(client, Reason.QUOTA_EXCEEDED, "nothing can be stored at the moment")
@@ -255,6 +258,9 @@ class Connecting:
         ctx.unhalt(client, WORKING)
         if ctx.isolated:
             self._refuse(client, Reason.SERVER_UNAVAILABLE, ISOLATED)
+            return False
+        if ctx.doors.shut:
+            self._refuse(client, self._elsewhere(), "this node serves no clients now")
             return False
         session = ctx.sessions.get(client_id)
         connect = self._waiting[client]
@@ -470,10 +476,29 @@ class Connecting:
         self.ctx.notice(Reason(reason).name.lower(), client, detail)
         if client.state == OPEN and client.version == 5:
             properties = self._why(client, detail)
-            if self.ctx.mqtt.server_reference and reason in (Reason.USE_ANOTHER_SERVER, Reason.SERVER_MOVED):
-                properties[prop.SERVER_REFERENCE] = self.ctx.mqtt.server_reference
+            self._refer(client, reason, properties)
             self._say(client, encode(Disconnect(reason, properties), 5), encode(Disconnect(reason), 5))
         self.close(client, Reason(reason).name.lower())
+
+    def _elsewhere(self) -> int:
+        return Reason.SERVER_MOVED if self.ctx.doors.for_good else Reason.USE_ANOTHER_SERVER
+
+    def _refer(self, client: Client, reason: int, properties: Properties) -> None:
+        """Name another server to who is told to use one."""
+        if reason == Reason.USE_ANOTHER_SERVER or reason == Reason.SERVER_MOVED:
+            reference = self.ctx.mqtt.server_reference or self.ctx.doors.reference(client.listener)
+            if reference:
+                properties[prop.SERVER_REFERENCE] = reference
+
+    def send_away(self, client: Client, reference: str) -> None:
+        """End a connection because its client is to go to another node; MQTT 5 has words for that, and for which."""
+        if client.state == OPEN and client.version == 5 and reference:
+            reason = self._elsewhere()
+            whole = encode(Disconnect(reason, {prop.SERVER_REFERENCE: reference}), 5)
+            self._say(client, whole, encode(Disconnect(reason), 5))
+            self.close(client, Reason(reason).name.lower())
+        else:
+            self.fail(client, self._elsewhere(), "this node serves no clients now")
 
     def _why(self, client: Client, detail: str) -> Properties:
         return {prop.REASON_STRING: detail} if client.problem_information and detail else {}

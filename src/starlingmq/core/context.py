@@ -10,6 +10,7 @@ from starlingmq.config import LimitsConfig, MqttConfig
 from starlingmq.core.claims import Claims
 from starlingmq.core.client import CLOSED, TURN_OVER, Client
 from starlingmq.core.counters import Counters
+from starlingmq.core.doors import Doors
 from starlingmq.core.interest import Interest
 from starlingmq.core.job import Job
 from starlingmq.core.outgoing import Outgoing
@@ -47,6 +48,7 @@ class Context:
     sequence: int  # of the last message that was passed on to another node
     interest: Interest | None  # what our own subscribers want, where other nodes must know
     claims: Claims | None  # CONNECTs that wait for their client id, where other nodes may own it
+    doors: Doors
     isolated: bool  # too few other nodes are connected to serve
     serves_until: float  # when that is so, if nothing is heard of them meanwhile
     catching_up: bool  # a node has come whose routes are not all here yet: nothing is published before
@@ -99,6 +101,7 @@ class Context:
         self.sequence = 0
         self.interest = None
         self.claims = None
+        self.doors = Doors()
         self.isolated = False
         self.serves_until = math.inf
         self.catching_up = False

@@ -41,6 +41,13 @@ class NatsLeaving:
             self.begun = True
             self._owner.tell_all()
 
+    def cancel(self) -> None:
+        """It stays: nobody is closed any more, and all are told so."""
+        if self.begun:
+            self.begun = False
+            self.due_at = self._end = 0.0
+            self._owner.tell_all()
+
     def tick(self) -> None:
         now = self._owner.ctx.now
         if self.due_at == 0.0 or now < self.due_at:

@@ -132,6 +132,21 @@ class Cluster:
             raise ClusterError("a node of a cluster keeps an etcd: give it --data-dir, or name cluster.etcd.endpoints")
         return Path(self.config.node.data_dir) / "etcd"
 
+    async def hand_over(self, seconds: float) -> None:
+        """Before the end: have clients go to other nodes, and give those what is theirs now. Until that is done, or
+        nobody is there to take it, or the time is over; what is left is kept."""
+        state = self.state
+        if state is None or state.quorum is None or state.left or seconds <= 0:
+            return
+        until = self.clock() + seconds
+        state.begin_drain(self.clock(), seconds)
+        self.poke()
+        done = await self.until(lambda: state.drain.done, seconds)
+        left = state.drain.sessions_left + state.drain.clients_left
+        if not done:
+            log.warning("shutdown_timeout is over: %s sessions and clients are still here; sessions are kept", left)
+        await self.until(state.flushed, until - self.clock())
+
     def stopping(self) -> None:
         """What breaks from here on is not worth a warning: nodes are often stopped together."""
         self.peers.quiet()
@@ -212,7 +227,7 @@ class Cluster:
             log.warning("%s", notice)
         for news in ready.news:
             log.info("%s", news)
-        if ready.notices or ready.news or ready.requests or ready.peers is not None:
+        if state.drain.active or ready.notices or ready.news or ready.requests or ready.peers is not None:
             self._changed.set()
         if state.left:
             self._changed.set()
@@ -264,7 +279,7 @@ class Cluster:
     async def until(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Whether something came to be so within the time."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._until(condition), seconds)
+            await asyncio.wait_for(self._until(condition), max(seconds, 0.0))
         return condition()
 
     async def _until(self, condition: Callable[[], bool]) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from starlingmq._version import __version__
 from starlingmq.net.cluster import Cluster
 from starlingmq.net.control import Action, Report
+from starlingmq.net.drain_actions import DrainActions
 
 LEAVE_SECONDS: Final = 30.0  # for what is owed to others, and for etcd to confirm
 REPORT_SECONDS: Final = 0.2
@@ -25,8 +26,9 @@ Result = dict[str, Any]
 class ClusterActions:
     """Of one node that runs."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, drain: DrainActions) -> None:
         self.cluster = cluster
+        self.drain = drain
 
     def actions(self) -> dict[str, Action]:
         """By the names that the commands use."""
@@ -61,6 +63,8 @@ class ClusterActions:
             "unacknowledged": 0,
             "behind": False,
             "routes": len(state.routes.table(state.number)) if state.routes is not None else 0,
+            "draining": state.drain.active,
+            "clients": state.broker.ctx.counters.clients_connected,
         }
         names = {status.member.number: status.member.name for status in state.status()}
         others = [
@@ -80,6 +84,8 @@ class ClusterActions:
                 "unacknowledged": status.unacknowledged,
                 "behind": status.behind,
                 "routes": len(state.routes.table(status.member.number)) if state.routes is not None else 0,
+                "draining": state.reception.drains(status.member.number),
+                "clients": state.reception.clients(status.member.number),
             }
             for status in state.status()
         ]
@@ -142,18 +148,24 @@ class ClusterActions:
         return {"nodes": nodes}
 
     async def leave(self, report: Report, force: bool) -> Result:
-        """Hand over what is owed, be taken out of the membership, and end."""
+        """Hand over sessions and what is owed, be taken out of the membership, and end."""
         state = self.cluster.state
         assert state is not None
-        kept = [session for session in state.broker.ctx.sessions.values() if session.expiry != 0 and not session.node]
-        if kept and not force:
-            messages = sum(len(session.queue) for session in kept if session.queue is not None)
-            raise ClusterActionError(
-                f"{len(kept):,} persistent sessions with {messages:,} messages are kept here and would be lost; "
-                "let their clients end them, or leave with --force"
-            )
         if len(state.members.membership.members) == 1:
             raise ClusterActionError("this node is the only one of its cluster: stop it instead")
+        drained = state.drain.active
+        await self.drain.begin(for_good=True)
+        await self.drain.follow(report)
+        left = state.drain.sessions_left
+        waiting = await self._wait_for_departures(report)
+        if (left or waiting) and not force:
+            if not drained:
+                await self.drain.cancel()
+            raise ClusterActionError(
+                f"{left + waiting:,} persistent sessions can not be handed over and would be lost"
+                + (f" ({waiting:,} wait for nodes that are away)" if waiting else ": no other node takes them")
+                + "; try again when all nodes serve, or leave with --force"
+            )
         task = asyncio.create_task(self.cluster.leave(LEAVE_SECONDS))
         owed = self._owed()
         while not task.done():
@@ -168,6 +180,15 @@ class ClusterActions:
                 else "still leaving: etcd has not confirmed it"
             )
         return {"left": self.cluster.name}
+
+    async def _wait_for_departures(self, report: Report) -> int:
+        """Until all sessions are where they go; how many are not, because they wait for somebody who is away."""
+        state = self.cluster.state
+        assert state is not None
+        while state.takeovers.giving():
+            report("handing sessions over", 0, state.takeovers.departing(), "sessions")
+            await asyncio.sleep(REPORT_SECONDS)
+        return state.takeovers.departing()
 
     def _owed(self) -> int:
         state = self.cluster.state

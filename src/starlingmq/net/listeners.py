@@ -46,6 +46,14 @@ class Listener:
         """The URL, with the port that was bound."""
         return self.gate.name
 
+    @property
+    def bound(self) -> ListenerSpec:
+        """What it was opened with, and the port that came of it."""
+        if self.spec.scheme == "unix":
+            return self.spec
+        _, port = split_address(self.address.partition("://")[2].partition("/")[0], self.address)
+        return self.spec._replace(port=port)
+
     def advertised(self, node_host: str) -> str:
         """The URL that clients elsewhere reach it at, "" if they do not; ``node_host`` is where other nodes do."""
         spec = self.spec

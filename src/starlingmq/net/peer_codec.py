@@ -114,6 +114,7 @@ def _from_heartbeat(beat: Heartbeat) -> pb.Heartbeat:
         taken=beat.taken,
         listeners=beat.listeners,
         draining=beat.draining,
+        clients=beat.clients,
         membership=pb.Membership(
             revision=beat.membership.revision, members=[_from_member(member) for member in beat.membership.members]
         ),
@@ -135,6 +136,7 @@ def _to_heartbeat(message: pb.Heartbeat) -> Heartbeat:
         taken=dict(message.taken),
         listeners=tuple(message.listeners),
         draining=message.draining,
+        clients=message.clients,
     )
 
 

@@ -127,7 +127,7 @@ class Applied(_message.Message):
     def __init__(self, node: _Optional[int] = ..., epoch: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("epoch", "version", "vector", "heard", "connected", "serving", "membership", "relayed", "number", "taken", "listeners", "draining")
+    __slots__ = ("epoch", "version", "vector", "heard", "connected", "serving", "membership", "relayed", "number", "taken", "listeners", "draining", "clients")
     class HeardEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -161,6 +161,7 @@ class Heartbeat(_message.Message):
     TAKEN_FIELD_NUMBER: _ClassVar[int]
     LISTENERS_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     version: int
     vector: _containers.RepeatedCompositeFieldContainer[Applied]
@@ -173,7 +174,8 @@ class Heartbeat(_message.Message):
     taken: _containers.ScalarMap[int, int]
     listeners: _containers.RepeatedScalarFieldContainer[str]
     draining: bool
-    def __init__(self, epoch: _Optional[int] = ..., version: _Optional[int] = ..., vector: _Optional[_Iterable[_Union[Applied, _Mapping[str, object]]]] = ..., heard: _Optional[_Mapping[int, int]] = ..., connected: _Optional[_Iterable[int]] = ..., serving: _Optional[bool] = ..., membership: _Optional[_Union[Membership, _Mapping[str, object]]] = ..., relayed: _Optional[_Mapping[int, int]] = ..., number: _Optional[int] = ..., taken: _Optional[_Mapping[int, int]] = ..., listeners: _Optional[_Iterable[str]] = ..., draining: _Optional[bool] = ...) -> None: ...
+    clients: int
+    def __init__(self, epoch: _Optional[int] = ..., version: _Optional[int] = ..., vector: _Optional[_Iterable[_Union[Applied, _Mapping[str, object]]]] = ..., heard: _Optional[_Mapping[int, int]] = ..., connected: _Optional[_Iterable[int]] = ..., serving: _Optional[bool] = ..., membership: _Optional[_Union[Membership, _Mapping[str, object]]] = ..., relayed: _Optional[_Mapping[int, int]] = ..., number: _Optional[int] = ..., taken: _Optional[_Mapping[int, int]] = ..., listeners: _Optional[_Iterable[str]] = ..., draining: _Optional[bool] = ..., clients: _Optional[int] = ...) -> None: ...
 
 class EpochStart(_message.Message):
     __slots__ = ("epoch", "first")
