@@ -1,4 +1,4 @@
-"""``python -m bench``: StarlingMQ beside mosquitto and amqtt, in one run, on this machine.
+"""``python -m bench``: StarlingMQ beside mosquitto, amqtt and nats-server, in one run, on this machine.
 
 Every broker runs alone on one core with its default configuration (a listener and anonymous clients apart), the load
 generator on another. Figures go to JSON, a table and a plot. ``bench/README.md`` explains the cells.
@@ -35,6 +35,8 @@ NOTES = [
     "Persistence: mosquitto-persistent saves everything every half hour and at the end, mosquitto-1s every second;"
     " what it acknowledged since then is lost when it is killed. starlingmq-process loses nothing then,"
     " starlingmq-power nothing when the power fails either.",
+    "NATS: a closed loop over deliveries, each peer with the window that suits it. JetStream's work queue: file"
+    " storage, a push consumer with a deliver group, explicit acknowledgements, publishers that ask for theirs.",
 ]
 
 
@@ -46,7 +48,7 @@ def names(allowed: list[str], text: str) -> list[str]:
 
 
 def arguments() -> argparse.Namespace:
-    known = ["starlingmq", "mosquitto", "amqtt"]
+    known = ["starlingmq", "mosquitto", "amqtt", "nats-server"]
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure StarlingMQ beside other brokers.")
     parser.add_argument(
         "--quick", action="store_true", help="everything once and small, in seconds: a check, no result"
@@ -63,7 +65,13 @@ def settings_for(options: argparse.Namespace) -> Settings:
     changes = dict(QUICK) if options.quick else {}
     if options.repeats:
         changes["repeats"] = options.repeats
-    found = Settings(peers=options.peers, broker_core=cores[0], generator_core=cores[-1], **changes)
+    found = Settings(
+        peers=[peer for peer in options.peers if peer != "nats-server"],
+        nats_peers=tuple(peer for peer in ("starlingmq", "nats-server") if peer in options.peers),
+        broker_core=cores[0],
+        generator_core=cores[-1],
+        **changes,
+    )
     # A generator or a broker needs a descriptor per connection and some more.
     room = peers.raise_file_limit() - 1_000
     if room < found.connections:
@@ -116,9 +124,9 @@ def main() -> int:
     settings = settings_for(options)
     console = Console(width=None if sys.stdout.isatty() else 150)
     try:
-        for peer in settings.peers:
+        for peer in options.peers:
             peers.install(peer)
-        versions = {peer: peers.version(peer) for peer in settings.peers}
+        versions = {peer: peers.version(peer) for peer in options.peers}
     except (peers.PeerError, subprocess.CalledProcessError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

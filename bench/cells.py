@@ -15,7 +15,7 @@ from bench.results import Away, Cell, Filters, Idle, Paced, Results
 RUN_TIMEOUT_S = 400.0
 AMQTT_WINDOW = 100  # in a flood it reads to the end before it delivers
 NODELAY = "mosquitto-nodelay"
-STARLING_OPTIONS = ["--set", "mqtt.sys_interval=1s"]  # so that $SYS tells about the stall while the run lasts
+STARLING_OPTIONS = ["--set", "mqtt.sys_interval=250ms"]  # so that $SYS tells about the stall while the run lasts
 
 T = TypeVar("T")
 
@@ -49,6 +49,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     paced_warm_up: float = 1.0
     paced_duration: float = 5.0
     connections: int = 10_000
+    settle: float = 1.0  # seconds before memory, or an idle cluster, is looked at
     filters: tuple[int, ...] = (1, 1_000, 100_000, 1_000_000)
     wildcards: tuple[int, ...] = (1, 100_000)
     retained: int = 10_000
@@ -77,6 +78,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     quiet: float = 10.0
     kept_messages: int = 50_000
     kept_payload: int = 1_024
+    one_cluster: bool = False  # for all jobs of that section
+    nats_peers: tuple[str, ...] = ()
+    nats_shapes: tuple[tuple[str, int, int], ...] = (("pair", 1, 1), ("pairs", 10, 10))
+    nats_windows: tuple[int, ...] = (100, 1_000, 10_000)
+    group: tuple[int, int] = (10, 10)  # publishers, members
+    balanced: int = 100_000
+    group_hop_rate: float = 100.0
+    group_hop_pairs: int = 5
 
 
 QUICK: dict[str, Any] = {
@@ -92,6 +101,7 @@ QUICK: dict[str, Any] = {
     "paced_warm_up": 0.1,
     "paced_duration": 0.3,
     "connections": 100,
+    "settle": 0.1,
     "filters": (1, 1_000),
     "wildcards": (1_000,),
     "retained": 200,
@@ -107,6 +117,11 @@ QUICK: dict[str, Any] = {
     "storm": 2_000,
     "storm_after": 100,
     "quiet": 0.5,
+    "one_cluster": True,
+    "nats_shapes": (("pairs", 3, 3),),
+    "nats_windows": (100,),
+    "group": (3, 3),
+    "balanced": 3_000,
 }
 
 
@@ -300,7 +315,13 @@ class IdleConnections(Section):
 
     def spec(self, place: Idle, broker: peers.Broker) -> idle.Spec:
         core = self.settings.generator_core
-        return idle.Spec(port=broker.port, broker=broker.pid, core=core, connections=place.connections)
+        return idle.Spec(
+            port=broker.port,
+            broker=broker.pid,
+            core=core,
+            connections=place.connections,
+            settle_s=self.settings.settle,
+        )
 
 
 class ManyFilters(Section):

@@ -10,12 +10,13 @@ import msgspec
 
 from bench import clustered, generator, paced, peers
 from bench.cells import Job, RunError, Section, output
+from bench.nats import hop_within
 from bench.nodes import Node, cluster
 from bench.results import Cluster, Results
 from bench.wire import SetupError
 
 QOS = (0, 1)
-OPTIONS = {"STARLINGMQ_MQTT__SYS_INTERVAL": "1s"}  # so that $SYS tells about the stall while the run lasts
+OPTIONS = {"STARLINGMQ_MQTT__SYS_INTERVAL": "250ms"}  # so that $SYS tells about the stall while the run lasts
 
 
 class Clustered(Section):
@@ -32,6 +33,9 @@ class Clustered(Section):
             "the way from node to node": self.hop,
             "new filters by storm": self.storm,
         }
+        if self.settings.one_cluster:  # storm stops a node, so it comes last
+            every = [self.quiet, hop_within(self.settings, results), *calls.values()]
+            return [Job("cluster: everything", self.bind(place, *every))]
         jobs = [
             Job(f"cluster: {name}", self.bind(place, call))
             for _ in range(self.settings.repeats)
@@ -39,11 +43,12 @@ class Clustered(Section):
         ]
         return [*jobs, Job("cluster: idle", self.bind(place, self.quiet))]
 
-    def bind(self, place: Cluster, call: Callable[[Cluster, list[Node]], None]) -> Callable[[], None]:
+    def bind(self, place: Cluster, *calls: Callable[[Cluster, list[Node]], None]) -> Callable[[], None]:
         def attempt() -> None:
             try:
                 with cluster(OPTIONS) as found:
-                    call(place, found)
+                    for call in calls:
+                        call(place, found)
             except (RunError, SetupError, peers.PeerError, OSError) as error:
                 place.errors.append(str(error))
 
@@ -98,4 +103,4 @@ class Clustered(Section):
     def quiet(self, place: Cluster, found: list[Node]) -> None:
         for node in found:
             node.pin(os.sched_getaffinity(0))
-        place.quiet.append(clustered.quiet(found, self.settings.quiet))
+        place.quiet.append(clustered.quiet(found, self.settings.settle, self.settings.quiet))

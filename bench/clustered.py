@@ -15,7 +15,6 @@ from bench.ping import Pings
 from bench.process import cpu_seconds, memory
 
 Run = Callable[[str, msgspec.Struct], bytes]
-SETTLE_S = 1.0
 
 
 class Beside(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,8 +140,8 @@ def take_by_storm(found: list[Node], filters: int, after: int) -> Storm:
     )
 
 
-def quiet(found: list[Node], seconds: float) -> Quiet:
-    time.sleep(SETTLE_S)
+def quiet(found: list[Node], settle: float, seconds: float) -> Quiet:
+    time.sleep(settle)
     start = time.perf_counter()
     brokers, etcds = [node.cpu() for node in found], [cpu_seconds(node.etcd) for node in found]
     time.sleep(seconds)

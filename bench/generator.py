@@ -138,7 +138,11 @@ def drain(spec: Spec, loop: Loop, groups: list[Group]) -> tuple[Mark, bool]:
 
 def run(spec: Spec) -> Outcome:
     loop = Loop()
-    groups = build(spec, loop)
+    return measure(spec, loop, build(spec, loop))
+
+
+def measure(spec: Spec, loop: Loop, groups: list[Group]) -> Outcome:
+    """Lets the publishers go, and stops them in the end."""
     for group in groups:
         for publisher in group.publishers:
             publisher.start()

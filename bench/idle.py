@@ -20,7 +20,6 @@ from bench.wire import SetupError
 
 FIRST = 100  # connections that warm the broker up before memory is read
 AT_ONCE = 200  # connections that may be under way at a time
-SETTLE_S = 1.0
 LIMIT_S = 120.0
 
 
@@ -29,6 +28,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     broker: int
     core: int
     connections: int = 10_000
+    settle_s: float = 1.0
     version: int = 4
 
 
@@ -36,6 +36,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes per connection beyond the first 100, and how many were connected and subscribed per second."""
 
     connections: int
+    settle_s: float = 1.0
     before: Memory
     after: Memory
     rss_per_connection: float
@@ -104,11 +105,11 @@ def run(spec: Spec) -> Outcome:
     poll = select.epoll()
     clients: dict[int, Client] = {}
     bring_up(spec, poll, clients, 0, FIRST)
-    time.sleep(SETTLE_S)
+    time.sleep(spec.settle_s)
     before, cpu = memory(spec.broker), cpu_seconds(spec.broker)
     seconds = bring_up(spec, poll, clients, FIRST, spec.connections)
     cpu = cpu_seconds(spec.broker) - cpu
-    time.sleep(SETTLE_S)
+    time.sleep(spec.settle_s)
     after = memory(spec.broker)
     return Outcome(
         connections=spec.connections,

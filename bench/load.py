@@ -29,6 +29,8 @@ RETAINED_WINDOW = 100
 REPLAY_QUIET_S = 1.0
 SYS_WAIT_S = 1.5
 STALL_TOPIC = "$SYS/broker/event_loop/stall_max_ms"
+PULSE_TOPIC = "$SYS/broker/bytes/sent"
+PULSE_S = 0.05
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,9 +125,12 @@ def replay(spec: Spec, number: int) -> tuple[int, float]:
 
 
 def own_stall(port: int, version: int = 4) -> float | None:
-    """The last that the broker says about its event loop in ``$SYS``; None when it says nothing in time."""
+    """The last that the broker says about its event loop in ``$SYS``; None when it says nothing in time.
+
+    It says it only when it has changed, so ``PULSE_TOPIC``, which always changes, tells that it has spoken again.
+    """
     sock = open_connection(port, "bench-sys", version)
-    sock.sendall(subscribe(1, [STALL_TOPIC], 0, version))
+    sock.sendall(subscribe(1, [STALL_TOPIC, PULSE_TOPIC], 0, version))
     end = time.perf_counter() + SYS_WAIT_S
     data = b""
     while (left := end - time.perf_counter()) > 0:
@@ -134,6 +139,8 @@ def own_stall(port: int, version: int = 4) -> float | None:
             data += sock.recv(65_536)
         except TimeoutError:
             break
+        if data.count(PULSE_TOPIC.encode()) > 1:  # the first was retained; what belongs to the second comes with it
+            end = min(end, time.perf_counter() + PULSE_S)
     sock.close()
     last = data.rpartition(STALL_TOPIC.encode())[2] if STALL_TOPIC.encode() in data else b""
     figure = re.match(rb"[0-9.]+", last[version == 5 :])  # a SUBACK may come after it

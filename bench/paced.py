@@ -38,6 +38,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     warm_up: float = 1.0
     duration: float = 5.0
     subscriber_port: int = 0  # of the node where the subscribers are; 0: the same as ``port``
+    group: str = ""  # the subscribers are members of shared groups of this name, alone in each
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +51,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     broker_cpu: float
     latency_us: list[float]
     latency_max_us: float
-    missing: int  # of all messages sent, a second after the last
+    missing: int  # of all messages sent, a second after the last at most
     lag_us: list[float]
 
 
@@ -62,7 +63,8 @@ class Pair:
         topic = layout.topic(number)
         self.run = run
         self.subscriber = open_connection(spec.subscriber_port or spec.port, f"bench-sub-{number}", spec.version)
-        subscribe_all(self.subscriber, [topic], spec.qos, spec.version)
+        filter = f"$share/{spec.group}/{topic}" if spec.group else topic
+        subscribe_all(self.subscriber, [filter], spec.qos, spec.version)
         self.publisher = open_connection(spec.port, f"bench-pub-{number}", spec.version)
         self.frame = bytearray(publish(topic, bytes(spec.payload), spec.qos, 1, spec.version))
         self.packet_id = 0
@@ -135,7 +137,7 @@ class Run:
 
     def drain(self) -> None:
         end = time.monotonic() + DRAIN_S
-        while time.monotonic() < end:
+        while time.monotonic() < end and len(self.latencies) < self.sent:
             self.serve()
 
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -36,7 +36,14 @@ MOSQUITTO_VARIANTS = {
     "mosquitto-1s": MOSQUITTO_KEEPS + "autosave_interval 1\n",  # saves everything every second
 }
 UNBOUNDED = ["--set", "mqtt.max_mqueue_len=0", "--set", "limits.queue_bytes=0"]
-STARLING_VARIANTS = {"starlingmq": [], "starlingmq-process": ["process"], "starlingmq-power": ["power"]}
+STARLING_VARIANTS = {
+    "starlingmq": [],
+    "starlingmq-process": ["process"],
+    "starlingmq-power": ["power"],
+    "starlingmq-nats": [],  # what NATS clients are measured with
+    "starlingmq-nats-process": ["process"],
+}
+NATS_VARIANTS = {"nats-server": [], "nats-server-jetstream": ["--jetstream", "--store_dir", "{folder}/data"]}
 AMQTT_CONF = """\
 listeners:
   default:
@@ -82,23 +89,32 @@ def amqtt_path() -> str:
     return str(path)
 
 
+def nats_server_path() -> str:
+    path = shutil.which("nats-server", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
+    if not path:
+        raise PeerError("nats-server is not installed (Debian: apt-get install nats-server)")
+    return path
+
+
 def install(peer: str) -> None:
-    """Installs a peer that is missing: mosquitto with apt when we may, amqtt with pip in its own environment."""
+    """Installs a peer that is missing: with apt when we may, amqtt with pip in its own environment."""
     if peer.startswith("mosquitto"):
-        install_mosquitto()
+        install_package("mosquitto", mosquitto_path)
+    elif peer == "nats-server":
+        install_package("nats-server", nats_server_path)
     elif peer == "amqtt" and not (AMQTT_VENV / "bin" / "amqtt").exists():
         # Its own virtual environment, because its dependencies may clash with ours.
         subprocess.run([sys.executable, "-m", "venv", str(AMQTT_VENV)], check=True)
         subprocess.run([AMQTT_VENV / "bin" / "pip", "install", "-q", f"amqtt=={AMQTT_VERSION}"], check=True)
 
 
-def install_mosquitto() -> None:
+def install_package(package: str, path: Callable[[], str]) -> None:
     try:
-        mosquitto_path()
+        path()
     except PeerError:
         if os.geteuid() != 0 or not shutil.which("apt-get"):
             raise
-        subprocess.run(["apt-get", "install", "-y", "--no-install-recommends", "mosquitto"], check=True)
+        subprocess.run(["apt-get", "install", "-y", "--no-install-recommends", package], check=True)
 
 
 def command(peer: str, port: int, folder: Path, options: list[str]) -> list[str]:
@@ -116,7 +132,11 @@ def command(peer: str, port: int, folder: Path, options: list[str]) -> list[str]
         for durability in STARLING_VARIANTS[peer]:
             kept = ["--data-dir", str(folder / "data"), "--set", f"storage.durability={durability}"]
             options = [*kept, *UNBOUNDED, *options]
-        return [sys.executable, "-m", "starlingmq", "serve", "--listen", f"mqtt://127.0.0.1:{port}", *options]
+        scheme = "nats" if peer.startswith("starlingmq-nats") else "mqtt"
+        return [sys.executable, "-m", "starlingmq", "serve", "--listen", f"{scheme}://127.0.0.1:{port}", *options]
+    if peer in NATS_VARIANTS:
+        more = [option.format(folder=folder) for option in NATS_VARIANTS[peer]]
+        return [nats_server_path(), "--addr", "127.0.0.1", "--port", str(port), *more]
     if peer == "relay":
         return [sys.executable, "-m", "bench.relay", "--port", str(port), *options]
     raise PeerError(f"unknown peer {peer!r}")
@@ -127,6 +147,9 @@ def version(peer: str) -> str:
     if peer.startswith("mosquitto"):
         shown = subprocess.run([mosquitto_path(), "-h"], capture_output=True, text=True, check=False).stdout
         return shown.splitlines()[0].split()[-1]
+    if peer == "nats-server":
+        done = subprocess.run([nats_server_path(), "--version"], capture_output=True, text=True, check=True)
+        return done.stdout.strip().split()[-1].removeprefix("v")
     if peer == "amqtt":
         done = subprocess.run([amqtt_path(), "--version"], capture_output=True, text=True, check=True)
         return done.stdout.strip().split()[-1]

@@ -6,7 +6,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from bench import report_cluster, report_kept
+from bench import report_cluster, report_kept, report_nats
 from bench.cells import NODELAY
 from bench.results import Cell, Filters, Idle, Paced, Results, median
 from bench.tables import Target, grid, short, thousands
@@ -30,6 +30,7 @@ def targets(results: Results) -> list[Target]:
         *filter_targets(results),
         *report_kept.targets(results),
         *report_cluster.targets(results),
+        *report_nats.targets(results),
     ]
 
 
@@ -103,7 +104,7 @@ def failures(results: Results) -> list[str]:
         *results.wildcards,
     ]
     found = [f"{peer}: {text}" for place in places for peer, text in place.errors.items() if peer != "amqtt"]
-    return found + report_kept.failures(results) + report_cluster.failures(results)
+    return found + report_kept.failures(results) + report_cluster.failures(results) + report_nats.failures(results)
 
 
 def summary(results: Results) -> dict[str, object]:
@@ -128,6 +129,7 @@ def show(results: Results, console: Console) -> None:
         filters_tables,
         report_kept.tables,
         report_cluster.tables,
+        report_nats.tables,
     ):
         for table in draw(results):
             console.print(table)
@@ -139,7 +141,7 @@ def show(results: Results, console: Console) -> None:
 def throughput_table(results: Results) -> list[Table]:
     if not results.throughput:
         return []
-    names = list(results.versions)
+    names = [name for name in results.versions if name != "nats-server"]
     table = grid("Delivered, thousand messages/s (window; broker CPU; lost)", "cell", *names, "ratios", "generator can")
     for cell in results.throughput:
         ratios = [ratio for peer in ("mosquitto", "amqtt") if (ratio := rate_ratio(cell, peer)) is not None]

@@ -6,7 +6,7 @@ import statistics
 
 import msgspec
 
-from bench import clustered, drain, generator, idle, load, offline, paced, recovery
+from bench import clustered, drain, generator, idle, load, nats_generator, offline, paced, recovery
 
 
 class Cell(msgspec.Struct):
@@ -104,6 +104,45 @@ class Cluster(msgspec.Struct):
     errors: list[str] = []
 
 
+class NatsCell(msgspec.Struct):
+    """NATS clients: pairs, or with ``queue`` one subject and one queue group. ``windows`` as in Cell; ``shares`` is
+    what the busiest member got of ``balanced`` messages, times an equal share."""
+
+    name: str
+    publishers: int
+    subscribers: int
+    queue: str = ""
+    balanced: int = 0
+    windows: dict[str, int] = {}
+    probes: dict[str, dict[int, float]] = {}
+    runs: dict[str, list[nats_generator.Outcome]] = {}
+    shares: dict[str, list[float]] = {}
+    errors: dict[str, str] = {}
+
+    def rate(self, peer: str) -> float | None:
+        runs = self.runs.get(peer)
+        return statistics.median(run.delivered_per_s for run in runs) if runs else None
+
+    def per_cpu_second(self, peer: str) -> float | None:
+        runs = self.runs.get(peer)
+        return statistics.median(run.per_cpu_second for run in runs) if runs else None
+
+
+class GroupHops(msgspec.Struct):
+    """Light load between two nodes: to a plain subscription, and to a group whose primary is where its member is."""
+
+    notify: bool
+    plain: list[paced.Outcome] = []
+    grouped: list[paced.Outcome] = []
+    errors: list[str] = []
+
+    @property
+    def added_ms(self) -> float:
+        """Median latency that the group adds."""
+        before, after = (median([run.latency_us[0] for run in runs]) for runs in (self.plain, self.grouped))
+        return (after - before) / 1e3
+
+
 class Machine(msgspec.Struct):
     cpu: str
     cores: int
@@ -133,6 +172,8 @@ class Results(msgspec.Struct):
     recovery: list[Recovery] = []
     kept: list[Kept] = []
     cluster: Cluster | None = None
+    nats: list[NatsCell] = []
+    group_hops: list[GroupHops] = []
     summary: dict[str, object] = {}
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from bench.cells import IdleConnections, Job, ManyFilters, PacedLoad, Settings, Throughput
 from bench.cluster import Clustered
 from bench.kept import persistence
+from bench.nats import nats
 from bench.results import Results
 
 SECTIONS: dict[str, Callable[[Settings, Results], list[Job]]] = {
@@ -17,4 +18,5 @@ SECTIONS: dict[str, Callable[[Settings, Results], list[Job]]] = {
     "wildcards": lambda settings, results: ManyFilters(settings).wildcard_jobs(results),
     "persistence": persistence,
     "cluster": lambda settings, results: Clustered(settings).jobs(results),
+    "nats": nats,
 }

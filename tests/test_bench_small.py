@@ -38,6 +38,7 @@ def test_the_quick_benchmark_measures_every_section(tmp_path: Path) -> None:
             assert place["errors"] == {}
             assert len(place["runs"]["starlingmq"]) == 1
     check_persistence(results)
+    check_nats(results)
     assert results["wildcards"][0]["runs"]["starlingmq"][0]["replayed"] == [200]
     assert results["wildcards"][0]["runs"]["starlingmq"][0]["stall_max_ms"] is not None
     assert (tmp_path / "results.png").read_bytes().startswith(PNG)
@@ -57,3 +58,20 @@ def check_persistence(results: dict[str, Any]) -> None:
     assert drained["delivered"] == kept["messages"]
     assert drained["stall_max_ms"] is not None
     assert 1.0 < kept["disk"]["starlingmq-process"] < 2.0
+
+
+def check_nats(results: dict[str, Any]) -> None:
+    names = {cell["name"]: list(cell["runs"]) for cell in results["nats"]}
+    assert names == {
+        "pairs": ["starlingmq-nats"],
+        "group": ["starlingmq-nats"],
+        "kept group": ["starlingmq-nats-process"],
+    }
+    for cell in results["nats"]:
+        assert cell["errors"] == {}
+        for runs in cell["runs"].values():
+            assert all(run["delivered"] > 0 and run["missing"] == 0 for run in runs)
+    assert results["nats"][1]["shares"]["starlingmq-nats"][0] >= 1.0
+    (hops,) = results["group_hops"]
+    assert hops["errors"] == []
+    assert hops["grouped"][0]["delivered"] > 0
