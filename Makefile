@@ -51,7 +51,7 @@ types: setup-run ## mypy --strict, no module exempted
 conformance: setup-run ## the ledger of the specification's statements and the tests that hold them
 	$(PY) -m tests.conformance.check $(ARGS)
 
-bench: setup-test ## measure against mosquitto and amqtt, side by side
+bench: setup-test ## measure against mosquitto, amqtt and nats-server, side by side
 	$(PY) -m bench $(ARGS)
 
 demo: setup-run ## a broker with some traffic to look at

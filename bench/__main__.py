@@ -12,6 +12,7 @@ import platform
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -70,6 +71,7 @@ def settings_for(options: argparse.Namespace) -> Settings:
         nats_peers=tuple(peer for peer in ("starlingmq", "nats-server") if peer in options.peers),
         broker_core=cores[0],
         generator_core=cores[-1],
+        brokers=peers.Brokers(("starlingmq", "starlingmq-nats") if options.quick else ()),
         **changes,
     )
     # A generator or a broker needs a descriptor per connection and some more.
@@ -102,7 +104,8 @@ def commit() -> str:
     return done.stdout.strip()
 
 
-def work_off(jobs: list[Job], console: Console) -> None:
+def work_off(jobs: list[list[Job]], console: Console) -> None:
+    """Does the jobs of each list one after the other, and the lists side by side."""
     columns = (
         BarColumn(),
         MofNCompleteColumn(),
@@ -111,12 +114,25 @@ def work_off(jobs: list[Job], console: Console) -> None:
         TextColumn("{task.description}"),
     )
     with Progress(*columns, console=console, refresh_per_second=2) as progress:
-        task = progress.add_task("", total=len(jobs))
-        for job in jobs:
-            progress.update(task, description=job.label)
-            job.call()
-            progress.advance(task)
+        task = progress.add_task("", total=sum(map(len, jobs)))
+
+        def work(part: list[Job]) -> None:
+            for job in part:
+                progress.update(task, description=job.label)
+                job.call()
+                progress.advance(task)
+
+        with ThreadPoolExecutor(len(jobs)) as pool:
+            for done in [pool.submit(work, part) for part in jobs]:
+                done.result()
         progress.update(task, description="done")
+
+
+def parts(options: argparse.Namespace, settings: Settings, results: Results) -> list[list[Job]]:
+    """All that is to be done, one after the other. A check may do clusters, which mostly wait, beside the rest."""
+    sections = {name: SECTIONS[name](settings, results) for name in options.only}
+    clusters = sections.pop("cluster", []) if settings.quick else []
+    return [part for part in ([job for jobs in sections.values() for job in jobs], clusters) if part]
 
 
 def main() -> int:
@@ -138,7 +154,10 @@ def main() -> int:
         versions=versions,
         notes=NOTES,
     )
-    work_off([job for name in options.only for job in SECTIONS[name](settings, results)], console)
+    try:
+        work_off(parts(options, settings, results), console)
+    finally:
+        settings.brokers.close()
     results.machine.load_after = list(os.getloadavg())
     results.summary = report.summary(results)
     options.out.mkdir(parents=True, exist_ok=True)

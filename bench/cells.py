@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,7 +11,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from bench import generator, idle, load, paced, peers
+from bench.flow import UnexpectedBytesError
+from bench.peers import Brokers
 from bench.results import Away, Cell, Filters, Idle, Paced, Results
+from bench.wire import SetupError
 
 RUN_TIMEOUT_S = 400.0
 AMQTT_WINDOW = 100  # in a flood it reads to the end before it delivers
@@ -78,7 +82,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     quiet: float = 10.0
     kept_messages: int = 50_000
     kept_payload: int = 1_024
-    one_cluster: bool = False  # for all jobs of that section
+    quick: bool = False  # only a check: what would need a process or a broker of its own shares it
+    brokers: Brokers = msgspec.field(default_factory=Brokers)
     nats_peers: tuple[str, ...] = ()
     nats_shapes: tuple[tuple[str, int, int], ...] = (("pair", 1, 1), ("pairs", 10, 10))
     nats_windows: tuple[int, ...] = (100, 1_000, 10_000)
@@ -117,7 +122,7 @@ QUICK: dict[str, Any] = {
     "storm": 2_000,
     "storm_after": 100,
     "quiet": 0.5,
-    "one_cluster": True,
+    "quick": True,
     "nats_shapes": (("pairs", 3, 3),),
     "nats_windows": (100,),
     "group": (3, 3),
@@ -153,11 +158,22 @@ def output(module: str, spec: msgspec.Struct) -> bytes:
     return done.stdout
 
 
+def here(module: str, spec: msgspec.Struct, outcome: type[T]) -> T:
+    """The same without a process of its own, not for two at once: what it measures is of no account."""
+    generator = importlib.import_module(f"bench.{module}")
+    try:
+        found = generator.run(msgspec.json.decode(msgspec.json.encode(spec), type=type(spec)))
+    except (SetupError, UnexpectedBytesError, OSError) as error:
+        raise RunError(str(error)) from error
+    return msgspec.json.decode(msgspec.json.encode(found), type=outcome)
+
+
 class Section:
     """Runs peers and files what they give under the peer's name: an outcome, or the one line that says why not."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.child = here if settings.quick else child
 
     def measure(
         self,
@@ -186,8 +202,8 @@ class Section:
     ) -> T:
         if peer in peers.STARLING_VARIANTS:
             options = STARLING_OPTIONS
-        with peers.started(peer, self.settings.broker_core, options) as broker:
-            return child(module, spec(broker), outcome)
+        with self.settings.brokers.started(peer, self.settings.broker_core, options) as broker:
+            return self.child(module, spec(broker), outcome)
 
 
 class Throughput(Section):

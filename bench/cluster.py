@@ -33,7 +33,7 @@ class Clustered(Section):
             "the way from node to node": self.hop,
             "new filters by storm": self.storm,
         }
-        if self.settings.one_cluster:  # storm stops a node, so it comes last
+        if self.settings.quick:  # storm stops a node, so it comes last
             every = [self.quiet, hop_within(self.settings, results), *calls.values()]
             return [Job("cluster: everything", self.bind(place, *every))]
         jobs = [

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench import drain, fill, offline, peers, recovery
-from bench.cells import STARLING_OPTIONS, Job, RunError, Section, Settings, Throughput, child
+from bench.cells import STARLING_OPTIONS, Job, RunError, Section, Settings, Throughput
 from bench.results import Away, Cell, Kept, Recovery, Results
 from bench.wire import SetupError
 
@@ -96,7 +96,7 @@ class Recoveries(Section):
             each=each,
             payload=payload,
         )
-        return child("fill", spec, fill.Outcome)
+        return self.child("fill", spec, fill.Outcome)
 
 
 class BigSession(Recoveries):
@@ -133,7 +133,7 @@ class BigSession(Recoveries):
                 messages=place.messages,
                 tells_stall=bool(options),
             )
-            place.drains.setdefault(peer, []).append(child("drain", spec, drain.Outcome))
+            place.drains.setdefault(peer, []).append(self.child("drain", spec, drain.Outcome))
 
     def disk(self, place: Kept, peer: str) -> None:
         """The larger of what is on disk while serving and after a graceful stop, to topic and payload."""

@@ -51,7 +51,7 @@ class Nats(Section):
 
     def load(self, cell: NatsCell, peer: str, window: int, duration: float, messages: int) -> nats_generator.Outcome:
         settings = self.settings
-        with peers.started(peer, settings.broker_core) as broker:
+        with settings.brokers.started(peer, settings.broker_core) as broker:
             spec = nats_generator.Spec(
                 port=broker.port,
                 broker=broker.pid,
@@ -66,7 +66,7 @@ class Nats(Section):
                 queue=cell.queue,
                 messages=messages,
             )
-            return child("jetstream" if peer == JETSTREAM else "nats_generator", spec, nats_generator.Outcome)
+            return self.child("jetstream" if peer == JETSTREAM else "nats_generator", spec, nats_generator.Outcome)
 
     def attempt(self, cell: NatsCell, peer: str, call: Callable[[], None]) -> None:
         if peer in cell.errors:
@@ -106,7 +106,7 @@ class Hops(Section):
     so the primary is there, and what is published elsewhere has to be found."""
 
     def jobs(self, results: Results) -> list[Job]:
-        if "starlingmq" not in self.settings.nats_peers or self.settings.one_cluster:
+        if "starlingmq" not in self.settings.nats_peers or self.settings.quick:
             return []
         places = [GroupHops(True)]
         results.group_hops += places

@@ -173,6 +173,28 @@ def started(peer: str, core: int, options: list[str] | None = None) -> Iterator[
         yield it
 
 
+class Brokers:
+    """Where fresh brokers come from. ``keep`` names those that stay from one use to the next until ``close``."""
+
+    def __init__(self, keep: tuple[str, ...] = ()) -> None:
+        self.keep = keep
+        self.kept: dict[str, Broker] = {}
+        self.stack = contextlib.ExitStack()
+
+    @contextlib.contextmanager
+    def started(self, peer: str, core: int, options: list[str] | None = None) -> Iterator[Broker]:
+        if peer not in self.keep:
+            with started(peer, core, options) as broker:
+                yield broker
+            return
+        if peer not in self.kept:
+            self.kept[peer] = self.stack.enter_context(started(peer, core, options))
+        yield self.kept[peer]
+
+    def close(self) -> None:
+        self.stack.close()
+
+
 @contextlib.contextmanager
 def running(peer: str, core: int, folder: Path, options: list[str] | None = None) -> Iterator[Broker]:
     """A broker whose files are in ``folder``, from before or new; stopped at the end unless it was killed."""
