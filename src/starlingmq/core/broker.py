@@ -430,6 +430,9 @@ class BrokerState:
                 self.ctx.send(client, encode(Connack(False, 1), 4))  # [MQTT-3.1.2-2]
             elif data[0] >> 4 == CONNECT and _level(data, start, end) == 5:
                 client.version = 5  # so it is told
+        self._end_for(client, error)
+
+    def _end_for(self, client: Client, error: MqttError) -> None:
         unknown = error.reason == Reason.PACKET_IDENTIFIER_NOT_FOUND and client.version != 5
         session = client.session
         self.connecting.fail(client, error.reason, error.detail)
@@ -457,6 +460,13 @@ class BrokerState:
             self._resume(resumable.pop())
 
     # The cluster
+
+    def resolved(self, client: Client, session: Session, packet_id: int, outcome: int) -> None:
+        """What became of a question to other nodes about a QoS 2 handshake (see core.elsewhere)."""
+        try:
+            self.publishing.resolved(client, session, packet_id, outcome)
+        except MqttError as error:
+            self._end_for(client, error)
 
     def catch_up(self, catching_up: bool) -> None:
         """Publish nothing while it is so, and then what came meanwhile."""

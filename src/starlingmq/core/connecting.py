@@ -296,6 +296,8 @@ class Connecting:
         if epoch != 0 and ctx.claims is not None:
             session.epoch = epoch
             session.confirmed = ctx.claims.generation
+        if not present and ctx.elsewhere is not None:
+            ctx.elsewhere.begins(session, connect.clean_start)
         before = session.expiry
         self._agree(client, connect, session, agreed)
         if ctx.interest is not None:
@@ -323,6 +325,8 @@ class Connecting:
             ctx.send_stored(client, frame)
         ctx.event("connected", client.client_id, client.peer)
         if present:
+            if session.inbound is not None:
+                ctx.arm(session, ctx.now + ctx.await_rel_timeout)
             self.delivery.resume(session, client)
 
     def _needs_storage(self, connect: Connect, session: Session | None) -> bool:
@@ -701,7 +705,11 @@ class Connecting:
         if inbound is None:
             return
         timeout = self.ctx.await_rel_timeout
-        forgotten, abandoned = inbound.sweep(self.ctx.now - timeout)
+        client = session.client
+        # Who is away, or has just come, may repeat any PUBREL that was answered.
+        since = 0.0 if client is None else client.connected_at + timeout
+        settled = client is not None and self.ctx.now >= since
+        forgotten, abandoned = inbound.sweep(self.ctx.now - timeout, settled)
         if self.ctx.recording and session.expiry != 0:
             for packet_id in forgotten:
                 self.ctx.write(Write(INBOUND_DELETE, session, packet_id))
@@ -709,9 +717,12 @@ class Connecting:
             self.ctx.drop("await_rel_timeout", session.client_id, abandoned)
             session.dropped += abandoned
             self.publishing.unpark(session)
-        oldest = inbound.next_sweep()
+        oldest = inbound.next_sweep(settled)
+        # A sweep looks at up to 65,535 handshakes: not every second.
+        soonest = self.ctx.now + max(1.0, timeout / 16)
         if oldest != 0.0:
-            # A sweep looks at up to 65,535 handshakes: not every second.
-            self.ctx.arm(session, max(oldest + timeout, self.ctx.now + max(1.0, timeout / 16)))
-        else:
+            self.ctx.arm(session, max(oldest + timeout, soonest))
+        elif not inbound.entries:
             session.inbound = None
+        elif client is not None:
+            self.ctx.arm(session, max(since, soonest))

@@ -11,6 +11,7 @@ from starlingmq.core.claims import Claims
 from starlingmq.core.client import CLOSED, TURN_OVER, Client
 from starlingmq.core.counters import Counters
 from starlingmq.core.doors import Doors
+from starlingmq.core.elsewhere import Elsewhere
 from starlingmq.core.interest import Interest
 from starlingmq.core.job import Job
 from starlingmq.core.outgoing import Outgoing
@@ -49,6 +50,7 @@ class Context:
     interest: Interest | None  # what our own subscribers want, where other nodes must know
     claims: Claims | None  # CONNECTs that wait for their client id, where other nodes may own it
     doors: Doors
+    elsewhere: Elsewhere | None  # QoS 2 handshakes at other nodes, where there are any
     isolated: bool  # too few other nodes are connected to serve
     serves_until: float  # when that is so, if nothing is heard of them meanwhile
     catching_up: bool  # a node has come whose routes are not all here yet: nothing is published before
@@ -102,6 +104,7 @@ class Context:
         self.interest = None
         self.claims = None
         self.doors = Doors()
+        self.elsewhere = None
         self.isolated = False
         self.serves_until = math.inf
         self.catching_up = False

@@ -110,11 +110,12 @@ class Delivery:
             if client is not None and client.dialect is not None:
                 client.dialect.deliver(client, message, subscription, publisher)
                 return
-            if session is publisher:
-                own = subscription.when_own
-                if own is None:
+            own = publisher is not None and publisher.node != 0 and message.publisher == session.client_id
+            if own or session is publisher:  # own: held at another node since its client was there
+                instead = subscription.when_own
+                if instead is None:
                     return  # [MQTT-3.8.3-3]
-                subscription = own
+                subscription = instead
         if session.ended:
             return
         qos = message.qos if message.qos < subscription.qos else subscription.qos

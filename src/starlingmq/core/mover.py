@@ -14,10 +14,10 @@ from starlingmq.core.delivery import Delivery
 from starlingmq.core.moving import Moving
 from starlingmq.core.outgoing import Outgoing
 from starlingmq.core.qos import MAX_PACKET_ID, SendWindow
-from starlingmq.core.ready import QUEUE_DELETE, SESSION_PUT, SUBSCRIPTION_PUT, WINDOW_PUT, Write
+from starlingmq.core.ready import INBOUND_DELETE, QUEUE_DELETE, SESSION_PUT, SUBSCRIPTION_PUT, WINDOW_PUT, Write
 from starlingmq.core.restoring import Restoring
 from starlingmq.core.router import Router
-from starlingmq.core.session import MOVED_PREFIX, NEVER, Session
+from starlingmq.core.session import MOVED_PREFIX, NEVER, Session, Trail
 from starlingmq.core.subscribing import Subscribing
 from starlingmq.core.topics import parse_share
 
@@ -75,6 +75,7 @@ class Mover:
         if moving is None:
             moving = session.moving = Moving(client_id)
         moving.target, moving.epoch = node, epoch
+        self._leave_handshakes(session)
         self._rename(session, f"{MOVED_PREFIX}{epoch}/{node}/{client_id}")
         ctx.disarm(session)
         session.will_at = session.expires_at = 0.0
@@ -85,6 +86,18 @@ class Mover:
             session.kept = True
             ctx.write(Write(SESSION_PUT, session))
         return session
+
+    def _leave_handshakes(self, session: Session) -> None:
+        """They stay here under the name of the client, which may not be the one of the session from now on."""
+        ctx = self.ctx
+        if ctx.elsewhere is None:
+            return
+        inbound = session.inbound
+        if inbound is not None and inbound.held and ctx.recording and session.expiry != 0:
+            for packet_id, entry in inbound.entries.items():
+                if entry.message is not None:
+                    ctx.write(Write(INBOUND_DELETE, session, packet_id))
+        ctx.elsewhere.leave(session, session.client_id, ctx.node)
 
     def nobody(self, client_id: str, node: int, epoch: int) -> Session:
         """In place of a session that is not here: what still comes of it from elsewhere goes to ``node``."""
@@ -172,6 +185,8 @@ class Mover:
             self.connecting.end(session)
             return
         self._rename(session, moving.client_id)
+        session.inbound = None
+        session.trail = Trail(moving.target, moving.epoch, False)  # what that one had is lost
         if self.ctx.recording:
             self.ctx.write(Write(SESSION_PUT, session))
 

@@ -30,7 +30,8 @@ from starlingmq.core.topics import parse_share
 SEQUENCE_SHIFT: Final = 40  # a message's sequence: incarnation << 40 | counter
 
 
-def _link(name: str, transport: Any) -> Client:
+def link(name: str, transport: Any) -> Client:
+    """What is written to it goes through the lanes, and then to ``transport.write``."""
     client = Client("link", name, 0.0)
     client.client_id = name
     client.link = True
@@ -53,9 +54,9 @@ class Peer:
     def __init__(self, number: int, session: Session, data: Any, acks: Any) -> None:
         self.number = number
         self.session = session
-        self.client = _link(session.client_id, data)
+        self.client = link(session.client_id, data)
         self.client.session = session
-        self.acks = _link(session.client_id, acks)
+        self.acks = link(session.client_id, acks)
         self.highest = 0
         self.begun = False
 

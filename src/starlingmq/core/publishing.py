@@ -12,6 +12,7 @@ from typing import Final
 from starlingmq.core.client import ASKING, WORKING, Client
 from starlingmq.core.context import ISOLATED, Context
 from starlingmq.core.delivery import Delivery
+from starlingmq.core.elsewhere import CANCELLED, COMPLETED
 from starlingmq.core.groups import Group
 from starlingmq.core.message import Message
 from starlingmq.core.qos import Inbound, Parking
@@ -84,6 +85,8 @@ class Publishing:
             if inbound is not None and inbound.holds(packet.packet_id):
                 self._acknowledge(client, 0x50, packet.packet_id, 0)  # again; the first message stands
                 return
+            if first & 8 and session.trail is not None:
+                session.trail.repeated[packet.packet_id] = None
         if ctx.refusing and packet.qos != 0:
             self._not_now(client, message, packet.packet_id)
             return
@@ -276,6 +279,11 @@ class Publishing:
         inbound.hold(packet_id, message, ctx.now)
         if ctx.recording and session.expiry != 0:
             ctx.write(Write(INBOUND_PUT, session, packet_id, message=message))
+        trail = session.trail
+        if trail is not None and packet_id in trail.repeated and ctx.elsewhere is not None:
+            del trail.repeated[packet_id]
+            ctx.elsewhere.repeat(client, session, packet_id)  # PUBREC follows when no other node holds it
+            return
         self._acknowledge(client, 0x50, packet_id, 0)
 
     def _park(self, session: Session, packet_id: int, message: Message) -> None:
@@ -320,6 +328,10 @@ class Publishing:
         if message is None:
             if inbound is not None and inbound.completed(packet_id):
                 ctx.send_stored(client, ack_frame(0x70, packet_id))
+            elif ctx.elsewhere is not None and session.trail is not None:
+                if ctx.isolated:
+                    raise MqttError(ISOLATED, Reason.USE_ANOTHER_SERVER)  # it may be where nobody can be asked
+                ctx.elsewhere.ask(client, session, packet_id)
             else:
                 self._unknown_handshake(client, packet_id)
             return
@@ -329,6 +341,28 @@ class Publishing:
         ctx.send_stored(client, ack_frame(0x70, packet_id))
         if session.parked is not None:
             self.unpark(session)
+
+    def resolved(self, client: Client, session: Session, packet_id: int, outcome: int) -> None:
+        """What other nodes said of a handshake of this client. Raises MqttError to end the connection."""
+        ctx = self.ctx
+        if session.client is not client or session.ended:
+            return  # it asks again, from wherever it is
+        inbound = self.inbound(session)
+        if outcome == CANCELLED:
+            if inbound.holds(packet_id):
+                self._acknowledge(client, 0x50, packet_id, 0)
+        elif inbound.holds(packet_id):
+            return  # the id was used anew before the answer came
+        elif outcome == COMPLETED:
+            inbound.answered(packet_id, ctx.now)
+            ctx.arm(session, ctx.now + ctx.await_rel_timeout)
+            if ctx.recording and session.expiry != 0:
+                ctx.write(Write(INBOUND_COMPLETED, session, packet_id))
+            ctx.send_stored(client, ack_frame(0x70, packet_id))
+        elif ctx.isolated:
+            raise MqttError(ISOLATED, Reason.USE_ANOTHER_SERVER)
+        else:
+            self._unknown_handshake(client, packet_id)
 
     def _unknown_handshake(self, client: Client, packet_id: int) -> None:
         """A PUBREL nobody knows is never answered with success: 0x92 in MQTT 5. 3.x has no code for it: the

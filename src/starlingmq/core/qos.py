@@ -16,7 +16,8 @@ Receiver of QoS 2 (``Inbound``), one entry per packet id::
     unknown   --PUBREL --> unknown    nobody knows it: 0x92, never a forged success
 
 The law: the message of a QoS 2 handshake leaves the receiver once, at the first PUBREL. Completed handshakes are
-remembered for ``await_rel_timeout``, so that a repeated PUBREL is recognised [MQTT-4.3.3-12].
+remembered, so that a repeated PUBREL is recognised [MQTT-4.3.3-12], until the packet id is used anew, the session
+ends, or its client has been connected for ``await_rel_timeout`` since: it repeats its PUBRELs when it connects.
 """
 
 from __future__ import annotations
@@ -237,9 +238,14 @@ class Inbound:
         """A PUBLISH that was acknowledged with PUBREC though nothing is held of it: its PUBREL finds it COMPLETED."""
         self.entries[packet_id] = Handshake(None, now)
 
-    def sweep(self, before: float) -> tuple[list[int], int]:
-        """Forget what is older than ``before``: the packet ids, and how many of them were HELD (messages lost)."""
-        old = [packet_id for packet_id, entry in self.entries.items() if entry.since <= before]
+    def sweep(self, before: float, completed: bool = True) -> tuple[list[int], int]:
+        """Forget what is older than ``before``: the packet ids, and how many of them were HELD (messages lost).
+        ``completed`` False: those that are COMPLETED stay."""
+        old = [
+            packet_id
+            for packet_id, entry in self.entries.items()
+            if entry.since <= before and (completed or entry.message is not None)
+        ]
         abandoned = 0
         for packet_id in old:
             message = self.entries.pop(packet_id).message
@@ -249,9 +255,11 @@ class Inbound:
         self.held -= abandoned
         return old, abandoned
 
-    def next_sweep(self) -> float:
-        """The age of the oldest entry as its time of birth; 0.0 when there is none."""
-        return min([entry.since for entry in self.entries.values()], default=0.0)
+    def next_sweep(self, completed: bool = True) -> float:
+        """The age of the oldest entry (of those HELD) as its time of birth; 0.0 when there is none."""
+        return min(
+            [entry.since for entry in self.entries.values() if completed or entry.message is not None], default=0.0
+        )
 
 
 class Parking:

@@ -22,6 +22,21 @@ MOVED_PREFIX: Final = "$moved/"  # and of those that are on their way to another
 NEVER: Final = 0xFFFFFFFF  # Session Expiry Interval: the session does not expire [MQTT-3.1.2.11.2]
 
 
+class Trail:
+    """Where QoS 2 handshakes of a session are besides here: the hint, one for each client."""
+
+    node: int  # has the newest ones; 0: who has them is not known
+    epoch: int  # its last one as the owner; no other node has any that are newer; 0: not known
+    sure: bool  # that it is so; else all are asked
+    repeated: dict[int, None]  # packet ids of PUBLISHes that came again and are not held yet
+
+    def __init__(self, node: int, epoch: int, sure: bool) -> None:
+        self.node = node
+        self.epoch = epoch
+        self.sure = sure
+        self.repeated = {}
+
+
 class Session:
     client_id: str
     client: Client | None  # the connection, while there is one
@@ -49,6 +64,8 @@ class Session:
     epoch: int  # in a cluster: the revision by which this node owns the client id; 0: it did not ask yet
     confirmed: int  # in which of ``Claims.generation`` it was known to
     moving: Moving | None  # it comes from another node, or goes to one
+    trail: Trail | None  # other nodes may have QoS 2 handshakes of it; None: they have none
+    floor: int  # the epoch of its clean start: what is older is of a session that was thrown away; 0: there was none
 
     def __init__(self, client_id: str, number: int = 0) -> None:
         self.client_id = client_id
@@ -77,6 +94,8 @@ class Session:
         self.epoch = 0
         self.confirmed = 0
         self.moving = None
+        self.trail = None
+        self.floor = 0
 
 
 class Subscription(Subscriber):

@@ -67,6 +67,9 @@ class SysTopics:
             figures["cluster/messages/forwarded"] = str(counters.forwards_sent)
             figures["cluster/messages/received"] = str(counters.forwards_received)
             figures["cluster/messages/doubled"] = str(counters.forwards_doubled)
+        if ctx.elsewhere is not None:
+            for name, count in ctx.elsewhere.figures().items():
+                figures["cluster/handshakes/" + name] = str(count)
         figures["version"] = "starlingmq " + self.version
         figures["uptime"] = str(int(ctx.now - self.started_at))
         figures["event_loop/stall_max_ms"] = f"{counters.stall_max_ms:.1f}"

@@ -9,7 +9,7 @@ from typing import Final
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.message import Message
 from starlingmq.core.outgoing import Outgoing
-from starlingmq.core.session import Session
+from starlingmq.core.session import Session, Trail
 from starlingmq.core.stored import QOS_MASK, RETAIN, References
 from starlingmq.storage.image import Image, SessionImage
 from starlingmq.storage.journal import Journal
@@ -134,6 +134,8 @@ def _restore_session(state: BrokerState, journal: Journal, found: SessionImage, 
     restoring = state.restoring
     session = restoring.session(found.number, value.client_id, value.expiry)
     session.epoch = value.epoch
+    session.floor = value.floor
+    session.trail = None if value.trail is None else Trail(*value.trail)
     recovered.sessions += 1
     if found.as_of > journal.next:
         recovered.ahead.append(session)

@@ -32,6 +32,8 @@ class SessionValue(msgspec.Struct, array_like=True):
     will: WillValue | None
     will_at: float
     epoch: int = 0
+    floor: int = 0
+    trail: tuple[int, int, bool] | None = None
 
 
 class SubscriptionValue(msgspec.Struct, array_like=True):
@@ -102,6 +104,8 @@ def encode_session(session: Session) -> bytes:
             value,
             session.will_at,
             session.epoch,
+            session.floor,
+            None if session.trail is None else (session.trail.node, session.trail.epoch, session.trail.sure),
         )
     )
 

@@ -1,0 +1,124 @@
+"""QoS 2 handshakes that may be at other nodes: where to look, what is to be asked, what was left here.
+
+Handshakes do not move with their session. The node that has one keeps it, and a PUBREL that finds nothing at its own
+node is asked about (``cluster.handshakes``). What costs nothing while a client stays where it is: a session has no
+``Trail``, or a PUBREL is known here and the trail is not looked at.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlingmq.core.client import Client
+from starlingmq.core.qos import Inbound
+from starlingmq.core.session import Session, Trail
+
+# What became of a question.
+COMPLETED: Final = 1  # the message went its way, once
+UNKNOWN: Final = 2  # nobody has it, or nobody who can be asked
+CANCELLED: Final = 3  # what other nodes had of it is gone
+
+
+class Asked:
+    """A PUBREL that is not known here; ``again``: a PUBLISH that is sent again, which other nodes are to forget."""
+
+    client: Client
+    session: Session
+    packet_id: int
+    again: bool
+
+    def __init__(self, client: Client, session: Session, packet_id: int, again: bool) -> None:
+        self.client = client
+        self.session = session
+        self.packet_id = packet_id
+        self.again = again
+
+
+class Left:
+    """What a session that went to another node leaves here."""
+
+    client_id: str
+    epoch: int
+    inbound: Inbound
+
+    def __init__(self, client_id: str, epoch: int, inbound: Inbound) -> None:
+        self.client_id = client_id
+        self.epoch = epoch
+        self.inbound = inbound
+
+
+class Elsewhere:
+    """In a cluster; what ``cluster.handshake_desk`` takes in the same turn, and what it counts."""
+
+    asked: list[Asked]
+    left: list[Left]
+    questions: int  # PUBRELs and repeated PUBLISHes of which others were asked
+    windows: int  # in which some were collected
+    calls: int  # one for each node and window
+    entries: int  # questions in them: so many calls it would have been one by one
+    hits: int  # answered by the node that the hint names, or by ourselves, and by nobody else
+    broadcasts: int  # questions to all
+    held: int  # answers of other nodes, by kind
+    completed: int
+    unknown: int
+    later: int
+    told_completed: int  # what clients were told
+    told_unknown: int
+    timed_out: int  # of those: because some node was not to be reached
+
+    def __init__(self) -> None:
+        self.asked = []
+        self.left = []
+        self.questions = self.windows = self.calls = self.entries = 0
+        self.hits = self.broadcasts = 0
+        self.held = self.completed = self.unknown = self.later = 0
+        self.told_completed = self.told_unknown = self.timed_out = 0
+
+    def figures(self) -> dict[str, int]:
+        return {
+            "questions": self.questions,
+            "windows": self.windows,
+            "calls": self.calls,
+            "calls_one_by_one": self.entries,
+            "hint_hits": self.hits,
+            "broadcasts": self.broadcasts,
+            "answers/held": self.held,
+            "answers/completed": self.completed,
+            "answers/unknown": self.unknown,
+            "answers/later": self.later,
+            "clients/completed": self.told_completed,
+            "clients/unknown": self.told_unknown,
+            "clients/timed_out": self.timed_out,
+        }
+
+    def begins(self, session: Session, clean_start: bool) -> None:
+        """A new session. With clean start nothing of an earlier one counts; else who knows who has something."""
+        if clean_start:
+            session.floor = session.epoch
+        else:
+            session.trail = Trail(0, 0, False)
+
+    def ask(self, client: Client, session: Session, packet_id: int) -> None:
+        self.asked.append(Asked(client, session, packet_id, False))
+
+    def repeat(self, client: Client, session: Session, packet_id: int) -> None:
+        self.asked.append(Asked(client, session, packet_id, True))
+
+    def leave(self, session: Session, client_id: str, node: int) -> None:
+        """A session leaves this ``node``: its handshakes stay, and it is known from now on where they are."""
+        inbound = session.inbound
+        session.inbound = None
+        if inbound is not None and inbound.entries:
+            epoch = max(session.epoch, 1)
+            self.left.append(Left(client_id, epoch, inbound))
+            session.trail = Trail(node, epoch, True)
+
+    def take_asked(self) -> list[Asked]:
+        asked = self.asked
+        self.asked = []
+        return asked
+
+    def take_left(self) -> list[Left]:
+        left = self.left
+        self.left = []
+        return left
