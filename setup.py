@@ -22,6 +22,8 @@ ROOT = Path(__file__).resolve().parent
 HOT_PACKAGES = ("wire", "core")
 HOT_MODULES = (
     "cluster/frames.py",  # what a turn has for other nodes
+    "cluster/handshake_desk.py",
+    "cluster/handshakes.py",
     "cluster/lines.py",
     "cluster/links.py",
     "cluster/own_routes.py",
@@ -31,6 +33,7 @@ HOT_MODULES = (
     "cluster/route_facts.py",
     "cluster/routes.py",
     "cluster/state.py",
+    "cluster/stays.py",
     "net/driver.py",  # a turn
     "storage/operations.py",  # what is kept of it
     "storage/records.py",

@@ -127,6 +127,21 @@ class ClusterConfig(Section, frozen=True):
             description="How long a CONNECT waits for the session of its client from another node, or to be its owner."
         ),
     ] = 3.0
+    handshake_window: Annotated[
+        PositiveDuration,
+        Meta(description="How long questions about QoS 2 handshakes are collected for one call to each other node."),
+    ] = 0.03
+    handshake_timeout: Annotated[
+        PositiveDuration,
+        Meta(
+            description="How long a PUBREL waits for nodes that may know its handshake and can not be reached, before "
+            "it is answered as unknown."
+        ),
+    ] = 10.0
+    handshake_memory: Annotated[
+        PositiveDuration,
+        Meta(description="How long a node remembers the handshakes that a client completed before it went elsewhere."),
+    ] = 86400.0
     link_window: Annotated[
         PositiveSize,
         Meta(description="Bytes that may be on the way to one node before it has acknowledged any of them."),

@@ -12,6 +12,8 @@ values = st.integers(0, 2**32 - 1)
 records = st.lists(st.builds(frames.RouteRecord, st.binary(max_size=20), values), max_size=4).map(tuple)
 members = st.builds(frames.MemberInfo, st.text(max_size=9), numbers, numbers, st.text(), st.text(), st.booleans())
 memberships = st.builds(frames.Membership, numbers, st.lists(members, max_size=4).map(tuple))
+names = st.text(st.characters(exclude_categories=["Cs"]), max_size=9)
+ids = st.integers(1, 65535)
 bodies: st.SearchStrategy[frames.Body] = st.one_of(
     st.builds(
         frames.Heartbeat,
@@ -37,5 +39,16 @@ bodies: st.SearchStrategy[frames.Body] = st.one_of(
     st.builds(frames.RouteSnapshot, numbers, numbers, numbers, st.booleans(), records, numbers),
     st.builds(frames.Data, numbers, numbers, st.binary(max_size=300)),
     st.builds(frames.DataAck, numbers, numbers),
+    st.builds(
+        frames.HandshakeCall,
+        numbers,
+        st.lists(st.tuples(names, ids, numbers, numbers, st.integers(-1, 2**63 - 1)), max_size=3).map(tuple),
+    ),
+    st.builds(
+        frames.HandshakeReply,
+        numbers,
+        numbers,
+        st.lists(st.tuples(st.integers(0, 3), numbers, numbers), max_size=3).map(tuple),
+    ),
 )
 envelopes = st.builds(frames.Envelope, numbers, numbers, numbers, numbers, bodies, st.booleans())

@@ -116,6 +116,13 @@ def _status_lines(found: dict[str, Any]) -> Iterator[str]:
         f"{messages['received']:,} from them, {messages['doubled']:,} came twice and were dropped"
     )
     yield f"traffic    {amount(traffic['bytes_out'], 'bytes')} out, {amount(traffic['bytes_in'], 'bytes')} in"
+    handshakes = found["handshakes"]
+    if handshakes["questions"]:
+        yield (
+            f"handshakes {handshakes['questions']:,} that clients began elsewhere: {handshakes['calls']:,} calls in "
+            f"{handshakes['windows']:,} windows, {handshakes['hint_hits']:,} by the hint, "
+            f"{handshakes['clients/unknown']:,} unknown"
+        )
     if frames["passed_on"]:
         yield f"relay      {frames['passed_on']:,} envelopes passed on between nodes that had no connection at the time"
     unsent = [f"{count:,} {UNSENT.get(reason, reason)}" for reason, count in sorted(traffic["dropped"].items())]

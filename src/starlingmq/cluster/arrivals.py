@@ -55,6 +55,7 @@ class Arrival:
         self.marks: dict[int, None] = {}
         self.asked: dict[int, float] = {}  # node -> when it was last asked for its mark
         self.passed: dict[int, dict[int, None]] = {}  # source -> nodes
+        self.newest = (0, 0)  # the node that owned it last, and when
         self.session = None
         self.held: Client | None = None  # is not read before the marks are here ...
         self.held_until = 0.0  # ... or so long
@@ -128,5 +129,6 @@ class Arrival:
         arrival.best, arrival.best_held, arrival.owned = value.best, value.best_held, value.owned
         arrival.open = arrival.whole = True
         arrival.changed = False
+        arrival.newest = (0, value.owned)  # who owned it in between was not stored
         arrival.session = sessions.get(value.session)
         return arrival

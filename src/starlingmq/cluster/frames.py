@@ -110,7 +110,38 @@ class DataAck:
     room: int  # bytes of data the receiver takes beyond what it has acknowledged
 
 
-Body = Heartbeat | RouteRecords | RouteApplied | SyncRequest | RouteSnapshot | Data | DataAck
+HandshakeQuestion = tuple[str, int, int, int, int]  # client id, packet id, epoch, floor, bound: see cluster.handshakes
+HandshakeAnswer = tuple[int, int, int]  # kind, epoch, epoch of the newest handshake of that client there
+
+
+@dataclass(frozen=True, slots=True)
+class HandshakeCall:
+    """Questions about QoS 2 handshakes: all that one node has for another one in a window."""
+
+    number: int  # of this call; who does not hear asks again under another one
+    questions: tuple[HandshakeQuestion, ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class HandshakeReply:
+    """To the questions of a call, in their order. What it says is stored."""
+
+    number: int  # of the call
+    since: int  # the sender knows nothing of handshakes of epochs before this one
+    answers: tuple[HandshakeAnswer, ...] = field(repr=False)
+
+
+Body = (
+    Heartbeat
+    | RouteRecords
+    | RouteApplied
+    | SyncRequest
+    | RouteSnapshot
+    | Data
+    | DataAck
+    | HandshakeCall
+    | HandshakeReply
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,17 @@ from typing import Final
 from starlingmq.cluster.drain import Drain
 from starlingmq.cluster.election import Election
 from starlingmq.cluster.etcd import Answer, Request, TxnAnswer
-from starlingmq.cluster.frames import Body, Data, DataAck, Envelope, Heartbeat, MemberInfo
+from starlingmq.cluster.frames import (
+    Body,
+    Data,
+    DataAck,
+    Envelope,
+    HandshakeCall,
+    HandshakeReply,
+    Heartbeat,
+    MemberInfo,
+)
+from starlingmq.cluster.handshake_desk import HandshakeDesk
 from starlingmq.cluster.lines import Line
 from starlingmq.cluster.links import Link
 from starlingmq.cluster.members import Members
@@ -32,6 +42,7 @@ from starlingmq.cluster.rebalance import Rebalancing
 from starlingmq.cluster.reception import Reception
 from starlingmq.cluster.relay import Relay
 from starlingmq.cluster.routes import Routes
+from starlingmq.cluster.stays import FACTS as HANDSHAKE_FACTS
 from starlingmq.cluster.takeover import FACTS, Takeovers
 from starlingmq.cluster.transfer import Declined, Rebalance
 from starlingmq.config import ClusterConfig
@@ -102,7 +113,9 @@ class ClusterState:
         self.quorum: Quorum | None = None
         self.relay: Relay | None = None
         self.routes: Routes | None = None
-        self._facts = {key: value for key, value in facts.items() if not key.startswith(FACTS)}
+        of_others = (FACTS, HANDSHAKE_FACTS)
+        self._facts = {key: value for key, value in facts.items() if not key.startswith(of_others)}
+        self._handshake_facts = {key: value for key, value in facts.items() if key.startswith(HANDSHAKE_FACTS)}
         self._session_facts = {key: value for key, value in facts.items() if key.startswith(FACTS)}
         self.ownership = Ownership(config.name)
         self.leader = Election(f"/starlingmq/{config.name}/leader".encode())
@@ -113,6 +126,7 @@ class ClusterState:
         self.drain = Drain(broker, self.reception, self.takeovers.say, self.takeovers.giving, rate)
         self.rebalancing = Rebalancing(broker, self.reception, rate)
         self.takeovers.on_drain = self._heard_of_drain
+        self.handshakes = HandshakeDesk(broker, config, self._is_connected)
         self._number = 0
         self._incarnation = 0
         self._ready = ClusterReady()
@@ -225,6 +239,10 @@ class ClusterState:
                 line.received(blob, source, body.sequence)
         elif isinstance(body, DataAck):
             line.acknowledged(line.link.acknowledged(body, source, target, now), now)
+        elif isinstance(body, HandshakeCall):
+            self.handshakes.called(envelope.source, body)
+        elif isinstance(body, HandshakeReply):
+            self.handshakes.replied(envelope.source, body, now)
         elif isinstance(body, Heartbeat):
             routes.heartbeat(envelope.source, body, now)
             if quorum.is_connected(envelope.source):
@@ -270,6 +288,8 @@ class ClusterState:
         self._facts = {}
         self.takeovers.enter(me.number, me.incarnation, self._session_facts)
         self.broker.peers.join(me.number, me.incarnation)
+        self.handshakes.enter(me.number, me.incarnation, self.members.membership.revision, self._handshake_facts)
+        self._handshake_facts = {}
         interest = self.broker.ctx.interest
         assert interest is not None
         self.routes.restart(interest.all())
@@ -301,6 +321,7 @@ class ClusterState:
                     routes.member_gone(number)
             self.broker.peers.strangers(dict.fromkeys(others))
         self.takeovers.set_members((self._number, *others))
+        self.handshakes.set_members((self._number, *others))
         self._ready.peers = tuple(others.values())
 
     def _leave_if_idle(self, now: float) -> None:
@@ -345,6 +366,9 @@ class ClusterState:
         self._tell_where_to_go()
         self._answer_subscribers(quorum, routes, now)
         self._beat(quorum, relay, routes, now)
+        for node, call in self.handshakes.turn(now):
+            self._tell(node, call, relay)
+        self._pending = self._pending or self.handshakes.pending()
         for target, body in routes.take_out():
             self._tell(target, body, relay)
         for key, fact in routes.take_facts():
@@ -522,6 +546,8 @@ class ClusterState:
         relay = self.relay
         now = self.broker.ctx.now
         if relay is not None:
+            for number, reply in self.handshakes.take_replies():
+                self._tell(number, reply, relay)
             for number, line in self.lines.items():
                 frames: list[Data] = []
                 if line.link.wake_at() <= now and relay.next_hop(number) is not None:
@@ -558,6 +584,7 @@ class ClusterState:
             soonest = min(soonest, self.takeovers.wake_at(), self.ownership.wake_at() or inf)
             now = self.broker.ctx.now
             soonest = min(soonest, self.drain.wake_at(now), self.rebalancing.wake_at(now))
+            soonest = min(soonest, self.handshakes.wake_at())
         return 0.0 if soonest == inf else soonest
 
     # What is there to be seen

@@ -57,7 +57,7 @@ from starlingmq.core.message import Message
 from starlingmq.core.moving import OPEN, UNMARKED, Moving
 from starlingmq.core.outgoing import RELEASED, Outgoing
 from starlingmq.core.ready import FACT_DELETE, FACT_PUT, Write
-from starlingmq.core.session import NEVER, Session
+from starlingmq.core.session import NEVER, Session, Trail
 from starlingmq.wire.reasons import Reason
 
 ASK_AGAIN: Final = 1.0  # seconds until a node is asked once more for its mark: it may have come anew meanwhile
@@ -244,6 +244,7 @@ class Takeovers:
                 arrival.best_held = session.epoch
                 session.epoch = epoch
                 session.confirmed = self._claims.generation
+        arrival.newest = max(list(others.items()), key=_held, default=(0, 0))
         if clean:
             arrival.open = True  # there is nothing to wait for: what they had is no matter any more
             arrival.version = -2
@@ -269,6 +270,8 @@ class Takeovers:
             if arrival.session is None and arrival.version != -2:
                 arrival.session = session
                 self._attach(arrival)
+                if session.trail is not None and session.trail.epoch < arrival.newest[1]:
+                    session.trail = Trail(*arrival.newest, False)  # it could not be reached
                 if came and session.client is not None and session.moving is not None:
                     session.moving.anew = not session.subscriptions
                     arrival.held, arrival.held_until = session.client, self._ctx.now + self._seconds
@@ -312,7 +315,17 @@ class Takeovers:
             arrival.session = self._broker.mover.come(
                 arrival.client_id, arrival.owned, head.expiry, head.left, granted, head.last_id
             )
+            arrival.session.floor = head.floor
+            arrival.session.trail = self._trail(arrival, epoch, head)
         self._attach(arrival)
+
+    def _trail(self, arrival: Arrival, epoch: int, head: Head) -> Trail | None:
+        """Where handshakes of a session are that comes from the owner of ``epoch``, if nobody owned it since."""
+        if head.trail is None and epoch >= arrival.newest[1]:
+            return None
+        if head.trail is None or epoch < arrival.newest[1]:
+            return Trail(*arrival.newest, False)
+        return Trail(*head.trail)
 
     def _parts(self, node: int, arrival: Arrival, said: Parts) -> None:
         session = arrival.session
@@ -490,9 +503,10 @@ class Takeovers:
             Granted(g.whole, g.qos, g.no_local, g.retain_as_published, g.ids) for g in self._broker.mover.granted(ghost)
         ]
         last_id = 0 if ghost.window is None else ghost.window.last_id
+        trail = None if ghost.trail is None else (ghost.trail.node, ghost.trail.epoch, ghost.trail.sure)
         departure = self._departures[client_id, epoch] = Departure(ghost, node, epoch, client_id)
         self._departing.setdefault(client_id, []).append(departure)
-        self.say(node, Head(client_id, epoch, held, expiry, left, last_id, granted))
+        self.say(node, Head(client_id, epoch, held, expiry, left, last_id, granted, ghost.floor, trail))
 
     def _left(self, session: Session | None) -> float:
         """Seconds until it expires."""
@@ -671,6 +685,10 @@ class Takeovers:
         notices = self._notices
         self._notices = []
         return notices
+
+
+def _held(item: tuple[int, int]) -> int:
+    return item[1]
 
 
 def _key(kind: bytes, client_id: str, epoch: int) -> bytes:

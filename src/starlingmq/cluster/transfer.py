@@ -66,6 +66,8 @@ class Head(msgspec.Struct, array_like=True, tag=2):
     left: float = 0.0
     last_id: int = 0
     granted: list[Granted] = []
+    floor: int = 0
+    trail: tuple[int, int, bool] | None = (0, 0, False)  # where its QoS 2 handshakes are (see core.session)
 
 
 class Parts(msgspec.Struct, array_like=True, tag=3):

@@ -108,6 +108,7 @@ class ClusterActions:
                 "received": counters.forwards_received,
                 "doubled": counters.forwards_doubled,
             },
+            "handshakes": state.handshakes.counters.figures(),
             "frames": {"data": state.data_frames(), "passed_on": state.frames_passed_on},
             "traffic": {
                 "envelopes_out": traffic.envelopes_out,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+import msgspec
 from google.protobuf.message import DecodeError
 
 from starlingmq.cluster.frames import (
@@ -16,6 +17,10 @@ from starlingmq.cluster.frames import (
     Data,
     DataAck,
     Envelope,
+    HandshakeAnswer,
+    HandshakeCall,
+    HandshakeQuestion,
+    HandshakeReply,
     Heartbeat,
     MemberInfo,
     Membership,
@@ -27,6 +32,10 @@ from starlingmq.cluster.frames import (
 )
 from starlingmq.cluster.route_facts import FactError, decode_records, encode_records
 from starlingmq.net.proto import peers_pb2 as pb
+
+_pack = msgspec.msgpack.encode
+_questions = msgspec.msgpack.Decoder(tuple[HandshakeQuestion, ...])
+_answers = msgspec.msgpack.Decoder(tuple[HandshakeAnswer, ...])
 
 ENVELOPE_TAG: Final = b"\x0a"  # field 1 of Dialler, with a length
 
@@ -191,6 +200,20 @@ def _to_records(data: bytes) -> tuple[RouteRecord, ...]:
         raise FrameError(str(error)) from error
 
 
+def _to_call(message: pb.HandshakeCall) -> HandshakeCall:
+    try:
+        return HandshakeCall(message.number, _questions.decode(message.questions))
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise FrameError(f"questions about handshakes can not be read: {error}") from error
+
+
+def _to_reply(message: pb.HandshakeReply) -> HandshakeReply:
+    try:
+        return HandshakeReply(message.number, message.since, _answers.decode(message.answers))
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise FrameError(f"answers about handshakes can not be read: {error}") from error
+
+
 def _put_data(body: Data, field: pb.Data) -> None:
     """In place: nearly all bytes that travel are these, and are not copied once more."""
     field.sequence = body.sequence
@@ -221,6 +244,18 @@ BODIES: Final[dict[type[Body], tuple[str, Callable[[Any, Any], None], Callable[[
         "data_ack",
         lambda body, field: field.CopyFrom(pb.DataAck(sequence=body.sequence, room=body.room)),
         lambda message: DataAck(message.sequence, message.room),
+    ),
+    HandshakeCall: (
+        "handshake_call",
+        lambda body, field: field.CopyFrom(pb.HandshakeCall(number=body.number, questions=_pack(body.questions))),
+        _to_call,
+    ),
+    HandshakeReply: (
+        "handshake_reply",
+        lambda body, field: field.CopyFrom(
+            pb.HandshakeReply(number=body.number, since=body.since, answers=_pack(body.answers))
+        ),
+        _to_reply,
     ),
 }
 """By kind of body: its field in Envelope, how it is put there, and how it is read back."""

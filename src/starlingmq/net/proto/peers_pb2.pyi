@@ -65,7 +65,7 @@ class Challenge(_message.Message):
     def __init__(self, version: _Optional[int] = ..., name: _Optional[str] = ..., number: _Optional[int] = ..., incarnation: _Optional[int] = ..., nonce: _Optional[bytes] = ..., software: _Optional[str] = ...) -> None: ...
 
 class Envelope(_message.Message):
-    __slots__ = ("source", "incarnation", "target", "target_incarnation", "relayed", "heartbeat", "route_records", "route_applied", "sync_request", "route_snapshot", "data", "data_ack")
+    __slots__ = ("source", "incarnation", "target", "target_incarnation", "relayed", "heartbeat", "route_records", "route_applied", "sync_request", "route_snapshot", "data", "data_ack", "handshake_call", "handshake_reply")
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
@@ -78,6 +78,8 @@ class Envelope(_message.Message):
     ROUTE_SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     DATA_ACK_FIELD_NUMBER: _ClassVar[int]
+    HANDSHAKE_CALL_FIELD_NUMBER: _ClassVar[int]
+    HANDSHAKE_REPLY_FIELD_NUMBER: _ClassVar[int]
     source: int
     incarnation: int
     target: int
@@ -90,7 +92,9 @@ class Envelope(_message.Message):
     route_snapshot: RouteSnapshot
     data: Data
     data_ack: DataAck
-    def __init__(self, source: _Optional[int] = ..., incarnation: _Optional[int] = ..., target: _Optional[int] = ..., target_incarnation: _Optional[int] = ..., relayed: _Optional[bool] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping[str, object]]] = ..., route_records: _Optional[_Union[RouteRecords, _Mapping[str, object]]] = ..., route_applied: _Optional[_Union[RouteApplied, _Mapping[str, object]]] = ..., sync_request: _Optional[_Union[SyncRequest, _Mapping[str, object]]] = ..., route_snapshot: _Optional[_Union[RouteSnapshot, _Mapping[str, object]]] = ..., data: _Optional[_Union[Data, _Mapping[str, object]]] = ..., data_ack: _Optional[_Union[DataAck, _Mapping[str, object]]] = ...) -> None: ...
+    handshake_call: HandshakeCall
+    handshake_reply: HandshakeReply
+    def __init__(self, source: _Optional[int] = ..., incarnation: _Optional[int] = ..., target: _Optional[int] = ..., target_incarnation: _Optional[int] = ..., relayed: _Optional[bool] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping[str, object]]] = ..., route_records: _Optional[_Union[RouteRecords, _Mapping[str, object]]] = ..., route_applied: _Optional[_Union[RouteApplied, _Mapping[str, object]]] = ..., sync_request: _Optional[_Union[SyncRequest, _Mapping[str, object]]] = ..., route_snapshot: _Optional[_Union[RouteSnapshot, _Mapping[str, object]]] = ..., data: _Optional[_Union[Data, _Mapping[str, object]]] = ..., data_ack: _Optional[_Union[DataAck, _Mapping[str, object]]] = ..., handshake_call: _Optional[_Union[HandshakeCall, _Mapping[str, object]]] = ..., handshake_reply: _Optional[_Union[HandshakeReply, _Mapping[str, object]]] = ...) -> None: ...
 
 class MemberInfo(_message.Message):
     __slots__ = ("name", "number", "incarnation", "address", "version", "joining")
@@ -248,3 +252,21 @@ class DataAck(_message.Message):
     sequence: int
     room: int
     def __init__(self, sequence: _Optional[int] = ..., room: _Optional[int] = ...) -> None: ...
+
+class HandshakeCall(_message.Message):
+    __slots__ = ("number", "questions")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    QUESTIONS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    questions: bytes
+    def __init__(self, number: _Optional[int] = ..., questions: _Optional[bytes] = ...) -> None: ...
+
+class HandshakeReply(_message.Message):
+    __slots__ = ("number", "since", "answers")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    since: int
+    answers: bytes
+    def __init__(self, number: _Optional[int] = ..., since: _Optional[int] = ..., answers: _Optional[bytes] = ...) -> None: ...

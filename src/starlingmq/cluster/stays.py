@@ -1,0 +1,291 @@
+"""QoS 2 handshakes of clients that went to another node: what each stay of theirs has left here.
+
+A stay is the time from a client's coming to a node to its going to another one; its epoch is the last one in which the
+node owned the client id, so of two stays the one with the higher epoch is the later one, wherever it was. Handshakes
+stay with the stay in which their PUBLISH came (``core.elsewhere`` says where to look), and go on as they would have::
+
+    HELD      --release--> COMPLETED  the message goes its way, from this node
+    HELD      --cancel --> unknown    its client has published it again elsewhere
+    HELD      --``await_rel_timeout`` since PUBLISH--> unknown, counted
+    COMPLETED --cancel, or ``memory`` seconds after the stay--> unknown
+
+The laws: what is asked by the owner of epoch *e* is answered from stays before *e*, and not before the ``floor`` of its
+session (its clean start); of several the latest one that knows the packet id counts. A message is routed in the turn
+whose commit makes its handshake COMPLETED.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from starlingmq.core.message import Message
+from starlingmq.core.qos import Inbound
+from starlingmq.core.timers import Wheel
+
+UNKNOWN: Final = 0
+HELD: Final = 1
+COMPLETED: Final = 2
+LATER: Final = 3  # it can not be said, or done, at the moment
+
+STAYS_MAX: Final = 8  # that are remembered of a client; it repeats a PUBREL as soon as it is somewhere else
+SWEEP_AT_ONCE: Final = 500
+FACTS: Final = b"q"  # what the keys of our facts begin with
+STAY: Final = FACTS + b"s"  # epoch, client id: when it ended, the packet ids completed by then
+HANDSHAKE: Final = FACTS + b"h"  # epoch, packet id, client id: the message; empty: completed since the stay ended
+NUMBER: Final = 8  # bytes of an epoch in a key
+
+Answer = tuple[int, int]  # kind, epoch of the stay
+NOTHING: Final[Answer] = (UNKNOWN, 0)
+
+_encode: Any = msgspec.msgpack.encode
+_decode_stay: Any = msgspec.msgpack.Decoder(tuple[float, bytes]).decode
+_decode_message: Any = msgspec.msgpack.Decoder(tuple[float, bytes, bytes, int, bool, bytes, float, str, float]).decode
+
+
+class Stay:
+    client_id: str
+    epoch: int
+    inbound: Inbound
+    ended_at: float
+    look_at: float  # when something of it is over next
+    kept: dict[int, None]  # packet ids that have a fact of their own: held when it ended
+
+    def __init__(self, client_id: str, epoch: int, inbound: Inbound, ended_at: float) -> None:
+        self.client_id = client_id
+        self.epoch = epoch
+        self.inbound = inbound
+        self.ended_at = ended_at
+        self.look_at = 0.0
+        self.kept = {}
+
+
+class Stays:
+    """``route`` sends a message on its way, ``store`` keeps a fact (None: no more), ``drop`` counts messages that are
+    given up, for a client."""
+
+    memory: float  # seconds
+    await_rel_timeout: float
+
+    def __init__(
+        self,
+        route: Callable[[Message], None],
+        store: Callable[[bytes, bytes | None], None],
+        drop: Callable[[str, int], None],
+        memory: float,
+        await_rel_timeout: float,
+    ) -> None:
+        self._route = route
+        self._store = store
+        self._drop = drop
+        self.memory = memory
+        self.await_rel_timeout = await_rel_timeout
+        self._stays: dict[str, list[Stay]] = {}  # by client id, in the order of their epochs
+        self._wheel = Wheel()
+
+    def __len__(self) -> int:
+        return sum([len(stays) for stays in self._stays.values()])
+
+    # A stay ends
+
+    def leave(self, client_id: str, epoch: int, inbound: Inbound, now: float) -> None:
+        """Its client has gone: what is held, and what was completed, stays here."""
+        for earlier in self._stays.get(client_id, ()):
+            if earlier.epoch == epoch:  # it was to go before, to a node that was forgotten
+                _merge(inbound, earlier.inbound)
+                earlier.inbound = Inbound()
+                self._forget(earlier)
+                break
+        stay = Stay(client_id, epoch, inbound, now)
+        for packet_id, entry in inbound.entries.items():
+            if entry.message is not None:
+                entry.message = entry.message.copy()  # where the session kept it nobody will look any more
+                stay.kept[packet_id] = None
+                self._store(_handshake_key(stay, packet_id), _message_fact(entry.message, entry.since))
+        self._store(_stay_key(stay), _encode((now, _completed(stay))))
+        self._put(stay, now)
+
+    def _put(self, stay: Stay, now: float) -> None:
+        stays = self._stays.setdefault(stay.client_id, [])
+        stays.append(stay)
+        stays.sort(key=_epoch)
+        self._arm(stay, now)
+        if len(stays) > STAYS_MAX:
+            self._forget(stays[0])
+
+    def restore(self, facts: dict[bytes, bytes], now: float) -> None:
+        """What an earlier life of this node kept."""
+        found: dict[bytes, Stay] = {}
+        for key, value in facts.items():
+            if key.startswith(STAY):
+                ended_at, completed = _decode_stay(value)
+                inbound = Inbound()
+                for at in range(0, len(completed), 2):
+                    inbound.answered(int.from_bytes(completed[at : at + 2], "big"), ended_at)
+                epoch, client_id = key[len(STAY) :][:NUMBER], key[len(STAY) + NUMBER :]
+                stay = Stay(client_id.decode(), int.from_bytes(epoch, "big"), inbound, ended_at)
+                found[epoch + client_id] = stay
+        for key, value in facts.items():
+            if key.startswith(HANDSHAKE):
+                epoch, rest = key[len(HANDSHAKE) :][:NUMBER], key[len(HANDSHAKE) + NUMBER :]
+                of = found.get(epoch + rest[2:])
+                if of is None:
+                    continue
+                packet_id = int.from_bytes(rest[:2], "big")
+                if value:
+                    since, message = _message(value)
+                    of.inbound.hold(packet_id, message, since)
+                else:
+                    of.inbound.answered(packet_id, of.ended_at)
+                of.kept[packet_id] = None
+        for stay in sorted(found.values(), key=_epoch):
+            self._put(stay, now)
+
+    # Questions
+
+    def look(self, client_id: str, packet_id: int, before: int, floor: int) -> Answer:
+        """What is known of a handshake in stays before epoch ``before``, and not before ``floor``."""
+        stay = self._find(client_id, packet_id, before, floor)
+        if stay is None:
+            return NOTHING
+        return (HELD if stay.inbound.holds(packet_id) else COMPLETED, stay.epoch)
+
+    def release(self, client_id: str, packet_id: int, before: int, floor: int, bound: int, now: float) -> Answer:
+        """The same; if it is HELD, since ``bound`` or later, its message goes its way now."""
+        stay = self._find(client_id, packet_id, before, floor)
+        if stay is None:
+            return NOTHING
+        if not stay.inbound.holds(packet_id):
+            return (COMPLETED, stay.epoch)
+        if stay.epoch < bound:
+            return (HELD, stay.epoch)
+        message = stay.inbound.release(packet_id, now)
+        assert message is not None
+        self._route(message)
+        self._store(_handshake_key(stay, packet_id), b"")
+        return (COMPLETED, stay.epoch)
+
+    def cancel(self, client_id: str, packet_id: int, before: int) -> None:
+        """Its client uses the packet id anew, elsewhere, since epoch ``before``."""
+        for stay in list(self._stays.get(client_id, ())):
+            if stay.epoch >= before or packet_id not in stay.inbound.entries:
+                continue
+            if not stay.inbound.abandon(packet_id):
+                del stay.inbound.entries[packet_id]
+            kept = packet_id in stay.kept
+            if kept:
+                self._lose(stay, packet_id)
+            if not stay.inbound.entries:
+                self._forget(stay)
+            elif not kept:
+                self._store(_stay_key(stay), _encode((stay.ended_at, _completed(stay))))
+
+    def newest(self, client_id: str, before: int, floor: int) -> int:
+        """The epoch of the latest of those stays that has left anything; 0: none has."""
+        for stay in reversed(self._stays.get(client_id, [])):
+            if floor <= stay.epoch < before:
+                return stay.epoch
+        return 0
+
+    def _find(self, client_id: str, packet_id: int, before: int, floor: int) -> Stay | None:
+        for stay in reversed(self._stays.get(client_id, [])):
+            if floor <= stay.epoch < before and packet_id in stay.inbound.entries:
+                return stay
+        return None
+
+    # Time
+
+    def sweep(self, now: float) -> None:
+        """Forget what is over: messages whose PUBREL did not come, and what was completed long ago."""
+        for item in self._wheel.due(now, SWEEP_AT_ONCE):
+            assert isinstance(item, Stay)
+            if now >= item.ended_at + self.memory:
+                self._forget(item)
+                continue
+            forgotten, abandoned = item.inbound.sweep(now - self.await_rel_timeout, False)
+            for packet_id in forgotten:
+                self._lose(item, packet_id)
+            if abandoned:
+                self._drop(item.client_id, abandoned)
+            if item.inbound.entries:
+                self._arm(item, now)
+            else:
+                self._forget(item)
+
+    def _arm(self, stay: Stay, now: float) -> None:
+        stay.look_at = stay.ended_at + self.memory
+        oldest = stay.inbound.next_sweep(False)
+        if oldest != 0.0:
+            stay.look_at = min(stay.look_at, max(oldest + self.await_rel_timeout, now + 1.0))
+        self._wheel.add(stay, stay.look_at)
+
+    def _forget(self, stay: Stay) -> None:
+        self._wheel.remove(stay, stay.look_at)
+        stays = self._stays[stay.client_id]
+        stays.remove(stay)
+        if not stays:
+            del self._stays[stay.client_id]
+        if stay.inbound.held:
+            self._drop(stay.client_id, stay.inbound.held)
+        for packet_id in list(stay.kept):
+            self._lose(stay, packet_id)
+        self._store(_stay_key(stay), None)
+
+    def _lose(self, stay: Stay, packet_id: int) -> None:
+        stay.kept.pop(packet_id, None)
+        self._store(_handshake_key(stay, packet_id), None)
+
+    def wake_at(self) -> float:
+        """When ``sweep`` has something to do; 0.0: never."""
+        return self._wheel.wake_at()
+
+
+def _epoch(stay: Stay) -> int:
+    return stay.epoch
+
+
+def _stay_key(stay: Stay) -> bytes:
+    return STAY + stay.epoch.to_bytes(NUMBER, "big") + stay.client_id.encode()
+
+
+def _handshake_key(stay: Stay, packet_id: int) -> bytes:
+    return HANDSHAKE + stay.epoch.to_bytes(NUMBER, "big") + packet_id.to_bytes(2, "big") + stay.client_id.encode()
+
+
+def _completed(stay: Stay) -> bytes:
+    """The packet ids that were completed when it ended."""
+    return b"".join([packet_id.to_bytes(2, "big") for packet_id in stay.inbound.entries if packet_id not in stay.kept])
+
+
+def _merge(inbound: Inbound, earlier: Inbound) -> None:
+    for packet_id, entry in earlier.entries.items():
+        if packet_id not in inbound.entries:
+            if entry.message is not None:
+                inbound.hold(packet_id, entry.message, entry.since)
+            else:
+                inbound.answered(packet_id, entry.since)
+
+
+def _message_fact(message: Message, since: float) -> bytes:
+    return bytes(
+        _encode(
+            (
+                since,
+                message.topic,
+                message.payload,
+                message.qos,
+                message.retain,
+                message.properties,
+                message.expires_at,
+                message.publisher,
+                message.published_at,
+            )
+        )
+    )
+
+
+def _message(fact: bytes) -> tuple[float, Message]:
+    since, topic, payload, qos, retain, properties, expires_at, publisher, published_at = _decode_message(fact)
+    return since, Message(topic, payload, qos, retain, properties, expires_at, publisher, published_at)

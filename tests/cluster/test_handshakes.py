@@ -1,0 +1,206 @@
+"""QoS 2 handshakes that go on at another node (docs/SESSIONS.md), one thing at a time."""
+
+from __future__ import annotations
+
+import pytest
+from tests.cluster.fleet import Fleet
+from tests.cluster.test_takeover import LASTING, lasting, published, subscribe
+from tests.harness import FakeClient
+
+from starlingmq.cluster.frames import HandshakeCall, HandshakeReply
+from starlingmq.core.elsewhere import Elsewhere
+from starlingmq.wire.mqtt import Ack, Publish
+from starlingmq.wire.packets import PUBCOMP, PUBREC, PUBREL
+
+NOT_FOUND = 0x92
+
+
+def hold(client: FakeClient, payload: bytes = b"x", packet_id: int = 5, dup: bool = False) -> None:
+    """PUBLISH and PUBREC."""
+    client.send(Publish(b"t", payload, 2, packet_id=packet_id, dup=dup))
+    assert client.expect(Ack) == Ack(PUBREC, packet_id)
+
+
+def release(fleet: Fleet, client: FakeClient, packet_id: int = 5, seconds: float = 1.0) -> int:
+    """PUBREL and the reason of PUBCOMP."""
+    client.send(Ack(PUBREL, packet_id))
+    fleet.advance(seconds)
+    answer = client.expect(Ack)
+    assert (answer.type, answer.packet_id) == (PUBCOMP, packet_id)
+    return answer.reason
+
+
+def counters(fleet: Fleet, place: int) -> Elsewhere:
+    return fleet[place].cluster.handshakes.counters
+
+
+def watch(fleet: Fleet, place: int = 2) -> FakeClient:
+    watcher = fleet.connect(place, "watcher")
+    subscribe(watcher, b"t", 2)
+    return watcher
+
+
+def got(watcher: FakeClient) -> list[bytes]:
+    """What came since the last look, each thing acknowledged."""
+    packets = watcher.receive()
+    for packet in packets:
+        if isinstance(packet, Publish) and packet.packet_id:
+            watcher.send(Ack(PUBREC, packet.packet_id))
+    return published(packets)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_pubrel_at_another_node_finishes_what_was_begun(version: int) -> None:
+    fleet = Fleet(3)
+    watcher = watch(fleet)
+    hold(lasting(fleet, 0, version=version))
+    client = lasting(fleet, 1, version=version)
+    assert release(fleet, client) == 0
+    assert got(watcher) == [b"x"]
+    assert release(fleet, client) == 0  # again, and now it is known here
+    assert got(watcher) == []
+    found = counters(fleet, 1)
+    assert (found.questions, found.windows, found.calls, found.hits, found.broadcasts) == (1, 1, 1, 1, 0)
+
+
+def test_what_stays_at_its_node_asks_nobody() -> None:
+    fleet = Fleet(3)
+    client = lasting(fleet, 0)
+    hold(client)
+    assert release(fleet, client) == 0
+    assert not [e for e in fleet.carried if isinstance(e.body, (HandshakeCall, HandshakeReply))]
+
+
+def test_a_pubrel_repeated_at_a_third_node_is_answered_truly() -> None:
+    """PUBCOMP is lost; and then the node that completed it is gone."""
+    fleet = Fleet(3)
+    watcher = watch(fleet, 0)
+    hold(lasting(fleet, 0))
+    client = lasting(fleet, 1)
+    client.send(Ack(PUBREL, 5))
+    fleet.advance(0.2)
+    client.receive()
+    fleet.cut(1, 2)
+    fleet.cut(1, 3)
+    client = lasting(fleet, 2)
+    assert release(fleet, client) == 0
+    assert got(watcher) == [b"x"]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_nobody_knows_it(version: int) -> None:
+    fleet = Fleet(3)
+    lasting(fleet, 0, version=version)
+    client = lasting(fleet, 1, version=version)
+    if version == 5:
+        assert release(fleet, client) == NOT_FOUND
+        return
+    client.send(Ack(PUBREL, 5))
+    fleet.advance(0.5)
+    assert client.closed
+    assert not lasting(fleet, 1, version=version).connack.session_present
+
+
+def test_an_abandoned_older_handshake_is_not_taken_for_the_newer_one() -> None:
+    fleet = Fleet(3)
+    watcher = watch(fleet)
+    hold(lasting(fleet, 0), b"abandoned")
+    hold(lasting(fleet, 1), b"current")
+    client = lasting(fleet, 2)
+    assert release(fleet, client) == 0
+    fleet.advance(1.0)
+    assert got(watcher) == [b"current"]
+
+
+def test_an_older_handshake_is_not_released_while_who_may_have_a_newer_one_is_away() -> None:
+    fleet = Fleet(3)
+    watcher = watch(fleet)
+    hold(lasting(fleet, 0), b"abandoned")
+    hold(lasting(fleet, 1), b"current")
+    fleet.cut(2, 1)
+    fleet.cut(2, 3)
+    fleet.advance(6.0)
+    client = lasting(fleet, 2)
+    client.send(Ack(PUBREL, 5))
+    fleet.advance(5.0)
+    assert not client.receive(), "nobody can know yet"
+    fleet.heal()
+    fleet.advance(4.0)
+    assert client.expect(Ack) == Ack(PUBCOMP, 5)
+    assert got(watcher) == [b"current"]
+
+
+def test_who_can_not_be_reached_for_long_counts_as_having_lost_it() -> None:
+    fleet = Fleet(3)
+    watcher = watch(fleet)
+    hold(lasting(fleet, 0))
+    fleet.cut(1, 2)
+    fleet.cut(1, 3)
+    fleet.advance(6.0)
+    client = lasting(fleet, 1)
+    assert release(fleet, client, seconds=11.0) == NOT_FOUND
+    assert got(watcher) == []
+
+
+def test_a_repeated_publish_cancels_what_another_node_holds() -> None:
+    fleet = Fleet(3)
+    watcher = watch(fleet)
+    hold(lasting(fleet, 0))
+    client = lasting(fleet, 1)
+    client.send(Publish(b"t", b"x", 2, packet_id=5, dup=True))
+    fleet.advance(0.2)
+    assert client.expect(Ack) == Ack(PUBREC, 5)
+    assert len(fleet[0].cluster.handshakes.stays) == 0
+    assert release(fleet, client) == 0
+    assert got(watcher) == [b"x"]
+
+
+def test_clean_start_forgets_handshakes_everywhere() -> None:
+    fleet = Fleet(3)
+    watcher = watch(fleet)
+    hold(lasting(fleet, 0))
+    lasting(fleet, 1)
+    client = fleet.connect(2, "c", clean_start=True, properties=LASTING)
+    assert release(fleet, client) == NOT_FOUND
+    client = lasting(fleet, 1)
+    assert release(fleet, client) == NOT_FOUND
+    assert got(watcher) == []
+
+
+def test_a_client_that_is_back_at_the_node_that_holds_it() -> None:
+    fleet = Fleet(3)
+    watcher = watch(fleet)
+    hold(lasting(fleet, 0))
+    lasting(fleet, 1)
+    client = lasting(fleet, 0)
+    assert release(fleet, client) == 0
+    assert got(watcher) == [b"x"]
+
+
+def test_many_questions_are_one_call_for_each_node() -> None:
+    fleet = Fleet(3)
+    for number in range(50):
+        hold(lasting(fleet, 0, f"c{number}"))
+    clients = [lasting(fleet, 1, f"c{number}") for number in range(50)]
+    fleet.advance(1.0)
+    for client in clients:
+        client.send(Ack(PUBREL, 5))
+    fleet.advance(0.2)
+    assert [client.expect(Ack) for client in clients] == [Ack(PUBCOMP, 5)] * 50
+    found = counters(fleet, 1)
+    assert (found.windows, found.calls, found.entries) == (1, 1, 50)
+
+
+def test_no_local_holds_for_what_another_node_releases() -> None:
+    fleet = Fleet(2)
+    client = lasting(fleet, 0)
+    from starlingmq.wire.mqtt import Suback, Subscribe, SubscribeRequest
+
+    client.send(Subscribe(1, [SubscribeRequest(b"t", 2, no_local=True)], {}))
+    client.expect(Suback)
+    hold(client)
+    client = lasting(fleet, 1)
+    fleet.advance(1.0)
+    client.send(Ack(PUBREL, 5))
+    fleet.advance(1.0)
+    assert client.receive() == [Ack(PUBCOMP, 5)]
