@@ -9,7 +9,7 @@ from tests.harness import FakeClient
 
 from starlingmq.cluster.frames import HandshakeCall, HandshakeReply
 from starlingmq.core.elsewhere import Elsewhere
-from starlingmq.wire.mqtt import Ack, Publish
+from starlingmq.wire.mqtt import Ack, Publish, Suback, Subscribe, SubscribeRequest
 from starlingmq.wire.packets import PUBCOMP, PUBREC, PUBREL
 
 NOT_FOUND = 0x92
@@ -194,8 +194,6 @@ def test_many_questions_are_one_call_for_each_node() -> None:
 def test_no_local_holds_for_what_another_node_releases() -> None:
     fleet = Fleet(2)
     client = lasting(fleet, 0)
-    from starlingmq.wire.mqtt import Suback, Subscribe, SubscribeRequest
-
     client.send(Subscribe(1, [SubscribeRequest(b"t", 2, no_local=True)], {}))
     client.expect(Suback)
     hold(client)
@@ -204,3 +202,23 @@ def test_no_local_holds_for_what_another_node_releases() -> None:
     client.send(Ack(PUBREL, 5))
     fleet.advance(1.0)
     assert client.receive() == [Ack(PUBCOMP, 5)]
+
+
+def test_everything_goes_on_in_its_order() -> None:
+    """PUBRECs in the order of the PUBLISHes, and messages in the order of the PUBRELs, wherever they are held."""
+    fleet = Fleet(3)
+    watcher = watch(fleet)
+    hold(lasting(fleet, 0), b"1", 1)
+    client = lasting(fleet, 1)
+    fleet.advance(1.0)
+    client.send(Ack(PUBREL, 1))
+    client.send(Publish(b"t", b"2", 2, packet_id=2, dup=True))
+    client.send(Publish(b"t", b"3", 2, packet_id=3))
+    fleet.advance(0.2)
+    assert client.receive() == [Ack(PUBCOMP, 1), Ack(PUBREC, 2), Ack(PUBREC, 3)]
+    for packet_id in (9, 2, 3):
+        client.send(Ack(PUBREL, packet_id))
+    fleet.advance(0.5)
+    answers = client.receive()
+    assert [(a.packet_id, a.reason) for a in answers if isinstance(a, Ack)] == [(9, NOT_FOUND), (2, 0), (3, 0)]
+    assert got(watcher) == [b"1", b"2", b"3"]

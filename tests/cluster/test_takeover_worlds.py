@@ -14,7 +14,7 @@ from starlingmq.core.delivery import Delivery
 from starlingmq.core.mover import Mover
 from starlingmq.core.moving import OPEN
 
-FAULTY = (*range(1, 13), 16, 30, 38, 49)
+FAULTY = (*range(1, 13), 16, 30, 38, 49, 53)
 """Worlds with faults; those from 16 on found something: what was taken before a crash and taken again after it, a
 session that waited for itself, what waited for a disk that worked again."""
 

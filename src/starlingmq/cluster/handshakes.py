@@ -272,7 +272,7 @@ class Handshakes:
         node, epoch = max(question.newest.items(), key=_newest, default=(0, 0))
         if asked is not None and asked.session.trail is question.trail and epoch != 0 and not self._lost(question):
             trail = Trail(node, epoch, True)
-            trail.repeated = question.trail.repeated
+            trail.backlog = question.trail.backlog
             asked.session.trail = trail
 
     # Calls and replies

@@ -270,8 +270,9 @@ class Takeovers:
             if arrival.session is None and arrival.version != -2:
                 arrival.session = session
                 self._attach(arrival)
-                if session.trail is not None and session.trail.epoch < arrival.newest[1]:
+                if arrival.sources() and arrival.newest[1] > (0 if session.trail is None else session.trail.epoch):
                     session.trail = Trail(*arrival.newest, False)  # it could not be reached
+                    session.floor = 0
                 if came and session.client is not None and session.moving is not None:
                     session.moving.anew = not session.subscriptions
                     arrival.held, arrival.held_until = session.client, self._ctx.now + self._seconds

@@ -296,8 +296,10 @@ class Connecting:
         if epoch != 0 and ctx.claims is not None:
             session.epoch = epoch
             session.confirmed = ctx.claims.generation
-        if not present and ctx.elsewhere is not None:
-            ctx.elsewhere.begins(session, connect.clean_start)
+        if not present:
+            session.floor = session.epoch  # of whatever was before nothing counts any more
+        elif session.trail is not None:
+            session.trail.backlog = None
         before = session.expiry
         self._agree(client, connect, session, agreed)
         if ctx.interest is not None:

@@ -91,18 +91,24 @@ class Elsewhere:
             "clients/timed_out": self.timed_out,
         }
 
-    def begins(self, session: Session, clean_start: bool) -> None:
-        """A new session. With clean start nothing of an earlier one counts; else who knows who has something."""
-        if clean_start:
-            session.floor = session.epoch
-        else:
-            session.trail = Trail(0, 0, False)
-
-    def ask(self, client: Client, session: Session, packet_id: int) -> None:
+    def ask(self, client: Client, session: Session, trail: Trail, packet_id: int) -> None:
+        trail.waits().asked[packet_id] = None
         self.asked.append(Asked(client, session, packet_id, False))
 
-    def repeat(self, client: Client, session: Session, packet_id: int) -> None:
-        self.asked.append(Asked(client, session, packet_id, True))
+    def defer(self, client: Client, session: Session, trail: Trail, packet_id: int) -> bool:
+        """A PUBLISH that is held now: whether its PUBREC waits, for what others have of it or for an earlier one."""
+        backlog = trail.backlog
+        if backlog is None:
+            return False
+        if packet_id in backlog.repeated:
+            del backlog.repeated[packet_id]
+            backlog.deferred[packet_id] = False
+            self.asked.append(Asked(client, session, packet_id, True))
+            return True
+        if backlog.deferred:
+            backlog.deferred[packet_id] = True
+            return True
+        return False
 
     def leave(self, session: Session, client_id: str, node: int) -> None:
         """A session leaves this ``node``: its handshakes stay, and it is known from now on where they are."""

@@ -29,7 +29,7 @@ from starlingmq.core.ready import (
 from starlingmq.core.ready import PUBLISH as ASK_PUBLISH
 from starlingmq.core.retained import RetainedTree
 from starlingmq.core.router import Route, Router
-from starlingmq.core.session import Session
+from starlingmq.core.session import Backlog, Session
 from starlingmq.core.timers import Wheel
 from starlingmq.wire.mqtt import Publish, ack_frame, decode_publish, packet_id_bytes
 from starlingmq.wire.reasons import MqttError, ProtocolError, Reason
@@ -82,11 +82,13 @@ class Publishing:
         )
         if packet.qos == 2:
             inbound = session.inbound
+            trail = session.trail
             if inbound is not None and inbound.holds(packet.packet_id):
-                self._acknowledge(client, 0x50, packet.packet_id, 0)  # again; the first message stands
+                if trail is None or trail.backlog is None or packet.packet_id not in trail.backlog.deferred:
+                    self._acknowledge(client, 0x50, packet.packet_id, 0)  # again; the first message stands
                 return
-            if first & 8 and session.trail is not None:
-                session.trail.repeated[packet.packet_id] = None
+            if first & 8 and trail is not None:
+                trail.waits().repeated[packet.packet_id] = None
         if ctx.refusing and packet.qos != 0:
             self._not_now(client, message, packet.packet_id)
             return
@@ -280,10 +282,8 @@ class Publishing:
         if ctx.recording and session.expiry != 0:
             ctx.write(Write(INBOUND_PUT, session, packet_id, message=message))
         trail = session.trail
-        if trail is not None and packet_id in trail.repeated and ctx.elsewhere is not None:
-            del trail.repeated[packet_id]
-            ctx.elsewhere.repeat(client, session, packet_id)  # PUBREC follows when no other node holds it
-            return
+        if trail is not None and ctx.elsewhere is not None and ctx.elsewhere.defer(client, session, trail, packet_id):
+            return  # PUBREC follows when no other node holds it, in the order of the PUBLISHes [MQTT-4.6.0-3]
         self._acknowledge(client, 0x50, packet_id, 0)
 
     def _park(self, session: Session, packet_id: int, message: Message) -> None:
@@ -319,6 +319,11 @@ class Publishing:
     def on_pubrel(self, client: Client, session: Session, packet_id: int) -> None:
         ctx = self.ctx
         inbound = session.inbound
+        trail = session.trail
+        asking = trail is not None and trail.backlog is not None and len(trail.backlog.asked) != 0
+        if asking and trail is not None and inbound is not None and inbound.holds(packet_id):
+            trail.waits().behind.append(packet_id)  # an earlier one goes its way first, from another node
+            return
         if ctx.isolated and inbound is not None and inbound.holds(packet_id):
             raise MqttError(ISOLATED, Reason.USE_ANOTHER_SERVER)  # it stays held: nothing is answered, nothing is lost
         if ctx.catching_up and inbound is not None and inbound.holds(packet_id):
@@ -328,10 +333,10 @@ class Publishing:
         if message is None:
             if inbound is not None and inbound.completed(packet_id):
                 ctx.send_stored(client, ack_frame(0x70, packet_id))
-            elif ctx.elsewhere is not None and session.trail is not None:
+            elif ctx.elsewhere is not None and trail is not None:
                 if ctx.isolated:
                     raise MqttError(ISOLATED, Reason.USE_ANOTHER_SERVER)  # it may be where nobody can be asked
-                ctx.elsewhere.ask(client, session, packet_id)
+                ctx.elsewhere.ask(client, session, trail, packet_id)
             else:
                 self._unknown_handshake(client, packet_id)
             return
@@ -344,16 +349,33 @@ class Publishing:
 
     def resolved(self, client: Client, session: Session, packet_id: int, outcome: int) -> None:
         """What other nodes said of a handshake of this client. Raises MqttError to end the connection."""
-        ctx = self.ctx
         if session.client is not client or session.ended:
             return  # it asks again, from wherever it is
         inbound = self.inbound(session)
+        backlog = Backlog() if session.trail is None else session.trail.waits()
         if outcome == CANCELLED:
-            if inbound.holds(packet_id):
-                self._acknowledge(client, 0x50, packet_id, 0)
-        elif inbound.holds(packet_id):
+            backlog.deferred[packet_id] = True
+            for deferred in list(backlog.deferred):
+                if not backlog.deferred[deferred]:
+                    break
+                del backlog.deferred[deferred]
+                if inbound.holds(deferred):
+                    self._acknowledge(client, 0x50, deferred, 0)
+            return
+        backlog.asked.pop(packet_id, None)
+        self._answer_pubrel(client, session, inbound, packet_id, outcome)
+        if backlog.asked:
+            return
+        behind = backlog.behind
+        backlog.behind = []
+        for waiting in behind:
+            self.on_pubrel(client, session, waiting)
+
+    def _answer_pubrel(self, client: Client, session: Session, inbound: Inbound, packet_id: int, outcome: int) -> None:
+        ctx = self.ctx
+        if inbound.holds(packet_id):
             return  # the id was used anew before the answer came
-        elif outcome == COMPLETED:
+        if outcome == COMPLETED:
             inbound.answered(packet_id, ctx.now)
             ctx.arm(session, ctx.now + ctx.await_rel_timeout)
             if ctx.recording and session.expiry != 0:

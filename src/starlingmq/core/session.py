@@ -22,19 +22,39 @@ MOVED_PREFIX: Final = "$moved/"  # and of those that are on their way to another
 NEVER: Final = 0xFFFFFFFF  # Session Expiry Interval: the session does not expire [MQTT-3.1.2.11.2]
 
 
+class Backlog:
+    """What a connection waits for while other nodes are asked about its handshakes: everything goes on in its order."""
+
+    repeated: dict[int, None]  # packet ids of PUBLISHes that came again and are not held yet
+    deferred: dict[int, bool]  # those whose PUBREC waits, in order; whether it may go as far as it is concerned
+    asked: dict[int, None]  # those whose PUBREL others were asked about
+    behind: list[int]  # PUBRELs that came after one of those
+
+    def __init__(self) -> None:
+        self.repeated = {}
+        self.deferred = {}
+        self.asked = {}
+        self.behind = []
+
+
 class Trail:
     """Where QoS 2 handshakes of a session are besides here: the hint, one for each client."""
 
     node: int  # has the newest ones; 0: who has them is not known
     epoch: int  # its last one as the owner; no other node has any that are newer; 0: not known
     sure: bool  # that it is so; else all are asked
-    repeated: dict[int, None]  # packet ids of PUBLISHes that came again and are not held yet
+    backlog: Backlog | None  # of the connection that there is
 
     def __init__(self, node: int, epoch: int, sure: bool) -> None:
         self.node = node
         self.epoch = epoch
         self.sure = sure
-        self.repeated = {}
+        self.backlog = None
+
+    def waits(self) -> Backlog:
+        if self.backlog is None:
+            self.backlog = Backlog()
+        return self.backlog
 
 
 class Session:
