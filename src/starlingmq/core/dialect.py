@@ -44,10 +44,6 @@ class Dialect:
         """Say why the connection ends (a ``Reason``); it is closed right after."""
         raise NotImplementedError
 
-    def not_stored(self) -> bytes:
-        """What is said instead of what waited to be stored and could not be; the connection is closed then."""
-        raise NotImplementedError
-
     def shut(self, client: Client) -> None:
         """The connection is over: let its subscriptions go."""
         raise NotImplementedError

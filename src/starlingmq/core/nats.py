@@ -254,12 +254,12 @@ class Nats:
             return
         if waits > limit:
             ctx.drop("slow_consumer", client.client_id)
-            self.errors.fail(client, "Slow Consumer")
+            self.errors.end(client, "slow consumer")
         elif publisher is not None and client.session is not None:
             self.delivery.hold(client.session, publisher)
 
     def last_words(self, client: Client, nats: NatsClient, reason: int) -> None:
         if reason in LEAVING:
             self.ctx.send(client, self.info.frame(client, nats, True))
-        else:
-            self.ctx.send(client, error_frame(WORDS.get(reason, "Server Error")))
+        elif reason in WORDS:
+            self.ctx.send(client, error_frame(WORDS[reason]))

@@ -18,15 +18,13 @@ from starlingmq.core.client import CLOSED, WORKING, Client
 from starlingmq.core.dialect import Dialect
 from starlingmq.core.message import Message
 from starlingmq.core.session import Session, Subscription
-from starlingmq.wire.nats_frames import OK_FRAME, error_frame, message_tail
+from starlingmq.wire.nats_frames import OK_FRAME, message_tail
 from starlingmq.wire.nats_headers import carried
 from starlingmq.wire.nats_subjects import subject_of
 
 if TYPE_CHECKING:
     from starlingmq.core.nats import Nats
     from starlingmq.core.ready import Answer, Question
-
-NOT_STORED: Final = "Not Stored"
 
 SHAPE: Final = 64  # of a message's kept head and tail: for NATS; MQTT's are below (see core.delivery)
 SHAPE_HEADERS: Final = 65  # and for NATS clients that take headers
@@ -62,6 +60,7 @@ class NatsClient(Dialect):
     number: int  # of the connection
     tls: bool
     verbose: bool
+    pedantic: bool
     echo: bool
     headers: bool
     no_responders: bool
@@ -79,7 +78,8 @@ class NatsClient(Dialect):
         self.owner = owner
         self.number = number
         self.tls = tls
-        self.verbose = True  # what a client has that never sends CONNECT
+        self.verbose = True  # these are what a client has that never sends CONNECT
+        self.pedantic = True
         self.echo = True
         self.headers = False
         self.no_responders = False
@@ -106,9 +106,6 @@ class NatsClient(Dialect):
 
     def last_words(self, client: Client, reason: int) -> None:
         self.owner.last_words(client, self, reason)
-
-    def not_stored(self) -> bytes:
-        return error_frame(NOT_STORED)
 
     def shut(self, client: Client) -> None:
         self.owner.clients.pop(self.number, None)

@@ -52,6 +52,7 @@ class NatsConnecting:
         if not isinstance(options, dict):
             raise NatsError(PARSER_ERROR)
         nats.verbose = options.get("verbose") is True
+        nats.pedantic = options.get("pedantic") is True
         nats.echo = options.get("echo") is not False
         nats.headers = options.get("headers") is True
         nats.no_responders = options.get("no_responders") is True

@@ -6,8 +6,8 @@ from starlingmq.core.client import ASKING, Client
 from starlingmq.core.context import Context
 from starlingmq.core.delivery import Delivery
 from starlingmq.core.message import Message
-from starlingmq.core.nats_client import NOT_STORED, NatsClient, NatsSubscription
-from starlingmq.core.nats_errors import INVALID_PUBLISH_SUBJECT, NatsErrors
+from starlingmq.core.nats_client import NatsClient, NatsSubscription
+from starlingmq.core.nats_errors import NatsErrors
 from starlingmq.core.publishing import Publishing
 from starlingmq.core.ready import PUBLISH as ASK_PUBLISH
 from starlingmq.core.ready import Answer, Question
@@ -65,12 +65,10 @@ class NatsPublishing:
             try:
                 properties = properties_of(reader.headers, reply)
             except ValueError:
-                ctx.drop("bad_headers", client.client_id)
-                self.errors.say(client, "Invalid Message Headers")
+                self.errors.may_not_publish(client, reader.subject, "bad_headers", "Invalid Message Headers")
                 return
         if not topic:
-            ctx.drop("no_topic", client.client_id)
-            self.errors.say(client, INVALID_PUBLISH_SUBJECT)
+            self.errors.no_topic(client, nats.pedantic, reader.subject)
             return
         message = Message(topic, reader.payload, 0, False, properties, 0.0, session.client_id, ctx.now)
         if ctx.ask_publish:
@@ -87,7 +85,7 @@ class NatsPublishing:
         asked = question.message
         assert asked is not None
         if answer.reason >= 0x80:
-            self.errors.may_not_publish(client, subject_of(asked.topic))
+            self.errors.may_not_publish(client, subject_of(asked.topic), "not_authorized")
         elif answer.message is None:
             self.ctx.drop("hook", client.client_id)
             nats.ok(client)
@@ -100,11 +98,10 @@ class NatsPublishing:
         try:
             route = self.router.resolve(message.topic)
         except ProtocolError:
-            ctx.drop("no_topic", client.client_id)
-            self.errors.say(client, INVALID_PUBLISH_SUBJECT)
+            self.errors.no_topic(client, nats.pedantic, subject_of(message.topic))
             return
         if route.reserved:
-            self.errors.may_not_publish(client, subject_of(message.topic))
+            self.errors.may_not_publish(client, subject_of(message.topic), "not_authorized")
             return
         if route.kept and not self._keep(client, nats, message, route):
             return
@@ -127,8 +124,7 @@ class NatsPublishing:
             self.errors.isolated(client)
             return False
         if ctx.refusing or (ctx.full_peers != 0 and self.publishing.too_much_waits(route)):
-            ctx.drop("storage_failing", client.client_id)
-            self.errors.say(client, NOT_STORED)
+            self.errors.may_not_publish(client, subject_of(message.topic), "storage_failing", "Not Stored")
             return False
         message.qos = 1
         nats.keeps = True

@@ -16,7 +16,6 @@ from starlingmq.core.session import Session
 from starlingmq.core.subscribing import HeldSuback, Subscribing
 from starlingmq.core.topics import levels, valid_filter
 from starlingmq.wire.mqtt import Subscribe, SubscribeRequest
-from starlingmq.wire.nats import NatsError
 from starlingmq.wire.nats_frames import OK_FRAME, PONG_FRAME
 from starlingmq.wire.nats_subjects import filter_of
 
@@ -60,17 +59,20 @@ class NatsSubscribing:
             return
         filter = filter_of(subject)
         limits = ctx.limits
+        if not filter:
+            self.errors.say(client, INVALID_SUBJECT)
+            return
         if (
-            not filter
-            or filter.startswith(b"$share/")
+            filter.startswith(b"$share/")
             or not _may_name_a_group(name)
             or len(filter) > limits.max_topic_length
             or levels(filter) > limits.topic_levels
         ):
-            self.errors.say(client, INVALID_SUBJECT)
+            self.errors.may_not_subscribe(client, subject, name)
             return
         if limits.subscriptions_per_client != 0 and len(nats.subscriptions) >= limits.subscriptions_per_client:
-            raise NatsError("Maximum Subscriptions Exceeded")
+            self.errors.say(client, "Maximum Subscriptions Exceeded")
+            return
         if ctx.isolated:
             self.errors.isolated(client)
             return
@@ -95,7 +97,7 @@ class NatsSubscribing:
             return
         denied = answer.reasons[0] if answer.reasons else answer.reason
         if denied >= 0x80:
-            self.errors.may_not_subscribe(client, sub.subject)
+            self.errors.may_not_subscribe(client, sub.subject, sub.name)
         else:
             self._take_in(client, nats, sub)
 
@@ -161,7 +163,7 @@ class NatsSubscribing:
 
     def settled(self, client: Client, nats: NatsClient, known: bool) -> None:
         if not known:
-            self.errors.fail(client, "Subscriptions Could Not Be Made Known")
+            self.errors.end(client, "its subscriptions could not be made known")
             return
         if nats.keeps and nats.owed == PONG_FRAME:
             nats.keeps = False

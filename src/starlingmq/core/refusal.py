@@ -175,9 +175,7 @@ class Refusal:
         client.mute = True
         self.ctx.notice("not_stored", client, "what it was to be told could not be stored")
         self.connecting.close(client, "storage failed")
-        client.last_words = client.version == 5 or client.dialect is not None
-        if client.dialect is not None:
-            return client.dialect.not_stored()
+        client.last_words = client.version == 5
         return encode(Disconnect(Reason.QUOTA_EXCEEDED), 5) if client.version == 5 else b""
 
     # Storing works again
