@@ -210,6 +210,8 @@ class Broker:
         for listener in self._doors.listeners:
             listener.reload_tls()
         self.config = config
+        if self._driver is not None:
+            self._driver.poke()
 
     async def stop(self) -> None:
         """Stop listening, tell the clients to go, hand what they leave here to other nodes; then end.

@@ -104,15 +104,19 @@ class Nats:
         self.waiting = []
         self._connections = 0
         self._telling = None
+        self.config = config
         self.configure(config)
 
     def configure(self, config: NatsConfig) -> None:
+        news = config.connect_urls != self.config.connect_urls
         self.config = config
         self.info.config = config
         self.entry.config = config
         self.keys.configure(config.nkeys)
         self.reader.line_max = config.max_control_line
         self.reader.payload_max = config.max_payload
+        if news:
+            self.tell_all()
 
     def open(self, client: Client) -> None:
         """A connection begins: the server speaks first."""

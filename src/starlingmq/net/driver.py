@@ -176,7 +176,7 @@ class Driver:
         self._arm(cluster.wake_at(), now)
 
     def poke(self) -> None:
-        """Something has happened to the cluster: have a turn."""
+        """Something has happened to the cluster, or to the settings: have a turn."""
         self._schedule()
 
     def _carry_out(self, ready: Ready) -> None:
