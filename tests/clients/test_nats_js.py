@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
+import nkeys  # type: ignore[import-untyped]
 import pytest
+
+from starlingmq import Broker
+from starlingmq.config import Config, from_tree
 
 from .conftest import ServedBroker
 
@@ -30,3 +36,50 @@ def test_natsjs_finds_what_it_expects(broker: ServedBroker, scheme: str) -> None
     done = subprocess.run(command, cwd=JS, capture_output=True, text=True, timeout=SCENARIO_SECONDS, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == STEPS
+
+
+async def test_natsjs_finds_its_way_where_servers_leave_and_come_back() -> None:
+    """Two brokers without a cluster, of which the first tells of the second; in the end only the first is back."""
+    seed = nkeys.encode_seed(b"j" * 32, nkeys.PREFIX_BYTE_USER).decode()
+    key = nkeys.from_seed(bytearray(seed.encode())).public_key.decode()
+    settings = {"nkeys": [key], "max_payload": 1000}
+    told: list[list[Any]] = []
+
+    async def until(*what: str) -> None:
+        while not told or told[-1][0] not in what:
+            assert process.stdout is not None
+            line = await process.stdout.readline()
+            assert line, f"it ended after {told}"
+            told.append(json.loads(line))
+
+    first, second = Broker(served(nats=settings)), Broker(served(nats=settings))
+    async with second:
+        await first.start()
+        names = [broker.address("nats").removeprefix("nats://") for broker in (first, second)]
+        arguments = ["node", "nats_trouble.js", names[0], seed]
+        process = await asyncio.create_subprocess_exec(*arguments, cwd=JS, stdout=subprocess.PIPE)
+        try:
+            async with asyncio.timeout(SCENARIO_SECONDS):
+                await until("ready")
+                first.reload(served(nats={**settings, "connect_urls": names}))
+                await until("update")
+                await first.stop()
+                await until("message")
+                async with Broker(served([f"nats://{names[0]}"], nats=settings)):
+                    await second.stop()
+                    await until("reconnect")
+                    await process.wait()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+    assert process.returncode == 0
+    assert told[:2] == [["too large", "MAX_PAYLOAD_EXCEEDED"], ["ready", names[0]]]
+    assert ["error", "PERMISSIONS_VIOLATION"] in told
+    assert ["update", [names[1]]] in told
+    assert ["ldm", None] in told
+    assert [name for what, name in told if what == "reconnect"] == [names[1], names[0]]
+
+
+def served(listeners: list[str] | None = None, **sections: Any) -> Config:
+    return from_tree({"listeners": listeners or ["nats://127.0.0.1:0"], **sections})
