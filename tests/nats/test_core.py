@@ -237,7 +237,9 @@ def test_headers() -> None:
     assert old.closed
 
 
-@pytest.mark.parametrize("subject", ["a..b", "a.*", "a.>", ".", "foo*bar", "a.\ud7ff\u2420".encode()[:-1]])
+@pytest.mark.parametrize(
+    "subject", ["a..b", "a.*", "a.>", ".", "foo*bar", "a\0b", "a\vb", "a.\ud7ff\u2420".encode()[:-1]]
+)
 def test_what_can_not_be_published_to(subject: str | bytes) -> None:
     world = World()
     peer, pedant = connect(world), connect(world, pedantic=True)

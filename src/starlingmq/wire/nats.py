@@ -186,7 +186,9 @@ class NatsReader:
             while at < size and (data[at] == 0x20 or data[at] == 0x09):
                 at += 1
             begin = at
-            while at < size and data[at] > 0x20:
+            while at < size and (
+                data[at] > 0x20 or (data[at] != 0x20 and data[at] != 0x0D and data[at] != 0x0A and data[at] != 0x09)
+            ):
                 at += 1
             if at >= size:
                 return self._no_line_end(size - pos)
@@ -212,8 +214,6 @@ class NatsReader:
                     raise NatsError(PARSER_ERROR)
                 at += 1
                 break
-            if byte != 0x20 and byte != 0x09:
-                raise NatsError(PARSER_ERROR)
         at += 1
         if at - pos > self.line_max + 2:
             raise NatsError(LINE_TOO_LONG)
