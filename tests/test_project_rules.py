@@ -26,7 +26,17 @@ PACKAGE: Final = "starlingmq"
 
 # A module may import from its own rank and from lower ones.
 RANKS: Final = (
-    ("_version", "_pure", "config", "config_build", "config_cluster", "config_nats", "config_types", "nkeys"),
+    (
+        "_version",
+        "_pure",
+        "config",
+        "config_build",
+        "config_cluster",
+        "config_nats",
+        "config_streams",
+        "config_types",
+        "nkeys",
+    ),
     ("wire",),
     ("core",),
     ("cluster",),

@@ -23,6 +23,7 @@ from msgspec import Meta, field
 from starlingmq.config_build import Tree, build, read_yaml, set_path, yaml_value
 from starlingmq.config_cluster import ClusterConfig, check_cluster, check_dialled, refuse_open_cluster
 from starlingmq.config_nats import NatsConfig, check_nats
+from starlingmq.config_streams import StreamsConfig, check_streams
 from starlingmq.config_types import ConfigError, Count, Duration, PositiveDuration, PositiveSize, Seconds, Section, Size
 
 __all__ = [
@@ -288,10 +289,6 @@ class QueueGroupsConfig(Section, frozen=True):
     """Reserved: $share groups have no settings for now."""
 
 
-class StreamsConfig(Section, frozen=True):
-    """Reserved: no streams for now."""
-
-
 class Config(Section, frozen=True):
     """Everything that can be set. Immutable; ``Config()`` is the default broker on 127.0.0.1:1883."""
 
@@ -307,7 +304,9 @@ class Config(Section, frozen=True):
     log: Annotated[LogConfig, Meta(description="What is written to stderr.")] = LogConfig()
     cluster: Annotated[ClusterConfig, Meta(description="What makes this node one of several.")] = ClusterConfig()
     queue_groups: Annotated[QueueGroupsConfig, Meta(description="Reserved; has no keys for now.")] = QueueGroupsConfig()
-    streams: Annotated[StreamsConfig, Meta(description="Reserved; has no keys for now.")] = StreamsConfig()
+    streams: Annotated[
+        StreamsConfig, Meta(description="What is kept to be read again, in bulk, and where it is read.")
+    ] = StreamsConfig()
 
 
 def load_config(path: str | Path | None, overrides: Iterable[str] = (), env: Mapping[str, str] | None = None) -> Config:
@@ -338,6 +337,7 @@ def from_tree(tree: Tree) -> Config:
     _check_storage(config)
     check_cluster(config.cluster, config.node.name)
     check_nats(config.nats)
+    check_streams(config.streams, config.node.data_dir)
     return config
 
 

@@ -26,6 +26,7 @@ from starlingmq.net.driver import Driver, broker_clock
 from starlingmq.net.listeners import Listener, ListenerSpec, open_listener
 from starlingmq.net.signatures import verifier
 from starlingmq.storage.opening import DirectoryStore, open_store
+from starlingmq.storage.stream_upkeep import StreamUpkeep
 from starlingmq.storage.upkeep import LONG_ACTIONS, Upkeep
 
 if TYPE_CHECKING:
@@ -182,8 +183,8 @@ class Broker:
         store = driver.store
         if not isinstance(store, DirectoryStore):
             return
-        upkeep = Upkeep(store, driver.state)
-        actions = upkeep.actions()
+        actions = Upkeep(store, driver.state).actions()
+        actions |= StreamUpkeep(store, driver.state, self.config.node.name).actions()
         if self._cluster is None:
             actions["cluster.status"] = _no_member
         else:

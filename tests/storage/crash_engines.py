@@ -139,6 +139,21 @@ class CrashJournal:
         if not self.spans:
             self.spans = [Span(end, end)]
 
+    def skip_to(self, offset: int) -> None:
+        self.go_on_from(offset)
+
+    def cut_to(self, offset: int) -> None:
+        self.machine.step()
+        self._forget(offset, self.next)
+        self.next = offset
+        self.ends = [end for end in self.ends if end < offset] + [offset]
+        self.spans = [span for span in self.spans if span.first < offset] or [Span(offset, offset)]
+        self.spans[-1].next = offset
+
+    def roll(self) -> None:
+        if self.span:
+            self.spans.append(Span(self.next, self.next))
+
     def go_on_from(self, offset: int) -> None:
         """The owner has seen offsets up to this one given."""
         if offset > self.next:

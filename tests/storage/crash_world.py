@@ -18,10 +18,11 @@ from tests.storage.world import StoredWorld
 
 from starlingmq.core.client import Client
 from starlingmq.net.driver import Driver
-from starlingmq.storage.durable import DurableStore
+from starlingmq.storage.durable import Durability, DurableStore
 from starlingmq.storage.keys import META_AS_OF
 from starlingmq.storage.opening import make_safe
 from starlingmq.storage.recovery import Recovered, restore
+from starlingmq.storage.streams import Definition, StreamLog, StreamLogs
 from starlingmq.wire.mqtt import Connack, Connect, Packet, encode
 
 POWER_FAILS = 0.7  # of the crashes, with ``power``; in the others the process dies
@@ -109,7 +110,18 @@ class CrashWorld(StoredWorld):
     driver: Driver
     loop: SimLoop
 
-    def __init__(self, random: Random, *, fate: Random, power: bool, span: int, piece: int, **settings: Any) -> None:
+    def __init__(
+        self,
+        random: Random,
+        *,
+        fate: Random,
+        power: bool,
+        span: int,
+        piece: int,
+        topics: tuple[str, ...] = (),
+        **settings: Any,
+    ) -> None:
+        """``topics``: of a stream that there is, if any are given."""
         self.random = random
         self.fate = fate
         self.machine = Machine(random)
@@ -118,6 +130,9 @@ class CrashWorld(StoredWorld):
         self.crashes = 0
         self.gone: dict[str, int] = {}  # dropped, by reason, before the crashes
         self.lost = 0  # references that recovery found to point nowhere
+        self.topics = topics
+        self.stream_journal = CrashJournal(self.machine, span)
+        self.shown = 0  # offset before which the stream may be read
         super().__init__(CrashKv(self.machine), CrashJournal(self.machine, span), **settings)
 
     def _open_store(self) -> None:
@@ -126,11 +141,13 @@ class CrashWorld(StoredWorld):
         journal.go_on_from(int.from_bytes(kv.get(META_AS_OF) or b"\0", "big"))
         if self.power:
             make_safe(journal, Path("journal"))
-        store = PatientStore(kv, journal, "power" if self.power else "process", lambda: self.now, self.checkpoint_bytes)
+        streams = self._open_streams()
+        durability: Durability = "power" if self.power else "process"
+        store = PatientStore(kv, journal, durability, lambda: self.now, self.checkpoint_bytes, streams=streams)
         store.piece = self.piece
         self.state.ctx.recording = True
         self.recovered = Recovered()
-        self.recovered = restore(self.state, kv, journal)
+        self.recovered = restore(self.state, kv, journal, streams, self.power)
         store.replayed(self.recovered.changes, self.recovered.changed)
         store.rewrite(self.recovered.ahead)
         self.lost += self.recovered.lost
@@ -138,6 +155,21 @@ class CrashWorld(StoredWorld):
         self.loop = SimLoop(lambda: self.now)
         with self.loop.running():
             self.driver = Driver(self.state, store, clock=lambda: self.now)
+
+    def _open_streams(self) -> StreamLogs:
+        streams = StreamLogs()
+        if self.topics:
+            definition = Definition(name="kept", number=7, topics=self.topics)
+            streams.add(StreamLog(definition, self.stream_journal, self))
+        return streams
+
+    def show(self, next: int) -> None:
+        """What may be read of the stream has grown. It never shrinks, whatever happens."""
+        assert next >= self.shown, f"{self.shown} could be read, and now {next}"
+        self.shown = next
+
+    def close(self) -> None:
+        pass
 
     def crash(self, fuse: int) -> None:
         """The end, and a new beginning, in which after ``fuse`` steps the next crash comes. Raises OSError if that
@@ -150,6 +182,8 @@ class CrashWorld(StoredWorld):
         if self.power and self.fate.random() < POWER_FAILS:
             kv.power_failure(self.random)
             journal.power_failure(self.random)
+            if self.topics:
+                self.stream_journal.power_failure(self.random)
         self.machine.fuse = fuse
         self.restart()
 

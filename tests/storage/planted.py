@@ -213,6 +213,48 @@ BUGS = {
         "            if False:  # a power failure must not bring back",
         "test_power.py::test_a_power_failure_does_not_bring_back_the_want_of_what_was_given_back",
     ),
+    "a checkpoint does not wait for streams": Bug(
+        "storage/durable.py",
+        "            yield from self._in_thread(self.streams.sync)",
+        "            yield from self._in_thread(lambda: None)",
+        "test_streams.py::test_lives",
+    ),
+    "a stream may be read before it is safe": Bug(
+        "storage/durable.py",
+        'if self.durability != "power":\n            self.streams',
+        "if True:\n            self.streams",
+        "test_streams.py::test_lives",
+    ),
+    "a stream is longer than what the journal knows of it": Bug(
+        "storage/streams.py", "if careful and found.stream.next > end:", "if False:", "test_streams.py::test_lives"
+    ),
+    "a stream lacks what the journal has": Bug(
+        "storage/recovery.py", "            keep(image.kept)\n", "", "test_streams.py::test_lives"
+    ),
+    "a stream gets again what it has": Bug(
+        "storage/streams.py",
+        "found is None or put.offset < found.stream.next",
+        "found is None",
+        "test_streams.py::test_lives",
+    ),
+    "what waits for a full disk is not put into streams": Bug(
+        "storage/durable.py",
+        "        if not self._follow():\n            return\n",
+        "",
+        "test_streams.py::test_lives",
+    ),
+    "a stream's message is kept for as long as its handshake": Bug(
+        "storage/operations.py",
+        "offset < 0 else message.copy())\n        put_receiver(self._receivers, stream",
+        "offset < 0 else message)\n        put_receiver(self._receivers, stream",
+        "test_streams.py::test_lives",
+    ),
+    "a stream refuses nobody": Bug(
+        "core/publishing.py",
+        "        if stream.full:\n            return True\n",
+        "",
+        "test_streams.py::test_a_full_stream_refuses",
+    ),
 }
 
 

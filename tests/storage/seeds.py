@@ -37,6 +37,8 @@ SICKNESSES = (("append",), ("sync",), ("write",), ("drop",), ("append", "sync"),
 class Life:
     """One seed."""
 
+    topics: tuple[str, ...] = ()  # that a stream keeps, if there is one
+
     def __init__(self, seed: int) -> None:
         random = self.random = Random(seed)
         self.bounded = random.random() < 0.15
@@ -48,6 +50,7 @@ class Life:
             power=power,
             span=random.choice([0, 2, 5, 20]),
             piece=random.choice([1, 2, 5]),
+            topics=self.topics,
             checkpoint_bytes=random.choice([0, 0, 300, 3000, 1 << 30]),
             max_mqueue_len=random.choice([3, 10]) if self.bounded else 0,
             max_inflight=random.choice([0, 0, 1, 2, 5]),

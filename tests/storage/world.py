@@ -25,6 +25,9 @@ class SteadyStore(DurableStore):
         call()
         yield
 
+    def _tidy_streams(self) -> None:
+        self.streams.weigh()
+
 
 class StoredWorld(World):
     """``restart`` crashes the broker (whoever was connected is gone) and starts another one on the same store."""

@@ -11,6 +11,7 @@ import typer
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask, directory_of
 from starlingmq.cli.ctl_cluster import app as cluster
 from starlingmq.cli.ctl_drain import drain, rebalance
+from starlingmq.cli.ctl_stream import app as stream
 from starlingmq.cli.progress import amount, progress
 
 DAMAGED: Final = 1  # exit code
@@ -23,6 +24,7 @@ app.add_typer(storage, name="storage")
 app.add_typer(cluster, name="cluster")
 app.command()(drain)
 app.command()(rebalance)
+app.add_typer(stream, name="stream")
 
 
 @storage.command()

@@ -57,6 +57,7 @@ class Context:
     links: dict[int, Session]  # sessions that stand for other nodes, by number
     links_postponed: list[tuple[Client, bytes]]  # what other nodes get once it is stored (see core.refusal)
     full_peers: int  # nodes for which as much waits as may
+    full_streams: int  # streams that refuse what they are offered
     forward_bytes: int  # that may
     recording: bool  # whether anything keeps ``Ready.writes``
     want_events: bool
@@ -111,6 +112,7 @@ class Context:
         self.links = {}
         self.links_postponed = []
         self.full_peers = 0
+        self.full_streams = 0
         self.forward_bytes = 1 << 30
         self.recording = False
         self.want_events = False

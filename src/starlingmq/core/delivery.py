@@ -22,9 +22,10 @@ from starlingmq.core.moving import Held, Moving
 from starlingmq.core.outgoing import RELEASED, Outgoing
 from starlingmq.core.qos import SendWindow
 from starlingmq.core.queue import MessageQueue
-from starlingmq.core.ready import QUEUE_DELETE, QUEUE_PUT, WINDOW_PUT
+from starlingmq.core.ready import QUEUE_DELETE, QUEUE_PUT, STREAM_PUT, WINDOW_PUT
 from starlingmq.core.router import Route
 from starlingmq.core.session import Session, Subscription
+from starlingmq.core.stream import Stream
 from starlingmq.wire.mqtt import ack_frame, packet_id_bytes, publish_frame, publish_parts
 
 PUMP_BATCH: Final = 1024  # messages taken from one queue before others get their turn
@@ -93,8 +94,24 @@ class Delivery:
                 if member is not None:
                     self.give(message, member, group, publisher)
                     found += 1
+            if route.streams:
+                found += self.keep(message, route.streams)
         ctx.work -= found
         return found
+
+    def keep(self, message: Message, streams: list[Stream]) -> int:
+        """Put a message that enters here into the streams that want it; how many took it. At QoS 1 and 2 all do: they
+        were asked whether they are full before the message was accepted."""
+        ctx = self.ctx
+        kept = 0
+        for stream in streams:
+            if message.qos == 0 and (stream.full or ctx.refusing):
+                ctx.drop("stream_full" if stream.full else "storage_failing", stream.client_id)
+                stream.dropped += 1
+                continue
+            kept += 1
+            ctx.note(STREAM_PUT, stream, Outgoing(message, message.qos, message.retain, b"", None))
+        return kept
 
     def give(
         self, message: Message, subscription: Subscription, group: Group | None, publisher: Session | None

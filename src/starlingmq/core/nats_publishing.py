@@ -8,7 +8,7 @@ from starlingmq.core.delivery import Delivery
 from starlingmq.core.message import Message
 from starlingmq.core.nats_client import NatsClient, NatsSubscription
 from starlingmq.core.nats_errors import NatsErrors
-from starlingmq.core.publishing import Publishing
+from starlingmq.core.publishing import Publishing, stream_is_full
 from starlingmq.core.ready import PUBLISH as ASK_PUBLISH
 from starlingmq.core.ready import Answer, Question
 from starlingmq.core.router import Route, Router
@@ -109,7 +109,7 @@ class NatsPublishing:
             found = self.publishing.route(message, session)
         else:
             found = self.delivery.fan_out(message, route, session)
-        if found == 0 and reply and nats.no_responders:
+        if found == len(route.streams) and reply and nats.no_responders:  # a stream answers nobody
             self._no_responders(client, session, reply)
         if nats.verbose:
             if message.qos != 0:
@@ -125,6 +125,9 @@ class NatsPublishing:
             return False
         if ctx.refusing or (ctx.full_peers != 0 and self.publishing.too_much_waits(route)):
             self.errors.may_not_publish(client, subject_of(message.topic), "storage_failing", "Not Stored")
+            return False
+        if ctx.full_streams != 0 and stream_is_full(route):
+            self.errors.may_not_publish(client, subject_of(message.topic), "stream_full", "Stream Is Full")
             return False
         message.qos = 1
         nats.keeps = True

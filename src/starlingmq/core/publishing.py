@@ -38,6 +38,14 @@ HEARD_FACT: Final = b"heard/"
 """And a node's number: a fact, the sequence of the last message from there of which nothing else is kept."""
 
 
+def stream_is_full(route: Route) -> bool:
+    """Whether one of the streams on the way refuses what it is offered."""
+    for stream in route.streams:  # noqa: SIM110  a generator would be made
+        if stream.full:
+            return True
+    return False
+
+
 class Publishing:
     ctx: Context
     router: Router
@@ -194,6 +202,9 @@ class Publishing:
         if ctx.full_peers != 0 and message.qos != 0 and self.too_much_waits(route):
             self._not_now(client, message, packet_id)
             return
+        if ctx.full_streams != 0 and message.qos != 0 and stream_is_full(route):
+            self._not_now(client, message, packet_id, "stream_full", "a stream is full")
+            return
         if message.qos == 2:
             self._hold(client, session, packet_id, message)
             return
@@ -209,12 +220,19 @@ class Publishing:
         if message.qos == 1:
             self._acknowledge(client, 0x40, packet_id, 0 if found != 0 else 0x10)
 
-    def _not_now(self, client: Client, message: Message, packet_id: int) -> None:
-        """Nothing can be stored, so nothing is accepted: MQTT 5 has a code for it; a 3.x client must not be
-        acknowledged, and publishes again when it is back."""
+    def _not_now(
+        self,
+        client: Client,
+        message: Message,
+        packet_id: int,
+        reason: str = "storage_failing",
+        text: str = "nothing can be stored at the moment",
+    ) -> None:
+        """What can not be stored is not accepted: MQTT 5 has a code for it; a 3.x client must not be acknowledged, and
+        publishes again when it is back."""
         if client.version != 5:
-            raise ProtocolError("nothing can be stored at the moment", Reason.QUOTA_EXCEEDED)
-        self.ctx.drop("storage_failing", client.client_id)
+            raise ProtocolError(text, Reason.QUOTA_EXCEEDED)
+        self.ctx.drop(reason, client.client_id)
         first = 0x40 if message.qos == 1 else 0x50
         # Now: the lane for what is stored stands still until it can be.
         self.ctx.send(client, bytes((first, 3)) + packet_id_bytes(packet_id) + bytes((Reason.QUOTA_EXCEEDED,)))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from starlingmq.wire.packets import Connect, SubscribeRequest
 
 # What a Write asks for. ``session`` is the one it belongs to; the other fields are used as the comment says.
-DELIVERIES: Final = 0  # it is a Deliveries, of QUEUE_PUT, QUEUE_DELETE and WINDOW_PUT
+DELIVERIES: Final = 0  # it is a Deliveries, of QUEUE_PUT, QUEUE_DELETE, WINDOW_PUT and STREAM_PUT
 SESSION_PUT: Final = 1  # the session as it is now (expiry, deadlines, will)
 SESSION_DELETE: Final = 2  # with everything below it
 SUBSCRIPTION_PUT: Final = 3  # subscription
@@ -33,6 +33,7 @@ RETAINED_PUT: Final = 12  # message
 RETAINED_DELETE: Final = 13  # topic
 FACT_PUT: Final = 14  # topic = a key of the cluster's, value: not looked into by a store
 FACT_DELETE: Final = 15  # topic = the key
+STREAM_PUT: Final = 16  # in Deliveries: the session is a stream, which is to keep the message
 
 
 class Write:
@@ -73,7 +74,7 @@ class Deliveries(Write):
     Three lists, because an object for each delivery costs a sixth of what keeping it does.
     """
 
-    kinds: list[int]  # QUEUE_PUT, QUEUE_DELETE or WINDOW_PUT
+    kinds: list[int]  # QUEUE_PUT, QUEUE_DELETE, WINDOW_PUT or STREAM_PUT
     sessions: list[Session]
     outgoings: list[Outgoing]
 

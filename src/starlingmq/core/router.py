@@ -13,6 +13,7 @@ from typing import Final, cast
 from starlingmq.core.filter_tree import FilterTree
 from starlingmq.core.groups import Group
 from starlingmq.core.session import Session, Subscription, merge
+from starlingmq.core.stream import Stream
 from starlingmq.core.topics import levels, valid_topic
 from starlingmq.wire.reasons import ProtocolError, Reason
 
@@ -21,20 +22,29 @@ CACHED_RECEIVERS: Final = 1 << 20  # of all cached topics together: many topics,
 
 
 class Route:
-    """The receivers of one topic: at most one subscription a session, and the shared groups."""
+    """The receivers of one topic: at most one subscription a session, the shared groups, and the streams."""
 
     subscriptions: list[Subscription]
     groups: list[Group]
+    streams: list[Stream]
     version: int
     reserved: bool  # a topic that only the broker publishes to
-    kept: bool  # somebody wants it at QoS 1 or 2: sessions here, durable ones elsewhere, groups
+    kept: bool  # somebody wants it at QoS 1 or 2: sessions here, durable ones elsewhere, groups, streams
 
-    def __init__(self, subscriptions: list[Subscription], groups: list[Group], version: int, reserved: bool) -> None:
+    def __init__(
+        self,
+        subscriptions: list[Subscription],
+        groups: list[Group],
+        streams: list[Stream],
+        version: int,
+        reserved: bool,
+    ) -> None:
         self.subscriptions = subscriptions
         self.groups = groups
+        self.streams = streams
         self.version = version
         self.reserved = reserved
-        self.kept = len(groups) != 0
+        self.kept = len(groups) != 0 or len(streams) != 0
         for subscription in subscriptions:
             if subscription.qos != 0 and (subscription.session.node == 0 or subscription.durable):
                 self.kept = True
@@ -83,10 +93,15 @@ class Router:
             raise ProtocolError(f"the topic has more than {self._max_levels} levels", Reason.TOPIC_NAME_INVALID)
         subscriptions: list[Subscription] = []
         groups: list[Group] = []
+        streams: list[Stream] = []
         overlapping: dict[str, list[Subscription]] | None = None
         for value in self.tree.match(topic):
             if isinstance(value, Group):
                 groups.append(value)
+                continue
+            if isinstance(value, Stream):
+                if value not in streams:
+                    streams.append(value)
                 continue
             subscription = cast(Subscription, value)
             if subscription.session.ended or (reserved and subscription.session.node != 0):
@@ -101,7 +116,7 @@ class Router:
         if overlapping is not None:
             for several in overlapping.values():
                 subscriptions.append(several[0] if len(several) == 1 else merge(several))
-        route = Route(subscriptions, groups, self.version, reserved)
+        route = Route(subscriptions, groups, streams, self.version, reserved)
         self._remember(topic, route)
         return route
 
@@ -179,6 +194,17 @@ class Router:
         if group is not None:
             group.leave_node(node)
             self._dissolve(group)
+
+    def add_stream(self, stream: Stream) -> None:
+        """Have a stream keep what is published to its filters from now on."""
+        for filter in stream.filters:
+            self.tree.add(filter, stream, stream)
+            self._changed(filter)
+
+    def remove_stream(self, stream: Stream) -> None:
+        for filter in stream.filters:
+            self.tree.remove(filter, stream)
+            self._changed(filter)
 
     def _changed(self, filter: bytes) -> None:
         if b"+" in filter or b"#" in filter:

@@ -12,7 +12,7 @@ beside the data, done in a moment. Then the files are brought to the target at l
 file system, copied elsewhere. It has another name until it is complete:
 
     MANIFEST   a line of JSON (sizes and CRCs of the files), a line with its own CRC; written last
-    LAYOUT kv/ journal/   as in a data directory
+    LAYOUT kv/ journal/ streams/   as in a data directory
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def restore(source: Path, target: Path, progress: Progress | None = None) -> int
     draft = draft_of(target)
     try:
         for file in manifest.files:
-            (draft / file.path).parent.mkdir(mode=0o700, exist_ok=True)
+            (draft / file.path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if copy(source / file.path, draft / file.path, file.size, steps) != file.crc:
                 raise BackupError(f"{source}: {file.path} is damaged: its checksum is wrong; use another backup")
         put_in_place(draft, target, last="LAYOUT")
@@ -156,6 +156,7 @@ def _freeze(data: DataDir, kv: Kv, journal: Journal, stage: Path) -> dict[str, _
         kv.checkpoint(stage / "kv")
         try:
             growing = _freeze_journal(data.journal, journal, stage / "journal")
+            growing |= _freeze_streams(data.streams, stage / "streams")
         except FileNotFoundError:  # trimmed between its being listed and linked
             continue
         if kept <= _kept(journal):
@@ -184,6 +185,25 @@ def _freeze_journal(directory: Path, journal: HasCheckpoint | SegmentJournal, st
     return {f"journal/{log_name(segment.first)}": _Part(segment.bytes, grows=True) for segment in growing}
 
 
+def _freeze_streams(directory: Path, stage: Path) -> dict[str, _Part]:
+    """Streams are ahead of the journal's part, or have it all: what a start lacks it gets from there. So a log's file
+    may be taken as long as it happens to be: an append that is there by half is left out at the start."""
+    growing: dict[str, _Part] = {}
+    for source in sorted(directory.glob("*/STREAM")):
+        name = source.parent.name
+        target = stage / name
+        (target / "log").mkdir(mode=0o700, parents=True)
+        os.link(source, target / "STREAM")
+        with suppress(FileNotFoundError):
+            shutil.copy2(source.parent / "CONSUMERS", target / "CONSUMERS")
+        for log in sorted((source.parent / "log").glob("*.log")):
+            os.link(log, target / "log" / log.name)
+            growing[f"streams/{name}/log/{log.name}"] = _Part(log.stat().st_size, grows=True)
+        firsts = {int(file.stem) for file in (target / "log").iterdir()}
+        _link_notes(source.parent / "log", firsts, target / "log")
+    return growing
+
+
 def _link_notes(directory: Path, firsts: set[int], stage: Path) -> None:
     """What spares a restored journal reading the segments whole, and taking for lost what was thrown away. These files
     are replaced, never written to; an index that does not fit is none."""
@@ -202,7 +222,7 @@ def _whole_files(stage: Path) -> dict[str, _Part]:
 def _bring(stage: Path, target: Path, parts: dict[str, _Part], steps: Steps) -> list[_File]:
     files = []
     for name, part in parts.items():
-        (target / name).parent.mkdir(mode=0o700, exist_ok=True)
+        (target / name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         crc = (copy if part.grows else link)(stage / name, target / name, part.size, steps)
         files.append(_File(name, part.size, crc))
     return files

@@ -17,6 +17,7 @@ from starlingmq.storage.damage import Damage
 from starlingmq.storage.image import PUBLISHED, Image, SessionImage
 from starlingmq.storage.journal import Journal
 from starlingmq.storage.keys import (
+    FACT,
     HOLDINGS,
     META_CHECKPOINT,
     RETAINED,
@@ -154,7 +155,7 @@ class _Check:
             self.image.session(session_of(key)).hold(decode_holdings(value))
         elif kind == RETAINED:
             decode_message(value)
-        elif kind != b"m":
+        elif kind not in (b"m", FACT):
             raise UnknownKey("no such kind of key is known")
 
     # The journal
@@ -199,6 +200,7 @@ class _Check:
         try:
             if apply:
                 self.image.apply(at, record)
+                self.image.kept.clear()
             else:
                 _decode(record)
         except _WRONG as error:

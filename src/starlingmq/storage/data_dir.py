@@ -4,6 +4,7 @@
     LOCK       held by flock while a process works here; the number of that process
     kv/        the key-value store
     journal/   the journal
+    streams/   what streams keep (docs/STREAMS.md); not there before there is one
 
 LAYOUT is written before anything else is. So where there is nothing but LAYOUT and LOCK, a LAYOUT that can not be read
 is what a crash at creation left, and is written again; beside data it is never touched.
@@ -60,6 +61,10 @@ class DataDir:
     @property
     def journal(self) -> Path:
         return self.path / "journal"
+
+    @property
+    def streams(self) -> Path:
+        return self.path / "streams"
 
     def close(self) -> None:
         """Let another process have it. May be called again."""

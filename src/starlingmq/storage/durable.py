@@ -41,6 +41,7 @@ from starlingmq.storage.keys import (
     META_CHECKPOINT,
     META_HIGHEST,
     META_NEXT_SESSION,
+    META_STREAMS,
     SESSION,
     SUBSCRIPTION,
     all_of_session,
@@ -57,6 +58,7 @@ from starlingmq.storage.records import RecordError, decode_message, encode_retai
 from starlingmq.storage.retention import Retention
 from starlingmq.storage.segment_sync import RecordsLost
 from starlingmq.storage.store import NotYetStored
+from starlingmq.storage.streams import StreamLog, StreamLogs
 from starlingmq.storage.values import encode_highest, encode_holdings, encode_session, encode_subscription
 
 log = logging.getLogger("starlingmq.storage")
@@ -69,6 +71,7 @@ RETIRE_SECONDS: Final = 10.0  # between two looks at what has waited for too lon
 RETIRE_PIECE: Final = 1000  # messages of one session a turn
 FOR_EVER: Final = Retention(0.0, 0)
 RETRY_SECONDS: Final = 1.0
+TIDY_SECONDS: Final = 1.0  # between two looks at what streams keep for too long
 
 Durability = Literal["memory", "process", "power"]
 
@@ -84,9 +87,11 @@ class DurableStore:
         clock: Callable[[], float],
         checkpoint_bytes: int = CHECKPOINT_BYTES,
         retention: Retention = FOR_EVER,
+        streams: StreamLogs | None = None,
     ) -> None:
         self.kv = kv
         self.journal = journal
+        self.streams = streams or StreamLogs()
         self.durability = durability
         self.clock = clock
         self.checkpoint_bytes = checkpoint_bytes
@@ -124,9 +129,12 @@ class DurableStore:
         self._firsts: list[int] = []
         self._given = [0, journal.first]  # where what was given back begins and ends, in turn; rising
         self._waiting: asyncio.Future[None] | None = None  # what ``_work`` waits for
+        self._tidy_at = 0.0  # when streams are looked at next
+        self._tidying: asyncio.Future[list[None]] | None = None
 
     def attach(self, state: BrokerState, wake: Callable[[], None]) -> None:
         self.state = state
+        self.streams.attach(state.ctx)
         self._wake = wake
 
     @property
@@ -146,6 +154,7 @@ class DurableStore:
         for write in encoder.rare:
             self._note(write)
         self._next += len(records)
+        self.streams.take(encoder.streams)
         if self._stuck:
             self._backlog += records
             raise NotYetStored(self.failure)
@@ -155,9 +164,22 @@ class DurableStore:
             self._backlog = records
             self._fail(error)
             raise NotYetStored(self.failure) from None
+        if encoder.streams:
+            self._follow()
         if self.health.refusing:
             raise NotYetStored(self.failure)
         return self._sync() if self.durability == "power" else None
+
+    def _follow(self) -> bool:
+        """Have the logs of streams take what the journal has; whether they did."""
+        try:
+            self.streams.append()
+        except OSError as error:
+            self._fail(error)
+            return False
+        if self.durability != "power":
+            self.streams.show(self.streams.mark())
+        return True
 
     def _note(self, write: Write) -> None:
         """Remember what the next checkpoint has to write down."""
@@ -217,6 +239,8 @@ class DurableStore:
             self._fail(error)
             return
         self._backlog = []
+        if not self._follow():
+            return
         self._stuck = False
         if self.durability == "power":
             self._doubtful = True  # what waited is only safe once it is synced
@@ -262,10 +286,17 @@ class DurableStore:
         waiting, self._unsynced = self._unsynced, []
         self._syncing_for = waiting
         until = self.journal.next
+        marks = self.streams.mark()
         task = asyncio.get_running_loop().run_in_executor(self._threads, self.journal.sync)
-        task.add_done_callback(lambda done: self._synced(done, waiting, until))
+        task.add_done_callback(lambda done: self._synced(done, waiting, until, marks))
 
-    def _synced(self, done: asyncio.Future[None], waiting: list[asyncio.Future[None]], until: int) -> None:
+    def _synced(
+        self,
+        done: asyncio.Future[None],
+        waiting: list[asyncio.Future[None]],
+        until: int,
+        marks: list[tuple[StreamLog, int]],
+    ) -> None:
         """What a failed sync was to make safe is in doubt until a later one has returned."""
         self._syncing = False
         error = done.exception()
@@ -283,6 +314,7 @@ class DurableStore:
             else:
                 future.set_exception(error)
         self._safe = until
+        self.streams.show(marks)
         if self._doubtful:
             self._doubtful = False
             self._recover()
@@ -371,6 +403,8 @@ class DurableStore:
 
     def maintain(self) -> bool:
         """Do a piece of what is to be done besides; whether there is more to do right away."""
+        if self.streams.by_number and not self._held:
+            self._tidy_streams()
         if self._waiting is not None or self._stuck:  # what a checkpoint would say of now is not in the journal yet
             return False
         if self._work is None:
@@ -393,6 +427,26 @@ class DurableStore:
             self._tell()
             return False
         return self._waiting is None
+
+    def _tidy_streams(self) -> None:
+        """Now and then: give up what streams do not keep any longer, beside the event loop."""
+        now = self.clock()
+        if now < self._tidy_at or self._tidying is not None:
+            return
+        self._tidy_at = now + TIDY_SECONDS
+        self.streams.weigh()
+        loop = asyncio.get_running_loop()
+        loop.call_later(TIDY_SECONDS, self._wake)
+        if work := self.streams.tidy(now):
+            self._tidying = loop.run_in_executor(self._threads, lambda: [step() for step in work])
+            self._tidying.add_done_callback(self._tidied)
+
+    def _tidied(self, done: asyncio.Future[list[None]]) -> None:
+        self._tidying = None
+        error = done.exception()
+        if error is not None:
+            log.error("a stream keeps more than it should: %s; it is tried again", error)
+        self.streams.weigh()
 
     def _due(self) -> bool:
         if self._overdue():
@@ -432,13 +486,16 @@ class DurableStore:
         values, self._values = self._values, Batch()
         dirty, self._dirty = self._dirty, {}
         highest = encode_highest(state.peers.heard())
+        positions = self.streams.positions()
         try:
             yield from self._in_thread(self.journal.sync)
+            yield from self._in_thread(self.streams.sync)  # what is replayed from now on does not bring it back
             yield from self._write_values(values, dirty)
             yield from self._write_holdings(list(dirty))
             batch = Batch()
             batch.put(META_NEXT_SESSION, state.ctx.next_number.to_bytes(8, "big"))
             batch.put(META_HIGHEST, highest)
+            batch.put(META_STREAMS, positions)
             batch.put(META_CHECKPOINT, begin.to_bytes(8, "big"))
             self.kv.write(batch)
             yield from self._in_thread(self.kv.sync)
@@ -557,6 +614,8 @@ class DurableStore:
     async def _finish(self) -> None:
         while (self._work is not None and not self._stuck) or self._waiting is not None:
             await self._piece()
+        if self._tidying is not None:
+            await asyncio.wait([self._tidying])
 
     # Giving back
 
@@ -646,6 +705,7 @@ class DurableStore:
             await loop.run_in_executor(self._threads, self.journal.sync)
         except OSError as error:
             log.error("the journal can not be synced: %s", error)
+        self.streams.close()
         self.journal.close()
         self.kv.close()
         self._threads.shutdown()

@@ -7,6 +7,8 @@ What was applied is remembered: the next checkpoint speaks for this part of the 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from starlingmq.core.message import Message
 from starlingmq.core.ready import (
     FACT_DELETE,
@@ -32,8 +34,10 @@ from starlingmq.storage.records import (
     INBOUND,
     MESSAGE,
     OPERATIONS,
+    STREAM,
     RecordError,
     decode_message,
+    decode_number,
     encode_retained,
     open_message,
     split_receivers,
@@ -125,6 +129,14 @@ class SessionImage:
         return whole
 
 
+class StreamPut(NamedTuple):
+    """The stream with this number has a message at this offset."""
+
+    number: int
+    offset: int
+    message: Message
+
+
 class Image:
     sessions: dict[int, SessionImage]
     retained: dict[bytes, Message]
@@ -134,6 +146,7 @@ class Image:
     topics: dict[bytes, None]  # whose retained message it changed
     facts: dict[bytes, bytes]
     highest: dict[int, int]  # sequence of the last message from each node
+    kept: list[StreamPut]  # what goes into streams, in order; whoever replays takes it from here
 
     def __init__(self) -> None:
         self.sessions = {}
@@ -144,6 +157,7 @@ class Image:
         self.topics = {}
         self.facts = {}
         self.highest = {}
+        self.kept = []
 
     def session(self, number: int) -> SessionImage:
         image = self.sessions.get(number)
@@ -172,6 +186,9 @@ class Image:
             self.retained[message.topic] = message
             self.topics[message.topic] = None
         for number, packet_id, flags, ids in split_receivers(receivers):
+            if flags & STREAM:
+                self.kept.append(StreamPut(number, decode_number(ids), message))
+                continue
             image = self.session(number)
             self.touched[number] = None
             if offset < image.as_of:

@@ -35,6 +35,9 @@ META_NEXT_SESSION: Final = b"msession"
 META_HIGHEST: Final = b"mhighest"
 """The sequence of the last message from each other node of the cluster (MessagePack: number of the node, sequence)."""
 
+META_STREAMS: Final = b"mstreams"
+"""The next offset of each stream as of the checkpoint (MessagePack: number of the stream, offset)."""
+
 SESSION: Final = b"s"
 SUBSCRIPTION: Final = b"u"
 HOLDINGS: Final = b"h"

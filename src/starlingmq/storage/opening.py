@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from starlingmq.storage.rocks import RocksJournal, RocksKv
 from starlingmq.storage.segment_sync import RecordsLost
 from starlingmq.storage.segments import SegmentJournal
 from starlingmq.storage.store import NoStore, Store
+from starlingmq.storage.stream_files import StreamDirectory, declare
+from starlingmq.storage.streams import StreamLogs
 
 log = logging.getLogger("starlingmq.storage")
 
@@ -26,6 +29,7 @@ class DirectoryStore(DurableStore):
     """A durable store with the directory it has to itself."""
 
     data_dir: DataDir
+    stream_directory: StreamDirectory
 
     async def close(self) -> None:
         await super().close()
@@ -35,7 +39,8 @@ class DirectoryStore(DurableStore):
 def open_store(config: Config, state: BrokerState, clock: Callable[[], float]) -> Store:
     """Open what is kept and fill ``state`` with it. Blocks: nothing else can be served before.
 
-    Raises DataDirError for a directory that can not be used, OSError where the file system refuses.
+    Raises DataDirError for a directory that can not be used, StreamError for a stream that can not be, OSError where
+    the file system refuses.
     """
     if config.node.data_dir is None or config.storage.engine == "memory":
         return NoStore()
@@ -51,19 +56,25 @@ def open_store(config: Config, state: BrokerState, clock: Callable[[], float]) -
         opened.append(journal.close)
         if durability == "power":
             make_safe(journal, data_dir.journal)
+        stream_directory = StreamDirectory(data_dir.streams, config.storage.segment_size)
+        streams = StreamLogs()
+        opened.append(streams.close)
+        for definition in declare(stream_directory, config.streams.define, time.time()):
+            streams.add(stream_directory.open(definition))
         retention = Retention(config.storage.retention_time, config.storage.retention_size)
-        store = DirectoryStore(kv, journal, durability, clock, config.storage.segment_size, retention)
+        store = DirectoryStore(kv, journal, durability, clock, config.storage.segment_size, retention, streams)
         store.data_dir = data_dir
+        store.stream_directory = stream_directory
         state.ctx.recording = True
         started = clock()
-        found = restore(state, kv, journal)
+        found = restore(state, kv, journal, streams, careful=durability == "power")
         store.replayed(found.changes, found.changed)
         store.rewrite(found.ahead)
     except BaseException:
         for close in reversed(opened):
             close()
         raise
-    for damage in _damage(kv, journal):
+    for damage in _damage(kv, journal, streams):
         log.error("%s", damage)
     if found.lost:
         log.error("%d messages of sessions are lost: their journal records are gone", found.lost)
@@ -98,11 +109,14 @@ def make_safe(journal: Journal, path: Path) -> None:
         raise OSError(error.errno, reason, str(path)) from error
 
 
-def _damage(kv: RocksKv, journal: Journal) -> list[str]:
+def _damage(kv: RocksKv, journal: Journal, streams: StreamLogs) -> list[str]:
     """What the engines found broken at opening, one sentence each."""
     found = [kv.damage] if kv.damage else []
     if isinstance(journal, SegmentJournal):
         found += [str(damage) for damage in journal.damage]
     elif isinstance(journal, RocksJournal) and journal.damage:
         found.append(journal.damage)
+    for log in streams.by_number.values():
+        if isinstance(log.journal, SegmentJournal):
+            found += [str(damage) for damage in log.journal.damage]
     return found

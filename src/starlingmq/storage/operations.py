@@ -21,6 +21,7 @@ An operation is u8 kind, session, then by kind (numbers are varints, see ``recor
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 from librt.strings import BytesWriter, write_f64_le
 
@@ -38,6 +39,7 @@ from starlingmq.core.ready import (
     RETAINED_PUT,
     SESSION_DELETE,
     SESSION_PUT,
+    STREAM_PUT,
     SUBSCRIPTION_DELETE,
     SUBSCRIPTION_PUT,
     WINDOW_DELETE,
@@ -47,9 +49,11 @@ from starlingmq.core.ready import (
 )
 from starlingmq.core.session import Session
 from starlingmq.core.stored import RETAIN
+from starlingmq.core.stream import Stream
 from starlingmq.storage.records import (
     INBOUND,
     OPERATIONS,
+    STREAM,
     Reader,
     RecordError,
     encode_number,
@@ -89,10 +93,12 @@ def runs(packet_ids: list[int]) -> list[tuple[int, int]]:
 class TurnEncoder:
     """Encodes the writes of a turn. ``kept`` says whether the journal still has the record at an offset.
 
-    ``changed`` are the sessions whose queue, window or handshakes were touched; ``rare`` the other writes.
+    ``changed`` are the sessions whose queue, window or handshakes were touched; ``rare`` the other writes; ``streams``
+    those whose ``pending`` has something more now.
     """
 
     records: list[bytes]
+    streams: dict[Stream, None]
     changed: dict[Session, None]
     rare: list[Write]
     _first: int
@@ -110,6 +116,7 @@ class TurnEncoder:
 
     def __init__(self, first_offset: int, kept: Callable[[int], bool], now: float) -> None:
         self.records = []
+        self.streams = {}
         self.changed = {}
         self.rare = []
         self._first = first_offset
@@ -148,15 +155,18 @@ class TurnEncoder:
         message = self._message
         if message is None:
             return
-        if message.publisher is not self._publisher:
-            self._publisher = message.publisher
-            self._encoded = message.publisher.encode()
         out = self._record
-        put_message(out, message, self._encoded, self._receivers.getvalue(), self._retained)
+        put_message(out, message, self._publisher_of(message), self._receivers.getvalue(), self._retained)
         self.records.append(out.getvalue())
         out.truncate(0)
         self._receivers.truncate(0)
         self._message = None
+
+    def _publisher_of(self, message: Message) -> bytes:
+        if message.publisher is not self._publisher:
+            self._publisher = message.publisher
+            self._encoded = message.publisher.encode()
+        return self._encoded
 
     def _begin(self, message: Message) -> bool:
         """Whether the message's record is the one being put together, which it is from now on if it has none yet."""
@@ -233,8 +243,27 @@ class TurnEncoder:
         elif kind == INBOUND_COMPLETED:
             write_f64_le(out, self._now)
 
+    def _keep(self, stream: Stream, message: Message) -> None:
+        """Put a message into a stream: into its log, and into the journal, which tells its offset there. One that is in
+        the journal already (held for a handshake) is written again: nobody keeps the first record any longer than the
+        handshake, and a start may need it after that."""
+        if stream.ended:
+            return
+        place = stream.next
+        stream.next = place + 1
+        out = self._record
+        put_message(out, message, self._publisher_of(message), b"", False)
+        stream.pending.append(out.getvalue())
+        out.truncate(0)
+        self.streams[stream] = None
+        self._begin(message if message is self._message or message.offset < 0 else message.copy())
+        put_receiver(self._receivers, stream.number, 0, STREAM, encode_number(place))
+
     def _delivery(self, kind: int, session: Session, outgoing: Outgoing) -> None:
         message = outgoing.message
+        if kind == STREAM_PUT:
+            self._keep(cast(Stream, session), message)
+            return
         number = session.number
         if kind == QUEUE_DELETE:
             if message.offset >= 0:

@@ -9,7 +9,8 @@ All numbers without a size are varints: seven bits a byte, low ones first, the h
 MESSAGE     u8 1, u8 QoS | retain << 2 | retained << 3 | expires << 4 | passed << 5, f64 published, f64 expires (if it
             does), origin and sequence (if it was passed on between nodes), lengths of topic, publisher, properties
             and receivers; those; the rest is payload.
-            A receiver: session, u16 packet id (0: queued), u8 flags; with HAS_IDS: length, identifiers.
+            A receiver: session, u16 packet id (0: queued), u8 flags; with HAS_IDS: length, identifiers. A stream is
+            one too (docs/STREAMS.md), and its own log has the same record, without receivers.
 OPERATIONS  u8 2, then operations: u8 kind (a number of core.ready), session, and what ``operations`` says for each.
 """
 
@@ -27,7 +28,8 @@ from starlingmq.wire.primitives import BYTE
 MESSAGE: Final = 1
 OPERATIONS: Final = 2
 
-INBOUND: Final = 16  # receiver flags: not a delivery but a QoS 2 handshake that holds the message
+INBOUND: Final = 16  # receiver flags: not a delivery but a QoS 2 handshake that holds the message,
+STREAM: Final = 32  # not a session but a stream, in which the message has the offset that the identifiers are
 RETAINED: Final = 8  # message flags: it is its topic's retained message from now on
 
 EXPIRES: Final = 16
@@ -52,6 +54,10 @@ def encode_number(value: int) -> bytes:
         value >>= 7
     parts.append(BYTE[value])
     return b"".join(parts)
+
+
+def decode_number(data: bytes) -> int:
+    return Reader(data).number()
 
 
 class Reader:
@@ -149,6 +155,13 @@ def put_message(out: BytesWriter, message: Message, publisher: bytes, receivers:
     out.write(message.properties)
     out.write(receivers)
     out.write(message.payload)
+
+
+def encode_message(message: Message) -> bytes:
+    """The record of a message in a stream's own log."""
+    out = BytesWriter()
+    put_message(out, message, message.publisher.encode(), b"", False)
+    return out.getvalue()
 
 
 def encode_retained(message: Message) -> bytes:

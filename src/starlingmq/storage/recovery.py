@@ -11,7 +11,7 @@ from starlingmq.core.message import Message
 from starlingmq.core.outgoing import Outgoing
 from starlingmq.core.session import Session, Trail
 from starlingmq.core.stored import QOS_MASK, RETAIN, References
-from starlingmq.storage.image import Image, SessionImage
+from starlingmq.storage.image import Image, SessionImage, StreamPut
 from starlingmq.storage.journal import Journal
 from starlingmq.storage.keys import (
     FACT,
@@ -19,6 +19,7 @@ from starlingmq.storage.keys import (
     META_CHECKPOINT,
     META_HIGHEST,
     META_NEXT_SESSION,
+    META_STREAMS,
     RETAINED,
     SESSION,
     SUBSCRIPTION,
@@ -26,6 +27,7 @@ from starlingmq.storage.keys import (
 )
 from starlingmq.storage.kv import Batch, Kv, after, prefix_end
 from starlingmq.storage.records import decode_message
+from starlingmq.storage.streams import StreamLogs, decode_positions
 from starlingmq.storage.values import decode_highest, decode_holdings, decode_session, decode_subscription, restore_will
 
 BATCH: Final = 1000
@@ -48,8 +50,8 @@ class Recovered:
         self.changed: list[Session] = []
 
 
-def read(kv: Kv, journal: Journal) -> tuple[Image, int]:
-    """The image, and how many records were replayed on top of the checkpoint."""
+def read(kv: Kv, journal: Journal, keep: Callable[[list[StreamPut]], None]) -> tuple[Image, int]:
+    """The image, and how many records were replayed on top of the checkpoint. ``keep`` takes what goes into streams."""
     image = Image()
     image.next_number = int.from_bytes(kv.get(META_NEXT_SESSION) or b"\0", "big") or 1
     _scan(kv, SESSION, lambda key, value: _set_session(image, key, value))
@@ -65,6 +67,9 @@ def read(kv: Kv, journal: Journal) -> tuple[Image, int]:
     while records := journal.read(offset, BATCH, READ_BYTES):
         for at, record in records:
             image.apply(at, record)
+        if image.kept:
+            keep(image.kept)
+            image.kept = []
         replayed += len(records)
         offset = records[-1][0] + 1
     return image, replayed
@@ -87,19 +92,26 @@ def _set_subscription(image: Image, key: bytes, value: bytes) -> None:
     image.session(session_of(key)).subscriptions[subscription.whole] = subscription
 
 
-def restore(state: BrokerState, kv: Kv, journal: Journal) -> Recovered:
-    """Fill an empty broker with what the store holds. Its clock must be right already."""
+def restore(
+    state: BrokerState, kv: Kv, journal: Journal, streams: StreamLogs | None = None, careful: bool = False
+) -> Recovered:
+    """Fill an empty broker with what the store holds, and ``streams`` with what they lack. Its clock must be right
+    already. ``careful``: the store keeps with ``power``. Raises OSError where a stream can not be written."""
     collecting = gc.isenabled()
     gc.disable()  # nothing that is made here is garbage, and looking for some takes longer than making it
     try:
-        return _restore(state, kv, journal)
+        return _restore(state, kv, journal, streams or StreamLogs(), careful)
     finally:
         if collecting:
             gc.enable()
 
 
-def _restore(state: BrokerState, kv: Kv, journal: Journal) -> Recovered:
-    image, replayed = read(kv, journal)
+def _restore(state: BrokerState, kv: Kv, journal: Journal, streams: StreamLogs, careful: bool) -> Recovered:
+    ends = dict(decode_positions(kv.get(META_STREAMS)))
+    image, replayed = read(kv, journal, lambda puts: streams.replay(puts, ends))
+    streams.recovered(ends, careful)
+    for log in streams.by_number.values():
+        state.router.add_stream(log.stream)
     recovered = Recovered()
     recovered.replayed = replayed
     for number in sorted(image.sessions):

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from starlingmq.storage.damage import Damage, Damages
-from starlingmq.storage.files import Files
+from starlingmq.storage.files import Files, remove_if_there, write_whole
 from starlingmq.storage.segment_encoding import encode
 from starlingmq.storage.segment_file import Segment
 from starlingmq.storage.segment_file import records as text
-from starlingmq.storage.segment_format import HEADER_SIZE, Scan, decode_header
+from starlingmq.storage.segment_format import HEADER_SIZE, Header, Scan, decode_header, doubt_name, index_name, log_name
 from starlingmq.storage.segment_recovery import recover
 from starlingmq.storage.segment_sync import RecordsLost, Syncer
 
@@ -68,9 +68,10 @@ class SegmentJournal:
         self._shelf = recover(self._files, directory, open_max)
         self._syncer = Syncer(self._shelf)
         if at_least > self._shelf.next:
-            self._skip_to(at_least)
+            self.skip_to(at_least)
 
-    def _skip_to(self, offset: int) -> None:
+    def skip_to(self, offset: int) -> None:
+        """Go on at this offset, which is above ``next``; what lies between is reported as lost."""
         shelf = self._shelf
         path = shelf.directory
         if shelf.segments:
@@ -79,6 +80,27 @@ class SegmentJournal:
         what = f"{text(shelf.next, offset - 1)} lost: they had been given, but the journal ends before them."
         shelf.damages.add(Damage(path, shelf.next, offset - 1, 0, what))
         shelf.next = offset
+
+    def cut_to(self, offset: int) -> None:
+        """Forget the records from this offset on, which is not above ``next``; it is given again. Raises OSError.
+
+        Not while anything else uses the journal: it is opened anew. The new segment comes first, so that whatever of
+        this a power failure takes leaves a journal that ends at ``offset``, or that is to be cut once more."""
+        shelf = self._shelf
+        files, directory = self._files, shelf.directory
+        header = Header(offset, files.now(), shelf.salt).encode()
+        later = [first for first in shelf.firsts if first > offset]
+        self.close()
+        for name in (index_name(offset), doubt_name(offset)):
+            remove_if_there(files, shelf.path(name))
+        files.close(write_whole(files, shelf.path(log_name(offset)), header, sync=True))
+        files.sync_directory(directory)
+        for first in reversed(later):
+            for name in (log_name(first), index_name(first), doubt_name(first)):
+                remove_if_there(files, shelf.path(name))
+        files.sync_directory(directory)
+        self._shelf = recover(files, directory, shelf.open_max)
+        self._syncer = Syncer(self._shelf)
 
     @property
     def first(self) -> int:

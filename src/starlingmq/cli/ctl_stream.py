@@ -1,0 +1,127 @@
+"""``starlingmq ctl stream``: the streams of a node that runs: made, listed, looked at, trimmed, deleted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_broker, directory_of
+from starlingmq.cli.declare import CommandError
+from starlingmq.cli.progress import amount, progress
+from starlingmq.config_types import format_duration
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The stream.")]
+
+app = typer.Typer(help="Streams: what is kept to be read again, in bulk.", no_args_is_help=True)
+
+
+@app.command()
+def create(
+    name: NameArgument,
+    topic: Annotated[list[str], typer.Option("--topic", "-t", metavar="FILTER", help="What it keeps; repeatable.")],
+    retention_time: Annotated[
+        str, typer.Option("--retention-time", metavar="DURATION", help="How long at least; 0 for ever.")
+    ] = "7d",
+    retention_size: Annotated[
+        str, typer.Option("--retention-size", metavar="SIZE", help="How much at most on each node; 0 no bound.")
+    ] = "0",
+    when_full: Annotated[
+        str, typer.Option("--when-full", help="drop_oldest, or refuse: QoS 1 and 2 get 0x97.")
+    ] = "drop_oldest",
+    data_dir: DataDirOption = None,
+    config: FileOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Begin to keep what is published to some topics."""
+    arguments = {
+        "name": name,
+        "topics": "\n".join(topic),
+        "retention_time": retention_time,
+        "retention_size": retention_size,
+        "when_full": when_full,
+    }
+    found = _ask("stream.create", arguments, data_dir, config, json_)
+    print(json.dumps(found) if json_ else f"{name} keeps {', '.join(found['topics'])}")
+
+
+@app.command(name="list")
+def list_(data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False) -> None:
+    """List the streams, and what this node has of each."""
+    found = _ask("stream.list", {}, data_dir, config, json_)
+    if json_:
+        print(json.dumps(found))
+        return
+    table = Table("name", "topics", "offsets", "messages", "size", "full")
+    for each in found["streams"]:
+        offsets = f"{each['first']:,} to {each['next']:,}"
+        size, full = amount(each["bytes"], "bytes"), "yes" if each["full"] else ""
+        table.add_row(each["name"], ", ".join(each["topics"]), offsets, f"{each['messages']:,}", size, full)
+    console = Console()
+    console.print(table if found["streams"] else "there are no streams")
+
+
+@app.command()
+def show(
+    name: NameArgument, data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False
+) -> None:
+    """Say what a stream is, what this node has of it, and who reads it."""
+    found = _ask("stream.show", {"name": name}, data_dir, config, json_)
+    print(json.dumps(found) if json_ else "\n".join(_lines(found)))
+
+
+@app.command()
+def trim(
+    name: NameArgument,
+    before: Annotated[int | None, typer.Option(min=0, metavar="OFFSET", help="Keep from this offset on.")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Keep nothing.")] = False,
+    data_dir: DataDirOption = None,
+    config: FileOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Give up what this node has of a stream, in whole files: those that end before an offset, or all."""
+    if (before is None) != all_:
+        raise CommandError("what is to go? --before OFFSET, or --all")
+    arguments = {"name": name, "before": "" if before is None else str(before)}
+    found = _ask("stream.trim", arguments, data_dir, config, json_)
+    print(json.dumps(found) if json_ else f"{found['trimmed']:,} messages gone; {name} begins at {found['first']:,}")
+
+
+@app.command()
+def delete(
+    name: NameArgument, data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False
+) -> None:
+    """End a stream, and give up what this node has of it."""
+    found = _ask("stream.delete", {"name": name}, data_dir, config, json_)
+    print(json.dumps(found) if json_ else f"{name} is gone")
+
+
+def _ask(
+    action: str, arguments: dict[str, str], data_dir: str | None, config: str | None, quiet: bool
+) -> dict[str, Any]:
+    with progress(quiet) as report:
+        return ask_broker(directory_of(data_dir, config), action, arguments, report)
+
+
+def _lines(found: dict[str, Any]) -> Iterator[str]:
+    age, size = found["retention_time"], found["retention_size"]
+    yield f"topics         {', '.join(found['topics'])}"
+    yield (
+        f"retention      {format_duration(age) if age else 'for ever'}, "
+        f"{amount(size, 'bytes') if size else 'no bound'}; when full: {found['when_full'].replace('_', ' ')}"
+    )
+    yield (
+        f"on {found['node']}: {found['messages']:,} messages, offsets {found['first']:,} to {found['next']:,}, "
+        f"{amount(found['bytes'], 'bytes')} in {found['files']:,} files" + (", full" if found["full"] else "")
+    )
+    if found["dropped"]:
+        yield f"dropped        {found['dropped']:,} since the start"
+    for each in found["consumers"]:
+        yield (
+            f"consumer       {each['name']}: at {each['next']:,}, {each['lag']:,} behind, "
+            f"heard of {each['heard_seconds']:,.0f} s ago" + (", pins retention" if each["pins"] else "")
+        )

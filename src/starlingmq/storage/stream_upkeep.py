@@ -1,0 +1,166 @@
+"""What can be asked of streams while a broker serves: made, listed, looked at, trimmed, deleted; and who reads them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+
+from starlingmq.config_build import build
+from starlingmq.config_streams import NAME_PATTERN, StreamConfig
+from starlingmq.config_types import ConfigError
+from starlingmq.core.broker import BrokerState
+from starlingmq.storage.check import Report
+from starlingmq.storage.consumers import Consumer
+from starlingmq.storage.opening import DirectoryStore
+from starlingmq.storage.segments import SegmentInfo
+from starlingmq.storage.stream_files import StreamError, definition_of
+from starlingmq.storage.streams import StreamLog, StreamLogs
+
+STREAMS_MAX: Final = 1000
+PIN_SECONDS: Final = 7 * 86400.0  # how long a consumer that is not heard of holds back retention
+
+Result = dict[str, Any]
+Action = Callable[[Report, dict[str, str]], Awaitable[Result]]
+
+
+def description(log: StreamLog, now: float) -> Result:
+    """A stream as this node has it."""
+    definition = msgspec.to_builtins(log.definition)
+    del definition["number"]
+    files = [file for file in log.journal.segments() if isinstance(file, SegmentInfo)]
+    last = max(log.shown, 0)
+    consumers = [
+        {
+            "name": one.name,
+            "next": one.next,
+            "lag": max(0, last - one.next),
+            "pins": one.pins and one.until > now,
+            "heard_seconds": max(0.0, now - one.heard),
+        }
+        for one in log.consumers.by_name.values()
+    ]
+    return {
+        **definition,
+        "first": min(log.journal.first, last),
+        "next": last,
+        "messages": last - min(log.journal.first, last),
+        "bytes": log.journal.size,
+        "files": len(files),
+        "full": log.stream.full,
+        "dropped": log.stream.dropped,
+        "consumers": consumers,
+    }
+
+
+class StreamUpkeep:
+    """Of one store and the broker it stores. All but ``trim`` and ``delete`` are done in a moment."""
+
+    def __init__(self, store: DirectoryStore, state: BrokerState, node: str) -> None:
+        self.store = store
+        self.logs: StreamLogs = store.streams
+        self.directory = store.stream_directory
+        self.state = state
+        self.node = node
+
+    def actions(self) -> dict[str, Action]:
+        return {
+            "stream.create": lambda _, arguments: self.create(arguments),
+            "stream.list": lambda _, arguments: self.list(),
+            "stream.show": lambda _, arguments: self.show(arguments),
+            "stream.trim": lambda _, arguments: self.trim(arguments),
+            "stream.delete": lambda _, arguments: self.delete(arguments),
+            "stream.commit": lambda _, arguments: self.commit(arguments),
+            "stream.forget": lambda _, arguments: self.forget(arguments),
+        }
+
+    def _find(self, arguments: dict[str, str]) -> StreamLog:
+        name = arguments.get("name", "")
+        found = self.logs.find(name)
+        if found is None:
+            known = ", ".join(sorted(log.stream.name for log in self.logs.by_number.values())) or "none"
+            raise StreamError(f"there is no stream {name!r} on this node; there are: {known}")
+        return found
+
+    async def create(self, arguments: dict[str, str]) -> Result:
+        """``arguments``: as StreamConfig; topics one a line."""
+        tree: dict[str, Any] = {**arguments, "topics": arguments.get("topics", "").splitlines()}
+        name = tree.get("name", "")
+        if not re.match(NAME_PATTERN, name):
+            raise StreamError(f"{name!r} is no name: use 1 to 64 letters, digits, dots, dashes, underscores")
+        try:
+            config = build(StreamConfig, tree)
+        except ConfigError as error:
+            raise StreamError(str(error)) from None
+        if self.logs.find(config.name) is not None:
+            raise StreamError(f"stream {config.name} is there already; delete it first, or take another name")
+        if len(self.logs.by_number) >= STREAMS_MAX:
+            raise StreamError(f"there are {STREAMS_MAX} streams already; delete some")
+        definition = definition_of(config, self.directory.number(), time.time())
+        self.directory.write(definition)
+        log = self.directory.open(definition)
+        log.show(log.stream.next)
+        self.logs.add(log)
+        self.state.router.add_stream(log.stream)
+        return description(log, time.time())
+
+    async def list(self) -> Result:
+        now = time.time()
+        found = sorted(self.logs.by_number.values(), key=lambda log: log.stream.name)
+        return {"node": self.node, "streams": [description(log, now) for log in found]}
+
+    async def show(self, arguments: dict[str, str]) -> Result:
+        return {"node": self.node, **description(self._find(arguments), time.time())}
+
+    async def trim(self, arguments: dict[str, str]) -> Result:
+        """Give up whole files before the offset ``before``; "" is the end."""
+        log = self._find(arguments)
+        text = arguments.get("before", "")
+        if text and not text.isdigit():
+            raise StreamError(f"{text!r} is no offset")
+        before = int(text) if text else log.stream.next
+        first = log.journal.first
+        await self.store.hold()  # a backup is not taken of what goes meanwhile, nor does retention work beside
+        try:
+            log.journal.roll()
+            await asyncio.to_thread(log.journal.trim, before)
+        finally:
+            self.store.release()
+        self.logs.weigh()
+        return {"name": log.stream.name, "first": log.journal.first, "trimmed": log.journal.first - first}
+
+    async def delete(self, arguments: dict[str, str]) -> Result:
+        log = self._find(arguments)
+        await self.store.hold()
+        try:
+            if not log.stream.ended:
+                self.state.router.remove_stream(log.stream)
+                self.logs.remove(log)
+                log.journal.close()
+                log.position.close()
+                await asyncio.to_thread(self.directory.delete, log.stream.name)
+        finally:
+            self.store.release()
+        return {"name": log.stream.name}
+
+    async def commit(self, arguments: dict[str, str]) -> Result:
+        """A consumer has done with everything before ``next``."""
+        log = self._find(arguments)
+        name, text = arguments.get("consumer", ""), arguments.get("next", "")
+        if not name or len(name) > 200 or not text.isdigit():
+            raise StreamError("a consumer has a name of 1 to 200 letters and an offset")
+        now = time.time()
+        pins = arguments.get("pins") == "true"
+        log.consumers.heard(Consumer(name, int(text), now, pins, now + PIN_SECONDS if pins else 0.0))
+        return {"name": log.stream.name, "lag": max(0, log.shown - int(text))}
+
+    async def forget(self, arguments: dict[str, str]) -> Result:
+        log = self._find(arguments)
+        name = arguments.get("consumer", "")
+        if not log.consumers.forget(name):
+            raise StreamError(f"stream {log.stream.name} has no consumer {name!r}")
+        return {"name": log.stream.name, "consumer": name}
