@@ -92,5 +92,7 @@ def _stats_lines(found: dict[str, Any]) -> Iterator[str]:
         + ("written before the start" if age is None else f"{age:,.0f} s ago")
         + (f"; the last one failed: {checkpoint['failure']}" if checkpoint["failure"] else "")
     )
+    for each in found["streams"]:
+        yield f"stream         {each['name']}: {each['messages']:,} messages, {amount(each['bytes'], 'bytes')}"
     yield f"key-value      {amount(found['kv_bytes'], 'bytes')}"
     yield f"disk           {amount(found['used'], 'bytes')} used, {amount(found['free'], 'bytes')} free"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -85,14 +85,16 @@ class Runs:
         return place >= 0 and offset < self._ends[place]
 
 
-def check(kv: Kv, journal: Journal, report: Report) -> Found:
-    """Read everything. Blocks for as long as that takes: not for the event loop. Raises what ``report`` raises."""
-    return _Check(kv, journal, report).run()
+def check(kv: Kv, journal: Journal, report: Report, streams: Sequence[Journal] = ()) -> Found:
+    """Read everything; ``streams`` are the logs of streams. Blocks for as long as that takes: not for the event loop.
+    Raises what ``report`` raises."""
+    return _Check(kv, journal, report, streams).run()
 
 
 class _Check:
-    def __init__(self, kv: Kv, journal: Journal, report: Report) -> None:
+    def __init__(self, kv: Kv, journal: Journal, report: Report, streams: Sequence[Journal]) -> None:
         self.kv = kv
+        self.streams = streams
         self.journal = journal
         self.report = report
         self.found = Found()
@@ -106,6 +108,10 @@ class _Check:
         self._values()
         if isinstance(self.journal, SegmentJournal):
             self._segments(self.journal)
+        for log in self.streams:
+            self._told_at_opening(log)
+            if isinstance(log, SegmentJournal):
+                self._segments(log)
         self._records()
         self._references()
         return self.found

@@ -20,6 +20,7 @@ from starlingmq.storage.keys import META_AS_OF
 from starlingmq.storage.opening import DirectoryStore, open_journal, open_store
 from starlingmq.storage.rocks import RocksKv
 from starlingmq.storage.segments import SEGMENT_BYTES
+from starlingmq.storage.stream_files import StreamDirectory
 from starlingmq.storage.upkeep import Action, Result, Upkeep, back_up, check_all, target_of
 
 
@@ -66,7 +67,13 @@ def actions(path: Path) -> dict[str, Action]:
 
     async def check(report: Report, _: dict[str, str]) -> Result:
         with opened(path) as engines:
-            return check_all(engines.kv, engines.journal, report)
+            streams = StreamDirectory(engines.data.streams, SEGMENT_BYTES)
+            logs = [streams.open(definition) for definition in streams.find()]
+            try:
+                return check_all(engines.kv, engines.journal, report, [log.journal for log in logs])
+            finally:
+                for log in logs:
+                    log.close()
 
     async def backup(report: Report, arguments: dict[str, str]) -> Result:
         target = target_of(arguments)

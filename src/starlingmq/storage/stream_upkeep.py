@@ -127,7 +127,7 @@ class StreamUpkeep:
         await self.store.hold()  # a backup is not taken of what goes meanwhile, nor does retention work beside
         try:
             log.journal.roll()
-            await asyncio.to_thread(log.journal.trim, before)
+            await asyncio.to_thread(log.give_up, before)
         finally:
             self.store.release()
         self.logs.weigh()
@@ -140,8 +140,7 @@ class StreamUpkeep:
             if not log.stream.ended:
                 self.state.router.remove_stream(log.stream)
                 self.logs.remove(log)
-                log.journal.close()
-                log.position.close()
+                log.close()
                 await asyncio.to_thread(self.directory.delete, log.stream.name)
         finally:
             self.store.release()

@@ -109,6 +109,10 @@ class StreamLog:
             self.shown = next
             self.position.show(next)
 
+    def close(self) -> None:
+        self.journal.close()
+        self.position.close()
+
     def is_full(self) -> bool:
         return self.refuses and 0 < self.retention.size <= self.journal.size
 
@@ -131,7 +135,13 @@ class StreamLog:
         cutoff = self.cutoff(now)
         if cutoff <= self.journal.first:
             return None
-        return lambda: self.journal.trim(cutoff)
+        return lambda: self.give_up(cutoff)
+
+    def give_up(self, before: int) -> None:
+        """Delete the files that end at this offset or before it. May wait for the disk. Raises OSError."""
+        for file in self.journal.segments():
+            if file.next <= before and file.next > file.first:
+                self.journal.drop(file.first)
 
 
 class StreamLogs:
@@ -250,8 +260,7 @@ class StreamLogs:
 
     def close(self) -> None:
         for log in self.by_number.values():
-            log.journal.close()
-            log.position.close()
+            log.close()
 
 
 def decode_positions(value: bytes | None) -> Mapping[int, int]:

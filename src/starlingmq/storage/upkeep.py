@@ -10,7 +10,7 @@ import asyncio
 import os
 import time
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -91,6 +91,10 @@ class Upkeep:
                 "age_seconds": store.checkpoint_age,
                 "failure": store.checkpoint_failure,
             },
+            "streams": [
+                {"name": log.stream.name, "messages": log.journal.next - log.journal.first, "bytes": log.journal.size}
+                for log in store.streams.by_number.values()
+            ],
             **await asyncio.to_thread(disk_use, store.data_dir),
         }
 
@@ -106,7 +110,8 @@ class Upkeep:
         """See ``storage.check``. The journal grows meanwhile, and nothing is given back."""
         await self.store.hold()
         try:
-            return await asyncio.to_thread(check_all, self.store.kv, self.store.journal, report)
+            streams = [log.journal for log in self.store.streams.by_number.values()]
+            return await asyncio.to_thread(check_all, self.store.kv, self.store.journal, report, streams)
         finally:
             self.store.release()
 
@@ -151,8 +156,8 @@ class Upkeep:
             let_go()
 
 
-def check_all(kv: Kv, journal: Journal, report: Report) -> Result:
-    found: Result = msgspec.to_builtins(check(kv, journal, report))
+def check_all(kv: Kv, journal: Journal, report: Report, streams: Sequence[Journal]) -> Result:
+    found: Result = msgspec.to_builtins(check(kv, journal, report, streams))
     return found
 
 
