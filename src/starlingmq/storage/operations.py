@@ -256,7 +256,9 @@ class TurnEncoder:
         stream.pending.append(out.getvalue())
         out.truncate(0)
         self.streams[stream] = None
-        self._begin(message if message is self._message or message.offset < 0 else message.copy())
+        if message is not self._message and message.offset >= 0:
+            message = message.copy()
+        self._begin(message)
         put_receiver(self._receivers, stream.number, 0, STREAM, encode_number(place))
 
     def _delivery(self, kind: int, session: Session, outgoing: Outgoing) -> None:
