@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.nats.talk import Msg, NatsPeer
 from tests.storage import stream_lives
 from tests.storage.simfs import SimFiles
 from tests.storage.world import StoredWorld
@@ -215,3 +216,17 @@ def test_consumers_are_known_again(tmp_path: Path) -> None:
     assert read_consumers(tmp_path / "CONSUMERS").by_name == {"one": Consumer("one", 5, 1.0, True, 9.0)}
     (tmp_path / "CONSUMERS").write_bytes(b"{")
     assert read_consumers(tmp_path / "CONSUMERS").by_name == {}
+
+
+def test_what_nats_clients_publish_is_kept_and_refused_alike() -> None:
+    world = StreamWorld(defined(topics=("a/#",), retention_size=120, when_full="refuse"))
+    peer = NatsPeer(world)
+    assert peer.said('CONNECT {"verbose":true,"headers":true,"no_responders":true}') == ["+OK"]
+    assert peer.said("PUB a.b 2", "hi") == ["+OK"]
+    (kept,) = world.kept()
+    assert (kept.topic, kept.payload, kept.qos) == (b"a/b", b"hi", 1)
+    answer = peer.said("SUB r 1", "PUB a.b r 1", "x")[1]
+    assert isinstance(answer, Msg) and answer.headers, "a stream is no responder"
+    peer.said("PUB a.b 80", "y" * 80)
+    assert peer.said("PUB a.b 1", "z") == ["-ERR 'Stream Is Full'"]
+    assert len(world.kept()) == 3
