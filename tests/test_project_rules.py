@@ -32,6 +32,7 @@ RANKS: Final = (
         "config",
         "config_build",
         "config_cluster",
+        "config_groups",
         "config_nats",
         "config_streams",
         "config_types",

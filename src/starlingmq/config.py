@@ -22,6 +22,7 @@ from msgspec import Meta, field
 
 from starlingmq.config_build import Tree, build, read_yaml, set_path, yaml_value
 from starlingmq.config_cluster import ClusterConfig, check_cluster, check_dialled, refuse_open_cluster
+from starlingmq.config_groups import QueueGroupsConfig
 from starlingmq.config_nats import NatsConfig, check_nats
 from starlingmq.config_streams import StreamsConfig, check_streams
 from starlingmq.config_types import ConfigError, Count, Duration, PositiveDuration, PositiveSize, Seconds, Section, Size
@@ -285,10 +286,6 @@ class LogConfig(Section, frozen=True):
     ] = "auto"
 
 
-class QueueGroupsConfig(Section, frozen=True):
-    """Reserved: $share groups have no settings for now."""
-
-
 class Config(Section, frozen=True):
     """Everything that can be set. Immutable; ``Config()`` is the default broker on 127.0.0.1:1883."""
 
@@ -303,7 +300,9 @@ class Config(Section, frozen=True):
     storage: Annotated[StorageConfig, Meta(description="What is kept and how safely.")] = StorageConfig()
     log: Annotated[LogConfig, Meta(description="What is written to stderr.")] = LogConfig()
     cluster: Annotated[ClusterConfig, Meta(description="What makes this node one of several.")] = ClusterConfig()
-    queue_groups: Annotated[QueueGroupsConfig, Meta(description="Reserved; has no keys for now.")] = QueueGroupsConfig()
+    queue_groups: Annotated[QueueGroupsConfig, Meta(description="How the members of a group share messages.")] = (
+        QueueGroupsConfig()
+    )
     streams: Annotated[
         StreamsConfig, Meta(description="What is kept to be read again, in bulk, and where it is read.")
     ] = StreamsConfig()

@@ -141,7 +141,9 @@ class Broker:
         clock = broker_clock()
         config = self.config
         hooks = self.hooks
-        state = BrokerState(config.mqtt, config.limits, clock(), secrets.token_bytes(32), __version__, config.nats)
+        state = BrokerState(
+            config.mqtt, config.limits, clock(), secrets.token_bytes(32), __version__, config.nats, config.queue_groups
+        )
         state.nats.info.server_name = config.node.name
         state.nats.keys.verify = self._verifier(config)
         ctx = state.ctx
@@ -202,12 +204,12 @@ class Broker:
             self._control = control
 
     def reload(self, config: Config) -> None:
-        """Take over what can change while serving: ``mqtt``, ``nats``, ``limits``, ``log`` and certificates.
+        """Take over what can change while serving: ``mqtt``, ``nats``, ``queue_groups``, ``limits``, ``log``, TLS.
 
         Raises ConfigError.
         """
         self.state.nats.keys.verify = self._verifier(config)
-        self.state.configure(config.mqtt, config.limits, config.nats)
+        self.state.configure(config.mqtt, config.limits, config.nats, config.queue_groups)
         for listener in self._doors.listeners:
             listener.reload_tls()
         self.config = config

@@ -78,6 +78,7 @@ def test_a_queue_over_two_nodes() -> None:
     publisher = connect(fleet[0])
     for number in range(100):
         publisher.pub("jobs", b"%d" % number)
+    fleet.advance(0.5)
     got = [[message for message in member.heard() if isinstance(message, Msg)] for member in members]
     assert sorted(int(message.payload) for messages in got for message in messages) == list(range(100))
     assert all(20 < len(messages) < 80 for messages in got)

@@ -264,7 +264,7 @@ def known_at(state: BrokerState, number: int, keys: list[bytes]) -> dict[bytes, 
     known = {whole: 2 if entry.durable else 1 for whole, entry in (session.subscriptions or {}).items()}
     for key in keys:
         group = state.router.group(key) if key.startswith(GROUP) else None
-        if group is not None and number in group.counts:
+        if group is not None and group.counts.get(number, 0) != 0:  # a node that lost its last member may say so
             known[key] = group.counts[number]
     return known
 

@@ -28,8 +28,8 @@ from starlingmq.core.client import Client
 from starlingmq.core.context import Context
 from starlingmq.core.delivery import Delivery
 from starlingmq.core.forwarding import count_tracked
+from starlingmq.core.group_engine import GroupEngine
 from starlingmq.core.peers import Peers
-from starlingmq.core.publishing import Publishing
 from starlingmq.core.ready import RETAINED_PUT
 from starlingmq.core.retained import RetainedTree
 
@@ -150,10 +150,10 @@ def nothing_is_sent_again() -> Any:
 def qos_2_is_forwarded_before_it_is_committed() -> Iterator[None]:
     forward = Delivery.forward
 
-    def at_once(self: Delivery, message: Any, subscription: Any, group: Any, publisher: Any) -> None:
+    def at_once(self: Delivery, message: Any, subscription: Any, publisher: Any) -> None:
         client = subscription.session.client
         before = -1 if client is None else client.stored_from
-        forward(self, message, subscription, group, publisher)
+        forward(self, message, subscription, publisher)
         if client is not None and message.qos == 2 and client.waiting == 0:
             client.stored_from = before
 
@@ -237,17 +237,21 @@ def the_last_retained_message_is_not_kept() -> Any:
 
 
 def a_group_without_members_here_loses_what_comes() -> Any:
-    return patch.object(Publishing, "_pass_on", lambda self, message, group, source: False)
+    line_up = GroupEngine._line_up
+
+    def here_alone(self: GroupEngine, group: Any, message: Any, publisher: Any) -> bool:
+        return line_up(self, group, message, publisher) if group.members or message.origin == 0 else False
+
+    return patch.object(GroupEngine, "_line_up", here_alone)
 
 
 def each_node_with_members_gets_what_is_for_the_group() -> Any:
-    def all_of_them(self: Delivery, message: Any, subscription: Any, group: Any, publisher: Any) -> None:
-        others = [subscription] if group is None else list(group.nodes.values())
-        for other in others:
-            forward(self, message, other, group, publisher)
+    def all_of_them(self: Delivery, message: Any, session: Any, key: bytes, stored: bool) -> None:
+        for link in self.ctx.links.values():
+            forward(self, message, link, key, stored)
 
-    forward = Delivery.forward
-    return patch.object(Delivery, "forward", all_of_them)
+    forward = Delivery.forward_to_member
+    return patch.object(Delivery, "forward_to_member", all_of_them)
 
 
 def what_follows_a_refused_commit_overtakes_it() -> Any:

@@ -131,6 +131,52 @@ class HandshakeReply:
     answers: tuple[HandshakeAnswer, ...] = field(repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Allotment:
+    """How much of a group's messages the members at a node may be given, and how many members are there."""
+
+    node: int
+    online: int
+    room: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """What the primary of a group wants of what is in line for it; without allotments: only to be told how it is."""
+
+    key: bytes  # $share/name/filter
+    epoch: int
+    allotments: tuple[Allotment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPull:
+    """Numbered by the primary, one at a time for each node; it is repeated until it is answered."""
+
+    number: int
+    pulls: tuple[Pull, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """How a group is at the sender: what is in line there, and what its members there can take."""
+
+    key: bytes
+    epoch: int  # the highest that the sender knows of
+    waiting: int
+    online: int
+    room: int
+    taken: tuple[tuple[int, int], ...] = ()  # node -> how much of its allotment was used
+
+
+@dataclass(frozen=True, slots=True)
+class GroupReport:
+    """The answer to the pull of that number; 0: to none, because something has changed."""
+
+    number: int
+    states: tuple[GroupState, ...]
+
+
 Body = (
     Heartbeat
     | RouteRecords
@@ -141,6 +187,8 @@ Body = (
     | DataAck
     | HandshakeCall
     | HandshakeReply
+    | GroupPull
+    | GroupReport
 )
 
 

@@ -27,6 +27,8 @@ from starlingmq.cluster.frames import (
     Data,
     DataAck,
     Envelope,
+    GroupPull,
+    GroupReport,
     HandshakeCall,
     HandshakeReply,
     Heartbeat,
@@ -37,6 +39,7 @@ from starlingmq.cluster.lines import Line
 from starlingmq.cluster.links import Link
 from starlingmq.cluster.members import Members
 from starlingmq.cluster.ownership import Ownership
+from starlingmq.cluster.queue_groups import QueueGroups
 from starlingmq.cluster.quorum import Quorum
 from starlingmq.cluster.rebalance import Rebalancing
 from starlingmq.cluster.reception import Reception
@@ -142,6 +145,7 @@ class ClusterState:
         interest = ctx.interest = Interest()
         for session in ctx.sessions.values():
             interest.add_all(session)
+        self.groups = QueueGroups(broker, config.name, self._is_connected)
 
     # What happens
 
@@ -154,6 +158,7 @@ class ClusterState:
         if isinstance(answer, TxnAnswer):
             self.ownership.answered(answer, now)
         self.leader.answered(answer, now)
+        self.groups.answered(answer, now)
         self.members.answered(answer, now)
         self._look_at_members(now)
 
@@ -228,6 +233,7 @@ class ClusterState:
             line.link.reset_sender(envelope.incarnation)
             if reborn:
                 self.takeovers.reborn(envelope.source)
+                self.groups.pulls.reborn(envelope.source)
         self._take(line, envelope, quorum, routes, now)
 
     def _take(self, line: Line, envelope: Envelope, quorum: Quorum, routes: Routes, now: float) -> None:
@@ -243,6 +249,8 @@ class ClusterState:
             self.handshakes.called(envelope.source, body)
         elif isinstance(body, HandshakeReply):
             self.handshakes.replied(envelope.source, body, now)
+        elif isinstance(body, (GroupPull, GroupReport)):
+            self.groups.received(envelope.source, source, body, now)
         elif isinstance(body, Heartbeat):
             routes.heartbeat(envelope.source, body, now)
             if quorum.is_connected(envelope.source):
@@ -287,6 +295,7 @@ class ClusterState:
         self.routes = Routes(me.number, me.incarnation, self._facts, config.route_log)
         self._facts = {}
         self.takeovers.enter(me.number, me.incarnation, self._session_facts)
+        self.groups.enter(me.number, me.incarnation)
         self.broker.peers.join(me.number, me.incarnation)
         self.handshakes.enter(me.number, me.incarnation, self.members.membership.revision, self._handshake_facts)
         self._handshake_facts = {}
@@ -322,6 +331,7 @@ class ClusterState:
             self.broker.peers.strangers(dict.fromkeys(others))
         self.takeovers.set_members((self._number, *others))
         self.handshakes.set_members((self._number, *others))
+        self.groups.pulls.set_members(tuple(others))
         self._ready.peers = tuple(others.values())
 
     def _leave_if_idle(self, now: float) -> None:
@@ -362,6 +372,8 @@ class ClusterState:
         self._pending = self.takeovers.turn(routes.version, routes.epoch, now) or self._pending
         self._ready.notices += self.takeovers.take_notices()
         self._ready.requests += self.ownership.take_requests(now)
+        self.groups.turn(now)
+        self._ready.requests += self.groups.take_requests(now)
         self._look_at_serving(quorum, routes, now)
         self._tell_where_to_go()
         self._answer_subscribers(quorum, routes, now)
@@ -369,7 +381,7 @@ class ClusterState:
         for node, call in self.handshakes.turn(now):
             self._tell(node, call, relay)
         self._pending = self._pending or self.handshakes.pending()
-        for target, body in routes.take_out():
+        for target, body in (*routes.take_out(), *self.groups.take_out()):
             self._tell(target, body, relay)
         for key, fact in routes.take_facts():
             if broker.ctx.recording:
@@ -584,7 +596,7 @@ class ClusterState:
             soonest = min(soonest, self.takeovers.wake_at(), self.ownership.wake_at() or inf)
             now = self.broker.ctx.now
             soonest = min(soonest, self.drain.wake_at(now), self.rebalancing.wake_at(now))
-            soonest = min(soonest, self.handshakes.wake_at())
+            soonest = min(soonest, self.handshakes.wake_at(), self.groups.wake_at())
         return 0.0 if soonest == inf else soonest
 
     # What is there to be seen

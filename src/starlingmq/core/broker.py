@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import Final, cast
 
-from starlingmq.config import LimitsConfig, MqttConfig, NatsConfig
+from starlingmq.config import LimitsConfig, MqttConfig, NatsConfig, QueueGroupsConfig
 from starlingmq.core.client import AUTHENTICATING, CLOSED, DEAF, NEW, OPEN, TURN_OVER, Client
 from starlingmq.core.connecting import Connecting
 from starlingmq.core.context import TURN_WORK, Context
 from starlingmq.core.delivery import Delivery
+from starlingmq.core.group_engine import GroupEngine
 from starlingmq.core.message import Message
 from starlingmq.core.mover import Mover
 from starlingmq.core.nats import LISTENERS, Nats
@@ -75,6 +76,7 @@ class BrokerState:
     router: Router
     retained: RetainedTree
     delivery: Delivery
+    groups: GroupEngine
     publishing: Publishing
     subscribing: Subscribing
     connecting: Connecting
@@ -94,19 +96,24 @@ class BrokerState:
         secret: bytes,
         version: str = "",
         nats: NatsConfig | None = None,
+        groups: QueueGroupsConfig | None = None,
     ) -> None:
         self.ctx = Context(mqtt, limits, now)
         self.router = Router(int.from_bytes(secret[:8], "big"), limits.max_topic_length, limits.topic_levels)
         self.retained = RetainedTree()
         self.delivery = Delivery(self.ctx)
-        self.publishing = Publishing(self.ctx, self.router, self.delivery, self.retained)
+        self.groups = GroupEngine(self.ctx, self.router, self.delivery)
+        self.delivery.sharing = self.groups
+        self.router.sharing = self.groups
+        self.groups.configure(QueueGroupsConfig() if groups is None else groups)
+        self.publishing = Publishing(self.ctx, self.router, self.delivery, self.groups, self.retained)
         self.subscribing = Subscribing(self.ctx, self.router, self.delivery, self.retained)
         self.connecting = Connecting(self.ctx, self.router, self.delivery, self.publishing, self.subscribing, secret)
         self.peers = Peers(self.ctx, self.router, self.delivery, self.publishing, self.connecting)
         self._spare = Ready()
         self.refusal = Refusal(self.ctx, self.connecting, self.delivery)
         self.restoring = Restoring(
-            self.ctx, self.router, self.retained, self.publishing.retained_wheel, self.connecting
+            self.ctx, self.router, self.retained, self.publishing.retained_wheel, self.connecting, self.groups
         )
         self.mover = Mover(self.ctx, self.router, self.delivery, self.connecting, self.subscribing, self.restoring)
         self.sys = SysTopics(self.ctx, self.publishing, version)
@@ -122,12 +129,20 @@ class BrokerState:
             version,
         )
 
-    def configure(self, mqtt: MqttConfig, limits: LimitsConfig, nats: NatsConfig | None = None) -> None:
+    def configure(
+        self,
+        mqtt: MqttConfig,
+        limits: LimitsConfig,
+        nats: NatsConfig | None = None,
+        groups: QueueGroupsConfig | None = None,
+    ) -> None:
         """Take new settings; clients keep what was agreed with them."""
         self.ctx.configure(mqtt, limits)
         self.router.configure(limits.max_topic_length, limits.topic_levels)
         if nats is not None:
             self.nats.configure(nats)
+        if groups is not None:
+            self.groups.configure(groups)
         if self.sys.due_at == 0.0 and mqtt.sys_interval != 0.0:
             self.sys.due_at = self.ctx.now
 
@@ -194,6 +209,8 @@ class BrokerState:
         window = session.window
         if session.queue is not None or session.replay is not None or (window is not None and window.owed):
             self._more(client)
+        elif session.shares is not None:
+            self.groups.stir(session)
 
     def _more(self, client: Client) -> None:
         session = client.session
@@ -213,7 +230,7 @@ class BrokerState:
         self.ctx.now = now
         if session.queue is not None:
             session.queue.loading = False
-        if session.client is not None and not session.ended:
+        if (session.client is not None or session.is_line) and not session.ended:
             self.delivery.go_on(session)
 
     def stored(self, ready: Ready) -> None:
@@ -222,7 +239,7 @@ class BrokerState:
             session.spilling = False
             queue = session.queue
             if queue is not None and not session.ended:
-                queue.spill(0 if session.client is None else KEPT_IN_MEMORY)
+                queue.spill(0 if session.client is None and not session.is_line else KEPT_IN_MEMORY)
 
     def keep(self, ready: Ready) -> None:
         """The writes of this Ready wait until the store takes them: its messages stay."""
@@ -253,7 +270,7 @@ class BrokerState:
         elif queue is not None:
             for outgoing in queue.loaded([messages.get(offset) for offset in queue.wanted()]):
                 self.delivery.give_up(session, outgoing, "lost_in_storage")
-        if session.client is not None:
+        if session.client is not None or session.is_line:
             self.delivery.go_on(session)
 
     # Bytes
@@ -508,6 +525,7 @@ class BrokerState:
             self.connecting.look_at_client(cast(Client, item))
         for item in ctx.session_wheel.due(now, LOOKS_PER_TURN):
             self.connecting.look_at_session(cast(Session, item))
+        self.groups.turn()
         self.publishing.expire_retained(LOOKS_PER_TURN)
         self.sys.tick()
         self.nats.leaving.tick()
@@ -528,7 +546,9 @@ class BrokerState:
 
     def pending(self) -> bool:
         """Whether there is work left for a next turn, without waiting for anything."""
-        return len(self.ctx.resumable) != 0 or len(self.ctx.jobs) != 0 or len(self.ctx.unsendable) != 0
+        ctx = self.ctx
+        waiting = len(ctx.resumable) + len(ctx.jobs) + len(ctx.unsendable)
+        return waiting != 0 or self.groups.pending()
 
     def wake_at(self) -> float:
         """When ``turn`` is to be called at the latest though nothing happened; 0.0: never."""
@@ -539,6 +559,7 @@ class BrokerState:
             self.publishing.retained_wheel.wake_at(),
             self.sys.due_at,
             self.nats.leaving.due_at,
+            self.groups.wake_at(),
         ):
             if when != 0.0 and (soonest == 0.0 or when < soonest):
                 soonest = when

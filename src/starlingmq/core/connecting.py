@@ -25,7 +25,7 @@ from starlingmq.core.publishing import Publishing
 from starlingmq.core.qos import MAX_PACKET_ID, WINDOW_MAX
 from starlingmq.core.ready import AUTHENTICATE, INBOUND_DELETE, SESSION_DELETE, SESSION_PUT, Answer, Question, Write
 from starlingmq.core.router import Router
-from starlingmq.core.session import MOVED_PREFIX, NATS_PREFIX, NEVER, NODE_PREFIX, Session
+from starlingmq.core.session import GROUP_PREFIX, MOVED_PREFIX, NATS_PREFIX, NEVER, NODE_PREFIX, Session
 from starlingmq.core.subscribing import Subscribing
 from starlingmq.core.will import Will
 from starlingmq.wire import properties as prop
@@ -125,7 +125,7 @@ class Connecting:
             if connect.version == 3 or (connect.version == 4 and not connect.clean_start):
                 # [MQTT-3.1.3-8]: 3.1.1 has an empty client id only with clean session, 3.1 not at all
                 raise ProtocolError("an empty client id", Reason.CLIENT_IDENTIFIER_NOT_VALID)
-        elif connect.client_id.startswith((NODE_PREFIX, NATS_PREFIX, MOVED_PREFIX)):
+        elif connect.client_id.startswith((NODE_PREFIX, NATS_PREFIX, MOVED_PREFIX, GROUP_PREFIX)):
             raise ProtocolError("a client id that is the broker's own", Reason.CLIENT_IDENTIFIER_NOT_VALID)
         elif len(connect.client_id.encode()) > limits.client_id_length:
             raise ProtocolError("the client id is too long", Reason.CLIENT_IDENTIFIER_NOT_VALID)

@@ -6,7 +6,7 @@ import math
 from collections import deque
 from typing import Final
 
-from starlingmq.config import LimitsConfig, MqttConfig
+from starlingmq.config import LimitsConfig, MqttConfig, QueueGroupsConfig
 from starlingmq.core.claims import Claims
 from starlingmq.core.client import CLOSED, TURN_OVER, Client
 from starlingmq.core.counters import Counters
@@ -27,6 +27,7 @@ ISOLATED: Final = "this node is cut off from the majority of its cluster"
 class Context:
     mqtt: MqttConfig
     limits: LimitsConfig
+    groups: QueueGroupsConfig
     now: float  # broker time in seconds, as of the call being served
     counters: Counters
     ready: Ready
@@ -82,6 +83,7 @@ class Context:
     def __init__(self, mqtt: MqttConfig, limits: LimitsConfig, now: float) -> None:
         self.mqtt = mqtt
         self.limits = limits
+        self.groups = QueueGroupsConfig()
         self.now = now
         self.counters = Counters()
         self.ready = Ready()

@@ -16,7 +16,7 @@ from typing import Final, cast
 from starlingmq.core.client import HELD, Client
 from starlingmq.core.context import Context
 from starlingmq.core.forwarding import FOR_THE_NODE, encode_forward
-from starlingmq.core.groups import Group
+from starlingmq.core.groups import Sharing
 from starlingmq.core.message import Message
 from starlingmq.core.moving import Held, Moving
 from starlingmq.core.outgoing import RELEASED, Outgoing
@@ -45,6 +45,7 @@ def _unadorned(outgoing: Outgoing) -> bool:
 
 class Delivery:
     ctx: Context
+    sharing: Sharing  # looks after the messages of groups; it is set once it is there
 
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
@@ -66,7 +67,7 @@ class Delivery:
                 or client.size > ctx.write_buffer
                 or (session.queue is not None and session.queue.qos0 != 0)
             ):
-                self.give(message, subscription, None, publisher)
+                self.give(message, subscription, publisher)
                 continue
             if client.version == 5:
                 if not frame5:
@@ -88,11 +89,9 @@ class Delivery:
             if client.waiting != 0 and client.stored_from < 0:
                 client.stored_from = 0
         found = len(route.subscriptions)
-        if publisher is None or publisher.node == 0:  # of a group another node has chosen whom it chose
+        if publisher is None or publisher.node == 0:  # of a group it has kept it there
             for group in route.groups:
-                member = group.choose()
-                if member is not None:
-                    self.give(message, member, group, publisher)
+                if self.sharing.take(group, message, publisher):
                     found += 1
             if route.streams:
                 found += self.keep(message, route.streams)
@@ -113,14 +112,12 @@ class Delivery:
             ctx.note(STREAM_PUT, stream, Outgoing(message, message.qos, message.retain, b"", None))
         return kept
 
-    def give(
-        self, message: Message, subscription: Subscription, group: Group | None, publisher: Session | None
-    ) -> None:
+    def give(self, message: Message, subscription: Subscription, publisher: Session | None) -> None:
         """Give a message to one session, with every option of its subscription."""
         session = subscription.session
         if session.node != 0:
             if publisher is None or publisher.node == 0:  # only the node where it entered passes a message on
-                self.forward(message, subscription, group, publisher)
+                self.forward(message, subscription, publisher)
             return
         if subscription.no_local:
             client = session.client
@@ -137,12 +134,8 @@ class Delivery:
             return
         qos = message.qos if message.qos < subscription.qos else subscription.qos
         retain = message.retain and subscription.retain_as_published  # [MQTT-3.3.1-12] [MQTT-3.3.1-13]
-        outgoing = Outgoing(message, qos, retain, subscription.ids, group)
-        if (
-            session.moving is not None
-            and group is None
-            and not self._takes(session, session.moving, outgoing, publisher)
-        ):
+        outgoing = Outgoing(message, qos, retain, subscription.ids, None)
+        if session.moving is not None and not self._takes(session, session.moving, outgoing, publisher):
             return
         self.offer(session, outgoing, publisher)
 
@@ -208,9 +201,7 @@ class Delivery:
 
     # Other nodes
 
-    def forward(
-        self, message: Message, subscription: Subscription, group: Group | None, publisher: Session | None
-    ) -> None:
+    def forward(self, message: Message, subscription: Subscription, publisher: Session | None) -> None:
         """Pass a message on to another node: at once if the link takes it, else through its queue.
 
         It is kept until that node has stored it if somebody there wants it durably, and if it has to wait. Nothing
@@ -220,11 +211,6 @@ class Delivery:
         session = subscription.session
         if session.ended:
             return
-        key = b""
-        if group is not None:
-            message = message.copy()  # beside what the node's other subscribers get, with a sequence of its own
-            message.sequence = 0
-            key = group.share()
         if message.sequence == 0:
             if message.offset >= 0:  # it was held: what is stored of it has no sequence, and would be sent without
                 message = message.copy()
@@ -232,7 +218,17 @@ class Delivery:
             message.sequence = ctx.sequence
             message.origin = ctx.node
         durable = subscription.durable and message.qos != 0
-        self._pass_to_node(session, Outgoing(message, message.qos, message.retain, key, None), durable, publisher)
+        self._pass_to_node(session, Outgoing(message, message.qos, message.retain, b"", None), durable, publisher)
+
+    def forward_to_member(self, message: Message, session: Session, key: bytes, stored: bool) -> None:
+        """Hand a message of the group ``key`` over to a node with members: from here on it is that node's, or waits for
+        it. It goes beside what the node's other subscribers get, with a sequence of its own."""
+        ctx = self.ctx
+        message = message.copy()
+        ctx.sequence += 1
+        message.sequence = ctx.sequence
+        message.origin = ctx.node
+        self._pass_to_node(session, Outgoing(message, message.qos, message.retain, key, None), stored, None)
 
     def tell(self, session: Session, payload: bytes) -> None:
         """Something for the node itself (see cluster.takeover), in order with its messages and as surely."""
@@ -441,8 +437,10 @@ class Delivery:
         window = session.window
         if window is not None and window.owed and session.client is not None:
             self._send_owed(session, session.client, window)
-        if session.queue is not None:
+        if session.queue is not None and not session.is_line:
             self.pump(session)
+        if session.shares is not None:
+            self.sharing.stir(session)
 
     def pump(self, session: Session) -> None:
         """Send from the queue what the client can take now."""
@@ -502,21 +500,24 @@ class Delivery:
         self.ctx.drop(reason, session.client_id)
         session.dropped += 1
         self.ctx.note(QUEUE_DELETE, session, outgoing)
+        if outgoing.ticket != 0:
+            self.sharing.settle(outgoing)
 
     # Acknowledgements from the receiver
 
     def puback(self, session: Session, packet_id: int) -> None:
         window = session.window
-        if window is None or window.acknowledged(packet_id) is None:
-            return  # late or repeated: it changes nothing
-        self.forget(session, packet_id)
+        outgoing = None if window is None else window.acknowledged(packet_id)
+        if outgoing is not None:  # else it is late or repeated, and changes nothing
+            self.forget(session, packet_id, outgoing)
 
     def pubrec(self, session: Session, client: Client, packet_id: int, reason: int) -> None:
         ctx = self.ctx
         window = session.window
         if reason >= 0x80:
-            if window is not None and window.refused(packet_id) is not None:
-                self.forget(session, packet_id)
+            refused = None if window is None else window.refused(packet_id)
+            if refused is not None:
+                self.forget(session, packet_id, refused)
             return
         if window is None or not window.received(packet_id, ctx.now):
             self.unknown_packet_id(client, 0x62, packet_id)
@@ -529,12 +530,14 @@ class Delivery:
 
     def pubcomp(self, session: Session, packet_id: int) -> None:
         window = session.window
-        if window is None or window.completed(packet_id) is None:
-            return
-        self.forget(session, packet_id)
+        outgoing = None if window is None else window.completed(packet_id)
+        if outgoing is not None:
+            self.forget(session, packet_id, outgoing)
 
-    def forget(self, session: Session, packet_id: int) -> None:
+    def forget(self, session: Session, packet_id: int, outgoing: Outgoing) -> None:
         """An id is free again: note it, and let the queue move up."""
+        if outgoing.ticket != 0:
+            self.sharing.settle(outgoing)
         if self.ctx.recording and session.expiry != 0:
             self.ctx.done(session, packet_id)
         self.go_on(session)
@@ -550,6 +553,10 @@ class Delivery:
 
     def resume(self, session: Session, client: Client) -> None:
         """After a reconnection: everything unacknowledged in its first order, then the queue [MQTT-4.4.0-1]."""
+        if session.shares is not None:
+            for group in session.shares:
+                group.come(session)
+            self.sharing.stir(session)
         window = session.window
         if window is not None:
             window.limit = client.window_limit
@@ -604,6 +611,9 @@ class Delivery:
 
     def _take_out(self, session: Session, window: SendWindow, packet_id: int) -> None:
         """What this client will never take because of its size leaves the window."""
+        outgoing = window.entries.get(packet_id)
+        if outgoing is not None and outgoing.ticket != 0:
+            self.sharing.settle(outgoing)
         window.discard(packet_id)
         if self.ctx.recording and session.expiry != 0:
             self.ctx.done(session, packet_id)
@@ -624,24 +634,21 @@ class Delivery:
         ``ended``: for good, so that its unacknowledged QoS 1 messages are free too. A QoS 2 message it has been sent
         is nobody else's [MQTT-4.8.2-5] [MQTT-4.8.2-6].
         """
+        queue = session.queue
+        if queue is not None and queue.shared != 0:  # the last first: each goes before those that were given back
+            passed = [outgoing for outgoing in reversed(queue.drawn()) if self.sharing.give_back(outgoing)]
+            for outgoing in passed:
+                self.ctx.note(QUEUE_DELETE, session, outgoing)
+            queue.take_out(passed)
+            if len(queue) == 0:
+                session.queue = None
         window = session.window
         if ended and window is not None:
-            for packet_id, outgoing in list(window.entries.items()):  # they came before what is queued
-                if outgoing.qos == 1 and outgoing.source is not None and self._pass(outgoing, session, ended):
-                    window.discard(packet_id)
-        queue = session.queue
-        if queue is None or queue.shared == 0:
-            return
-        passed = [outgoing for outgoing in queue.drawn() if self._pass(outgoing, session, ended)]
-        for outgoing in passed:
-            self.ctx.note(QUEUE_DELETE, session, outgoing)
-        queue.take_out(passed)
-        if len(queue) == 0:
-            session.queue = None
-
-    def _pass(self, outgoing: Outgoing, from_session: Session, ended: bool) -> bool:
-        member = cast(Group, outgoing.source).choose(from_session)
-        if member is None or (member.session.client is None and not ended):
-            return False
-        self.give(outgoing.message, member, cast(Group, outgoing.source), None)
-        return True
+            for packet_id, outgoing in reversed(list(window.entries.items())):
+                if outgoing.source is None:
+                    continue
+                if outgoing.qos == 1:
+                    if self.sharing.give_back(outgoing):
+                        window.discard(packet_id)
+                else:
+                    self.sharing.settle(outgoing)

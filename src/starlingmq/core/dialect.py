@@ -28,6 +28,10 @@ class Dialect:
     def deliver(self, client: Client, message: Message, subscription: Subscription, publisher: Session | None) -> None:
         raise NotImplementedError
 
+    def echoes(self) -> bool:
+        """Whether its own messages come back to it."""
+        raise NotImplementedError
+
     def settled(self, client: Client, known: bool) -> None:
         """All nodes know of its subscriptions now; or not ``known``: they could not be told in time."""
         raise NotImplementedError

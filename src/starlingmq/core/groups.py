@@ -1,20 +1,55 @@
-"""A shared subscription group: each message goes to one member (MQTT 5, 4.8.2).
+"""A shared subscription group: who is in it, and who of them gets the next message (docs/GROUPS.md).
 
-Members that can take a message at once are chosen at random among each other; a member whose client is away or whose
-queue has filled is passed over while any other can take it.
+Whoever is chosen can take the message now: it has a connection that is read, nothing queued, and room in its window.
+If there is nobody, the message waits in the group's line. What is done with what was chosen is in core.group_engine.
 """
 
 from __future__ import annotations
 
 from typing import Final
+from zlib import crc32
 
+from starlingmq.core.client import Client
 from starlingmq.core.filter_tree import Subscriber
+from starlingmq.core.message import Message
+from starlingmq.core.outgoing import Outgoing
 from starlingmq.core.session import Session, Subscription
+
+STRATEGIES: Final = (
+    "random",
+    "round_robin",
+    "sticky",
+    "hash_topic",
+    "hash_client",
+    "least_inflight",
+    "local_first",
+)
+RANDOM, ROUND_ROBIN, STICKY, HASH_TOPIC, HASH_CLIENT, LEAST_INFLIGHT, LOCAL_FIRST = range(7)
+
+LINGERS: Final = 1 << 31
+"""In place of a node's number of members: it has none, but lost the last one with its connection, and waits for it."""
 
 _MULTIPLIER: Final = 6364136223846793005  # Knuth's MMIX generator: choosing a member needs no better
 _INCREMENT: Final = 1442695040888963407
-LOOKS_MAX: Final = 64  # after so many members without a free one, a connected one will do
 _MASK: Final = (1 << 64) - 1
+LOOKS_MAX: Final = 64  # members that are compared where the least busy one is wanted
+ROOM_MAX: Final = 1024  # messages that a member without a window may be promised at once
+ROOM_LOOKS: Final = 256  # members that are asked for room; the others are taken for alike
+
+
+class Room:
+    """What the members at another node can take, as far as this one knows."""
+
+    subscription: Subscription  # of that node
+    online: int
+    given: int
+    left: int
+
+    def __init__(self, subscription: Subscription, online: int, left: int) -> None:
+        self.subscription = subscription
+        self.online = online
+        self.given = left
+        self.left = left
 
 
 class Group(Subscriber):
@@ -22,113 +57,346 @@ class Group(Subscriber):
 
     name: bytes
     filter: bytes
+    strategy: int
     members: list[Subscription]
-    nodes: dict[int, Subscription]  # other nodes with members, by number ...
-    counts: dict[int, int]  # ... and how many each has
+    nodes: dict[int, Subscription]  # other nodes with members, or where the last one was lost lately, by number ...
+    counts: dict[int, int]  # ... and how many members each has
+    rooms: dict[int, Room]  # the primary's: what nodes can take
+    line: Session | None  # what waits here for a member, and what was lent to members; None: nothing ever did
+    gone_at: float  # when it ends, its last member here having been lost; 0.0: that is not so
+    primary: bool  # this node chooses: it was elected, or stands alone
+    epoch: int  # of the primary, as far as this node knows; 0: there is none, or no cluster
+    received: int  # messages taken in here
+    given: int  # messages given to members here
+    redelivered: int  # that a member had, and did not acknowledge before it left
+    _present: list[Subscription]  # members with a connection, and some that were lately
     _places: dict[str, int]  # client id -> index in members
     _state: int
+    _turn: int
+    _sticky: Subscription | None
 
-    def __init__(self, name: bytes, filter: bytes, seed: int) -> None:
+    def __init__(self, name: bytes, filter: bytes, seed: int, strategy: int = RANDOM) -> None:
         self.name = name
         self.filter = filter
+        self.strategy = strategy
         self.members = []
         self.nodes = {}
         self.counts = {}
+        self.rooms = {}
+        self.line = None
+        self.gone_at = 0.0
+        self.primary = True
+        self.epoch = 0
+        self.received = 0
+        self.given = 0
+        self.redelivered = 0
+        self._present = []
         self._places = {}
         self._state = seed & _MASK
+        self._turn = 0
+        self._sticky = None
 
     def key(self) -> object:
         return self
 
+    def share(self) -> bytes:
+        """What its members subscribe to."""
+        return b"$share/%b/%b" % (self.name, self.filter)
+
+    # Members
+
     def join(self, subscription: Subscription) -> None:
         """Add a member, or replace what it subscribed with before."""
-        place = self._places.get(subscription.session.client_id)
+        session = subscription.session
+        place = self._places.get(session.client_id)
         if place is None:
-            self._places[subscription.session.client_id] = len(self.members)
+            self._places[session.client_id] = len(self.members)
             self.members.append(subscription)
         else:
+            self._let_go(self.members[place])
             self.members[place] = subscription
+        if session.shares is None:
+            session.shares = []
+        session.shares.append(self)
+        client = session.client
+        if client is not None:
+            main = client.session
+            if main is not None and main is not session:  # of a NATS client: what it takes is known of its connection
+                if main.shares is None:
+                    main.shares = []
+                main.shares.append(self)
+            self._appear(subscription)
 
     def leave(self, session: Session) -> None:
         place = self._places.get(session.client_id, -1)
         if place < 0 or self.members[place].session is not session:
             return  # not (any more) a member, or a later session of the same client is
         del self._places[session.client_id]
+        self._let_go(self.members[place])
         last = self.members.pop()
         if place < len(self.members):
             self.members[place] = last
             self._places[last.session.client_id] = place
 
-    def share(self) -> bytes:
-        """What its members subscribe to."""
-        return b"$share/%b/%b" % (self.name, self.filter)
+    def _let_go(self, member: Subscription) -> None:
+        member.present = False
+        session = member.session
+        _take_out(session, self)
+        client = session.client
+        if client is not None and client.session is not None and client.session is not session:
+            _take_out(client.session, self)
+
+    def come(self, session: Session) -> None:
+        """A member has a connection again."""
+        place = self._places.get(session.client_id, -1)
+        if place >= 0 and self.members[place].session is session:
+            self._appear(self.members[place])
+
+    def _appear(self, member: Subscription) -> None:
+        if not member.present:
+            member.present = True
+            self._present.append(member)
+
+    def _purge(self) -> None:
+        """Those that are not there any more, all at once."""
+        there: list[Subscription] = []
+        for member in self._present:
+            if member.present and (member.session.client is None or member.session.ended):
+                member.present = False
+            if member.present:
+                there.append(member)
+        self._present = there
+
+    def online(self) -> int:
+        """Members here with a connection."""
+        self._purge()
+        return len(self._present)
+
+    def waiting(self) -> int:
+        """Messages in line here."""
+        line = self.line
+        if line is None:
+            return 0
+        owed = 0 if line.window is None else len(line.window.owed)
+        return owed if line.queue is None else owed + len(line.queue)
+
+    def somebody(self) -> bool:
+        """Whether anyone is a member, anywhere."""
+        for member in self.members:
+            if not member.session.ended:
+                return True
+        return any(count != 0 for count in self.counts.values())
+
+    # Other nodes
 
     def join_node(self, subscription: Subscription, count: int) -> None:
-        """Another node has so many members now."""
+        """Another node has so many members now, or ``LINGERS``."""
         node = subscription.session.node
         if count == 0:
             self.leave_node(node)
         else:
             self.nodes[node] = subscription
-            self.counts[node] = count
+            self.counts[node] = 0 if count == LINGERS else count
 
     def leave_node(self, node: int) -> None:
         self.nodes.pop(node, None)
         self.counts.pop(node, None)
+        self.rooms.pop(node, None)
 
-    def choose(self, refused: Session | None = None) -> Subscription | None:
-        """A member for one message, or None when there is none; ``refused`` has just given it back. Members elsewhere
-        are chosen by their node, each node as often as it has members; one that can not be reached is passed over."""
-        if not self.nodes:
-            return self.choose_here(refused)
-        total = len(self.members)
-        for node, subscription in self.nodes.items():
-            if subscription.session.client is not None:
-                total += self.counts[node]
-        if total != 0:
-            place = self._draw() % total - len(self.members)
-            if place >= 0:
-                for node, subscription in self.nodes.items():
-                    if subscription.session.client is not None:
-                        place -= self.counts[node]
-                        if place < 0:
-                            return subscription
-        here = self.choose_here(refused)
-        if here is not None and here.session.client is not None:
-            return here
-        for subscription in self.nodes.values():
-            if subscription.session.client is not None:
-                return subscription
-        if here is not None:
-            return here
-        for subscription in self.nodes.values():
-            return subscription  # it waits until that node is back
-        return None
+    def can_take(self, node: int, online: int, room: int) -> None:
+        """What another node says of its members."""
+        subscription = self.nodes.get(node)
+        if subscription is None:
+            return
+        self.rooms[node] = Room(subscription, online, room)
+
+    # Choosing
+
+    def choose(self, message: Message, write_buffer: int) -> Subscription | None:
+        """Who gets a message: a member here, or (``session.node``) the members of another node. None: nobody can take
+        it now. ``write_buffer``: bytes from which on a connection counts as not read."""
+        if not self.rooms:
+            return self.choose_here(message, write_buffer)
+        here = len(self._present)
+        total = here
+        for room in self.rooms.values():
+            if room.left > 0 and room.subscription.session.client is not None:
+                total += room.online
+        if total == 0:
+            return None
+        place = here
+        if here != 0 and (self.strategy == LOCAL_FIRST or total == here):
+            place = 0
+        elif total != 0:
+            place = self._place(message, total)
+        member: Subscription | None = None
+        if place < here:
+            member = self.choose_here(message, write_buffer)
+            if member is not None:
+                return member
+            place = here
+        place -= here
+        second: Subscription | None = None
+        for room in self.rooms.values():
+            if room.left > 0 and room.subscription.session.client is not None:
+                second = room.subscription
+                place -= room.online
+                if place < 0:
+                    return second
+        return second if second is not None else self.choose_here(message, write_buffer)
+
+    def choose_here(self, message: Message, write_buffer: int) -> Subscription | None:
+        """A member of this node, or None when none can take the message now."""
+        while True:
+            present = self._present
+            count = len(present)
+            if count == 0:
+                return None
+            if self.strategy == LEAST_INFLIGHT:
+                start = self._least(count)
+            elif self.strategy == STICKY:
+                start = self._stuck(count)
+            else:
+                start = self._place(message, count)
+            gone = False
+            for step in range(count):
+                place = start + step
+                if place >= count:
+                    place -= count
+                member = present[place]
+                session = member.session
+                client = session.client
+                if client is None or not member.present or session.ended:
+                    gone = True
+                    break
+                if _takes(member, session, client, message, write_buffer):
+                    if self.strategy == STICKY:
+                        self._sticky = member
+                    return member
+            if not gone:
+                return None
+            self._purge()
+
+    def _place(self, message: Message, count: int) -> int:
+        strategy = self.strategy
+        if strategy == ROUND_ROBIN:
+            self._turn += 1
+            return self._turn % count
+        if strategy == HASH_TOPIC:
+            return crc32(message.topic) % count
+        if strategy == HASH_CLIENT:
+            return crc32(message.publisher.encode()) % count
+        return self._draw() % count
+
+    def _stuck(self, count: int) -> int:
+        sticky = self._sticky
+        if sticky is not None:
+            for place in range(count):
+                if self._present[place] is sticky:
+                    return place
+        return self._draw() % count
+
+    def _least(self, count: int) -> int:
+        start = self._draw() % count
+        best = start
+        least = -1
+        for step in range(min(count, LOOKS_MAX)):
+            place = (start + step) % count
+            busy = in_flight(self._present[place].session)
+            if least < 0 or busy < least:
+                best, least = place, busy
+                if least == 0:
+                    break
+        return best
 
     def _draw(self) -> int:
         self._state = (self._state * _MULTIPLIER + _INCREMENT) & _MASK
         return self._state >> 33
 
-    def choose_here(self, refused: Session | None = None) -> Subscription | None:
-        """A member of this node, or None when it has none."""
-        count = len(self.members)
-        if count == 0:
-            return None
-        start = self._draw() % count
-        second: Subscription | None = None  # connected, but its messages queue up
-        third: Subscription | None = None  # away
-        for step in range(count):
-            member = self.members[(start + step) % count]
+    def room(self, write_buffer: int) -> int:
+        """How many messages the members here can take now."""
+        self._purge()
+        present = self._present
+        count = len(present)
+        looks = min(count, ROOM_LOOKS)
+        found = 0
+        for place in range(looks):
+            member = present[place]
             session = member.session
-            if session is refused or session.ended:
-                continue
             client = session.client
-            if client is None:
-                third = member if third is None else third
-            elif client.blocked or (session.queue is not None and len(session.queue) != 0):
-                second = member if second is None else second
-                if step >= LOOKS_MAX:
-                    break
-            else:
-                return member
-        return second if second is not None else third
+            if client is None or client.blocked or client.size > write_buffer:
+                continue
+            if session.queue is not None and len(session.queue) != 0:
+                continue
+            window = session.window
+            limit = min(ROOM_MAX, client.window_limit) if client.dialect is None and member.qos != 0 else ROOM_MAX
+            found += limit if window is None else max(0, limit - len(window.entries))
+        return found if looks == count else found * count // looks
+
+
+def _take_out(session: Session, group: Group) -> None:
+    shares = session.shares
+    if shares is not None and group in shares:
+        shares.remove(group)
+        if not shares:
+            session.shares = None
+
+
+def _takes(member: Subscription, session: Session, client: Client, message: Message, write_buffer: int) -> bool:
+    """Whether a member that is connected can take a message now."""
+    if client.blocked or client.size > write_buffer:
+        return False
+    if client.dialect is not None:
+        return message.publisher != client.client_id or client.dialect.echoes()
+    queue = session.queue
+    if queue is not None and len(queue) != 0:
+        return False
+    if message.qos != 0 and member.qos != 0:
+        window = session.window
+        return window is None or not window.full()
+    return True
+
+
+def in_flight(session: Session) -> int:
+    """What a member has not acknowledged; of one that acknowledges nothing, KiB that it has not read."""
+    window = session.window
+    if window is not None:
+        return len(window.entries)
+    client = session.client
+    return 0 if client is None else client.size >> 10
+
+
+class Sharing:
+    """What the rest of the core asks of whoever looks after the messages of groups (core.group_engine)."""
+
+    def take(self, group: Group, message: Message, publisher: Session | None) -> bool:
+        """A message that a group wants has entered here; whether there is anyone that it is for."""
+        raise NotImplementedError
+
+    def settle(self, outgoing: Outgoing) -> None:
+        """A member is done with what it was lent."""
+        raise NotImplementedError
+
+    def give_back(self, outgoing: Outgoing) -> bool:
+        """A member has gone and left this; False when its group has too."""
+        raise NotImplementedError
+
+    def stir(self, session: Session) -> None:
+        """A member (or a group's own line) may go on."""
+        raise NotImplementedError
+
+    def emptied(self, group: Group, lost: bool) -> None:
+        """The last member here, and anywhere, has left: ``lost`` with its connection, or because it wanted to."""
+        raise NotImplementedError
+
+    def joined(self, group: Group) -> None:
+        """It has a member here again, or another one."""
+        raise NotImplementedError
+
+    def changed(self, group: Group) -> None:
+        """Its line may move up: somebody may be able to take what could not be given before."""
+        raise NotImplementedError
+
+    def line_of(self, group: Group) -> Session:
+        """Where messages of a group wait at this node."""
+        raise NotImplementedError

@@ -2,13 +2,14 @@
 
 Counted only in a cluster. ``value`` is what the others are told (see cluster.frames.RouteRecord): for a filter 0, 1
 (wanted) or 2 (wanted durably: by a session that outlives its connection, at QoS 1 or 2), for a shared group how many
-members it has.
+members it has, or that the last one was lost and is waited for (``LINGERS``).
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from starlingmq.core.groups import LINGERS
 from starlingmq.core.session import Session, Subscription
 
 _DURABLE: Final = 1 << 32  # above the count of all subscribers, the count of the durable ones
@@ -21,10 +22,12 @@ def durable(session: Session, subscription: Subscription) -> bool:
 class Interest:
     changed: dict[bytes, None]  # keys that were touched since they were last taken
     _counts: dict[bytes, int]
+    _lingering: dict[bytes, None]
 
     def __init__(self) -> None:
         self.changed = {}
         self._counts = {}
+        self._lingering = {}
 
     def add(self, key: bytes, session: Session, subscription: Subscription) -> None:
         self._count(key, _DURABLE + 1 if durable(session, subscription) else 1)
@@ -60,14 +63,23 @@ class Interest:
     def value(self, key: bytes) -> int:
         count = self._counts.get(key, 0)
         if key.startswith(b"$share/"):
-            return count & (_DURABLE - 1)
+            count &= _DURABLE - 1
+            return LINGERS if count == 0 and key in self._lingering else count
         if count >= _DURABLE:
             return 2
         return 1 if count != 0 else 0
 
     def all(self) -> dict[bytes, int]:
         """Everything that is wanted now."""
-        return {key: self.value(key) for key in self._counts}
+        return {key: self.value(key) for key in (*self._counts, *self._lingering)}
+
+    def linger(self, key: bytes, lingers: bool) -> None:
+        """A shared group without members here is waited for, or is not any more."""
+        if lingers:
+            self._lingering[key] = None
+        else:
+            self._lingering.pop(key, None)
+        self.changed[key] = None
 
     def take(self) -> list[bytes]:
         changed = self.changed

@@ -120,7 +120,7 @@ class Mover:
             share = parse_share(whole)
             if share is not None:
                 shares.append((whole, share[0]))
-                self.router.leave(share[0], subscription.filter, session)
+                self.router.leave(share[0], subscription.filter, session, True)
         self.ctx.sessions.pop(session.client_id, None)
         session.client_id = name
         self.ctx.sessions[name] = session

@@ -101,6 +101,9 @@ class NatsClient(Dialect):
     def answered(self, client: Client, question: Question, answer: Answer) -> None:
         self.owner.answered(client, self, question, answer)
 
+    def echoes(self) -> bool:
+        return self.echo
+
     def settled(self, client: Client, known: bool) -> None:
         self.owner.subscribing.settled(client, self, known)
 

@@ -21,6 +21,13 @@ from starlingmq.wire.nats_subjects import subject_of, topic_of
 from starlingmq.wire.reasons import ProtocolError
 
 
+def lonely(route: Route) -> bool:
+    """Whether nobody is there to answer: at most groups whose members were lost, and may come back too late."""
+    if route.subscriptions:
+        return False
+    return not any(group.somebody() for group in route.groups)
+
+
 class NatsPublishing:
     ctx: Context
     router: Router
@@ -104,6 +111,10 @@ class NatsPublishing:
             self.errors.may_not_publish(client, subject_of(message.topic), "not_authorized")
             return
         if route.kept and not self._keep(client, nats, message, route):
+            return
+        if reply and nats.no_responders and lonely(route):
+            self._no_responders(client, session, reply)
+            nats.ok(client)
             return
         if message.retain:  # a hook made it so
             found = self.publishing.route(message, session)

@@ -133,8 +133,9 @@ class NatsSubscribing:
     def forget(self, sub: NatsSubscription) -> None:
         session = sub.session
         if sub.name:
+            lost = session.client is None
             session.ended = True
-            self.router.leave(sub.name, sub.filter, session)
+            self.router.leave(sub.name, sub.filter, session, lost)
         else:
             self.router.unsubscribe(sub.filter, sub)
         self.subscribing.count(sub.whole(), session, sub, None)

@@ -26,6 +26,7 @@ class Outgoing:
     source: object | None
     stage: int
     packet_id: int  # once it is in the window
+    ticket: int  # its packet id in the window of that group's line, which lent it; 0: this receiver has it for itself
     sent_at: float
 
     def __init__(self, message: Message, qos: int, retain: bool, ids: bytes, source: object | None) -> None:
@@ -36,4 +37,5 @@ class Outgoing:
         self.source = source
         self.stage = QUEUED
         self.packet_id = 0
+        self.ticket = 0
         self.sent_at = 0.0

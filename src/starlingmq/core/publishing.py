@@ -13,11 +13,10 @@ from starlingmq.core.client import ASKING, WORKING, Client
 from starlingmq.core.context import ISOLATED, Context
 from starlingmq.core.delivery import Delivery
 from starlingmq.core.elsewhere import CANCELLED, COMPLETED
-from starlingmq.core.groups import Group
+from starlingmq.core.group_engine import GroupEngine
 from starlingmq.core.message import Message
 from starlingmq.core.qos import Inbound, Parking
 from starlingmq.core.ready import (
-    FACT_PUT,
     INBOUND_COMPLETED,
     INBOUND_PUT,
     RETAINED_DELETE,
@@ -50,15 +49,19 @@ class Publishing:
     ctx: Context
     router: Router
     delivery: Delivery
+    groups: GroupEngine
     retained: RetainedTree
     retained_wheel: Wheel  # retained messages that expire
     postponed: list[tuple[Client, Message | None, int]]  # until all routes are here: at most one of each connection
     _asked: dict[Question, int]  # packet id of the PUBLISH a question is about
 
-    def __init__(self, ctx: Context, router: Router, delivery: Delivery, retained: RetainedTree) -> None:
+    def __init__(
+        self, ctx: Context, router: Router, delivery: Delivery, groups: GroupEngine, retained: RetainedTree
+    ) -> None:
         self.ctx = ctx
         self.router = router
         self.delivery = delivery
+        self.groups = groups
         self.retained = retained
         self.retained_wheel = Wheel()
         self.postponed = []
@@ -440,24 +443,10 @@ class Publishing:
             self.delivery.fan_out(message, route, source)
             return
         found = self.router.group(group)
-        member = None if found is None else found.choose_here()
-        if member is not None:
-            self.delivery.give(message, member, found, source)
-        elif found is None or not self._pass_on(message, found, source):
+        if found is None:
             ctx.drop("no_group_member", source.client_id)
-
-    def _pass_on(self, message: Message, group: Group, source: Session) -> bool:
-        """Our last member has gone meanwhile: give its message to a node that has one. It goes there as one of ours, so
-        at QoS 2 it has to be kept that we had it."""
-        ctx = self.ctx
-        member = group.choose()
-        if member is None:
-            return False
-        if message.qos == 2 and ctx.recording:
-            heard = message.sequence.to_bytes(8, "big")
-            ctx.write(Write(FACT_PUT, topic=HEARD_FACT + str(source.node).encode(), value=heard))
-        self.delivery.forward(message, member, group, None)
-        return True
+        else:
+            self.groups.arrived(found, message)
 
     # Retained messages
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from starlingmq.core.connecting import Connecting
 from starlingmq.core.context import Context
+from starlingmq.core.group_engine import GroupEngine
 from starlingmq.core.message import Message
 from starlingmq.core.outgoing import Outgoing
 from starlingmq.core.qos import MAX_PACKET_ID, Handshake, Inbound, SendWindow
@@ -15,7 +16,7 @@ from starlingmq.core.queue import MessageQueue
 from starlingmq.core.ready import SESSION_PUT, Write
 from starlingmq.core.retained import RetainedTree
 from starlingmq.core.router import Router
-from starlingmq.core.session import NEVER, NODE_PREFIX, Session, Subscription
+from starlingmq.core.session import GROUP_PREFIX, NEVER, NODE_PREFIX, Session, Subscription
 from starlingmq.core.stored import References
 from starlingmq.core.timers import Wheel
 from starlingmq.core.topics import parse_share
@@ -28,15 +29,23 @@ class Restoring:
     retained: RetainedTree
     retained_wheel: Wheel
     connecting: Connecting
+    sharing: GroupEngine
 
     def __init__(
-        self, ctx: Context, router: Router, retained: RetainedTree, retained_wheel: Wheel, connecting: Connecting
+        self,
+        ctx: Context,
+        router: Router,
+        retained: RetainedTree,
+        retained_wheel: Wheel,
+        connecting: Connecting,
+        sharing: GroupEngine,
     ) -> None:
         self.ctx = ctx
         self.router = router
         self.retained = retained
         self.retained_wheel = retained_wheel
         self.connecting = connecting
+        self.sharing = sharing
 
     def session(self, number: int, client_id: str, expiry: int) -> Session:
         """A session without a connection; ``holdings`` and ``subscription`` fill it, ``away`` sets its deadlines."""
@@ -46,6 +55,9 @@ class Restoring:
         if client_id.startswith(NODE_PREFIX):
             session.node = int(client_id[len(NODE_PREFIX) :])
             self.ctx.links[session.node] = session
+        elif client_id.startswith(GROUP_PREFIX):
+            name, _, filter = client_id[len(GROUP_PREFIX) :].partition("/")
+            self.sharing.adopt(self.router.waits_for(name.encode(), filter.encode()), session)
         self.ctx.sessions[client_id] = session
         self.ctx.next_number = max(self.ctx.next_number, number + 1)
         return session
@@ -67,15 +79,17 @@ class Restoring:
     def queue(self, session: Session, references: References) -> None:
         if len(references) != 0:
             bounded = session.node == 0
-            session.queue = MessageQueue(
-                self.ctx.max_queue if bounded else 0, self.ctx.max_queue_bytes if bounded else 0
+            session.queue = (
+                self.sharing.queue()
+                if session.is_line
+                else MessageQueue(self.ctx.max_queue if bounded else 0, self.ctx.max_queue_bytes if bounded else 0)
             )
             session.queue.restore(references)
 
     def window(self, session: Session, packet_id: int, outgoing: Outgoing) -> None:
         """An unacknowledged message; they come in their first order."""
         if session.window is None:
-            session.window = SendWindow(MAX_PACKET_ID, self.ctx.max_queue_bytes)
+            session.window = SendWindow(MAX_PACKET_ID, 0 if session.is_line else self.ctx.max_queue_bytes)
         session.window.restore(packet_id, outgoing)
 
     def handshake(self, session: Session, packet_id: int, message: Message | None, since: float) -> None:

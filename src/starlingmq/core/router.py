@@ -11,7 +11,7 @@ from collections import deque
 from typing import Final, cast
 
 from starlingmq.core.filter_tree import FilterTree
-from starlingmq.core.groups import Group
+from starlingmq.core.groups import RANDOM, STRATEGIES, Group, Sharing
 from starlingmq.core.session import Session, Subscription, merge
 from starlingmq.core.stream import Stream
 from starlingmq.core.topics import levels, valid_topic
@@ -57,6 +57,10 @@ class Router:
     _cache: dict[bytes, Route]
     _order: deque[bytes]  # the topics in ``_cache``, in the order in which they came, and some that were let go
     _receivers: int  # of all routes in ``_cache``
+    sharing: Sharing  # looks after the messages of groups; it is set once it is there
+    alone: bool  # there are no other nodes: this one chooses the members of every group
+    strategies: dict[bytes, int]  # of groups by name
+    strategy: int  # of all others
     _groups: dict[bytes, Group]  # by "name/filter"
     _seed: int
     _max_length: int
@@ -68,6 +72,9 @@ class Router:
         self._cache = {}
         self._order = deque()
         self._receivers = 0
+        self.alone = True
+        self.strategies = {}
+        self.strategy = RANDOM
         self._groups = {}
         self._seed = seed
         self.configure(max_length, max_levels)
@@ -152,31 +159,56 @@ class Router:
         if group is None:
             group = self._make_group(name, subscription.filter)
         group.join(subscription)
+        self.sharing.joined(group)
 
     def _make_group(self, name: bytes, filter: bytes) -> Group:
         self._seed += 1
-        group = self._groups[name + b"/" + filter] = Group(name, filter, self._seed)
+        group = self._groups[name + b"/" + filter] = Group(name, filter, self._seed, self._strategy_of(name))
+        group.primary = self.alone
         self.tree.add(filter, group, group)
         self._changed(filter)
         return group
 
-    def _dissolve(self, group: Group) -> None:
-        """A group without members is none."""
-        if not group.members and not group.nodes:
-            del self._groups[group.name + b"/" + group.filter]
-            self.tree.remove(group.filter, group)
-            self._changed(group.filter)
+    def _strategy_of(self, name: bytes) -> int:
+        return self.strategies.get(name, self.strategy)
 
-    def leave(self, name: bytes, filter: bytes, session: Session) -> None:
+    def configure_groups(self, strategy: str, strategies: dict[str, str]) -> None:
+        """How members are chosen; groups that are there choose so from now on."""
+        self.strategy = STRATEGIES.index(strategy)
+        self.strategies = {name.encode(): STRATEGIES.index(each) for name, each in strategies.items()}
+        for group in self._groups.values():
+            group.strategy = self._strategy_of(group.name)
+
+    def dissolve(self, group: Group) -> bool:
+        """A group without members is none: whether it was one."""
+        if group.members or group.nodes or group.gone_at != 0.0:
+            return False
+        if self._groups.pop(group.name + b"/" + group.filter, None) is None:
+            return False
+        self.tree.remove(group.filter, group)
+        self._changed(group.filter)
+        return True
+
+    def leave(self, name: bytes, filter: bytes, session: Session, lost: bool) -> None:
+        """``lost``: with its connection, not because it wanted to."""
         group = self._groups.get(name + b"/" + filter)
         if group is None:
             return
+        had = len(group.members)
         group.leave(session)
-        self._dissolve(group)
+        if had != 0 and not group.members:
+            self.sharing.emptied(group, lost)
 
     def group(self, key: bytes) -> Group | None:
         """The group of ``$share/name/filter``."""
         return self._groups.get(key[7:])
+
+    def groups(self) -> list[Group]:
+        return list(self._groups.values())
+
+    def waits_for(self, name: bytes, filter: bytes) -> Group:
+        """The group of what a store has in line for it, though nobody may be a member."""
+        return self._groups.get(name + b"/" + filter) or self._make_group(name, filter)
 
     def join_node(self, name: bytes, subscription: Subscription, count: int) -> None:
         """Another node has ``count`` members of the shared group ``name``; ``subscription`` is that node's."""
@@ -187,13 +219,17 @@ class Router:
                 return
             group = self._make_group(name, subscription.filter)
         group.join_node(subscription, count)
-        self._dissolve(group)
+        if not group.members and not group.nodes and group.gone_at == 0.0:
+            self.sharing.emptied(group, False)
+        else:
+            self.sharing.changed(group)
 
     def leave_node(self, name: bytes, filter: bytes, node: int) -> None:
         group = self._groups.get(name + b"/" + filter)
         if group is not None:
             group.leave_node(node)
-            self._dissolve(group)
+            if not group.members and not group.nodes and group.gone_at == 0.0:
+                self.sharing.emptied(group, False)
 
     def add_stream(self, stream: Stream) -> None:
         """Have a stream keep what is published to its filters from now on."""

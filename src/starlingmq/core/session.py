@@ -6,7 +6,7 @@ an idle subscriber must cost little.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from starlingmq.core.client import Client
 from starlingmq.core.filter_tree import Subscriber
@@ -16,9 +16,13 @@ from starlingmq.core.qos import Inbound, Parking, SendWindow
 from starlingmq.core.queue import MessageQueue
 from starlingmq.core.will import Will
 
+if TYPE_CHECKING:
+    from starlingmq.core.groups import Group
+
 NODE_PREFIX: Final = "$node/"  # client ids of sessions that stand for other nodes; no client may have one
 NATS_PREFIX: Final = "$nats/"  # and of NATS clients, which have none of their own
 MOVED_PREFIX: Final = "$moved/"  # and of those that are on their way to another node
+GROUP_PREFIX: Final = "$group/"  # and of what waits for a shared group (core.group_engine)
 NEVER: Final = 0xFFFFFFFF  # Session Expiry Interval: the session does not expire [MQTT-3.1.2.11.2]
 
 
@@ -86,6 +90,8 @@ class Session:
     moving: Moving | None  # it comes from another node, or goes to one
     trail: Trail | None  # other nodes may have QoS 2 handshakes of it; None: they have none
     floor: int  # the epoch of its clean start: what is older is of a session that was thrown away; 0: there was none
+    shares: list[Group] | None  # shared groups that it is a member of ...
+    is_line: bool  # ... or the only one, of which it is the line
 
     def __init__(self, client_id: str, number: int = 0) -> None:
         self.client_id = client_id
@@ -116,6 +122,8 @@ class Session:
         self.moving = None
         self.trail = None
         self.floor = 0
+        self.shares = None
+        self.is_line = False
 
 
 class Subscription(Subscriber):
@@ -134,6 +142,7 @@ class Subscription(Subscriber):
     when_own: Subscription | None
     plain: bool  # neither No Local, nor Retain As Published, nor an identifier
     durable: bool  # of another node: some session there outlives its connection and wants QoS 1 or 2
+    present: bool  # in a shared group: among those that are looked at for a message
 
     def __init__(
         self, session: Session, filter: bytes, qos: int, no_local: bool, retain_as_published: bool, ids: bytes
@@ -147,6 +156,7 @@ class Subscription(Subscriber):
         self.when_own = None
         self.plain = not no_local and not retain_as_published and not ids
         self.durable = False
+        self.present = False
 
     def key(self) -> object:
         return self.session

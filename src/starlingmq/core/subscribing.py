@@ -424,7 +424,7 @@ class Subscribing:
         if share is None:
             self.router.unsubscribe(subscription.filter, session)
         else:
-            self.router.leave(share[0], subscription.filter, session)
+            self.router.leave(share[0], subscription.filter, session, session.ended)
         if self.ctx.recording and session.expiry != 0 and not session.ended:
             self.ctx.write(Write(SUBSCRIPTION_DELETE, session, topic=whole))
         self.ctx.event("unsubscribed", session.client_id, whole.decode())

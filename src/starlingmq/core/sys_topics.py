@@ -52,7 +52,7 @@ class SysTopics:
             "connections/opened": counters.connections_opened,
             "connections/open": counters.connections_open,
             "clients/connected": counters.clients_connected,
-            "sessions/count": len(ctx.sessions) - len(ctx.links),
+            "sessions/count": len(ctx.sessions) - len(ctx.links) - len(self.publishing.groups.lines),
             "subscriptions/count": len(self.publishing.router.tree) - of_nodes,
             "retained messages/count": len(self.publishing.retained),
             "retained messages/bytes": self.publishing.retained.total_bytes,

@@ -13,10 +13,14 @@ import msgspec
 from google.protobuf.message import DecodeError
 
 from starlingmq.cluster.frames import (
+    Allotment,
     Body,
     Data,
     DataAck,
     Envelope,
+    GroupPull,
+    GroupReport,
+    GroupState,
     HandshakeAnswer,
     HandshakeCall,
     HandshakeQuestion,
@@ -24,6 +28,7 @@ from starlingmq.cluster.frames import (
     Heartbeat,
     MemberInfo,
     Membership,
+    Pull,
     RouteApplied,
     RouteRecord,
     RouteRecords,
@@ -221,6 +226,49 @@ def _put_data(body: Data, field: pb.Data) -> None:
     field.blob = body.blob
 
 
+def _put_pull(body: GroupPull, field: pb.GroupPull) -> None:
+    field.number = body.number
+    for pull in body.pulls:
+        allotments = [pb.Allotment(node=each.node, online=each.online, room=each.room) for each in pull.allotments]
+        field.pulls.add(key=pull.key, epoch=pull.epoch, allotments=allotments)
+
+
+def _to_pull(message: pb.GroupPull) -> GroupPull:
+    pulls = [
+        Pull(pull.key, pull.epoch, tuple(Allotment(each.node, each.online, each.room) for each in pull.allotments))
+        for pull in message.pulls
+    ]
+    return GroupPull(message.number, tuple(pulls))
+
+
+def _put_report(body: GroupReport, field: pb.GroupReport) -> None:
+    field.number = body.number
+    for state in body.states:
+        field.states.add(
+            key=state.key,
+            epoch=state.epoch,
+            waiting=state.waiting,
+            online=state.online,
+            room=state.room,
+            taken=[pb.Taken(node=node, count=count) for node, count in state.taken],
+        )
+
+
+def _to_report(message: pb.GroupReport) -> GroupReport:
+    states = [
+        GroupState(
+            state.key,
+            state.epoch,
+            state.waiting,
+            state.online,
+            state.room,
+            tuple((each.node, each.count) for each in state.taken),
+        )
+        for state in message.states
+    ]
+    return GroupReport(message.number, tuple(states))
+
+
 BODIES: Final[dict[type[Body], tuple[str, Callable[[Any, Any], None], Callable[[Any], Body]]]] = {
     Heartbeat: ("heartbeat", lambda body, field: field.CopyFrom(_from_heartbeat(body)), _to_heartbeat),
     RouteRecords: ("route_records", _put_route_records, _to_route_records),
@@ -257,6 +305,8 @@ BODIES: Final[dict[type[Body], tuple[str, Callable[[Any, Any], None], Callable[[
         ),
         _to_reply,
     ),
+    GroupPull: ("group_pull", _put_pull, _to_pull),
+    GroupReport: ("group_report", _put_report, _to_report),
 }
 """By kind of body: its field in Envelope, how it is put there, and how it is read back."""
 

@@ -123,6 +123,7 @@ def _restore(state: BrokerState, kv: Kv, journal: Journal, streams: StreamLogs, 
             state.restoring.retain(message)
             recovered.retained += 1
     state.peers.restore(image.highest, image.facts)
+    state.groups.restored()
     state.ctx.next_number = max(state.ctx.next_number, image.next_number)
     recovered.changes = image.replayed()
     recovered.changed = [_session_of(state, image, number) for number in image.touched]

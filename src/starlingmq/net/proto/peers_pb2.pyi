@@ -65,7 +65,7 @@ class Challenge(_message.Message):
     def __init__(self, version: _Optional[int] = ..., name: _Optional[str] = ..., number: _Optional[int] = ..., incarnation: _Optional[int] = ..., nonce: _Optional[bytes] = ..., software: _Optional[str] = ...) -> None: ...
 
 class Envelope(_message.Message):
-    __slots__ = ("source", "incarnation", "target", "target_incarnation", "relayed", "heartbeat", "route_records", "route_applied", "sync_request", "route_snapshot", "data", "data_ack", "handshake_call", "handshake_reply")
+    __slots__ = ("source", "incarnation", "target", "target_incarnation", "relayed", "heartbeat", "route_records", "route_applied", "sync_request", "route_snapshot", "data", "data_ack", "handshake_call", "handshake_reply", "group_pull", "group_report")
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
@@ -80,6 +80,8 @@ class Envelope(_message.Message):
     DATA_ACK_FIELD_NUMBER: _ClassVar[int]
     HANDSHAKE_CALL_FIELD_NUMBER: _ClassVar[int]
     HANDSHAKE_REPLY_FIELD_NUMBER: _ClassVar[int]
+    GROUP_PULL_FIELD_NUMBER: _ClassVar[int]
+    GROUP_REPORT_FIELD_NUMBER: _ClassVar[int]
     source: int
     incarnation: int
     target: int
@@ -94,7 +96,9 @@ class Envelope(_message.Message):
     data_ack: DataAck
     handshake_call: HandshakeCall
     handshake_reply: HandshakeReply
-    def __init__(self, source: _Optional[int] = ..., incarnation: _Optional[int] = ..., target: _Optional[int] = ..., target_incarnation: _Optional[int] = ..., relayed: _Optional[bool] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping[str, object]]] = ..., route_records: _Optional[_Union[RouteRecords, _Mapping[str, object]]] = ..., route_applied: _Optional[_Union[RouteApplied, _Mapping[str, object]]] = ..., sync_request: _Optional[_Union[SyncRequest, _Mapping[str, object]]] = ..., route_snapshot: _Optional[_Union[RouteSnapshot, _Mapping[str, object]]] = ..., data: _Optional[_Union[Data, _Mapping[str, object]]] = ..., data_ack: _Optional[_Union[DataAck, _Mapping[str, object]]] = ..., handshake_call: _Optional[_Union[HandshakeCall, _Mapping[str, object]]] = ..., handshake_reply: _Optional[_Union[HandshakeReply, _Mapping[str, object]]] = ...) -> None: ...
+    group_pull: GroupPull
+    group_report: GroupReport
+    def __init__(self, source: _Optional[int] = ..., incarnation: _Optional[int] = ..., target: _Optional[int] = ..., target_incarnation: _Optional[int] = ..., relayed: _Optional[bool] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping[str, object]]] = ..., route_records: _Optional[_Union[RouteRecords, _Mapping[str, object]]] = ..., route_applied: _Optional[_Union[RouteApplied, _Mapping[str, object]]] = ..., sync_request: _Optional[_Union[SyncRequest, _Mapping[str, object]]] = ..., route_snapshot: _Optional[_Union[RouteSnapshot, _Mapping[str, object]]] = ..., data: _Optional[_Union[Data, _Mapping[str, object]]] = ..., data_ack: _Optional[_Union[DataAck, _Mapping[str, object]]] = ..., handshake_call: _Optional[_Union[HandshakeCall, _Mapping[str, object]]] = ..., handshake_reply: _Optional[_Union[HandshakeReply, _Mapping[str, object]]] = ..., group_pull: _Optional[_Union[GroupPull, _Mapping[str, object]]] = ..., group_report: _Optional[_Union[GroupReport, _Mapping[str, object]]] = ...) -> None: ...
 
 class MemberInfo(_message.Message):
     __slots__ = ("name", "number", "incarnation", "address", "version", "joining")
@@ -270,3 +274,63 @@ class HandshakeReply(_message.Message):
     since: int
     answers: bytes
     def __init__(self, number: _Optional[int] = ..., since: _Optional[int] = ..., answers: _Optional[bytes] = ...) -> None: ...
+
+class Allotment(_message.Message):
+    __slots__ = ("node", "online", "room")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    ONLINE_FIELD_NUMBER: _ClassVar[int]
+    ROOM_FIELD_NUMBER: _ClassVar[int]
+    node: int
+    online: int
+    room: int
+    def __init__(self, node: _Optional[int] = ..., online: _Optional[int] = ..., room: _Optional[int] = ...) -> None: ...
+
+class Pull(_message.Message):
+    __slots__ = ("key", "epoch", "allotments")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ALLOTMENTS_FIELD_NUMBER: _ClassVar[int]
+    key: bytes
+    epoch: int
+    allotments: _containers.RepeatedCompositeFieldContainer[Allotment]
+    def __init__(self, key: _Optional[bytes] = ..., epoch: _Optional[int] = ..., allotments: _Optional[_Iterable[_Union[Allotment, _Mapping[str, object]]]] = ...) -> None: ...
+
+class GroupPull(_message.Message):
+    __slots__ = ("number", "pulls")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    PULLS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    pulls: _containers.RepeatedCompositeFieldContainer[Pull]
+    def __init__(self, number: _Optional[int] = ..., pulls: _Optional[_Iterable[_Union[Pull, _Mapping[str, object]]]] = ...) -> None: ...
+
+class Taken(_message.Message):
+    __slots__ = ("node", "count")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    node: int
+    count: int
+    def __init__(self, node: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+
+class GroupState(_message.Message):
+    __slots__ = ("key", "epoch", "waiting", "online", "room", "taken")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    ONLINE_FIELD_NUMBER: _ClassVar[int]
+    ROOM_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
+    key: bytes
+    epoch: int
+    waiting: int
+    online: int
+    room: int
+    taken: _containers.RepeatedCompositeFieldContainer[Taken]
+    def __init__(self, key: _Optional[bytes] = ..., epoch: _Optional[int] = ..., waiting: _Optional[int] = ..., online: _Optional[int] = ..., room: _Optional[int] = ..., taken: _Optional[_Iterable[_Union[Taken, _Mapping[str, object]]]] = ...) -> None: ...
+
+class GroupReport(_message.Message):
+    __slots__ = ("number", "states")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    states: _containers.RepeatedCompositeFieldContainer[GroupState]
+    def __init__(self, number: _Optional[int] = ..., states: _Optional[_Iterable[_Union[GroupState, _Mapping[str, object]]]] = ...) -> None: ...
