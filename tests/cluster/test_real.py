@@ -191,7 +191,7 @@ async def test_a_shared_subscription_over_nodes(cluster: Cluster) -> None:
         task.cancel()
         reader.abort()
     assert sorted(number for got in all_got for number in got) == list(range(150))
-    assert all(all_got), "every node has a member and gets its share"
+    assert all(all_got), f"every node has a member and gets its share {[len(g) for g in all_got]}"
 
 
 async def test_what_an_operator_sees(cluster: Cluster) -> None:

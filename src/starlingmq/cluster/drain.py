@@ -159,7 +159,7 @@ class Drain:
         self.sessions_left = 0
         for session in self._ctx.sessions.values():
             client = session.client
-            if session.node != 0 or session.client_id.startswith((MOVED_PREFIX, NATS_PREFIX)):
+            if session.node != 0 or session.is_line or session.client_id.startswith((MOVED_PREFIX, NATS_PREFIX)):
                 continue
             if client is not None:
                 self.clients_left += 1

@@ -126,10 +126,13 @@ class GroupPulls:
         """Its line, its members or their room have."""
         share = group.share()
         if group.primary:
-            for node, room in group.rooms.items():
+            for node, members in group.counts.items():
                 loop = self._loops.get(node)
-                if loop is not None and room.left * 2 <= room.given and room.given != 0:
-                    loop.stale[share] = None
+                room = group.rooms.get(node)
+                if loop is None or members == 0:
+                    continue
+                if room is None or (room.left * 2 <= room.given and room.given != 0):
+                    loop.stale[share] = None  # what it said came before its route, or is used up
         else:
             self._fresh[share] = self._news[share] = None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from starlingmq.cluster.ownership import Owned, Ownership
 from starlingmq.cluster.transfer import Offer
 from starlingmq.core.context import Context
-from starlingmq.core.session import MOVED_PREFIX, NATS_PREFIX, NODE_PREFIX
+from starlingmq.core.session import GROUP_PREFIX, MOVED_PREFIX, NATS_PREFIX, NODE_PREFIX
 
 
 class Offers:
@@ -28,7 +28,7 @@ class Offers:
             return [client_id for client_id, _ in said.entries]
         for client_id, epoch in said.entries:
             session = ctx.sessions.get(client_id)
-            if client_id.startswith((NODE_PREFIX, NATS_PREFIX, MOVED_PREFIX)):
+            if client_id.startswith((NODE_PREFIX, NATS_PREFIX, MOVED_PREFIX, GROUP_PREFIX)):
                 continue
             if session is not None and session.epoch > epoch:
                 continue  # ours is newer: that node has been told, or will be
