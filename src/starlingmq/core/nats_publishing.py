@@ -23,7 +23,7 @@ from starlingmq.wire.reasons import ProtocolError
 
 def lonely(route: Route) -> bool:
     """Whether nobody is there to answer: at most groups whose members were lost, and may come back too late."""
-    if route.subscriptions:
+    if route.subscriptions or route.streams:
         return False
     return not any(group.somebody() for group in route.groups)
 
