@@ -271,7 +271,9 @@ class Takeovers:
                 arrival.session = session
                 self._attach(arrival)
                 if arrival.sources() and arrival.newest[1] > (0 if session.trail is None else session.trail.epoch):
+                    backlog = None if session.trail is None else session.trail.backlog  # of the client that is here
                     session.trail = Trail(*arrival.newest, False)  # it could not be reached
+                    session.trail.backlog = backlog
                     session.floor = 0
                 if came and session.client is not None and session.moving is not None:
                     session.moving.anew = not session.subscriptions
