@@ -106,6 +106,8 @@ class Roamer(Subscriber):
 
 
 class RoamingWorld(World):
+    publisher: type[Publisher] = Publisher
+
     def __init__(self, seed: int, trace: bool = False) -> None:
         super().__init__(seed, trace)
         self.plan.kind = "calm" if self.plan.kind == "local" else self.plan.kind  # nobody stays where he is
@@ -134,7 +136,9 @@ class RoamingWorld(World):
                 schedule.after(when, roamer.hop)
                 when += self.pace * self.more.uniform(0.05, 2.0)
         for pub in self.plan.publishers:
-            publisher = Publisher(self.books, self.random, self.nodes[pub.host], pub.name, pub.version, pub.lasting)
+            publisher = self.publisher(
+                self.books, self.random, self.nodes[pub.host], pub.name, pub.version, pub.lasting
+            )
             self.publishers.append(publisher)
             publisher.left = len(pub.acts)
             for when, topic, qos in pub.acts:

@@ -33,7 +33,8 @@ LOOK_SECONDS: Final = 0.5  # between two looks at all sessions
 GRACE: Final = 1.0  # seconds that a client has to come back elsewhere before its session goes to any node
 OFFER_SECONDS: Final = 5.0  # until a session that was not asked for is offered to somebody else
 OFFERS_MAX: Final = 500  # under way at once
-HOPE_SECONDS: Final = 3.0  # that nodes which are there but do not serve are waited for
+HOPE_SECONDS: Final = 3.0  # that nodes which are there but do not serve, or we ourselves, are waited for
+LINGER: Final = 1.0  # seconds in which clients that went elsewhere may ask for handshakes that they began here
 HASTE: Final = 0.4  # share of the time that is left in which all is to be sent away, if there is a limit
 
 
@@ -75,7 +76,8 @@ class Drain:
         self._say = say
         self._giving = giving
         self._rate = rate
-        self._began = 0.0
+        self._busy_at = -inf  # when a client or a session was on its way from here last
+        self._hope_at = 0.0  # when somebody took sessions last
         self._ends = inf
         self._may = 0.0  # how much of the rate was not used yet
         self._since = 0.0
@@ -98,8 +100,9 @@ class Drain:
             return
         self.active = doors.shut = self._reception.draining = True
         self.done = False
+        self._busy_at = -inf
         self.moved = self.closed = self.handed = self.declined = 0
-        self._began = self._since = now
+        self._hope_at = self._since = now
         self._may = self._look_at = 0.0
         self._look(now)
         nats = self._broker.nats
@@ -133,8 +136,11 @@ class Drain:
             self._offer(nodes, now)
             if not self._sessions and not self._offered and now >= self._look_at:
                 self._look(now)
+        hopeful = self._hopeful(nodes, now)
+        if hopeful and (self._clients or self._offered or self._giving()):
+            self._busy_at = now
         idle = not self._clients and not self._offered and not self.clients_left and not self._giving()
-        self.done = idle and (not self.sessions_left or not self._hopeful(nodes, now))
+        self.done = idle and (not hopeful or (not self.sessions_left and now >= self._busy_at + LINGER))
 
     def wake_at(self, now: float) -> float:
         """When ``turn`` is to be called though nothing happens; ``inf``: never."""
@@ -171,10 +177,11 @@ class Drain:
                     self._sessions.append(session.client_id)
 
     def _hopeful(self, nodes: list[int], now: float) -> bool:
-        """Whether somebody may still take a session."""
-        if self._ctx.isolated:
-            return False
-        return bool(nodes) or (now < self._began + HOPE_SECONDS and self._reception.undecided())
+        """Whether somebody may still take a session: those that are there and do not drain are waited for a while."""
+        if nodes and not self._ctx.isolated:
+            self._hope_at = now
+            return True
+        return now < self._hope_at + HOPE_SECONDS and self._reception.undecided()
 
     # Clients
 

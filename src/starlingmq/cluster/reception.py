@@ -64,8 +64,8 @@ class Reception:
         return [node for node in sorted(self._told) if _wants(self._told[node])]
 
     def undecided(self) -> bool:
-        """Whether some connected node does not serve, and does not drain: it may want clients in a moment."""
-        return any(not told.draining and not told.serving for told in self._told.values())
+        """Whether some connected node does not drain: if it does not serve, it may in a moment."""
+        return any(not told.draining for told in self._told.values())
 
     def open(self) -> dict[int, tuple[str, ...]]:
         """The listeners of each of those, by its number."""

@@ -427,7 +427,8 @@ class ClusterState:
             else:
                 line.lost_at = now
                 line.behind_since = 0.0
-                self.reception.lost(change.number)
+                if not quorum.is_connected(change.number):  # else it has begun anew, and told so
+                    self.reception.lost(change.number)
                 self.broker.peers.down(line.peer)
         if changes:
             self.takeovers.changed()

@@ -1,0 +1,58 @@
+"""Worlds in which nodes are restarted in order, drawn from seeds; and mistakes made on purpose, each of which shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tests.cluster.drain_world import run
+
+import starlingmq
+from starlingmq.cluster import drain
+from starlingmq.cluster.drain import Drain
+from starlingmq.cluster.state import ClusterState
+from starlingmq.cluster.takeover import Takeovers
+from starlingmq.core.mover import Mover
+
+PLAIN = (0, 2, 4, 6, 8, 10, 12, 20, 48, 52, 80)
+"""The last ones found something: who waited for routes of others gave up, and a takeover forgot whose PUBRECs wait."""
+FAULTY = (1, 3, 5, 7, 9, 11)  # two of each kind
+
+
+def test_restarts_in_order_lose_nothing_and_keep_every_session() -> None:
+    drained = handed = 0
+    for seed in PLAIN:
+        world = run(seed)
+        drained += world.drained
+        handed += world.handed
+    assert drained > 20 and handed > 10, "hardly anything was handed over"
+
+
+def test_crashes_cuts_and_an_etcd_that_is_away_meanwhile() -> None:
+    for seed in FAULTY:
+        run(seed)
+
+
+def nothing_is_owed(*_: object) -> bool:
+    return True
+
+
+Mistake = tuple[type, str, Callable[..., object], int]
+MISTAKES: dict[str, Mistake] = {  # with a seed that shows it
+    "it ends before sessions are gone": (Drain, "_hopeful", lambda *_: False, 4),
+    "it ends before what they have is gone": (Takeovers, "giving", lambda _: 0, 20),
+    "it ends while others are owed something": (ClusterState, "flushed", nothing_is_owed, 20),
+    "what was queued stays behind": (Mover, "take_queue", lambda *_: [], 0),
+    "an offer counts as taken": (Drain, "_look_at_offers", lambda self, nodes, now: self._offered.clear(), 80),
+}
+
+
+@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_show(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, method, wrong, seed = MISTAKES[name]
+    monkeypatch.setattr(drain, "LINGER", 0.0)  # which would hide the most of them
+    run(seed)
+    monkeypatch.setattr(kind, method, wrong)
+    with pytest.raises(AssertionError):
+        run(seed)
