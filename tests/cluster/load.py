@@ -49,6 +49,8 @@ VERSIONS: Final = (5, 4)
 class Person:
     """One client; ``version`` is that of the protocol as CONNECT has it."""
 
+    refusals: tuple[int, ...] = (UNAVAILABLE,)  # what CONNACK of MQTT 5 may say
+
     def __init__(self, load: Load, name: str, node: Node, version: int, qos: int) -> None:
         self.load = load
         self.name = name
@@ -82,16 +84,25 @@ class Person:
         assert isinstance(connack, Connack), connack
         if connack.reason:
             self.load.refused_connections += 1
-            if connack.reason != (UNAVAILABLE if self.version == 5 else CONNACK_3):
+            if connack.reason not in (self.refusals if self.version == 5 else (CONNACK_3,)):
                 self.load.wrong(f"{self.name} was refused with {connack.reason:#x}")
+            self.told(connack.properties)
             return False
         if self.known and not connack.session_present:
-            self.load.wrong(f"{self.name}: its session is gone")
+            self.session_gone()
         self.known = True
         return True
 
+    def session_gone(self) -> None:
+        self.load.wrong(f"{self.name}: its session is gone")
+
+    def told(self, properties: Properties) -> None:
+        """What the broker said when it would not have us (any more)."""
+
     async def next(self, peer: Peer) -> Packet:
         packet = await peer.receive()
+        if isinstance(packet, Disconnect):
+            self.told(packet.properties)
         if packet is None or isinstance(packet, Disconnect):
             raise ConnectionResetError
         return packet
@@ -111,6 +122,8 @@ class Author(Person):
         self.count = 0
         self.taken: set[int] = set()  # numbers that were acknowledged, since the last time that all was settled
         self.refused: set[int] = set()  # at once, so they may not arrive
+        self.began: dict[int, float] = {}  # number -> when it was sent first, and when it was acknowledged
+        self.ended: dict[int, float] = {}
         self.idle = asyncio.Event()  # nothing is under way
         self.idle.set()
         self.may = float(WINDOW)  # messages that may be sent now
@@ -148,11 +161,14 @@ class Author(Person):
             packet = Publish(b"t/" + self.name.encode(), payload, self.qos, packet_id=packet_id)
             self.sent[packet_id] = packet
             self.numbers[packet_id] = self.count
+            self.began[self.count] = now
             peer.send(packet)
 
     def take(self, peer: Peer, packet: Ack) -> None:
         packet_id = packet.packet_id
-        if packet.reason >= 0x80:
+        if packet.type == PUBCOMP and packet.reason >= 0x80:
+            self.handshake_gone(packet_id)
+        elif packet.reason >= 0x80:
             number = self.numbers.pop(packet_id)
             del self.sent[packet_id]
             self.load.refused += 1
@@ -166,8 +182,14 @@ class Author(Person):
                 self.sent[packet_id] = Ack(PUBREL, packet_id)
                 peer.send(Ack(PUBREL, packet_id))
         elif self.sent.pop(packet_id, None) is not None:
-            self.taken.add(self.numbers.pop(packet_id))
+            number = self.numbers.pop(packet_id)
+            self.ended[number] = time.monotonic()
+            self.taken.add(number)
             self.load.acknowledged()
+
+    def handshake_gone(self, packet_id: int) -> None:
+        """The broker does not know of it any more: whether the message was passed on it can not say."""
+        self.load.wrong(f"{self.name}: the handshake of {self.numbers[packet_id]} is gone")
 
 
 class Reader(Person):
@@ -179,7 +201,7 @@ class Reader(Person):
         super().__init__(load, name, node, version, qos)
         self.got: dict[str, set[int]] = {}  # numbers by author, above the load's floor
         self.highest: dict[str, int] = {}
-        self.open: set[int] = set()
+        self.open: dict[int, tuple[str, int]] = {}  # what came in handshakes that are not over
         self.doubles = 0  # at QoS 1, where they may be
         self.subscribed = asyncio.Event()
 
@@ -191,7 +213,7 @@ class Reader(Person):
             if isinstance(packet, Publish):
                 self.take(peer, packet)
             elif isinstance(packet, Ack):
-                self.open.discard(packet.packet_id)
+                self.open.pop(packet.packet_id, None)
                 peer.send(Ack(PUBCOMP, packet.packet_id))
             elif isinstance(packet, Suback):
                 if packet.reasons[0] >= FAILED:
@@ -201,11 +223,11 @@ class Reader(Person):
 
     def take(self, peer: Peer, packet: Publish) -> None:
         peer.send(Ack(PUBREC if packet.qos == 2 else PUBACK, packet.packet_id))
+        author, qos, number = packet.payload.decode().split()
         if packet.qos == 2:
             if packet.packet_id in self.open:
                 return
-            self.open.add(packet.packet_id)
-        author, qos, number = packet.payload.decode().split()
+            self.open[packet.packet_id] = (author, int(number))
         self.load.delivered += 1
         self.note(author, int(number), min(self.qos, int(qos)))
 
@@ -217,7 +239,7 @@ class Reader(Person):
                 self.load.out_of_order(self.name, author, number, self.highest[author])
             self.highest[author] = max(number, self.highest.get(author, 0))
         elif qos == 2:
-            self.load.wrong(f"{self.name}: {author} {number} came twice")
+            self.load.doubled(self.name, author, number)
         else:
             self.doubles += 1
 
@@ -232,7 +254,7 @@ class Sharer(Reader):
         if number not in got and number > self.load.floor.get(author, 0):
             got.add(number)
         elif qos == 2:
-            self.load.wrong(f"the group had {author} {number} twice, the second time {self.name}")
+            self.load.doubled(f"the group, at last {self.name},", author, number)
 
 
 class Wanderer(Person):
@@ -313,9 +335,11 @@ class Wanderer(Person):
 
     async def _or_lost(self, event: asyncio.Event, listening: asyncio.Future[None]) -> None:
         waiting = asyncio.ensure_future(event.wait())
-        await first_of(waiting, listening)
-        if not waiting.done():
+        try:
+            await first_of(waiting, listening)
+        finally:
             waiting.cancel()
+        if not event.is_set():
             raise ConnectionResetError
 
 
@@ -323,6 +347,8 @@ class Load:
     """``async with Load(nodes) as load``: authors and readers on each node talk until the block ends; ``settle`` stops
     the authors, waits, and looks whether all is as promised. ``rate``: messages a second at most, all authors
     together."""
+
+    kinds: tuple[type[Author], type[Reader], type[Sharer], type[Wanderer]] = (Author, Reader, Sharer, Wanderer)
 
     def __init__(self, nodes: Sequence[Node], rate: int = 2000, authors: int = 2, patience: float = 60.0) -> None:
         self.nodes = nodes
@@ -343,21 +369,22 @@ class Load:
         self._said = {node.name: node.said_bytes() for node in nodes}  # up to the last time that all was settled
         self._fuse = 0
         self._burnt = asyncio.Event()
-        kinds = [(version, qos) for qos in (1, 2) for version in VERSIONS]
+        author, reader, sharer, wanderer = self.kinds
+        ways = [(version, qos) for qos in (1, 2) for version in VERSIONS]
         self.authors = [
-            Author(self, f"author{len(nodes) * turn + place}", node, *kinds[(place + turn) % len(kinds)])
+            author(self, f"author{len(nodes) * turn + place}", node, *ways[(place + turn) % len(ways)])
             for turn in range(authors)
             for place, node in enumerate(nodes)
         ]
         self.readers = [
-            Reader(self, f"reader{place}", node, VERSIONS[place % 2], 2 - (place == 1))
+            reader(self, f"reader{place}", node, VERSIONS[place % 2], 2 - (place == 1))
             for place, node in enumerate(nodes)
         ]
         self.sharers = [
-            Sharer(self, f"sharer{place}", node, VERSIONS[place % 2], 2) for place, node in enumerate(nodes)
+            sharer(self, f"sharer{place}", node, VERSIONS[place % 2], 2) for place, node in enumerate(nodes)
         ]
         self.wanderers = [
-            Wanderer(self, f"wanderer{place}", node, VERSIONS[place % 2], nodes[place - 1])
+            wanderer(self, f"wanderer{place}", node, VERSIONS[place % 2], nodes[place - 1])
             for place, node in enumerate(nodes)
         ]
         self._tasks: list[asyncio.Task[None]] = []
@@ -391,6 +418,10 @@ class Load:
             self.unheard += 1
         else:
             self.wrong(f"{reader}: {name} {number} came after {after}")
+
+    def doubled(self, reader: str, author: str, number: int) -> None:
+        """At QoS 2."""
+        self.wrong(f"{reader}: {author} {number} came twice")
 
     def acknowledged(self) -> None:
         self.acks += 1
@@ -442,6 +473,8 @@ class Load:
             author.taken.clear()
             author.refused.clear()
             author.again.clear()
+            author.began = {number: author.began[number] for number in author.numbers.values()}
+            author.ended.clear()
             self.floor[author.name] = author.count
             self.shared.pop(author.name, None)
             for reader in self.readers:
