@@ -6,6 +6,7 @@ VENV ?= .venv
 ARGS ?=
 SEEDS ?= 2000
 ROUNDS ?= 50
+MINUTES ?= 10
 NODES ?= 3
 DIR ?= starling
 
@@ -18,7 +19,7 @@ CHECKED := src tests bench examples setup.py
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup setup-run setup-test run cluster test test-fast test-pure test-compiled style types conformance bench demo fuzz crash sim chaos-storage chaos-cluster proto build clean
+.PHONY: help setup setup-run setup-test run cluster test test-fast test-pure test-compiled style types conformance bench demo fuzz crash sim chaos chaos-storage chaos-cluster proto build clean
 
 help: ## what can be asked for
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -68,6 +69,9 @@ sim: setup-run ## whole clusters in virtual time with drawn faults (SEEDS=1000; 
 
 chaos-storage: setup-run ## kill a broker under load again and again, with every journal and durability (ROUNDS=50)
 	$(PY) -m tests.storage.killing --rounds $(ROUNDS) $(ARGS)
+
+chaos: system-cluster setup-run ## a cluster that is broken on purpose under clients that go from node to node; a report (MINUTES=10, SEED=n)
+	$(PY) -m tests.cluster.chaos --minutes $(MINUTES) --nodes $(NODES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 chaos-cluster: system-cluster setup-run ## break a cluster under load: nodes, etcds, links (ROUNDS=50, NODES=3, SEED=n)
 	$(PY) -m tests.cluster.chaos --rounds $(ROUNDS) --nodes $(NODES) $(if $(SEED),--seed $(SEED)) $(ARGS)

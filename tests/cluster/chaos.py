@@ -4,6 +4,9 @@ breaks: nodes and etcds are killed or stand still, ways between nodes are cut, i
 What breaks, and with which settings, is drawn from the seed that is printed; when it happens is up to the machine. Each
 ``CHECK_ROUNDS`` and in the end everything is healed, and all that was acknowledged has to be everywhere, once at QoS 2,
 in order.
+
+``--minutes N`` has it go on for so long with clients that are at home nowhere (``tests.cluster.roaming``) and rolling
+restarts, and writes a report.
 """
 
 from __future__ import annotations
@@ -16,12 +19,15 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from tests.cluster.chaos_report import Report, Timeline
 from tests.cluster.load import Load
 from tests.cluster.proxy import BACK, OUT
-from tests.cluster.real import Cluster, Node
+from tests.cluster.real import AwayError, Cluster, Node
+from tests.cluster.roaming import RoamingLoad
 
 CHECK_ROUNDS: Final = 10
 HOLD_SECONDS: Final = (0.2, 6.0)  # that a fault lasts
@@ -33,7 +39,7 @@ BACK_SECONDS: Final = 90.0  # until all serve after a fault; a start may have mu
 class Chaos:
     """The faults of one cluster. Each method is one: it breaks something, holds it, and mends it."""
 
-    def __init__(self, cluster: Cluster, draw: random.Random) -> None:
+    def __init__(self, cluster: Cluster, draw: random.Random, roaming: bool = False) -> None:
         self.cluster = cluster
         self.draw = draw
         self.faults: dict[str, tuple[int, Callable[[], Awaitable[str]]]] = {
@@ -54,6 +60,12 @@ class Chaos:
             "reset connections": (2, self.reset),
             "slow links": (2, self.slow),
         }
+        if roaming:
+            self.faults |= {
+                "restart all nodes, one after the other": (2, self.rolling_restart),
+                "restart a node": (6, self.restart_node),
+                "drain a node": (3, self.drain),
+            }
 
     async def fault(self) -> tuple[str, str]:
         """One that is drawn: what it is, and whom it met."""
@@ -94,6 +106,29 @@ class Chaos:
         await self.hold()
         node.start()
         return node.name
+
+    async def rolling_restart(self) -> str:
+        for node in self.cluster.nodes:
+            code = await asyncio.to_thread(node.stop)
+            assert code == 0, f"{node.name} ended with {code}"
+            node.start()
+            await self.cluster.until(lambda node=node: node.is_ready() and node.serves(), f"{node.name} serves")  # type: ignore[misc]
+        return "all"
+
+    async def drain(self) -> str:
+        """By an operator, who has another thought then."""
+        node = self.node()
+        with suppress(AwayError):
+            await asyncio.to_thread(node.ask, "cluster.drain")
+        await self.hold()
+        await self.cluster.until(lambda: self._serves_again(node), f"{node.name} drains no more")
+        return node.name
+
+    @staticmethod
+    def _serves_again(node: Node) -> bool:
+        with suppress(AwayError):
+            return not node.ask("cluster.drain", cancel="yes")["draining"]
+        return False
 
     async def kill_etcd(self) -> str:
         node = self.node()
@@ -178,11 +213,15 @@ class Chaos:
 
 
 class Run:
-    """Rounds, with a line for each."""
+    """Rounds, with a line for each; as many as there are in ``seconds``, if that is not 0.0."""
 
-    def __init__(self, cluster: Cluster, rounds: int, seed: int, rate: int, talk: bool) -> None:
+    def __init__(self, cluster: Cluster, rounds: int, seed: int, rate: int, talk: bool, seconds: float = 0.0) -> None:
         self.cluster = cluster
         self.rounds = rounds
+        self.seconds = seconds
+        self.seed = seed
+        self.findings: dict[str, int] = {}
+        self.timeline: Timeline | None = None
         self.draw = random.Random(seed)
         self.rate = rate
         self.talk = talk
@@ -190,24 +229,59 @@ class Run:
         self.began = time.monotonic()
 
     async def run(self) -> Load:
-        chaos = Chaos(self.cluster, self.draw)
+        chaos = Chaos(self.cluster, self.draw, self.seconds != 0.0)
         await self.cluster.whole()
-        async with Load(self.cluster.nodes, self.rate, patience=BACK_SECONDS) as load:
-            for number in range(1, self.rounds + 1):
-                before, since = load.acks, time.monotonic()
-                what, whom = await chaos.fault()
-                self.counts[what] += 1
-                back = await self._come_back(number)
-                await asyncio.sleep(self.draw.uniform(0, REST_SECONDS))
-                load.look()
-                pace = (load.acks - before) / (time.monotonic() - since)
-                self.tell(f"{number:4}  {what}: {whom}; {back}; {load.acks:,} acknowledged ({pace:,.0f}/s)")
-                if number % CHECK_ROUNDS == 0 or number == self.rounds:
-                    await self._check(load)
-        return load
+        nodes = self.cluster.nodes
+        self.load = (
+            RoamingLoad(nodes, self.rate, BACK_SECONDS, seed=self.seed, strict=False)
+            if self.seconds
+            else Load(nodes, self.rate, patience=BACK_SECONDS)
+        )
+        timeline = self.timeline = Timeline(lambda: (self.load.acks, self.load.delivered))
+        watching = asyncio.create_task(timeline.run())
+        try:
+            async with self.load as load:
+                number = 0
+                while not self._over(number):
+                    number += 1
+                    await self._round(chaos, load, timeline, number)
+        finally:
+            watching.cancel()
+        assert not self.findings, "\n".join(self.findings)
+        return self.load
 
-    async def _come_back(self, number: int) -> str:
-        if self.draw.random() < OVERLAP and number % CHECK_ROUNDS and number != self.rounds:
+    def _over(self, number: int) -> bool:
+        return time.monotonic() - self.began >= self.seconds if self.seconds else number >= self.rounds
+
+    async def _round(self, chaos: Chaos, load: Load, timeline: Timeline, number: int) -> None:
+        before, since = load.acks, time.monotonic()
+        what, whom = await chaos.fault()
+        timeline.fault(since, what, whom)
+        self.counts[what] += 1
+        checked = number % CHECK_ROUNDS == 0 or self._over(number)
+        back = await self._come_back(checked)
+        await asyncio.sleep(self.draw.uniform(0, REST_SECONDS))
+        load.look()
+        pace = (load.acks - before) / (time.monotonic() - since)
+        self.tell(f"{number:4}  {what}: {whom}; {back}; {load.acks:,} acknowledged ({pace:,.0f}/s)")
+        if checked or self._over(number):
+            try:
+                await self._check(load)
+            except AssertionError as error:
+                if not isinstance(load, RoamingLoad):
+                    raise
+                self._find(load, number, str(error))
+
+    def _find(self, load: Load, number: int, error: str) -> None:
+        """Something is wrong; a long run goes on."""
+        for line in error.splitlines():
+            self.tell(f"WRONG {line}")
+            self.findings[f"round {number}: {line}"] = 1
+        load.problems.clear()
+        load.go_on()
+
+    async def _come_back(self, checked: bool) -> str:
+        if self.draw.random() < OVERLAP and not checked:
             return "no wait"
         took = await self.cluster.until(
             lambda: all(node.runs and node.is_ready() and node.serves() for node in self.cluster.nodes),
@@ -250,15 +324,44 @@ def draw_settings(draw: random.Random) -> tuple[dict[str, Any], dict[str, Any]]:
     return cluster, storage
 
 
-def run(directory: Path, nodes: int, rounds: int, seed: int, rate: int = 2000, talk: bool = False) -> Load:
-    """One run; the load that it bore. Raises AssertionError."""
+def run(
+    directory: Path,
+    nodes: int,
+    rounds: int,
+    seed: int,
+    rate: int = 2000,
+    talk: bool = False,
+    seconds: float = 0.0,
+    report: Path | None = None,
+) -> Load:
+    """One run; the load that it bore. Raises AssertionError, after the report was written."""
     settings, storage = draw_settings(random.Random(seed))
     with Cluster(directory, nodes, settings, storage) as cluster:
-        trial = Run(cluster, rounds, seed, rate, talk)
+        trial = Run(cluster, rounds, seed, rate, talk, seconds)
         trial.tell(", ".join(f"{key} {value}" for key, value in (settings | storage).items()))
-        load = asyncio.run(trial.run())
+        error = ""
+        try:
+            load = asyncio.run(trial.run())
+        except AssertionError as wrong:
+            error = str(wrong)
+            raise
+        finally:
+            if report is not None and trial.timeline is not None:
+                facts = {"nodes": nodes, "seed": seed, "seconds": round(time.monotonic() - trial.began)}
+                write_report(report, facts | settings | storage, trial, error)
         trial.tell(", ".join(f"{count} x {what}" for what, count in trial.counts.most_common()))
         return load
+
+
+def write_report(directory: Path, facts: dict[str, Any], trial: Run, error: str) -> None:
+    load = trial.load
+    assert trial.timeline is not None
+    figures = load.figures() if isinstance(load, RoamingLoad) else {"messages acknowledged": load.acks}
+    problems = dict(trial.findings)
+    if error and not problems:
+        problems = {error: 1}
+    Report(facts, figures, problems, trial.timeline).write(directory)
+    print(f"report: {directory / 'report.md'}", flush=True)
 
 
 def main() -> int:
@@ -267,13 +370,19 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--seed", type=int, default=None, help="draws the same faults again (not their times)")
     parser.add_argument("--rate", type=int, default=2000, help="messages a second at most")
+    parser.add_argument("--minutes", type=float, default=0.0, help="so long, in place of rounds; clients roam")
+    parser.add_argument("--report", type=Path, help="a directory for the report; with --minutes build/chaos")
     parser.add_argument("--dir", type=Path, help="a new directory for what the nodes keep and say; it stays")
     arguments = parser.parse_args()
     seed = random.SystemRandom().randrange(1 << 32) if arguments.seed is None else arguments.seed
-    print(f"{arguments.nodes} nodes, {arguments.rounds} rounds, seed {seed}", flush=True)
+    length = f"{arguments.minutes:g} minutes" if arguments.minutes else f"{arguments.rounds} rounds"
+    print(f"{arguments.nodes} nodes, {length}, seed {seed}", flush=True)
+    report = arguments.report or (Path("build/chaos") if arguments.minutes else None)
+    seconds = 60.0 * arguments.minutes
     with tempfile.TemporaryDirectory(prefix="starlingmq-chaos-") as scratch:
         try:
-            load = run(arguments.dir or Path(scratch), arguments.nodes, arguments.rounds, seed, arguments.rate, True)
+            directory = arguments.dir or Path(scratch)
+            load = run(directory, arguments.nodes, arguments.rounds, seed, arguments.rate, True, seconds, report)
         except AssertionError as error:
             print(f"seed {seed}: {error}", file=sys.stderr)
             return 1
