@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Meta, field
 
+from starlingmq.config_auth import AuthConfig, check_auth, methods_of
 from starlingmq.config_build import Tree, build, read_yaml, set_path, yaml_value
 from starlingmq.config_cluster import ClusterConfig, check_cluster, check_dialled, refuse_open_cluster
 from starlingmq.config_groups import QueueGroupsConfig
@@ -237,16 +238,6 @@ class LimitsConfig(Section, frozen=True):
     ] = 5
 
 
-class AuthConfig(Section, frozen=True):
-    allow_anonymous: Annotated[
-        bool | None,
-        Meta(
-            description="Whether clients without credentials may connect; unset allows them on loopback "
-            "addresses and Unix sockets only, and refuses to open another listener to everyone."
-        ),
-    ] = None
-
-
 class StorageConfig(Section, frozen=True):
     engine: Annotated[
         Literal["auto", "memory", "rocksdb"],
@@ -296,7 +287,7 @@ class Config(Section, frozen=True):
     mqtt: Annotated[MqttConfig, Meta(description="What the protocol offers and how long things take.")] = MqttConfig()
     nats: Annotated[NatsConfig, Meta(description="What NATS clients are offered.")] = NatsConfig()
     limits: Annotated[LimitsConfig, Meta(description="Bounds on everything a client can make grow.")] = LimitsConfig()
-    auth: Annotated[AuthConfig, Meta(description="Who may connect.")] = AuthConfig()
+    auth: Annotated[AuthConfig, Meta(description="Who may connect, and do what.")] = AuthConfig()
     storage: Annotated[StorageConfig, Meta(description="What is kept and how safely.")] = StorageConfig()
     log: Annotated[LogConfig, Meta(description="What is written to stderr.")] = LogConfig()
     cluster: Annotated[ClusterConfig, Meta(description="What makes this node one of several.")] = ClusterConfig()
@@ -337,6 +328,7 @@ def from_tree(tree: Tree) -> Config:
     check_cluster(config.cluster, config.node.name)
     check_nats(config.nats)
     check_streams(config.streams, config.node.data_dir)
+    check_auth(config.auth)
     return config
 
 
@@ -346,7 +338,7 @@ def refuse_open_listeners(config: Config, authenticated: bool) -> None:
     ``authenticated``: something (a hook, a password file) decides who may connect.
     """
     refuse_open_cluster(config.cluster)
-    if authenticated or config.auth.allow_anonymous is not None:
+    if authenticated or config.auth.allow_anonymous is not None or methods_of(config.auth):
         return
     for index, listener in enumerate(config.listeners):
         if config.nats.nkeys and listener.url.partition("://")[0] in NATS_SCHEMES:

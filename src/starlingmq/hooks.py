@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from starlingmq.core.access import Rights
 from starlingmq.core.client import Client
 from starlingmq.core.message import Message
 from starlingmq.core.ready import AUTHENTICATE, PUBLISH, Answer, Event, Question
@@ -28,7 +29,8 @@ class AuthRequest:
     """A client that wants in. ``method`` and ``data`` are those of enhanced authentication ("" and None without).
 
     ``version`` 0 is NATS, where a token comes as a password without a user name. ``nkey`` is the public key that a NATS
-    client has proved to hold, and its user name then; "" for everybody else.
+    client has proved to hold, and its user name then; "" for everybody else. ``again``: it is connected, and proves
+    anew who it is; its name is the one that it has.
     """
 
     client_id: str
@@ -42,16 +44,20 @@ class AuthRequest:
     data: bytes | None
     properties: Properties
     nkey: str = ""
+    again: bool = False
 
 
 @dataclass(slots=True, frozen=True)
 class AuthResult:
     """``reason``: SUCCESS, CONTINUE_AUTHENTICATION (``data`` is sent in AUTH and the client's answer asked about), or
-    a refusal. ``username`` renames the client for ``authorize``."""
+    a refusal. ``username`` renames the client for ``authorize``. ``rights`` are what it may do (None: what
+    ``authorize`` says, or anything), and ``valid`` how many seconds all this holds; 0 for as long as the connection."""
 
     reason: int = Reason.SUCCESS
     data: bytes | None = None
     username: str | None = None
+    rights: Rights | None = None
+    valid: float = 0.0
 
 
 @dataclass(slots=True, frozen=True)
@@ -164,12 +170,16 @@ class Hooks:
             question.data,
             connect.properties if connect is not None else {},
             question.nkey,
+            connect is None,
         )
         result = yield self.authenticate(request)
         if isinstance(result, AuthResult):
             if result.reason == Reason.CONTINUE_AUTHENTICATION and not question.method:
                 raise ValueError("authenticate: AUTH is for clients that named an authentication method")
-            return Answer(result.reason, result.data, result.username)
+            answer = Answer(result.reason, result.data, result.username)
+            answer.rights = result.rights
+            answer.valid = result.valid
+            return answer
         return Answer(Reason.SUCCESS if result else Reason.NOT_AUTHORIZED)
 
     def _publish(self, question: Question) -> Any:

@@ -14,7 +14,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from starlingmq._version import __version__
+from starlingmq.auth.bans import Bans
+from starlingmq.auth.chain import Chain
 from starlingmq.config import Config, ConfigError, ListenerConfig, refuse_open_listeners
+from starlingmq.config_auth import methods_of
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.nats_keys import Verify
 from starlingmq.hooks import Authenticate, Authorize, Hooks, OnEvent, OnPublish
@@ -64,6 +67,9 @@ class Broker:
                 listeners=urls,
             )
         self.hooks = Hooks(authenticate, authorize, on_publish, on_event, self.config.limits.hook_timeout)
+        self._own_authenticate = authenticate
+        self._chain: Chain | None = None
+        self._bans = Bans(self.config.auth.failures, self.config.auth.flapping)
         self._doors = Doors(())
         self._closed = asyncio.Event()
         self._one_stop = asyncio.Lock()
@@ -113,6 +119,7 @@ class Broker:
             raise RuntimeError("this broker was started before; make another one")
         doors = self._doors = Doors(self.config.listeners)
         refuse_open_listeners(self.config, self.hooks.authenticate is not None)
+        self._use(self._make_chain(self.config))
         if self.config.cluster.enabled:  # who can not serve does not come into the cluster to find out
             await doors.refuse_taken()
         try:
@@ -176,6 +183,19 @@ class Broker:
             return None
         return verifier(bool(config.nats.nkeys))
 
+    def _make_chain(self, config: Config) -> Chain | None:
+        """None where settings have nothing to say of who may do what. Raises ConfigError."""
+        auth = config.auth
+        if not methods_of(auth) and not auth.acl.file and not auth.flapping.limit:
+            return None
+        return Chain(auth, self._bans, self._own_authenticate)
+
+    def _use(self, chain: Chain | None) -> None:
+        earlier, self._chain = self._chain, chain
+        self.hooks.authenticate = self._own_authenticate if chain is None else chain.authenticate
+        if earlier is not None:
+            self._closing = asyncio.ensure_future(earlier.close())
+
     def _end(self) -> None:
         """This node is no member of its cluster any more: stop, unless that is under way."""
         self._ending = asyncio.ensure_future(self.stop())
@@ -204,12 +224,20 @@ class Broker:
             self._control = control
 
     def reload(self, config: Config) -> None:
-        """Take over what can change while serving: ``mqtt``, ``nats``, ``queue_groups``, ``limits``, ``log``, TLS.
-
-        Raises ConfigError.
+        """Take over what can change while serving: ``mqtt``, ``nats``, ``queue_groups``, ``limits``, ``auth`` with its files,
+        ``log`` and certificates. Raises ConfigError, and then nothing has changed.
         """
+        assert self._driver is not None, "the broker is not started"
+        chain = self._make_chain(config)
         self.state.nats.keys.verify = self._verifier(config)
         self.state.configure(config.mqtt, config.limits, config.nats, config.queue_groups)
+        self._bans.configure(config.auth.failures, config.auth.flapping)
+        self._use(chain)
+        self.state.ctx.ask_authenticate = self.hooks.authenticate is not None
+        self.state.ctx.allow_anonymous = config.auth.allow_anonymous is not False
+        if chain is not None:
+            self.state.entitle(chain.rights_of)
+            self._driver.poke()
         for listener in self._doors.listeners:
             listener.reload_tls()
         self.config = config
@@ -242,6 +270,8 @@ class Broker:
             if self._cluster is not None:
                 await self._cluster.close()
             await driver.store.close()
+        if self._chain is not None:
+            await self._chain.close()
         if self._notices is not None:
             self._notices.flush()
         self._doors.listeners.clear()

@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "ctl": "starlingmq.cli.ctl",
     "backup": "starlingmq.cli.backup",
     "restore": "starlingmq.cli.restore",
+    "passwd": "starlingmq.cli.passwd",
     "config": "starlingmq.cli.config_cmd",
 }
 

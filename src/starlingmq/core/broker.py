@@ -14,6 +14,7 @@ from starlingmq.core.client import AUTHENTICATING, CLOSED, DEAF, NEW, OPEN, TURN
 from starlingmq.core.connecting import Connecting
 from starlingmq.core.context import TURN_WORK, Context
 from starlingmq.core.delivery import Delivery
+from starlingmq.core.entitling import EntitleJob, RightsOf
 from starlingmq.core.group_engine import GroupEngine
 from starlingmq.core.message import Message
 from starlingmq.core.mover import Mover
@@ -145,6 +146,10 @@ class BrokerState:
             self.groups.configure(groups)
         if self.sys.due_at == 0.0 and mqtt.sys_interval != 0.0:
             self.sys.due_at = self.ctx.now
+
+    def entitle(self, rights_of: RightsOf) -> None:
+        """The rules are others now: give everybody their rights anew, some clients a turn."""
+        self.ctx.jobs.append(EntitleJob(self.ctx, self.subscribing, rights_of))
 
     # Connections
 

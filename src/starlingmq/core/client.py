@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from starlingmq.core.access import Rights
     from starlingmq.core.dialect import Dialect
     from starlingmq.core.session import Session
 
@@ -36,6 +37,8 @@ class Client:
     dialect: Dialect | None  # ... another protocol than MQTT
     client_id: str
     username: str
+    rights: Rights | None  # what it may do; None: whatever hooks do not forbid
+    valid_until: float  # when it has to be gone, or to have proved anew who it is; 0.0: never
     session: Session | None
     connected_at: float
     last_packet: float
@@ -85,6 +88,8 @@ class Client:
         self.dialect = None
         self.client_id = ""
         self.username = ""
+        self.rights = None
+        self.valid_until = 0.0
         self.session = None
         self.connected_at = now
         self.last_packet = now

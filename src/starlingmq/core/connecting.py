@@ -175,6 +175,7 @@ class Connecting:
             return
         if answer.username is not None:
             client.username = answer.username
+        self.entitle(client, answer)
         reason = answer.reason
         if (reason >= 0x80 and reason not in REASONS) or (
             reason == Reason.CONTINUE_AUTHENTICATION and not client.auth_method
@@ -191,8 +192,22 @@ class Connecting:
             if answer.data is not None:
                 properties[prop.AUTHENTICATION_DATA] = answer.data
             self.ctx.send(client, encode(Auth(answer.reason, properties), 5))
+            self.watch(client)
+        elif not self._may_leave_will(client):
+            self._refuse(client, Reason.NOT_AUTHORIZED, "it may not publish its will")
         else:
             self.accept(client, answer.data)
+
+    def entitle(self, client: Client, answer: Answer) -> None:
+        """Give the client the rights that come with the answer to who it is."""
+        if answer.reason == Reason.SUCCESS:
+            client.rights = answer.rights
+            client.valid_until = self.ctx.now + answer.valid if answer.valid != 0.0 else 0.0
+
+    def _may_leave_will(self, client: Client) -> bool:
+        will = self._waiting[client].will
+        rights = client.rights
+        return will is None or rights is None or rights.may_publish(will.topic, will.qos, will.retain)
 
     def _refuse(self, client: Client, reason: int, detail: str) -> None:
         """CONNACK with a refusal, then close. 3.x clients get their nearest return code, or just the close."""
@@ -329,6 +344,7 @@ class Connecting:
         if present:
             if session.inbound is not None:
                 ctx.arm(session, ctx.now + ctx.await_rel_timeout)
+            self.subscribing.revoke(session)
             self.delivery.resume(session, client)
 
     def _needs_storage(self, connect: Connect, session: Session | None) -> bool:
@@ -641,8 +657,12 @@ class Connecting:
             when = client.connected_at + ctx.mqtt.connect_timeout
         elif client.keep_alive != 0.0:
             when = client.last_packet + client.keep_alive
+        elif client.valid_until != 0.0:
+            when = client.valid_until
         else:
             return
+        if client.valid_until != 0.0:
+            when = min(when, client.valid_until)
         # A halted connection may be past its time, and is looked at again: but not in a circle.
         when = max(min(when, ctx.now + LOOK_AGAIN), ctx.now + LOOK_SOONEST)
         self._forget(client)
@@ -667,7 +687,11 @@ class Connecting:
                     client.dialect.last_words(client, Reason.MAXIMUM_CONNECT_TIME)
                 self._shut(client)
                 return
+        elif client.valid_until != 0.0 and now >= client.valid_until:
+            self.fail(client, Reason.NOT_AUTHORIZED, "what proved who it is has expired")
+            return
         elif client.keep_alive == 0.0:
+            self.watch(client)
             return
         elif client.halted & ~DEAF == 0 and now >= client.last_packet + client.keep_alive:
             if client.dialect is not None and not client.dialect.silent(client):

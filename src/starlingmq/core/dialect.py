@@ -48,6 +48,10 @@ class Dialect:
         """Say why the connection ends (a ``Reason``); it is closed right after."""
         raise NotImplementedError
 
+    def revoke(self, client: Client) -> None:
+        """Its rights have changed: end the subscriptions that go beyond them."""
+        raise NotImplementedError
+
     def shut(self, client: Client) -> None:
         """The connection is over: let its subscriptions go."""
         raise NotImplementedError

@@ -110,6 +110,9 @@ class NatsClient(Dialect):
     def last_words(self, client: Client, reason: int) -> None:
         self.owner.last_words(client, self, reason)
 
+    def revoke(self, client: Client) -> None:
+        self.owner.subscribing.revoke(client, self)
+
     def shut(self, client: Client) -> None:
         self.owner.clients.pop(self.number, None)
         self.owner.subscribing.shut(self)

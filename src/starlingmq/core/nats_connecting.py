@@ -111,6 +111,7 @@ class NatsConnecting:
         if answer.reason != 0:
             self.errors.fail(client, AUTHORIZATION_VIOLATION)
             return
+        self.connecting.entitle(client, answer)
         self._accept(client, nats)
         if client.state == OPEN:
             nats.ok(client)

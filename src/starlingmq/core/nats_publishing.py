@@ -78,6 +78,10 @@ class NatsPublishing:
             self.errors.no_topic(client, nats.pedantic, reader.subject)
             return
         message = Message(topic, reader.payload, 0, False, properties, 0.0, session.client_id, ctx.now)
+        rights = client.rights
+        if rights is not None and not rights.may_publish(topic, 0, False):
+            self.errors.may_not_publish(client, reader.subject)
+            return
         if ctx.ask_publish:
             nats.reply = reply
             question = Question(ASK_PUBLISH, client)

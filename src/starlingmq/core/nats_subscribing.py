@@ -76,6 +76,10 @@ class NatsSubscribing:
         if ctx.isolated:
             self.errors.isolated(client)
             return
+        rights = client.rights
+        if rights is not None and not rights.may_subscribe(filter, name):
+            self.errors.may_not_subscribe(client, subject)
+            return
         if name:
             session = Session(f"{client.client_id}/{sid.decode('latin-1')}", ctx.next_number)
             session.client = client
@@ -129,6 +133,13 @@ class NatsSubscribing:
     def unsubscribe(self, nats: NatsClient, sub: NatsSubscription) -> None:
         nats.subscriptions.pop(sub.sid, None)
         self.forget(sub)
+
+    def revoke(self, client: Client, nats: NatsClient) -> None:
+        rights = client.rights
+        for sub in list(nats.subscriptions.values()):
+            if rights is not None and not rights.may_subscribe(sub.filter, sub.name):
+                self.unsubscribe(nats, sub)
+                self.errors.may_not_subscribe(client, sub.subject)
 
     def forget(self, sub: NatsSubscription) -> None:
         session = sub.session

@@ -103,6 +103,11 @@ class Publishing:
         if ctx.refusing and packet.qos != 0:
             self._not_now(client, message, packet.packet_id)
             return
+        rights = client.rights
+        if rights is not None and not rights.may_publish(packet.topic, packet.qos, packet.retain):
+            self.router.resolve(packet.topic)  # a bad topic is worse
+            self._refuse(client, message, packet.packet_id, Reason.NOT_AUTHORIZED)
+            return
         if ctx.ask_publish:
             self.router.resolve(packet.topic)  # a bad topic is nothing to ask about
             self._ask(client, message, packet.packet_id)

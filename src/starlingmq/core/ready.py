@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from starlingmq.core.access import Rights
     from starlingmq.core.client import Client
     from starlingmq.core.message import Message
     from starlingmq.core.outgoing import Outgoing
@@ -119,7 +120,8 @@ class Question:
 
 class Answer:
     """To AUTHENTICATE: ``reason`` SUCCESS, CONTINUE_AUTHENTICATION (0x18) or a refusal; ``data`` for the client's
-    AUTH or CONNACK; ``username`` what the client is called from now on (None: as it said).
+    AUTH or CONNACK; ``username`` what the client is called from now on (None: as it said); ``rights`` what it may do
+    (None: nobody decides that here), ``valid`` for how many seconds (0: as long as it is connected).
     To PUBLISH: ``reason`` and ``message`` (None with SUCCESS: taken and dropped).
     To SUBSCRIBE: ``reasons``, one a filter: SUCCESS or a refusal."""
 
@@ -128,6 +130,8 @@ class Answer:
     username: str | None
     message: Message | None
     reasons: list[int]
+    rights: Rights | None
+    valid: float
 
     def __init__(
         self,
@@ -142,6 +146,8 @@ class Answer:
         self.username = username
         self.message = message
         self.reasons = [] if reasons is None else reasons
+        self.rights = None
+        self.valid = 0.0
 
 
 class Event:

@@ -314,7 +314,7 @@ class Subscribing:
         except ValueError:
             return Reason.TOPIC_FILTER_INVALID
         filter = request.filter if share is None else share[1]
-        refusal = self._refusal(client, session, request.filter, filter, share is not None)
+        refusal = self._refusal(client, session, request.filter, filter, b"" if share is None else share[0])
         if refusal != 0:
             return refusal
         ids = b""
@@ -396,15 +396,18 @@ class Subscribing:
             self.ctx.jobs.append(job)
         job.todo.append(subscription)
 
-    def _refusal(self, client: Client, session: Session, whole: bytes, filter: bytes, shared: bool) -> int:
+    def _refusal(self, client: Client, session: Session, whole: bytes, filter: bytes, group: bytes) -> int:
         mqtt = self.ctx.mqtt
         limits = self.ctx.limits
         if not valid_filter(filter) or len(filter) > limits.max_topic_length or levels(filter) > limits.topic_levels:
             return Reason.TOPIC_FILTER_INVALID
-        if shared and not mqtt.shared_subscription:
+        if group and not mqtt.shared_subscription:
             return Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
         if not mqtt.wildcard_subscription and (b"+" in filter or b"#" in filter):
             return Reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED
+        rights = client.rights
+        if rights is not None and not rights.may_subscribe(filter, group):
+            return Reason.NOT_AUTHORIZED
         subscriptions = session.subscriptions
         if self.ctx.refusing and session.expiry != 0:
             return Reason.QUOTA_EXCEEDED
@@ -429,6 +432,20 @@ class Subscribing:
             self.ctx.write(Write(SUBSCRIPTION_DELETE, session, topic=whole))
         self.ctx.event("unsubscribed", session.client_id, whole.decode())
         return 0
+
+    def revoke(self, session: Session) -> None:
+        """End the subscriptions that the session's client may not have any more: the rules are others by now."""
+        client = session.client
+        subscriptions = session.subscriptions
+        rights = None if client is None else client.rights
+        if rights is None or subscriptions is None:
+            return
+        for whole in list(subscriptions):
+            share = parse_share(whole)
+            allowed = rights.may_subscribe(whole, b"") if share is None else rights.may_subscribe(share[1], share[0])
+            if not allowed:
+                self.unsubscribe(session, whole)
+                self.ctx.counters.error("subscription_revoked")
 
     def discard(self, session: Session) -> None:
         """Take an ended session's subscriptions out of the tree, and free a long queue little by little."""

@@ -1,0 +1,218 @@
+"""Rules in a YAML file: who may connect, publish, subscribe, be in a group, read a stream. The first that fits decides.
+
+::
+
+    default: deny
+    rules:
+      - deny: connect
+        addresses: [10.13.0.0/16]
+      - allow: [publish, subscribe]
+        users: [ops, "admin-*"]
+        topics: ["#", "$SYS/#"]
+      - allow: publish
+        topics: ["sensors/%c/#"]
+        qos: [0, 1]
+        retain: false
+      - allow: group
+        topics: ["jobs/#"]
+        groups: [workers]
+
+``%c`` is the client id and ``%u`` the user name, as they are: what is in them is no wildcard and begins no level.
+"""
+
+from __future__ import annotations
+
+import re
+from fnmatch import translate
+from ipaddress import ip_address, ip_network
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+from msgspec import UNSET, Meta, UnsetType
+
+from starlingmq.config_build import build, read_yaml
+from starlingmq.config_types import ConfigError, Section
+from starlingmq.core.access import EVERY_PUBLISH, GROUP, PUBLISH, STREAM, SUBSCRIBE, Grant, Rights
+from starlingmq.core.topics import valid_filter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from ipaddress import IPv4Network, IPv6Network
+
+    Found = Callable[[str], object]
+
+Action = Literal["connect", "publish", "subscribe", "group", "stream", "all"]
+CONNECT: Final = 16
+NOWHERE: Final = b"#"  # equal to no level of a topic, and to none of a filter that is compared
+ACTIONS: Final = {
+    "connect": CONNECT,
+    "publish": PUBLISH,
+    "subscribe": SUBSCRIBE,
+    "group": GROUP,
+    "stream": STREAM,
+    "all": CONNECT | PUBLISH | SUBSCRIBE | GROUP | STREAM,
+}
+
+
+class AclRule(Section, frozen=True):
+    allow: Annotated[
+        Action | tuple[Action, ...] | UnsetType, Meta(description="What is allowed: one of them, or a list.")
+    ] = UNSET
+    deny: Annotated[Action | tuple[Action, ...] | UnsetType, Meta(description="What is denied, instead of allow.")] = (
+        UNSET
+    )
+    users: Annotated[
+        tuple[str, ...], Meta(description="User names, with * and ?; all without. An empty one is nobody's.")
+    ] = ()
+    clients: Annotated[tuple[str, ...], Meta(description="Client ids, with * and ?; all without.")] = ()
+    addresses: Annotated[tuple[str, ...], Meta(description="Addresses or networks they come from; all without.")] = ()
+    topics: Annotated[tuple[str, ...], Meta(description="Topic filters, with %c and %u; all topics without.")] = ()
+    groups: Annotated[tuple[str, ...], Meta(description="Names of groups, for allow or deny group; all without.")] = ()
+    streams: Annotated[tuple[str, ...], Meta(description="Names of streams; all without.")] = ()
+    qos: Annotated[tuple[int, ...], Meta(description="QoS of what is published; every one without.")] = ()
+    retain: Annotated[bool | None, Meta(description="Whether what is published is retained; either without.")] = None
+
+
+class AclFile(Section, frozen=True):
+    default: Annotated[Literal["allow", "deny"], Meta(description="What goes for whatever no rule is about.")] = "deny"
+    rules: Annotated[tuple[AclRule, ...], Meta(description="The first that fits decides.")] = ()
+
+
+class Acl:
+    """``rules`` in order, of one or more sources; ``default`` for what none of them is about."""
+
+    def __init__(self, rules: Sequence[Rule], default: bool) -> None:
+        self._rules = tuple(rules)
+        self._default = default
+
+    def may_connect(self, client_id: str, username: str, peer: str) -> bool:
+        """Unlike everything else this is allowed where no rule says a word: ``default`` is for topics."""
+        for rule in self._rules:
+            if rule.actions & CONNECT and rule.is_for(client_id, username, peer):
+                return rule.allow
+        return True
+
+    def rights(self, client_id: str, username: str, peer: str, granted: Sequence[Rule] = ()) -> Rights:
+        """``granted`` comes before everything that is in the file: what a token brings."""
+        grants: list[Grant] = []
+        for rule in (*granted, *self._rules):
+            if rule.is_for(client_id, username, peer):
+                grants += rule.grants(client_id, username)
+        rights = Rights(grants, self._default)
+        rights.source = tuple(granted)
+        return rights
+
+
+class Rule:
+    """One rule, looked over. Raises ConfigError, which begins with ``where``."""
+
+    def __init__(self, rule: AclRule, where: str) -> None:
+        if (rule.allow is UNSET) == (rule.deny is UNSET):
+            raise ConfigError(f"{where}: say either allow or deny, and what")
+        self.allow = rule.allow is not UNSET
+        self.actions = _actions(rule.allow if self.allow else rule.deny)
+        self._users = _pattern(rule.users)
+        self._clients = _pattern(rule.clients)
+        self._networks = [_network(text, where) for text in rule.addresses]
+        for text in rule.topics:
+            if not valid_filter(text.encode()):
+                raise ConfigError(f"{where}.topics: {text!r} is no topic filter: + and # are whole levels, # the last")
+        if rule.groups and not self.actions & GROUP:
+            raise ConfigError(f"{where}.groups: only a rule about group has some")
+        if rule.streams and not self.actions & STREAM:
+            raise ConfigError(f"{where}.streams: only a rule about stream has some")
+        if (rule.qos or rule.retain is not None) and not self.actions & PUBLISH:
+            raise ConfigError(f"{where}: qos and retain are for a rule about publish")
+        if any(qos not in (0, 1, 2) for qos in rule.qos):
+            raise ConfigError(f"{where}.qos: 0, 1 and 2 there are")
+        self._topics = [text.split("/") for text in rule.topics or ("#", "$SYS/#")]
+        self._groups = [group.encode() for group in rule.groups] or [b""]
+        self._streams = [stream.encode() for stream in rule.streams]
+        self._publishes = _publishes(rule)
+
+    def is_for(self, client_id: str, username: str, peer: str) -> bool:
+        return (
+            (self._users is None or bool(self._users(username)))
+            and (self._clients is None or bool(self._clients(client_id)))
+            and (not self._networks or any(_within(peer, network) for network in self._networks))
+        )
+
+    def grants(self, client_id: str, username: str) -> list[Grant]:
+        """The rule as it reads for one client."""
+        found = []
+        for topic in self._topics:
+            levels = [_level(level, client_id, username) for level in topic]
+            rest = topic[-1] == "#"
+            fixed = levels[:-1] if rest else levels
+            plain = self.actions & (PUBLISH | SUBSCRIBE)
+            if plain:
+                found.append(Grant(self.allow, plain, self._publishes, fixed, rest, b""))
+            if self.actions & GROUP:
+                found += [Grant(self.allow, GROUP, 0, fixed, rest, group) for group in self._groups]
+        if self.actions & STREAM:
+            names: list[bytes | None] = [*self._streams] or [None]
+            found += [Grant(self.allow, STREAM, 0, [name], False, b"") for name in names]
+        return found
+
+
+def read_acl(path: str) -> Acl:
+    """Raises ConfigError with one line that names the file and the rule."""
+    tree = read_yaml(path)
+    try:
+        return acl_of(build(AclFile, tree))
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def acl_of(rules: AclFile) -> Acl:
+    found = [Rule(rule, f"rules[{index}]") for index, rule in enumerate(rules.rules)]
+    return Acl(found, rules.default == "allow")
+
+
+def _actions(named: str | tuple[str, ...] | UnsetType) -> int:
+    bits = 0
+    for name in (named,) if isinstance(named, str) else named or ():
+        bits |= ACTIONS[name]
+    return bits
+
+
+def _publishes(rule: AclRule) -> int:
+    bits = 0
+    for qos in rule.qos or (0, 1, 2):
+        if rule.retain is not True:
+            bits |= 1 << qos
+        if rule.retain is not False:
+            bits |= 1 << qos + 3
+    return bits if rule.qos or rule.retain is not None else EVERY_PUBLISH
+
+
+def _pattern(texts: Sequence[str]) -> Found | None:
+    return re.compile("|".join(translate(text) for text in texts)).match if texts else None
+
+
+def _network(text: str, where: str) -> IPv4Network | IPv6Network:
+    try:
+        return ip_network(text)
+    except ValueError:
+        raise ConfigError(
+            f"{where}.addresses: {text!r} is neither an address nor a network such as 10.0.0.0/8"
+        ) from None
+
+
+def _within(peer: str, network: IPv4Network | IPv6Network) -> bool:
+    """``peer`` is ``host:port``, ``[host]:port`` or the name of a Unix socket, which is in no network."""
+    try:
+        address = ip_address(peer.rpartition(":")[0].strip("[]"))
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address) in network
+
+
+def _level(level: str, client_id: str, username: str) -> bytes | None:
+    """None for ``+``. ``NOWHERE`` where a name is missing, or is one that no level of a topic can have."""
+    if level == "+":
+        return None
+    if ("%c" in level and not client_id) or ("%u" in level and not username):
+        return NOWHERE
+    named = re.sub("%[cu]", lambda found: client_id if found[0] == "%c" else username, level)
+    return NOWHERE if named != level and re.search("[+#/]", named) else named.encode()

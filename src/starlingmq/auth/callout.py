@@ -1,0 +1,133 @@
+"""Asking somebody else: a POST of JSON to an HTTP service, which allows, denies, or does not know the client.
+
+The question: ``client_id``, ``username``, ``password`` (text), ``peer``, ``listener``, ``certificate_name`` and
+``version``. The answer, with status 200: ``{"result": "allow" | "deny" | "ignore"}``, and as wanted ``username``,
+``rules`` (as in the ACL file) and ``cache`` (seconds).
+Whatever else comes back, or nothing in time, refuses: 0x88, try again later.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+from collections import OrderedDict
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import httpx
+import msgspec
+from msgspec import Meta
+
+from starlingmq.auth.acl import AclRule, Rule
+from starlingmq.auth.method import BUSY, REFUSED, Verdict
+from starlingmq.config_types import ConfigError
+from starlingmq.wire.reasons import Reason
+
+if TYPE_CHECKING:
+    from starlingmq.config_auth import HttpAuthConfig
+    from starlingmq.hooks import AuthRequest
+
+log = logging.getLogger("starlingmq.auth")
+
+NO_ANSWER: Final = Verdict(Reason.SERVER_UNAVAILABLE)
+WAITING_MAX: Final = 2000
+REMEMBERED_MAX: Final = 100_000
+ANSWER_MAX: Final = 64 * 1024  # bytes
+
+
+class CalloutAnswer(msgspec.Struct, frozen=True):
+    result: Literal["allow", "deny", "ignore"]
+    username: str | None = None
+    rules: tuple[AclRule, ...] = ()
+    cache: Annotated[float, Meta(ge=0, le=86400)] | None = None
+
+
+class Callout:
+    def __init__(self, config: HttpAuthConfig) -> None:
+        headers = dict(entry.split(":", 1) for entry in config.headers)
+        self._config = config
+        self._http = httpx.AsyncClient(
+            timeout=config.timeout,
+            headers={name.strip(): value.strip() for name, value in headers.items()},
+            limits=httpx.Limits(max_connections=config.connections),
+            trust_env=False,
+        )
+        self._secret = secrets.token_bytes(32)
+        self._known: OrderedDict[bytes, tuple[float, Verdict | None]] = OrderedDict()
+        self._waiting = 0
+
+    async def check(self, request: AuthRequest) -> Verdict | None:
+        if request.method:
+            return None
+        question = msgspec.json.encode(
+            {
+                "client_id": request.client_id,
+                "username": request.username,
+                "password": None if request.password is None else request.password.decode(errors="replace"),
+                "peer": request.peer,
+                "listener": request.listener,
+                "certificate_name": request.certificate_name,
+                "version": request.version,
+            }
+        )
+        asked = self._digest(request)
+        known = self._known.get(asked)
+        if known is not None and known[0] > monotonic():
+            return known[1]
+        if self._waiting >= WAITING_MAX:
+            return BUSY
+        self._waiting += 1
+        try:
+            verdict, seconds = await self._ask(question)
+        finally:
+            self._waiting -= 1
+        if seconds > 0:
+            self._known[asked] = (monotonic() + seconds, verdict)
+            self._known.move_to_end(asked)
+            if len(self._known) > REMEMBERED_MAX:
+                self._known.popitem(last=False)
+        return verdict
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    def _digest(self, request: AuthRequest) -> bytes:
+        """What an answer is remembered by: all that was asked, but for the port that the client comes from."""
+        host = request.peer.rpartition(":")[0]
+        parts = (
+            request.client_id,
+            request.username,
+            request.password,
+            host,
+            request.listener,
+            request.certificate_name,
+        )
+        return hashlib.blake2b(repr(parts).encode(), key=self._secret, digest_size=32).digest()
+
+    async def _ask(self, question: bytes) -> tuple[Verdict | None, float]:
+        """The verdict, and for how long it may be remembered."""
+        try:
+            headers = {"content-type": "application/json"}
+            async with self._http.stream("POST", self._config.url, content=question, headers=headers) as response:
+                if response.status_code != 200:
+                    log.warning(
+                        "%s answers with status %d: a client is refused", self._config.url, response.status_code
+                    )
+                    return NO_ANSWER, 0.0
+                body = b""
+                async for piece in response.aiter_bytes():
+                    body += piece
+                    if len(body) > ANSWER_MAX:
+                        raise ValueError(f"an answer of more than {ANSWER_MAX} bytes")
+            answer = msgspec.json.decode(body, type=CalloutAnswer)
+            rules = tuple(Rule(rule, f"rules[{index}]") for index, rule in enumerate(answer.rules))
+        except (httpx.HTTPError, ValueError, ConfigError) as error:  # msgspec's errors are ValueErrors
+            log.warning("%s: a client is refused: %s", self._config.url, str(error) or type(error).__name__)
+            return NO_ANSWER, 0.0
+        seconds = self._config.cache if answer.cache is None else answer.cache
+        if answer.result == "ignore":
+            return None, seconds
+        if answer.result == "deny":
+            return REFUSED, seconds
+        return Verdict(username=answer.username, rules=rules), seconds

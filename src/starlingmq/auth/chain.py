@@ -1,0 +1,175 @@
+"""Who a client is and what it may do: bans, then one method after the other until one knows it, then the rules."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Sequence
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from starlingmq.auth.acl import Acl, read_acl
+from starlingmq.auth.bans import Bans
+from starlingmq.auth.method import Method, Verdict
+from starlingmq.config_auth import AuthConfig, methods_of
+from starlingmq.config_types import ConfigError
+from starlingmq.hooks import Authenticate, AuthRequest, AuthResult
+from starlingmq.wire.reasons import Reason
+
+if TYPE_CHECKING:
+    from starlingmq.core.access import Rights
+    from starlingmq.core.client import Client
+
+log = logging.getLogger("starlingmq.auth")
+
+NOBODY: Final = Acl((), True)
+DELAYED_MAX: Final = 1000  # refusals that wait at once; of more nobody is delayed
+
+
+class Certificate:
+    """The name in a certificate that was verified, for listeners that do not take it anyway (``tls.identity``)."""
+
+    async def check(self, request: AuthRequest) -> Verdict | None:
+        return Verdict(username=request.certificate_name) if request.certificate_name else None
+
+    async def close(self) -> None:
+        """There is nothing to let go of."""
+
+
+class Chain:
+    """The ``authenticate`` of a broker that is told by its settings whom to let in.
+
+    ``hook``, an embedding program's own, is asked in place of the methods; the rules hold all the same. Raises
+    ConfigError for files that can not be read.
+    """
+
+    def __init__(self, config: AuthConfig, bans: Bans, hook: Authenticate | None = None) -> None:
+        self.bans = bans
+        self.acl = read_acl(config.acl.file) if config.acl.file else NOBODY
+        self._config = config
+        self._hook = hook
+        self._methods = [] if hook is not None else make_methods(config)
+        self._delayed = 0
+
+    async def authenticate(self, request: AuthRequest) -> AuthResult:
+        now = monotonic()
+        address = "" if request.peer == "unix" else request.peer.rpartition(":")[0]
+        user = request.username or ""
+        ban = self.bans.of(now, address, user, request.client_id)
+        if ban is None and not request.again and request.data is None:
+            ban = self.bans.came(now, request.client_id)
+            if ban is not None:
+                log.warning("client %r is banned for %.0f s: %s", ban.name, ban.until - now, ban.reason)
+        if ban is not None:
+            return AuthResult(Reason.BANNED)
+        verdict = await self._ask(request)
+        if verdict.reason == Reason.CONTINUE_AUTHENTICATION:
+            return AuthResult(verdict.reason, verdict.data)
+        if verdict.reason in (Reason.BAD_USER_NAME_OR_PASSWORD, Reason.NOT_AUTHORIZED):
+            await self._failed(address, user)
+        if verdict.reason >= 0x80:
+            return AuthResult(verdict.reason, verdict.data)
+        name = user if verdict.username is None else verdict.username
+        if name != user and (ban := self.bans.of(monotonic(), "", name, "")) is not None:
+            return AuthResult(Reason.BANNED)
+        if not self.acl.may_connect(request.client_id, name, request.peer):
+            return AuthResult(Reason.NOT_AUTHORIZED)
+        rights = self.acl.rights(request.client_id, name, request.peer, verdict.rules) if self._rules(verdict) else None
+        return AuthResult(verdict.reason, verdict.data, verdict.username, rights, verdict.valid)
+
+    def rights_of(self, client: Client) -> Rights | None:
+        """What somebody who is connected may do by the rules of now."""
+        granted = client.rights.source if client.rights is not None else ()
+        assert isinstance(granted, tuple)
+        if self.acl is NOBODY and not granted:
+            return None
+        return self.acl.rights(client.client_id, client.username, client.peer, granted)
+
+    async def close(self) -> None:
+        for method in self._methods:
+            await method.close()
+
+    def _rules(self, verdict: Verdict) -> bool:
+        return self.acl is not NOBODY or bool(verdict.rules)
+
+    async def _ask(self, request: AuthRequest) -> Verdict:
+        if self._hook is not None:
+            return await _asked(self._hook, request)
+        for method in self._methods:
+            verdict = await method.check(request)
+            if verdict is not None:
+                return verdict
+        if request.method:
+            return Verdict(Reason.BAD_AUTHENTICATION_METHOD)
+        if request.username is not None or request.password is not None:
+            # Where nobody is asked for a name, a name is as good as none.
+            return Verdict(Reason.BAD_USER_NAME_OR_PASSWORD if self._methods else self._anonymous().reason)
+        return self._anonymous()
+
+    def _anonymous(self) -> Verdict:
+        allowed = self._config.allow_anonymous
+        if allowed is None:
+            allowed = not self._methods
+        return Verdict() if allowed else Verdict(Reason.NOT_AUTHORIZED)
+
+    async def _failed(self, address: str, user: str) -> None:
+        delay, ban = self.bans.failed(monotonic(), address, user)
+        if ban is not None:
+            log.warning("%s is banned for %.0f s: %s", ban.name, ban.until - monotonic(), ban.reason)
+        if delay and self._delayed < DELAYED_MAX:
+            self._delayed += 1
+            try:
+                await asyncio.sleep(delay)
+            finally:
+                self._delayed -= 1
+
+
+async def _asked(hook: Authenticate, request: AuthRequest) -> Verdict:
+    result = hook(request)
+    if inspect.isawaitable(result):
+        result = await result
+    if isinstance(result, AuthResult):
+        return Verdict(result.reason, result.username, result.data)
+    return Verdict(Reason.SUCCESS if result else Reason.NOT_AUTHORIZED)
+
+
+def make_methods(config: AuthConfig) -> Sequence[Method]:
+    """Libraries are loaded for the methods that are used only. Raises ConfigError."""
+    try:
+        return _make_methods(config)
+    except ImportError as error:
+        wanted = ", ".join(methods_of(config))
+        raise ConfigError(f"auth.methods: {wanted}: {error}: pip install 'starlingmq[auth]'") from None
+
+
+def _make_methods(config: AuthConfig) -> Sequence[Method]:
+    found: list[Method] = []
+    names = methods_of(config)
+    users = None
+    if "password" in names or "scram" in names:
+        from starlingmq.auth.password_file import read_passwords
+
+        users = read_passwords(config.password.file)
+    for name in names:
+        if name == "certificate":
+            found.append(Certificate())
+        elif name == "scram":
+            from starlingmq.auth.scram import Scram
+
+            assert users is not None
+            found.append(Scram(users))
+        elif name == "password":
+            from starlingmq.auth.passwords import Passwords
+
+            assert users is not None
+            found.append(Passwords(users, config.password.remember))
+        elif name == "jwt":
+            from starlingmq.auth.tokens import Tokens
+
+            found.append(Tokens(config.jwt))
+        else:
+            from starlingmq.auth.callout import Callout
+
+            found.append(Callout(config.http))
+    return found

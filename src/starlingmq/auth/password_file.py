@@ -1,0 +1,133 @@
+"""The file of names and passwords: one line for each and kind, ``name:$argon2id$...`` or ``name:$scram-sha-256$...``.
+
+What is in it is of no use to who reads it but for trying passwords one by one. The second kind is for MQTT 5 clients
+that prove their password without saying it (RFC 7677).
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from base64 import b64decode, b64encode
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from argon2 import PasswordHasher, extract_parameters
+from argon2.exceptions import InvalidHash
+from scramp import ScramMechanism  # type: ignore[import-untyped]
+
+from starlingmq.config_types import ConfigError
+
+ARGON2: Final = "$argon2"
+SCRAM: Final = "$scram-sha-256$"
+SCRAM_ITERATIONS: Final = 10_000  # RFC 7677 asks for 4096 or more
+NAME_MAX: Final = 65535  # bytes, as an MQTT string
+
+HASHER: Final = PasswordHasher()
+"""The parameters that the library holds for right: those of RFC 9106 for little memory, 64 MiB and some 50 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScramKeys:
+    """As RFC 5802 names them."""
+
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+    def line(self) -> str:
+        parts = (b64encode(part).decode() for part in (self.salt, self.stored_key, self.server_key))
+        return f"{SCRAM}{self.iterations}${'$'.join(parts)}"
+
+
+@dataclass(slots=True)
+class PasswordFile:
+    hashes: dict[str, str] = field(default_factory=dict)
+    scram: dict[str, ScramKeys] = field(default_factory=dict)
+
+    def set(self, name: str, password: str) -> None:
+        """Raises ConfigError for a name that a line can not hold, and for a password that is none."""
+        if not name or len(name.encode()) > NAME_MAX or any(sign in name for sign in ":\n\r\0") or name.startswith("#"):
+            raise ConfigError("a user name has no colon, no line end and no # in front, and is not empty")
+        if not password:
+            raise ConfigError("a password is not empty")
+        self.hashes[name] = HASHER.hash(password)
+        salt, stored, server, iterations = ScramMechanism().make_auth_info(password, SCRAM_ITERATIONS)
+        self.scram[name] = ScramKeys(salt, stored, server, iterations)
+
+    def delete(self, name: str) -> bool:
+        """Whether it was there."""
+        known = [found.pop(name, None) is not None for found in (self.hashes, self.scram)]
+        return any(known)
+
+    def names(self) -> list[str]:
+        return sorted({*self.hashes, *self.scram})
+
+    def write(self, path: Path) -> None:
+        """Whole or not at all, and for nobody else to read. Raises OSError."""
+        lines = [f"{name}:{found}\n" for name, found in sorted(self.hashes.items())]
+        lines += [f"{name}:{keys.line()}\n" for name, keys in sorted(self.scram.items())]
+        handle, written = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.writelines(lines)
+                file.flush()
+                os.fsync(file.fileno())
+            if path.exists():
+                os.chmod(written, path.stat().st_mode & 0o777)
+            os.replace(written, path)
+        except BaseException:
+            os.unlink(written)
+            raise
+
+
+def read_passwords(path: str | Path) -> PasswordFile:
+    """Raises ConfigError with one line that names the file, the line and what is wrong with it, and no secret."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: cannot be read: it is not UTF-8 text") from None
+    found = PasswordFile()
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        name, colon, secret = line.partition(":")
+        if not name or not colon:
+            raise ConfigError(f"{path}:{number}: expected name:hash; starlingmq passwd writes such lines")
+        if secret.startswith(ARGON2):
+            _check_argon2(secret, f"{path}:{number}")
+            kind: dict[str, str] | dict[str, ScramKeys] = found.hashes
+            known = name in kind
+            found.hashes[name] = secret
+        elif secret.startswith(SCRAM):
+            known = name in found.scram
+            found.scram[name] = _scram_keys(secret, f"{path}:{number}")
+        else:
+            raise ConfigError(f"{path}:{number}: a hash of a kind nobody knows here; starlingmq passwd sets a new one")
+        if known:
+            raise ConfigError(f"{path}:{number}: {name!r} is there twice")
+    return found
+
+
+def _check_argon2(secret: str, where: str) -> None:
+    try:
+        extract_parameters(secret)
+    except InvalidHash:
+        raise ConfigError(f"{where}: what looks like an Argon2 hash is none") from None
+
+
+def _scram_keys(secret: str, where: str) -> ScramKeys:
+    try:
+        iterations, *texts = secret.removeprefix(SCRAM).split("$")
+        salt, stored, server = (b64decode(text, validate=True) for text in texts)
+        keys = ScramKeys(salt, stored, server, int(iterations))
+    except ValueError:
+        raise ConfigError(f"{where}: what looks like the keys of SCRAM are none") from None
+    if not keys.salt or len(keys.stored_key) != 32 or len(keys.server_key) != 32 or keys.iterations < 4096:
+        raise ConfigError(f"{where}: what looks like the keys of SCRAM are none")
+    return keys

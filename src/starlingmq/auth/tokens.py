@@ -1,0 +1,144 @@
+"""JSON Web Tokens (RFC 7519) in place of passwords: who signed, until when it holds, whom it names, what it grants."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import jwt
+import msgspec
+
+from starlingmq.auth.acl import AclFile, Rule
+from starlingmq.auth.method import REFUSED, Verdict
+from starlingmq.config_build import build
+from starlingmq.config_types import ConfigError
+
+if TYPE_CHECKING:
+    from starlingmq.config_auth import JwtConfig
+    from starlingmq.hooks import AuthRequest
+
+SECRET_BYTES_MIN: Final = 32  # as long as the hash, RFC 7518 section 3.2
+ALGORITHMS: Final = {
+    "oct": ("HS256", "HS384", "HS512"),
+    "RSA": ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
+    "EC": ("ES256", "ES384", "ES512"),
+}
+TOKEN_MAX: Final = 16 * 1024  # bytes
+
+
+class Tokens:
+    """Raises ConfigError when a key can not be read. A key is only ever used for algorithms of its own kind."""
+
+    def __init__(self, config: JwtConfig) -> None:
+        self._config = config
+        self._keys: list[tuple[str, Any, tuple[str, ...]]] = []  # id or "", key, algorithms
+        if config.secret_file:
+            self._add_secret(config.secret_file)
+        if config.public_key_file:
+            self._add_public(config.public_key_file)
+        if config.jwks_file:
+            self._add_jwks(config.jwks_file)
+
+    async def check(self, request: AuthRequest) -> Verdict | None:
+        """A password that is no token at all is for another method."""
+        token = request.password
+        if request.method or token is None or token.count(b".") != 2 or len(token) > TOKEN_MAX:
+            return None
+        try:
+            header = jwt.get_unverified_header(token)
+        except jwt.InvalidTokenError:
+            return None
+        claims = self._claims(token, header)
+        if claims is None:
+            return REFUSED
+        return self._verdict(claims, request)
+
+    async def close(self) -> None:
+        """There is nothing to let go of."""
+
+    def _claims(self, token: bytes, header: dict[str, Any]) -> dict[str, Any] | None:
+        """Of a token that one of the keys has signed and that holds now."""
+        config = self._config
+        for name, key, algorithms in self._keys:
+            if (name and header.get("kid") not in (None, name)) or header.get("alg") not in algorithms:
+                continue
+            try:
+                claims: dict[str, Any] = jwt.decode(
+                    token,
+                    key,
+                    list(algorithms),
+                    options={
+                        "require": ["exp"] if config.require_expiry else [],
+                        "verify_aud": bool(config.audience),
+                    },
+                    audience=config.audience or None,
+                    issuer=config.issuer or None,
+                    leeway=config.leeway,
+                )
+            except (jwt.InvalidTokenError, ValueError, TypeError, OverflowError):
+                continue
+            return claims
+        return None
+
+    def _verdict(self, claims: dict[str, Any], request: AuthRequest) -> Verdict:
+        config = self._config
+        name = claims.get(config.username_claim)
+        if not isinstance(name, str) or not name:
+            return REFUSED
+        if config.client_id_claim and claims.get(config.client_id_claim) != request.client_id:
+            return REFUSED
+        rules: list[Rule] = []
+        if config.acl_claim in claims:
+            try:
+                granted = build(AclFile, {"rules": claims[config.acl_claim]})
+                rules = [Rule(rule, f"rules[{index}]") for index, rule in enumerate(granted.rules)]
+            except (ConfigError, msgspec.ValidationError, TypeError, AttributeError):
+                return REFUSED
+        expiry = claims.get("exp")
+        valid = float(expiry) + config.leeway - time.time() if isinstance(expiry, int | float) else 0.0
+        return Verdict(username=name, rules=tuple(rules), valid=max(valid, 0.001) if expiry is not None else 0.0)
+
+    def _add_secret(self, path: str) -> None:
+        secret = _read(path, "auth.jwt.secret_file").strip()
+        if len(secret) < SECRET_BYTES_MIN:
+            raise ConfigError(f"auth.jwt.secret_file: {path}: a secret has {SECRET_BYTES_MIN} bytes at least")
+        self._keys.append(("", secret, ALGORITHMS["oct"]))
+
+    def _add_public(self, path: str) -> None:
+        from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+        from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+        from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+        try:
+            key = load_pem_public_key(_read(path, "auth.jwt.public_key_file"))
+        except ValueError:
+            raise ConfigError(f"auth.jwt.public_key_file: {path}: is no public key in PEM") from None
+        if isinstance(key, RSAPublicKey):
+            self._keys.append(("", key, ALGORITHMS["RSA"]))
+        elif isinstance(key, EllipticCurvePublicKey):
+            self._keys.append(("", key, ALGORITHMS["EC"]))
+        else:
+            raise ConfigError(f"auth.jwt.public_key_file: {path}: neither RSA nor an elliptic curve of NIST")
+
+    def _add_jwks(self, path: str) -> None:
+        try:
+            found = jwt.PyJWKSet.from_dict(json.loads(_read(path, "auth.jwt.jwks_file")))
+        except (ValueError, AttributeError, TypeError, jwt.PyJWTError) as error:
+            raise ConfigError(f"auth.jwt.jwks_file: {path}: is no set of keys (RFC 7517): {error}") from None
+        for key in found.keys:
+            algorithms = ALGORITHMS.get(str(key.key_type))
+            if algorithms is None or key.public_key_use not in (None, "sig"):
+                continue
+            named = key.algorithm_name
+            self._keys.append((key.key_id or "", key.key, (named,) if named in algorithms else algorithms))
+        if not self._keys:
+            raise ConfigError(f"auth.jwt.jwks_file: {path}: has no key of the kinds {', '.join(ALGORITHMS)}")
+
+
+def _read(path: str, setting: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{setting}: {path}: cannot be read: {error.strerror}") from error

@@ -1,0 +1,62 @@
+"""``starlingmq passwd``: the file that ``auth.password.file`` names."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from starlingmq.config_types import ConfigError
+
+
+def command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file; made if it is not there.")],
+    user: Annotated[str | None, typer.Argument(metavar="USER", help="Whose password is set.")] = None,
+    delete: Annotated[bool, typer.Option("--delete", help="Take the user out.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="Print the names of all users.")] = False,
+    stdin: Annotated[bool, typer.Option("--stdin", help="Read the password from standard input, one line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Set or delete a password in a file for auth.password.file. It is asked for, and never an argument."""
+    try:
+        from starlingmq.auth.password_file import PasswordFile, read_passwords
+    except ImportError as error:
+        raise ConfigError(f"passwords need more than is installed ({error}): pip install 'starlingmq[auth]'") from None
+    users = read_passwords(file) if file.exists() else PasswordFile()
+    if list_:
+        if as_json:
+            print(json.dumps({"users": users.names()}))
+        else:
+            print(*users.names(), sep="\n")
+        return
+    if user is None:
+        raise ConfigError("whose password? starlingmq passwd FILE USER (or --list)")
+    if delete:
+        if not users.delete(user):
+            raise ConfigError(f"{file}: there is no user {user!r}")
+    else:
+        users.set(user, _password(user, stdin))
+    try:
+        users.write(file)
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be written: {error.strerror}") from error
+    done = "deleted" if delete else "set"
+    if as_json:
+        print(json.dumps({"user": user, "done": done}))
+    else:
+        print(f"{user}: {done}; a broker that serves takes it with SIGHUP")
+
+
+def _password(user: str, stdin: bool) -> str:
+    if stdin:
+        return sys.stdin.readline().rstrip("\r\n")
+    if not sys.stdin.isatty():
+        raise ConfigError("there is no terminal to ask for the password: use --stdin")
+    first = getpass.getpass(f"Password for {user}: ")
+    if getpass.getpass("Once more: ") != first:
+        raise ConfigError("the two are not the same; nothing was changed")
+    return first

@@ -1,0 +1,139 @@
+"""What one client may do: rules in order, of which the first that fits decides, and what they said before.
+
+A rule names topics by a filter. A topic is easy: the filter matches it or not. Whoever subscribes asks for many topics
+at once, and gets them only if each of them is allowed, whatever rule decides about it: a rule that denies some of them
+denies the subscription. So nothing has to be looked at again when messages are delivered.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+PUBLISH: Final = 1
+SUBSCRIBE: Final = 2
+GROUP: Final = 4  # be a member of a shared subscription or a queue group
+STREAM: Final = 8  # read a stream
+
+EVERY_PUBLISH: Final = 0b111111  # bits of ``Grant.publishes``: QoS 0 to 2 without, then with the retain flag
+REMEMBERED: Final = 1000  # topics, of one client
+
+
+class Grant:
+    """One rule as it reads for one client. Levels are compared as they are: what a client id brings is no wildcard.
+
+    ``levels`` has None for ``+``; ``rest`` says that ``#`` follows. ``group`` b"" fits every group.
+    """
+
+    allow: bool
+    actions: int
+    publishes: int
+    levels: list[bytes | None]
+    rest: bool
+    group: bytes
+
+    def __init__(
+        self, allow: bool, actions: int, publishes: int, levels: list[bytes | None], rest: bool, group: bytes
+    ) -> None:
+        self.allow = allow
+        self.actions = actions
+        self.publishes = publishes
+        self.levels = levels
+        self.rest = rest
+        self.group = group
+
+    def matches(self, topic: list[bytes]) -> bool:
+        """Whether it is about this topic, given by its levels."""
+        levels = self.levels
+        if len(topic) < len(levels) or (len(topic) > len(levels) and not self.rest):
+            return False
+        if topic[0].startswith(b"$") and (not levels or levels[0] is None):
+            return False  # [MQTT-4.7.2-1]
+        return all(level is None or level == topic[depth] for depth, level in enumerate(levels))
+
+    def covers(self, filter: list[bytes]) -> bool:
+        """Whether it is about every topic that the filter matches."""
+        levels = self.levels
+        hidden = filter[0].startswith(b"$") and (not levels or levels[0] is None)
+        open_end = filter[-1] == b"#"
+        fixed = len(filter) - 1 if open_end else len(filter)
+        if hidden or fixed < len(levels) or ((open_end or fixed > len(levels)) and not self.rest):
+            return False
+        return all(level is None or level == filter[depth] for depth, level in enumerate(levels))
+
+    def overlaps(self, filter: list[bytes]) -> bool:
+        """Whether it is about some topic that the filter matches."""
+        levels = self.levels
+        first = levels[0] if levels else None
+        if (filter[0].startswith(b"$") and first is None) or (
+            first is not None and first.startswith(b"$") and (filter[0] == b"+" or filter[0] == b"#")
+        ):
+            return False
+        open_end = filter[-1] == b"#"
+        fixed = len(filter) - 1 if open_end else len(filter)
+        if (fixed > len(levels) and not self.rest) or (fixed < len(levels) and not open_end):
+            return False
+        for depth in range(min(fixed, len(levels))):
+            level = levels[depth]
+            if level is not None and filter[depth] != b"+" and level != filter[depth]:
+                return False
+        return True
+
+
+class Rights:
+    """``default`` decides where no rule does."""
+
+    grants: list[Grant]
+    default: bool
+    source: object  # a note of whoever made them
+    _publishes: dict[bytes, int]
+
+    def __init__(self, grants: list[Grant], default: bool) -> None:
+        self.grants = grants
+        self.default = default
+        self.source = None
+        self._publishes = {}
+
+    def may_publish(self, topic: bytes, qos: int, retain: bool) -> bool:
+        known = self._publishes.get(topic, -1)
+        if known < 0:
+            known = self._learn(topic)
+        return known >> (qos + 3 if retain else qos) & 1 != 0
+
+    def _learn(self, topic: bytes) -> int:
+        levels = topic.split(b"/")
+        allowed = 0
+        undecided = EVERY_PUBLISH
+        for grant in self.grants:
+            if grant.actions & PUBLISH and grant.publishes & undecided and grant.matches(levels):
+                if grant.allow:
+                    allowed |= grant.publishes & undecided
+                undecided &= ~grant.publishes
+                if not undecided:
+                    break
+        if self.default:
+            allowed |= undecided
+        if len(self._publishes) >= REMEMBERED:
+            self._publishes.clear()
+        self._publishes[topic] = allowed
+        return allowed
+
+    def may_subscribe(self, filter: bytes, group: bytes) -> bool:
+        """``group`` b"": an ordinary subscription."""
+        levels = filter.split(b"/")
+        action = GROUP if group else SUBSCRIBE
+        for grant in self.grants:
+            if not grant.actions & action or (grant.group and grant.group != group):
+                continue
+            if grant.allow:
+                if grant.covers(levels):
+                    return True
+            elif grant.overlaps(levels):
+                return False
+        return self.default
+
+    def may_read(self, stream: bytes) -> bool:
+        """Whether the stream of this name may be read."""
+        for grant in self.grants:
+            if grant.actions & STREAM and grant.matches([stream]):
+                return grant.allow
+        return self.default

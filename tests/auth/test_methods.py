@@ -1,0 +1,462 @@
+"""Every way of saying who one is: right, wrong, expired, and meant to harm; against brokers as a user sets them up."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import statistics
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from scramp import ScramClient  # type: ignore[import-untyped]
+
+from starlingmq.auth import password_file
+from starlingmq.config import from_tree
+from starlingmq.config_types import ConfigError
+from starlingmq.wire.mqtt import Auth, Connack, Connect, Disconnect
+from starlingmq.wire.properties import AUTHENTICATION_DATA, AUTHENTICATION_METHOD, Properties
+from starlingmq.wire.reasons import Reason
+from tests.auth.conftest import Join, Passwd, Serve
+from tests.peer import Peer
+
+FAST = {"failures": {"delay": 0}}
+SECRET = b"0123456789abcdef0123456789abcdef"
+
+
+async def knock(address: str, username: str | None, password: bytes | None, version: int = 5, client: str = "c") -> int:
+    peer = await Peer.open(address, version)
+    peer.send(Connect(version, client, True, username=username, password=password))
+    connack = await peer.expect(Connack)
+    await peer.close()
+    return connack.reason
+
+
+# Passwords
+
+
+@pytest.mark.parametrize(("version", "refusal"), [(4, 4), (5, Reason.BAD_USER_NAME_OR_PASSWORD)])
+async def test_passwords(serve: Serve, passwd: Passwd, version: int, refusal: int) -> None:
+    broker = await serve(auth={"password": {"file": passwd(ann="right", bob="other")}, **FAST})
+    address = broker.address()
+    assert await knock(address, "ann", b"right", version) == 0
+    assert await knock(address, "ann", b"right", version) == 0, "and what is remembered"
+    for name, password in (("ann", b"wrong"), ("ann", b"other"), ("nobody", b"right"), ("ann", b""), ("ann", b"\xff")):
+        assert await knock(address, name, password, version) == refusal
+    assert await knock(address, "x" * 60_000, b"y" * 60_000, version) == refusal
+
+
+async def test_nobody_without_a_name_where_names_are_asked_for(serve: Serve, passwd: Passwd) -> None:
+    file = passwd(ann="right")
+    broker = await serve(auth={"password": {"file": file}, **FAST})
+    assert await knock(broker.address(), None, None) == Reason.NOT_AUTHORIZED
+    both = await serve(auth={"password": {"file": file}, "allow_anonymous": True, **FAST})
+    assert await knock(both.address(), None, None) == 0
+    assert await knock(both.address(), "ann", b"wrong") == Reason.BAD_USER_NAME_OR_PASSWORD
+
+
+async def test_a_name_that_nobody_has_takes_as_long(
+    serve: Serve, passwd: Passwd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = passwd(ann="right")
+    verified: list[str] = []
+    real = password_file.HASHER
+    broker = await serve(auth={"password": {"file": file, "remember": 0}, **FAST})
+
+    from starlingmq.auth import passwords
+
+    def counted(known: str, password: bytes) -> bool:
+        verified.append(known)
+        return real_verify(known, password)
+
+    real_verify = passwords.verify
+    monkeypatch.setattr(passwords, "verify", counted)
+    for name in ("ann", "nobody"):
+        assert await knock(broker.address(), name, b"wrong") == Reason.BAD_USER_NAME_OR_PASSWORD
+    assert len(verified) == 2 and verified[0] != verified[1]
+    parameters = [known.rpartition("$")[0].rpartition("$")[0] for known in verified]
+    assert parameters[1].startswith("$argon2id$"), "the hash of nobody is one"
+    assert real.check_needs_rehash(verified[0]) is False
+
+
+async def test_the_loop_does_not_stall_while_passwords_are_hashed(serve: Serve, passwd: Passwd) -> None:
+    broker = await serve(auth={"password": {"file": passwd(ann="right"), "remember": 0}, **FAST})
+    gaps: list[float] = []
+    done = asyncio.Event()
+
+    async def watch() -> None:
+        before = time.perf_counter()
+        while not done.is_set():
+            await asyncio.sleep(0)
+            now = time.perf_counter()
+            gaps.append(now - before)
+            before = now
+
+    watcher = asyncio.create_task(watch())
+    assert set(
+        await asyncio.gather(*(knock(broker.address(), "ann", b"right", client=f"c{n}") for n in range(40)))
+    ) == {0}
+    done.set()
+    await watcher
+    assert statistics.quantiles(gaps, n=100)[98] < 0.02
+
+
+async def test_a_changed_file_is_taken_with_a_reload(serve: Serve, passwd: Passwd) -> None:
+    file = passwd(ann="old")
+    broker = await serve(auth={"password": {"file": file}, **FAST})
+    assert await knock(broker.address(), "ann", b"old") == 0
+    passwd(ann="new")
+    broker.reload(broker.config)
+    assert await knock(broker.address(), "ann", b"new") == 0
+    assert await knock(broker.address(), "ann", b"old") == Reason.BAD_USER_NAME_OR_PASSWORD, "not from memory either"
+    Path(file).write_text("ann\n")
+    with pytest.raises(ConfigError, match=":1: expected name:hash"):
+        broker.reload(broker.config)
+    assert await knock(broker.address(), "ann", b"new") == 0, "a file that can not be read changes nothing"
+
+
+# Wrong logins
+
+
+async def test_too_many_wrong_logins_and_the_address_is_banned(serve: Serve, passwd: Passwd) -> None:
+    broker = await serve(auth={"password": {"file": passwd(ann="right")}, "failures": {"delay": 0, "limit": 3}})
+    said = [await knock(broker.address(), "ann", b"wrong") for _ in range(3)]
+    assert said == [Reason.BAD_USER_NAME_OR_PASSWORD] * 3
+    assert await knock(broker.address(), "ann", b"right") == Reason.BANNED
+
+
+async def test_a_wrong_login_is_answered_late(serve: Serve, passwd: Passwd) -> None:
+    broker = await serve(auth={"password": {"file": passwd(ann="right")}, "failures": {"delay": "150ms"}})
+    began = time.monotonic()
+    assert await knock(broker.address(), "ann", b"wrong") == Reason.BAD_USER_NAME_OR_PASSWORD
+    assert time.monotonic() - began >= 0.15
+
+
+async def test_a_client_that_flaps_is_banned_for_a_while(serve: Serve) -> None:
+    broker = await serve(auth={"flapping": {"limit": 4, "ban": "1h"}})
+    said = [await knock(broker.address(), None, None, client="f") for _ in range(6)]
+    assert said == [0, 0, 0, 0, Reason.BANNED, Reason.BANNED]
+    assert await knock(broker.address(), None, None, client="g") == 0
+
+
+# Tokens
+
+
+def token(key: Any = SECRET, algorithm: str = "HS256", headers: dict[str, str] | None = None, **claims: Any) -> bytes:
+    text = jwt.encode({"sub": "ann", "exp": time.time() + 60, **claims}, key, algorithm, headers)
+    return text.encode()
+
+
+def pem(key: Any) -> bytes:
+    return bytes(key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo))
+
+
+@pytest.fixture
+def secret_file(tmp_path: Path) -> str:
+    path = tmp_path / "secret"
+    path.write_bytes(SECRET + b"\n")
+    return str(path)
+
+
+async def test_tokens_signed_with_a_secret(serve: Serve, secret_file: str) -> None:
+    broker = await serve(auth={"jwt": {"secret_file": secret_file, "leeway": 0}, **FAST})
+    address = broker.address()
+    assert await knock(address, None, token()) == 0
+    assert await knock(address, "whatever", token()) == 0
+    good = token()
+    head, body, _ = good.split(b".")
+    unsigned = base64.urlsafe_b64encode(b'{"alg":"none","typ":"JWT"}').rstrip(b"=") + b"." + body + b"."
+    wrong = [
+        token(exp=time.time() - 1),
+        token(nbf=time.time() + 60),
+        token(key=SECRET[::-1]),
+        unsigned,
+        head + b"." + body + b".AAAA",
+        token(sub=""),
+        token(sub=7),
+        jwt.encode({"sub": "ann"}, SECRET, "HS256").encode(),
+    ]
+    for text in wrong:
+        assert await knock(address, None, text) in (Reason.BAD_USER_NAME_OR_PASSWORD, Reason.NOT_AUTHORIZED)
+    assert await knock(address, "ann", b"a.b.c") == Reason.BAD_USER_NAME_OR_PASSWORD
+
+
+@pytest.mark.parametrize("kind", ["RSA", "EC"])
+async def test_tokens_signed_with_a_key(serve: Serve, tmp_path: Path, kind: str) -> None:
+    key: Any
+    if kind == "RSA":
+        key, algorithm = rsa.generate_private_key(65537, 2048), "RS256"
+    else:
+        key, algorithm = ec.generate_private_key(ec.SECP256R1()), "ES256"
+    path = tmp_path / "public.pem"
+    path.write_bytes(pem(key.public_key()))
+    broker = await serve(auth={"jwt": {"public_key_file": str(path)}, **FAST})
+    assert await knock(broker.address(), None, token(key, algorithm)) == 0
+    # The public key, which everybody may know, is no secret of HS256.
+    header = base64.urlsafe_b64encode(b'{"alg":"HS256","typ":"JWT"}').rstrip(b"=")
+    claims = base64.urlsafe_b64encode(json.dumps({"sub": "ann", "exp": time.time() + 60}).encode()).rstrip(b"=")
+    import hashlib
+    import hmac
+
+    signature = hmac.digest(path.read_bytes(), header + b"." + claims, hashlib.sha256)
+    forged = b".".join([header, claims, base64.urlsafe_b64encode(signature).rstrip(b"=")])
+    assert await knock(broker.address(), None, forged) == Reason.BAD_USER_NAME_OR_PASSWORD
+
+
+async def test_a_set_of_keys(serve: Serve, tmp_path: Path) -> None:
+    keys = {name: ec.generate_private_key(ec.SECP256R1()) for name in ("one", "two", "three")}
+    published = [
+        {**json.loads(jwt.algorithms.ECAlgorithm.to_jwk(key.public_key())), "kid": name, "use": "sig"}
+        for name, key in keys.items()
+        if name != "three"
+    ]
+    path = tmp_path / "keys.json"
+    path.write_text(json.dumps({"keys": published}))
+    broker = await serve(auth={"jwt": {"jwks_file": str(path)}, **FAST})
+    for name, expected in (("one", 0), ("two", 0), ("three", Reason.BAD_USER_NAME_OR_PASSWORD)):
+        assert await knock(broker.address(), None, token(keys[name], "ES256", {"kid": name})) == expected
+    assert (
+        await knock(broker.address(), None, token(keys["three"], "ES256", {"kid": "one"}))
+        == Reason.BAD_USER_NAME_OR_PASSWORD
+    )
+
+
+async def test_claims_that_have_to_fit(serve: Serve, secret_file: str) -> None:
+    broker = await serve(
+        auth={
+            "jwt": {
+                "secret_file": secret_file,
+                "issuer": "us",
+                "audience": "broker",
+                "client_id_claim": "device",
+                "username_claim": "name",
+            },
+            **FAST,
+        }
+    )
+    good: dict[str, Any] = {"iss": "us", "aud": ["broker", "others"], "device": "c", "name": "Ann"}
+    assert await knock(broker.address(), None, token(**good)) == 0
+    for wrong in ({"iss": "them"}, {"aud": "others"}, {"device": "d"}, {"name": None}):
+        assert await knock(broker.address(), None, token(**{**good, **wrong})) == Reason.BAD_USER_NAME_OR_PASSWORD
+
+
+async def test_a_token_brings_rules_and_an_end(serve: Serve, join: Join, secret_file: str) -> None:
+    broker = await serve(auth={"jwt": {"secret_file": secret_file, "leeway": 0}, **FAST})
+    rules = [{"allow": "publish", "topics": ["mine/%c"]}, {"deny": "all"}]
+    peer = await join(broker, "c", password=token(acl=rules, exp=time.time() + 1.2))
+    assert await peer.publish("mine/c") == Reason.NO_MATCHING_SUBSCRIBERS
+    assert await peer.publish("others") == Reason.NOT_AUTHORIZED
+    assert await peer.subscribe("mine/c") == [Reason.NOT_AUTHORIZED]
+    assert (await peer.expect(Disconnect)).reason == Reason.NOT_AUTHORIZED
+    assert await knock(broker.address(), None, token(acl=[{"allow": "fly"}])) == Reason.BAD_USER_NAME_OR_PASSWORD
+    assert await knock(broker.address(), None, token(acl="all")) == Reason.BAD_USER_NAME_OR_PASSWORD
+
+
+# SCRAM
+
+
+async def scram(address: str, name: str, password: str, changed: Callable[[str], str] = str) -> int:
+    client = ScramClient(["SCRAM-SHA-256"], name, password)
+    peer = await Peer.open(address)
+    properties: Properties = {AUTHENTICATION_METHOD: "SCRAM-SHA-256"}
+    properties[AUTHENTICATION_DATA] = client.get_client_first().encode()
+    peer.send(Connect(5, "s", True, properties=properties))
+    challenge = await peer.receive()
+    if isinstance(challenge, Auth):
+        data = challenge.properties[AUTHENTICATION_DATA]
+        assert isinstance(data, bytes)
+        client.set_server_first(data.decode())
+        properties[AUTHENTICATION_DATA] = changed(client.get_client_final()).encode()
+        peer.send(Auth(Reason.CONTINUE_AUTHENTICATION, properties))
+        challenge = await peer.receive()
+    assert isinstance(challenge, Connack)
+    if challenge.reason == 0:
+        final = challenge.properties[AUTHENTICATION_DATA]
+        assert isinstance(final, bytes)
+        client.set_server_final(final.decode())  # raises unless the server knows the password too
+    await peer.close()
+    return challenge.reason
+
+
+async def test_scram(serve: Serve, passwd: Passwd) -> None:
+    broker = await serve(auth={"password": {"file": passwd(ann="right")}, **FAST})
+    assert await scram(broker.address(), "ann", "right") == 0
+    refusal = Reason.BAD_USER_NAME_OR_PASSWORD
+    assert await scram(broker.address(), "ann", "wrong") == refusal
+    assert await scram(broker.address(), "nobody", "right") == refusal
+    assert await scram(broker.address(), "ann", "right", lambda final: final[:-6] + "AAAAA=") == refusal
+    assert await scram(broker.address(), "ann", "right", lambda final: "c=biws,r=x,p=AAAA") == refusal
+
+
+async def test_scram_that_makes_no_sense(serve: Serve, passwd: Passwd) -> None:
+    broker = await serve(auth={"password": {"file": passwd(ann="right")}, **FAST})
+    for data in (
+        b"",
+        b"n,,",
+        b"n,,n=ann",
+        b"\xff\xfe",
+        b"c=biws,r=x,p=y",
+        b"p=tls-unique,,n=ann,r=x",
+        b"n,," + b"x" * 50_000,
+    ):
+        peer = await Peer.open(broker.address())
+        properties: Properties = {AUTHENTICATION_METHOD: "SCRAM-SHA-256", AUTHENTICATION_DATA: data}
+        peer.send(Connect(5, "s", True, properties=properties))
+        assert (await peer.expect(Connack)).reason == Reason.BAD_USER_NAME_OR_PASSWORD, data
+        await peer.close()
+    peer = await Peer.open(broker.address())
+    peer.send(Connect(5, "s", True, properties={AUTHENTICATION_METHOD: "PLAIN"}))
+    assert (await peer.expect(Connack)).reason == Reason.BAD_AUTHENTICATION_METHOD
+    await peer.close()
+
+
+# A service that is asked
+
+
+@asynccontextmanager
+async def service(answer: Callable[[dict[str, Any]], bytes | None]) -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
+    """An HTTP service in a few lines; ``answer`` gives the whole response, None: none ever comes."""
+    asked: list[dict[str, Any]] = []
+
+    async def serve_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = next(
+                int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")
+            )
+            question = json.loads(await reader.readexactly(length))
+            question["authorization"] = b"authorization: us" in head.lower()
+            asked.append(question)
+            response = answer(question)
+            if response is None:
+                await reader.read()
+            else:
+                writer.write(response)
+                await writer.drain()
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve_one, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/auth", asked
+    finally:
+        server.close()
+
+
+def response(body: object, status: int = 200) -> bytes:
+    text = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return b"HTTP/1.1 %d x\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (status, len(text), text)
+
+
+async def test_a_service_decides(serve: Serve, join: Join) -> None:
+    def answer(question: dict[str, Any]) -> bytes:
+        if question["username"] == "ann":
+            return response(
+                {
+                    "result": "allow",
+                    "username": "Ann",
+                    "rules": [{"allow": "publish", "topics": ["%u/#"]}, {"deny": "all"}],
+                }
+            )
+        return response({"result": "deny" if question["username"] == "bob" else "ignore"})
+
+    async with service(answer) as (url, asked):
+        broker = await serve(auth={"http": {"url": url, "headers": ["Authorization: us"]}, **FAST})
+        peer = await join(broker, "c", username="ann", password=b"p")
+        assert await peer.publish("Ann/1") == Reason.NO_MATCHING_SUBSCRIBERS
+        assert await peer.publish("ann/1") == Reason.NOT_AUTHORIZED
+        assert await knock(broker.address(), "bob", b"p") == Reason.BAD_USER_NAME_OR_PASSWORD
+        assert await knock(broker.address(), "eve", b"p") == Reason.BAD_USER_NAME_OR_PASSWORD
+        assert asked[0]["client_id"] == "c" and asked[0]["password"] == "p" and asked[0]["authorization"]
+        before = len(asked)
+        assert await knock(broker.address(), "ann", b"p") == 0
+        assert len(asked) == before, "the answer is remembered"
+        assert await knock(broker.address(), "ann", b"q") == 0
+        assert len(asked) == before + 1, "for this password only"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        response({"result": "allow"}, 500),
+        response({"result": "allow"}, 302),
+        response(b"allow"),
+        response({"result": "perhaps"}),
+        response({"result": "allow", "rules": [{"allow": "fly"}]}),
+        response(b'{"result": "allow", "x": "' + b"x" * 100_000 + b'"}'),
+        b"not HTTP\r\n\r\n",
+        b"",
+        None,
+    ],
+)
+async def test_a_service_that_says_nothing_sensible_lets_nobody_in(serve: Serve, answer: bytes | None) -> None:
+    async with service(lambda question: answer) as (url, _):
+        broker = await serve(auth={"http": {"url": url, "timeout": "200ms"}, **FAST})
+        assert await knock(broker.address(), "ann", b"p") == Reason.SERVER_UNAVAILABLE
+        assert await knock(broker.address(), "ann", b"p", 4) == 3
+
+
+async def test_a_service_that_is_not_there(serve: Serve) -> None:
+    async with service(lambda question: None) as (url, _):
+        pass
+    broker = await serve(auth={"http": {"url": url}, **FAST})
+    assert await knock(broker.address(), "ann", b"p") == Reason.SERVER_UNAVAILABLE
+
+
+# Several
+
+
+async def test_one_method_after_the_other(serve: Serve, passwd: Passwd, secret_file: str) -> None:
+    async with service(
+        lambda question: response({"result": "allow" if question["username"] == "eve" else "ignore"})
+    ) as (url, _):
+        broker = await serve(
+            auth={
+                "password": {"file": passwd(ann="right")},
+                "jwt": {"secret_file": secret_file},
+                "http": {"url": url},
+                **FAST,
+            }
+        )
+        assert await knock(broker.address(), "ann", b"right") == 0
+        assert await knock(broker.address(), None, token()) == 0
+        assert await knock(broker.address(), "eve", b"x") == 0
+        assert await knock(broker.address(), "ann", b"x") == Reason.BAD_USER_NAME_OR_PASSWORD
+        assert await knock(broker.address(), "mallory", b"x") == Reason.BAD_USER_NAME_OR_PASSWORD
+        assert await scram(broker.address(), "ann", "right") == 0
+
+
+@pytest.mark.parametrize(
+    ("auth", "line"),
+    [
+        ({"methods": ["password"]}, "auth.methods: password needs auth.password.file"),
+        ({"methods": ["passwords"]}, "auth.methods[0]: "),
+        ({"http": {"url": "ftp://x"}}, "auth.http.url: expected http://... or https://..."),
+        ({"http": {"url": "http://x", "headers": ["a"]}}, "auth.http.headers[0]: expected name: value"),
+    ],
+)
+def test_settings_that_can_not_be(auth: dict[str, Any], line: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        from_tree({"auth": auth})
+    assert str(error.value).startswith(line)
+
+
+async def test_files_that_can_not_be(serve: Serve, tmp_path: Path) -> None:
+    short = tmp_path / "short"
+    short.write_text("secret")
+    for auth, line in (
+        ({"password": {"file": str(tmp_path / "none")}}, "none: cannot be read: No such file"),
+        ({"jwt": {"secret_file": str(short)}}, "a secret has 32 bytes at least"),
+        ({"jwt": {"public_key_file": str(short)}}, "is no public key in PEM"),
+        ({"jwt": {"jwks_file": str(short)}}, "is no set of keys"),
+        ({"acl": {"file": str(tmp_path / "none")}}, "none: cannot be read: No such file"),
+    ):
+        with pytest.raises(ConfigError, match=line):
+            await serve(auth=auth)

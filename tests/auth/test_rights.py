@@ -1,0 +1,124 @@
+"""What clients may do, checked where they do it: publish, subscribe, leave a will; and again when the rules change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import nats
+from starlingmq.wire.mqtt import Connack, Connect, Will
+from starlingmq.wire.reasons import Reason
+from tests.auth.conftest import Join, Serve
+from tests.peer import Peer
+
+RULES = """rules:
+- {allow: [publish, subscribe], topics: ['mine/%c/#']}
+- {allow: publish, topics: [status], qos: [0], retain: false}
+- {allow: group, topics: ['jobs/#'], groups: [workers]}
+- {deny: connect, clients: [bad]}
+"""
+
+
+def rules(path: Path, text: str = RULES) -> dict[str, object]:
+    path.write_text(text)
+    return {"acl": {"file": str(path)}}
+
+
+async def test_publish_and_subscribe(serve: Serve, join: Join, tmp_path: Path) -> None:
+    broker = await serve(auth=rules(tmp_path / "acl"))
+    peer = await join(broker, "c")
+    assert await peer.publish("mine/c/1") == Reason.NO_MATCHING_SUBSCRIBERS
+    assert await peer.publish("mine/d/1") == Reason.NOT_AUTHORIZED
+    assert await peer.publish("mine/d/1", qos=2) == Reason.NOT_AUTHORIZED
+    assert await peer.publish("status") == Reason.NOT_AUTHORIZED
+    granted = await peer.subscribe(
+        "mine/c/#", "mine/+/#", "status", "$share/workers/jobs/#", "$share/others/jobs/#", qos=1
+    )
+    denied = Reason.NOT_AUTHORIZED
+    assert granted == [1, denied, denied, 1, denied]
+    assert broker.state.ctx.counters.dropped["not_authorized"] == 3
+    assert await peer.publish("mine/c/2") == 0
+    assert (await peer.message()).topic == b"mine/c/2"
+
+
+async def test_who_has_no_code_for_it(serve: Serve, join: Join, tmp_path: Path) -> None:
+    broker = await serve(auth=rules(tmp_path / "acl"))
+    old = await join(broker, "c", version=4)
+    assert await old.subscribe("mine/d") == [0x80]
+    assert await old.publish("mine/d", qos=1) == 0  # acknowledged, and dropped [MQTT-3.3.5-2]
+    assert broker.state.ctx.counters.dropped["not_authorized"] == 1
+
+
+async def test_qos_0_is_dropped_and_counted(serve: Serve, join: Join, tmp_path: Path) -> None:
+    broker = await serve(auth=rules(tmp_path / "acl"))
+    peer = await join(broker, "c")
+    await peer.publish("status", qos=0)
+    await peer.publish("status", qos=0, retain=True)
+    assert await peer.publish("mine/c") == Reason.NO_MATCHING_SUBSCRIBERS
+    assert broker.state.ctx.counters.dropped["not_authorized"] == 1
+
+
+@pytest.mark.parametrize(
+    ("client", "topic", "reason"), [("bad", "mine/bad", 0x87), ("c", "mine/d", 0x87), ("c", "mine/c", 0)]
+)
+async def test_connect_and_wills(serve: Serve, tmp_path: Path, client: str, topic: str, reason: int) -> None:
+    broker = await serve(auth=rules(tmp_path / "acl") | {"failures": {"delay": 0}})
+    peer = await Peer.open(broker.address())
+    peer.send(Connect(5, client, True, will=Will(topic.encode(), b"gone", 1)))
+    assert (await peer.expect(Connack)).reason == reason
+    await peer.close()
+
+
+async def test_new_rules_end_what_they_do_not_allow(serve: Serve, join: Join, tmp_path: Path) -> None:
+    broker = await serve(auth=rules(tmp_path / "acl", "rules: [{allow: all}]"))
+    reader, writer = await join(broker, "r"), await join(broker, "w")
+    assert await reader.subscribe("a/#", "b", qos=1) == [1, 1]
+    assert await writer.publish("a/1") == 0 and (await reader.message()).topic == b"a/1"
+    rules(tmp_path / "acl", "rules: [{allow: publish}, {allow: subscribe, topics: [b]}]")
+    broker.reload(broker.config)
+    assert await writer.publish("a/2") == Reason.NO_MATCHING_SUBSCRIBERS
+    assert await writer.publish("b") == 0 and (await reader.message()).topic == b"b"
+    assert broker.state.ctx.counters.errors["subscription_revoked"] == 1
+    rules(tmp_path / "acl", "rules: [{deny: publish, topics: [b]}, {allow: all}]")
+    broker.reload(broker.config)
+    assert await writer.publish("b") == Reason.NOT_AUTHORIZED
+
+
+async def test_who_was_away_comes_back_to_the_rules_of_now(serve: Serve, tmp_path: Path) -> None:
+    broker = await serve(auth=rules(tmp_path / "acl", "rules: [{allow: all}]"))
+    peer = await Peer.connect(broker.address(), "r", 4, clean_start=False)
+    assert await peer.subscribe("a", "b", qos=1) == [1, 1]
+    await peer.close()
+    rules(tmp_path / "acl", "rules: [{deny: subscribe, topics: [a]}, {allow: all}]")
+    broker.reload(broker.config)
+    peer = await Peer.connect(broker.address(), "r", 4, clean_start=False)
+    writer = await Peer.connect(broker.address(), "w", 5)
+    assert await writer.publish("a") == Reason.NO_MATCHING_SUBSCRIBERS
+    assert await writer.publish("b") == 0 and (await peer.message()).topic == b"b"
+    await peer.close()
+    await writer.close()
+
+
+async def test_nats_clients(serve: Serve, tmp_path: Path) -> None:
+    broker = await serve(
+        listeners=["mqtt://127.0.0.1:0", "nats://127.0.0.1:0"],
+        auth=rules(
+            tmp_path / "acl",
+            "rules: [{allow: publish, topics: [a/b]}, {allow: subscribe, topics: ['a/#', '_INBOX/#']}]",
+        ),
+    )
+    errors: list[str] = []
+
+    async def note(error: Exception) -> None:
+        errors.append(str(error))
+
+    client = await nats.connect(broker.address("nats"), error_cb=note)
+    allowed = await client.subscribe("a.>")
+    await client.subscribe("c")
+    await client.publish("a.b", b"1")
+    await client.publish("c", b"2")
+    await client.flush()
+    assert (await allowed.next_msg(5)).data == b"1"
+    assert [error for error in errors if "ermissions" in error and '"c"' in error][1:], errors
+    await client.close()
