@@ -78,7 +78,7 @@ class NatsSubscribing:
             return
         rights = client.rights
         if rights is not None and not rights.may_subscribe(filter, name):
-            self.errors.may_not_subscribe(client, subject)
+            self.errors.may_not_subscribe(client, subject, name)
             return
         if name:
             session = Session(f"{client.client_id}/{sid.decode('latin-1')}", ctx.next_number)
@@ -139,7 +139,7 @@ class NatsSubscribing:
         for sub in list(nats.subscriptions.values()):
             if rights is not None and not rights.may_subscribe(sub.filter, sub.name):
                 self.unsubscribe(nats, sub)
-                self.errors.may_not_subscribe(client, sub.subject)
+                self.errors.may_not_subscribe(client, sub.subject, sub.name)
 
     def forget(self, sub: NatsSubscription) -> None:
         session = sub.session
