@@ -224,8 +224,8 @@ class Broker:
             self._control = control
 
     def reload(self, config: Config) -> None:
-        """Take over what can change while serving: ``mqtt``, ``nats``, ``queue_groups``, ``limits``, ``auth`` with its files,
-        ``log`` and certificates. Raises ConfigError, and then nothing has changed.
+        """Take over what can change while serving: ``mqtt``, ``nats``, ``queue_groups``, ``limits``, ``auth`` with
+        its files, ``log`` and certificates. Raises ConfigError, and then nothing has changed.
         """
         assert self._driver is not None, "the broker is not started"
         chain = self._make_chain(config)
