@@ -38,6 +38,8 @@ class NatsSubscription(Subscription):
     name: bytes  # of its queue group, b"" without
     limit: int
     count: int
+    head: bytes  # of the last message, and the same with the sid, if it came twice in a row
+    head_sid: bytes
 
     def __init__(self, session: Session, filter: bytes, subject: bytes, name: bytes, sid: bytes) -> None:
         super().__init__(session, filter, 0, True, False, b"")  # no_local: see core.dialect
@@ -46,6 +48,8 @@ class NatsSubscription(Subscription):
         self.name = name
         self.limit = 0
         self.count = 0
+        self.head = b""
+        self.head_sid = b""
 
     def key(self) -> object:
         return self
@@ -158,10 +162,18 @@ class NatsClient(Dialect):
         frames = client.frames
         if client.waiting != 0 and client.stored_from < 0:
             client.stored_from = 0
-        frames.append(message.head)
-        frames.append(sub.sid)
+        head = message.head
+        if head is not sub.head:
+            sub.head = head
+            sub.head_sid = b""
+            frames.append(head)
+            frames.append(sub.sid)
+        else:
+            if len(sub.head_sid) == 0:
+                sub.head_sid = head + sub.sid
+            frames.append(sub.head_sid)
         frames.append(message.tail)
-        size = len(message.head) + len(sub.sid) + len(message.tail)
+        size = len(head) + len(sub.sid) + len(message.tail)
         client.size += size
         if not client.dirty:
             client.dirty = True

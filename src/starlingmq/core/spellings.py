@@ -19,17 +19,32 @@ class Spellings:
     _older_topics: dict[bytes, bytes]
     _heads: dict[bytes, bytes]  # what a message begins with, by topic
     _older_heads: dict[bytes, bytes]
+    _subject: bytes  # the last one that was asked for, and what was found
+    _topic: bytes
+    _headed: bytes  # the same the other way round
+    _head: bytes
 
     def __init__(self) -> None:
         self._topics = {}
         self._older_topics = {}
         self._heads = {}
         self._older_heads = {}
+        self._subject = b""
+        self._topic = b""
+        self._headed = b""
+        self._head = b""
 
     def topic_of(self, subject: bytes) -> bytes:
+        if subject == self._subject:
+            return self._topic
         topic = self._topics.get(subject)
-        if topic is not None:
-            return topic
+        if topic is None:
+            topic = self._learn_topic(subject)
+        self._subject = subject
+        self._topic = topic
+        return topic
+
+    def _learn_topic(self, subject: bytes) -> bytes:
         topic = self._older_topics.get(subject)
         if topic is None:
             topic = topic_of(subject)
@@ -41,9 +56,16 @@ class Spellings:
 
     def head_of(self, topic: bytes) -> bytes:
         """The head of a MSG that was published to ``topic``; b"" if it has no subject."""
+        if topic is self._headed:
+            return self._head
         head = self._heads.get(topic)
-        if head is not None:
-            return head
+        if head is None:
+            head = self._learn_head(topic)
+        self._headed = topic
+        self._head = head
+        return head
+
+    def _learn_head(self, topic: bytes) -> bytes:
         head = self._older_heads.get(topic)
         if head is None:
             subject = subject_of(topic)
