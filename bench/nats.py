@@ -108,7 +108,7 @@ class Hops(Section):
     def jobs(self, results: Results) -> list[Job]:
         if "starlingmq" not in self.settings.nats_peers or self.settings.quick:
             return []
-        places = [GroupHops(True)]
+        places = [GroupHops(True), GroupHops(False)]
         results.group_hops += places
         if shutil.which("etcd") is None:
             for place in places:
