@@ -98,6 +98,9 @@ def test_clients_leave_one_after_the_other() -> None:
         [info] = infos(peer)
         assert info["ldm"] is True
         assert info["connect_urls"] == ["there:1"]
+    world.state.nats.reach((), ["nats://there:1"])
+    world.run()
+    assert [infos(peer) for peer in peers] == [[]] * 10  # that this node is none of them any more is no news
     late = NatsPeer(world)
     assert late.info["ldm"] is True
     late.send('CONNECT {"verbose":false}', "SUB a 1")

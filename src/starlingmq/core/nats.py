@@ -133,7 +133,7 @@ class Nats:
 
     def reach(self, own: tuple[str, ...], others: list[str]) -> None:
         """Where clients find this node and the others, as URLs of listeners; clients are told what is new."""
-        if self.info.reach(own, others):
+        if self.info.reach(own, others, self.leaving.begun):
             self.tell_all()
 
     def tell_all(self) -> None:

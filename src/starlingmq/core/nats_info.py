@@ -42,12 +42,12 @@ class NatsInfo:
         self._own = {}
         self._others = {}
 
-    def reach(self, own: tuple[str, ...], others: list[str]) -> bool:
-        """URLs at which clients reach this node and the others; whether that is news."""
-        before = (self._own, self._others)
+    def reach(self, own: tuple[str, ...], others: list[str], leaving: bool) -> bool:
+        """URLs at which clients reach this node and the others; whether that is news for them."""
+        before, others_before = self._own, self._others
         self._own = _by_kind(own)
         self._others = _by_kind(others)
-        return before != (self._own, self._others)
+        return others_before != self._others or (before != self._own and not leaving)
 
     def connect_urls(self, listener: str, leaving: bool) -> list[str]:
         """Where clients of ``listener`` may reconnect to: host:port, each once; this node's own first."""
