@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from starlingmq.config_types import ConfigError, Count, PositiveDuration, PositiveSize, Section
+from starlingmq.config_types import ConfigError, Count, Duration, PositiveDuration, PositiveSize, Section, Size
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 
@@ -65,8 +65,11 @@ class EtcdConfig(Section, frozen=True):
         2 * 1024 * 1024 * 1024
     )
     compaction_retention: Annotated[
-        PositiveDuration, Meta(description="How long the node's own etcd remembers changes, for those who were away.")
-    ] = 3600.0
+        PositiveDuration,
+        Meta(
+            description="How long etcd remembers changes; an eighth of the quota is for retained messages in that time."
+        ),
+    ] = 300.0
 
 
 class ClusterTlsConfig(Section, frozen=True):
@@ -166,6 +169,20 @@ class ClusterConfig(Section, frozen=True):
             "are spread anew; a shutdown that would take too long goes faster.",
         ),
     ] = 500
+    retained_inline: Annotated[
+        PositiveSize,
+        Meta(description="Bytes from which on a retained message is kept by nodes, and etcd only knows by which."),
+    ] = 1024
+    retained_copies: Annotated[
+        Count, Meta(description="How many nodes have a copy of such a message, beside the one where it was published.")
+    ] = 1
+    retained_cache: Annotated[
+        Size, Meta(description="Bytes of such messages kept for later that were fetched from other nodes.")
+    ] = 64 * 1024 * 1024
+    retained_window: Annotated[
+        Duration,
+        Meta(description="Time between two lots of retained messages for etcd; of one topic only the last one goes."),
+    ] = 0.02
     lease_ttl: Annotated[
         int,
         Meta(

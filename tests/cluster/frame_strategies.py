@@ -30,11 +30,12 @@ bodies: st.SearchStrategy[frames.Body] = st.one_of(
         listeners=st.lists(st.text(max_size=9), max_size=3).map(tuple),
         draining=st.booleans(),
         clients=numbers,
+        retained=numbers,
     ),
     st.builds(
         frames.RouteRecords, numbers, numbers, records, st.lists(st.tuples(numbers, numbers), max_size=3).map(tuple)
     ),
-    st.builds(frames.RouteApplied, numbers, numbers),
+    st.builds(frames.RouteApplied, numbers, numbers, numbers),
     st.builds(frames.SyncRequest, numbers, numbers, numbers),
     st.builds(frames.RouteSnapshot, numbers, numbers, numbers, st.booleans(), records, numbers),
     st.builds(frames.Data, numbers, numbers, st.binary(max_size=300)),

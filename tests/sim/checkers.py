@@ -31,6 +31,7 @@ class Sent:
     node: Node
     at: float
     retain: bool = False
+    delete: bool = False  # with an empty payload: ``payload`` is what we call it
     acknowledged_at: float = 0.0
     ended_at: float = inf  # acknowledged or refused
 
@@ -76,15 +77,15 @@ class Books:
         self.members: dict[bytes, dict[str, None]] = {}  # group -> all who were ever in it
         self.asked: dict[str, dict[bytes, None]] = {}  # subscriber -> all filters that it ever asked for
         self.left: dict[bytes, None] = {}  # filters that somebody had, perhaps, and has no more
-        self.replays: list[tuple[str, bytes, float]] = []  # subscriber, topic, when
+        self.replays: list[tuple[str, bytes, float]] = []  # subscriber, payload of a retained message, when
         self.acknowledged_count = 0
         self.lossy = False  # a node that kept nothing has crashed: what it knew of the others' wants is gone with it
         self.strict = True  # nothing may crash away what was not promised: QoS 0 comes once at most
 
     # What clients tell
 
-    def published(self, packet: Publish, node: Node, now: float) -> None:
-        self.sent[packet.payload] = Sent(packet.payload, packet.topic, packet.qos, node, now, packet.retain)
+    def published(self, packet: Publish, name: bytes, node: Node, now: float) -> None:
+        self.sent[name] = Sent(name, packet.topic, packet.qos, node, now, packet.retain, not packet.payload)
 
     def acknowledged(self, payload: bytes, now: float) -> None:
         sent = self.sent[payload]
@@ -123,7 +124,7 @@ class Books:
         """A retained message came, as such."""
         sent = self.sent.get(payload)
         assert sent is not None and sent.retain, f"{subscriber} got {payload!r} as retained, which it is not"
-        self.replays.append((subscriber, sent.topic, now))
+        self.replays.append((subscriber, payload, now))
 
     def _check_order(self, subscriber: str, sent: Sent, qos: int, promises: list[Promise]) -> None:
         head, _, number = sent.payload.rpartition(b" ")
@@ -142,7 +143,7 @@ class Books:
         """What was promised and did not come. ``calm``: nothing failed, so QoS 0 has to come too."""
         found: list[str] = []
         for sent in self.sent.values():
-            if not (sent.acknowledged_at or (calm and sent.qos == 0)):
+            if sent.delete or not (sent.acknowledged_at or (calm and sent.qos == 0)):
                 continue
             for promise in self.promises:
                 if self._owed(promise, sent, calm) and not self._has(promise, sent.payload):
@@ -181,32 +182,64 @@ class Books:
                     return True
         return False
 
-    def wrongly_retained(self, node: Node, kept: dict[bytes, bytes]) -> list[str]:
-        """``kept``: topic -> payload. The last one that was acknowledged, or one that went its way meanwhile."""
+    def wrongly_retained(
+        self, kept: dict[bytes, bytes], lost: list[bytes], written: dict[bytes, None] | None, calm: bool
+    ) -> list[str]:
+        """``kept`` is what the cluster retains in the end (topic -> payload), ``lost`` are topics of which nobody has
+        it, ``written`` is all that etcd ever had of it, if that is known.
+
+        Of what one node took the last counts; between nodes, what etcd was told last. But nothing that was
+        acknowledged is simply gone, and where nothing fails nobody waits for etcd for long.
+        """
+        if self.lossy:
+            return []
         found: list[str] = []
-        own = [sent for sent in self.sent.values() if sent.retain and sent.node is node]
-        acknowledged = [sent for sent in own if sent.acknowledged_at]
-        for topic in {} if self.lossy else {sent.topic: None for sent in acknowledged}:
-            sent = self.sent.get(kept.get(topic, b""))
-            if sent is None or not sent.retain or sent.node is not node or sent.topic != topic:
-                found.append(f"{node.host} keeps {kept.get(topic)!r} for {topic!r}")
+        retained = [sent for sent in self.sent.values() if sent.retain and not sent.node.gone]
+        for sent in [sent for sent in retained if sent.acknowledged_at]:
+            others = [other for other in retained if other.topic == sent.topic and other is not sent]
+            own = [other for other in others if other.node is sent.node and other.ended_at > sent.at]
+            if written is not None and not any(o.delete or o.payload in written for o in [sent, *own]):
+                found.append(f"{sent.payload!r} of {sent.node.host} was acknowledged and never retained")
+            last = self.sent.get(kept.get(sent.topic, b""))
+            if last is sent or sent.topic in lost:
                 continue
-            later = [other for other in acknowledged if other.topic == topic and other.at > sent.ended_at]
-            if later:
-                found.append(f"{node.host} keeps {sent.payload!r}, and took {later[-1].payload!r} after it")
+            if last is None:
+                deletes = [other for other in [sent, *others] if other.delete]
+                if not any(self._may_be_last(other, others, calm) for other in deletes) and not sent.delete:
+                    found.append(f"nothing is retained for {sent.topic!r}, though {sent.payload!r} was taken last")
+            elif not self._may_be_last(last, [sent], calm):
+                found.append(f"{last.payload!r} is retained, and {sent.payload!r} was taken after it")
         return found
 
+    def _may_be_last(self, last: Sent, others: list[Sent], calm: bool) -> bool:
+        """Whether none of the others was certainly taken after it."""
+        for other in others:
+            if other is last or not other.acknowledged_at:
+                continue
+            slack = 0.0 if other.node is last.node else 1.0 if calm else inf
+            if other.at > last.ended_at + slack:
+                return False
+        return True
+
     def not_replayed(self) -> list[str]:
-        """Retained messages that were there when somebody subscribed, and did not come. Only when nothing failed."""
+        """Retained messages that were there when somebody subscribed, and did not come, neither with the subscription
+        nor after it, and none that was retained later came in their place. Only when nothing failed."""
         found: list[str] = []
+        deleted = {sent.topic for sent in self.sent.values() if sent.delete}
         for promise in self.promises:
             if promise.filter.startswith(GROUP):
                 continue
-            came = [topic for name, topic, at in self.replays if name == promise.subscriber and at > promise.asked_at]
+            came: dict[bytes, list[Sent]] = {}  # by topic
+            for name, payload, at in self.replays:
+                if name == promise.subscriber and at > promise.asked_at:
+                    came.setdefault(self.sent[payload].topic, []).append(self.sent[payload])
             for sent in self.sent.values():
-                there = sent.retain and sent.node is promise.node and 0.0 < sent.acknowledged_at < promise.asked_at
-                if there and matches(promise.filter, sent.topic) and sent.topic not in came:
-                    found.append(f"{promise.subscriber} never got what is retained for {sent.topic!r}")
+                there = sent.retain and 0.0 < sent.acknowledged_at < promise.asked_at and sent.topic not in deleted
+                if not there or not matches(promise.filter, sent.topic):
+                    continue
+                live = any(sent.payload in got for (name, _), got in self.got.items() if name == promise.subscriber)
+                if not live and not any(self._may_be_last(o, [sent], True) for o in came.get(sent.topic, ())):
+                    found.append(f"{promise.subscriber} never got {sent.payload!r}, nor what was retained after it")
         return found
 
     def doubled_in_groups(self) -> list[str]:

@@ -205,9 +205,11 @@ class Publisher(Person):
         super().__init__(books, random, node, name, version, lasting)
         self.sent: dict[int, Publish] = {}
         self.released: dict[int, None] = {}
-        self.later: list[Publish] = []
+        self.later: list[tuple[Publish, bytes]] = []
         self.left = 0  # what its plan still has
         self.retained = 0.0  # share of its messages at QoS 1 and 2
+        self.deletes = 0.0  # share of those that only take away what is retained
+        self.names: dict[int, bytes] = {}  # packet id -> what the books know such a message by
         self.count = 0
 
     def publish(self, topic: bytes, qos: int) -> None:
@@ -215,19 +217,22 @@ class Publisher(Person):
         self.count += 1
         payload = b"%b %b %d %d" % (self.name.encode(), topic, qos, self.count)
         retain = qos != 0 and self.retained != 0.0 and self.random.random() < self.retained
-        self.later.append(Publish(topic, payload, qos, retain))
+        delete = retain and self.random.random() < self.deletes
+        packet = Publish(topic, b"" if delete else payload, qos, retain)
+        self.later.append((packet, payload))
         self._flush()
 
     def _flush(self) -> None:
         if not self.online or not self.later:
             return
         later, self.later = self.later, []
-        for packet in later:
+        for packet, name in later:
             if packet.qos:
                 packet.packet_id = self.new_id()
                 self.sent[packet.packet_id] = packet
-            self.books.published(packet, self.node, self.schedule.now)
-        self.say(list(later))
+                self.names[packet.packet_id] = name
+            self.books.published(packet, name, self.node, self.schedule.now)
+        self.say([packet for packet, _ in later])
 
     def begin(self, present: bool) -> None:
         if not present:
@@ -257,10 +262,10 @@ class Publisher(Person):
         if packet.reason >= 0x80:
             settings = self.node.world.settings
             assert packet.type != PUBCOMP or not settings.keeps, f"{self.name}: a handshake is lost, {packet!r}"
-            self.books.refused(message.payload, self.schedule.now)
+            self.books.refused(self.names[packet_id], self.schedule.now)
             return
         assert packet.type == (PUBACK if message.qos == 1 else PUBCOMP)
-        self.books.acknowledged(message.payload, self.schedule.now)
+        self.books.acknowledged(self.names[packet_id], self.schedule.now)
 
     def finished(self) -> bool:
         return not self.left and not self.sent and not self.later
@@ -366,6 +371,8 @@ class Subscriber(Person):
                 assert self.open[packet.packet_id] == payload, f"{self.name}: another message under an id that is open"
                 return
             self.open[packet.packet_id] = payload
+        if not payload:
+            return  # it took away what was retained
         if packet.retain:
             self.books.replayed(self.name, payload, self.schedule.now)
             self.node.world.seen["retained messages replayed"] += 1

@@ -29,6 +29,7 @@ class Store:
         self.revision = 1
         self.compacted = 0
         self.leases: dict[int, set[bytes]] = {}  # id -> keys
+        self.written: dict[bytes, int] = {}  # all values that there ever were, and how often they were put
         self._keys: dict[bytes, KeyValue] = {}
         self._history: list[tuple[int, tuple[Change, ...]]] = []
 
@@ -80,7 +81,10 @@ class Store:
 
     def _apply(self, operation: Operation, lease: int, changes: list[Change]) -> tuple[KeyValue, ...]:
         if isinstance(operation, Get):
-            return self.get(operation.key, operation.prefix)
+            found = self.get(operation.key, operation.prefix)
+            if operation.limit:
+                found = tuple(entry for entry in found if entry.key > operation.after)[: operation.limit]
+            return found
         if isinstance(operation, Put):
             self._put(operation, lease, changes)
         else:
@@ -96,6 +100,7 @@ class Store:
         if put.leased:
             self.leases[lease].add(put.key)
         created = revision if before is None else before.create_revision
+        self.written[put.value] = self.written.get(put.value, 0) + 1
         self._keys[put.key] = KeyValue(put.key, put.value, created, revision, lease if put.leased else 0)
         changes.append(Change(put.key, put.value, revision, created))
 

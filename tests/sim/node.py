@@ -55,6 +55,7 @@ class Settings(msgspec.Struct):
     checkpoint_bytes: int
     piece: int
     span: int  # records a segment of the journal; 0: no segments
+    page: int = 1000  # retained messages read at once
 
 
 class World(Protocol):
@@ -153,6 +154,7 @@ class Process:
         self.cluster = ClusterState(
             self.state, settings.cluster, self.host, f"{self.host}:1", self.state.peers.facts, now
         )
+        self.cluster.retained.page = settings.page
         self.etcd = world.etcd.node(self.host, self._answered)
 
     def begin(self) -> None:

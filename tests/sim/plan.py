@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 import msgspec
+from msgspec import structs
 from tests.sim.checkers import GROUPS
 from tests.sim.faults import RARE, Fault, disk_fails
 from tests.sim.node import Settings
@@ -72,6 +73,15 @@ class Plan:
                     self.rare.append((more.uniform(0.0, self.seconds), fault, more.choice([0.3, 1.0, 3.0])))
 
         self.retained = more.choice([0.0, 0.0, 0.5]) if self.publishers else 0.0  # which share of what is acknowledged
+        self.deletes = more.choice([0.0, 0.1, 0.3])  # which share of that is empty
+        retained = {
+            "retained_inline": more.choice([1, 16, 1024]),  # payloads are some 12 to 16 bytes
+            "retained_copies": more.choice([0, 1, 1, 2]),
+            "retained_cache": more.choice([0, 20, 1024]),
+            "retained_window": more.choice([0.0, 0.02, 0.3]),
+        }
+        self.settings.page = more.choice([1, 2, 1000])
+        self.settings.cluster = structs.replace(self.settings.cluster, **retained)
         if more.random() < 0.2:
             self._members(more, homes)
 

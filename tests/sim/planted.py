@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from tests.sim import planted_retained
 from tests.sim.commits import Commits, Ticket
 from tests.sim.run import run
 
@@ -293,6 +294,7 @@ FOUND: dict[Mistake, tuple[int, str]] = {
     a_group_without_members_here_loses_what_comes: (294, ""),
     each_node_with_members_gets_what_is_for_the_group: (84, ""),
     what_follows_a_refused_commit_overtakes_it: (2, "disks_fail"),
+    **planted_retained.FOUND,
 }
 """The mistakes, a seed that finds each of them, and the theme of its worlds."""
 

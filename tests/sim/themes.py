@@ -82,9 +82,57 @@ def subscribed_while_cut(plan: Plan, more: Random) -> None:
     _strike(plan, more, faults.cut_one_way, 3, 1.5)
 
 
+def _all_retain(plan: Plan, more: Random) -> None:
+    """At each node somebody publishes retained messages to the same topics."""
+    plan.goes = ""
+    plan.retained, plan.deletes = 0.9, more.choice([0.0, 0.2, 0.4])
+    plan.publishers = []
+    for host in range(plan.nodes):
+        acts: list[tuple[float, bytes, int]] = []
+        when = more.uniform(0.1, 0.5)
+        while when < plan.seconds and len(acts) < 40:
+            acts.append((when, more.choice(TOPICS), more.choice([1, 1, 2])))
+            when += more.choice([0.002, 0.1, 0.3]) * more.uniform(0.1, 2.0)
+        plan.publishers.append(PublisherPlan(f"keeper{host}", host, more.choice([4, 5]), True, acts))
+
+
+def all_retain(plan: Plan, more: Random) -> None:
+    """The same topics are retained at all nodes, which crash, and lose etcd, and what it has told."""
+    _all_retain(plan, more)
+    _strike(plan, more, faults.crash, 3, 0.5)
+    _strike(plan, more, faults.etcd_without_leader, 4, 0.6)
+    _strike(plan, more, faults.cut_from_etcd, 2, 1.0)
+    _strike(plan, more, faults.falls_behind, 2, 1.0)
+
+
+def all_retain_in_peace(plan: Plan, more: Random) -> None:
+    """Nothing fails, and at each node somebody subscribes all the time."""
+    _all_retain(plan, more)
+    plan.kind, plan.faulty, plan.early = "calm", False, False
+    plan.faults, plan.joins, plan.rare = 0, False, []
+    plan.loss = plan.doubling = 0.0
+    plan.overtaking = False
+    plan.deletes = 0.0
+    for keeper in plan.publishers:  # so that nobody's window lets an older one be the last
+        keeper.acts = [(when, TOPICS[keeper.host % len(TOPICS)], qos) for when, _, qos in keeper.acts]
+    plan.subscribers = []
+    for host in range(plan.nodes):
+        for number in range(8):
+            acts = [(more.uniform(0.5, plan.seconds), more.choice([*TOPICS, b"#", b"a/+"]), 1)]
+            plan.subscribers.append(SubscriberPlan(f"late{host}{number}", host, 5, False, acts))
+
+
 THEMES: dict[str, Callable[[Plan, Random], None]] = {
     theme.__name__: theme
-    for theme in (the_power_fails, disks_fail, somebody_joins_apart, many_lives, subscribed_while_cut)
+    for theme in (
+        the_power_fails,
+        disks_fail,
+        somebody_joins_apart,
+        many_lives,
+        subscribed_while_cut,
+        all_retain,
+        all_retain_in_peace,
+    )
 }
 
 

@@ -17,6 +17,7 @@ from tests.sim.etcd_shell import EtcdShell
 from tests.sim.network import Network
 from tests.sim.node import Node
 from tests.sim.plan import TOPICS, Plan
+from tests.sim.retained import compare_retained, payload_of, retained_ever, retained_in, written_again
 from tests.sim.schedule import Schedule
 from tests.sim.seen import Seen
 from tests.sim.trace import Trace
@@ -50,6 +51,7 @@ class World:
         self.people: list[Person] = []
         self.publishers: list[Publisher] = []
         self.subscribers: list[Subscriber] = []
+        self.readers: list[Subscriber] = []
         for number in range(self.plan.nodes):
             self._add_node(f"n{number + 1}")
         if trace:
@@ -156,6 +158,7 @@ class World:
             self.publishers.append(publisher)
             publisher.left = len(pub.acts)
             publisher.retained = self.plan.retained
+            publisher.deletes = self.plan.deletes
             for when, topic, qos in pub.acts:
                 schedule.after(when, publisher.publish, topic, qos)
         self.people = [*self.subscribers, *self.publishers]
@@ -218,6 +221,8 @@ class World:
                 node.gone = True
             self.start_if_wanted(node)
         self._wait(self._settled, LIVENESS_MAX, "nothing is wrong, and yet it does not come to an end")
+        wrong = self._wrongly_retained()
+        assert not wrong, f"retained: {wrong[0]}, {len(wrong)} in all"
         self.trace.note("world", "a last round")
         for publisher in self.publishers:
             for topic in TOPICS:
@@ -227,6 +232,7 @@ class World:
         self._wait(self._balanced, LIVENESS_MAX, "something that was acknowledged is lost")
         wrong = self._wrongly_retained()
         assert not wrong, f"retained: {wrong[0]}, {len(wrong)} in all"
+        self._wait(self._read_by_all, LIVENESS_MAX, "somebody does not get what is retained")
         doubled = self.books.doubled_in_groups()
         assert not doubled, f"doubled: {doubled[0]}, {len(doubled)} in all"
         self.seen["joins"] += sum(not node.gone for node in self.nodes[self.plan.nodes :])
@@ -264,10 +270,11 @@ class World:
 
     def _settled(self) -> bool:
         self._see_who_left()
-        return self._all_serve() and self._finished() and not self.unequal()
+        return self._all_serve() and self._finished() and not self.unequal() and not self.unretained()
 
     def _balanced(self) -> bool:
-        return self._finished() and not self.books.missing(not self.plan.faulty) and not self.unequal()
+        balanced = self._finished() and not self.books.missing(not self.plan.faulty)
+        return balanced and not self.unequal() and not self.unretained()
 
     def _see_who_left(self) -> None:
         for node in self.nodes:
@@ -288,21 +295,53 @@ class World:
             for difference in compare(here, there)
         ]
 
-    def _wrongly_retained(self) -> list[str]:
-        """What nodes keep; each of what it took itself, for as long as what is retained is no matter of the cluster."""
-        found = [] if self.plan.faulty else self.books.not_replayed()
+    def unretained(self) -> list[str]:
+        """Where what a node retains is not what etcd says."""
+        wanted = retained_in(self.etcd.model.store)
+        found: list[str] = []
         for node in self.members():
             if node.process is not None:
-                tree = node.process.state.retained
-                kept = {topic: message.payload for topic in TOPICS if (message := tree.get(topic)) is not None}
-                found += self.books.wrongly_retained(node, kept)
+                found += [f"{node.host}: {difference}" for difference in compare_retained(node.process, wanted)]
         return found
+
+    def _wrongly_retained(self) -> list[str]:
+        calm = not self.plan.faulty
+        found = self.books.not_replayed() if calm else []
+        found += written_again(self.etcd.model.store)
+        kept: dict[bytes, bytes] = {}
+        processes = [node.process for node in self.members() if node.process is not None]
+        lost: list[bytes] = []
+        for topic, value in retained_in(self.etcd.model.store).items():
+            whole = payload_of(processes, topic, value)
+            if whole is not None:
+                kept[topic] = whole
+                continue
+            lost.append(topic)
+            if not self.books.lossy and any(process.state.ctx.node == value.origin for process in processes):
+                found.append(f"nobody has what is retained for {topic!r}")
+        written = retained_ever(self.etcd.model.store) if self.settings.cluster.retained_inline > 100 else None
+        return found + self.books.wrongly_retained(kept, lost, written, calm)
+
+    def _read_by_all(self) -> bool:
+        """Somebody new at each node gets what etcd says, and nothing else."""
+        topics = list(retained_in(self.etcd.model.store))
+        if not self.readers and topics:
+            for node in self.members():
+                reader = Subscriber(self.books, self.random, node, f"reader at {node.host}", 5, False)
+                self.readers.append(reader)
+                reader.subscribe(b"#", 1)
+                reader.come()
+        for reader in self.readers:
+            came = [self.books.sent[payload].topic for name, payload, _ in self.books.replays if name == reader.name]
+            if sorted(came) != sorted(topics) and not self.books.lossy:
+                return False
+        return True
 
     def why(self) -> str:
         """What keeps the world from coming to an end."""
         found = [f"{node.host} does not serve" for node in self.members() if not self._serves(node)]
         found += [f"{node.host} has not left" for node in self.members() if node.leaving]
         found += [f"{person.name} has not finished" for person in self.people if not person.finished()]
-        found += self.unequal()
+        found += self.unequal() + self.unretained()
         found += self.books.missing(not self.plan.faulty)
         return "; ".join(found[:5]) + (f" ({len(found)} in all)" if len(found) > 5 else "")

@@ -44,8 +44,12 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Get:
+    """``limit``: so many at most, in the order of their keys, from behind ``after`` on (with a prefix; 0: all)."""
+
     key: bytes
     prefix: bool = False
+    limit: int = 0
+    after: bytes = b""
 
 
 Operation = Put | Delete | Get

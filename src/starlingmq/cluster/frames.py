@@ -56,6 +56,7 @@ class Heartbeat:
     listeners: tuple[str, ...] = ()  # URLs at which clients from elsewhere reach the sender
     draining: bool = False  # the sender serves no clients, and wants none
     clients: int = 0  # how many are connected to the sender
+    retained: int = 0  # sequence of the last retained message that the sender had taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ class RouteRecords:
 class RouteApplied:
     epoch: int
     version: int
+    retained: int = 0  # sequence of the last retained message that the sender had taken before
 
 
 @dataclass(frozen=True, slots=True)

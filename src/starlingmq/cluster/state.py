@@ -33,6 +33,7 @@ from starlingmq.cluster.frames import (
     HandshakeReply,
     Heartbeat,
     MemberInfo,
+    RouteApplied,
 )
 from starlingmq.cluster.handshake_desk import HandshakeDesk
 from starlingmq.cluster.lines import Line
@@ -44,6 +45,9 @@ from starlingmq.cluster.quorum import Quorum
 from starlingmq.cluster.rebalance import Rebalancing
 from starlingmq.cluster.reception import Reception
 from starlingmq.cluster.relay import Relay
+from starlingmq.cluster.retained import FACTS as RETAINED_FACTS
+from starlingmq.cluster.retained import RetainedIndex
+from starlingmq.cluster.retained_values import TAG as RETAINED_TAG
 from starlingmq.cluster.routes import Routes
 from starlingmq.cluster.stays import FACTS as HANDSHAKE_FACTS
 from starlingmq.cluster.takeover import FACTS, Takeovers
@@ -116,10 +120,11 @@ class ClusterState:
         self.quorum: Quorum | None = None
         self.relay: Relay | None = None
         self.routes: Routes | None = None
-        of_others = (FACTS, HANDSHAKE_FACTS)
+        of_others = (FACTS, HANDSHAKE_FACTS, RETAINED_FACTS)
         self._facts = {key: value for key, value in facts.items() if not key.startswith(of_others)}
         self._handshake_facts = {key: value for key, value in facts.items() if key.startswith(HANDSHAKE_FACTS)}
         self._session_facts = {key: value for key, value in facts.items() if key.startswith(FACTS)}
+        self._retained_facts = {key: value for key, value in facts.items() if key.startswith(RETAINED_FACTS)}
         self.ownership = Ownership(config.name)
         self.leader = Election(f"/starlingmq/{config.name}/leader".encode())
         self.takeovers = Takeovers(
@@ -130,6 +135,8 @@ class ClusterState:
         self.rebalancing = Rebalancing(broker, self.reception, rate)
         self.takeovers.on_drain = self._heard_of_drain
         self.handshakes = HandshakeDesk(broker, config, self._is_connected)
+        self.retained = RetainedIndex(broker, config, self._is_connected, self._is_leading)
+        broker.peers.control = self._hear
         self._number = 0
         self._incarnation = 0
         self._ready = ClusterReady()
@@ -159,6 +166,7 @@ class ClusterState:
             self.ownership.answered(answer, now)
         self.leader.answered(answer, now)
         self.groups.answered(answer, now)
+        self.retained.answered(answer, now)
         self.members.answered(answer, now)
         self._look_at_members(now)
 
@@ -253,12 +261,28 @@ class ClusterState:
             self.groups.received(envelope.source, source, body, now)
         elif isinstance(body, Heartbeat):
             routes.heartbeat(envelope.source, body, now)
+            self._tell_retained(envelope.source, body.retained)
             if quorum.is_connected(envelope.source):
                 self.reception.heard(envelope.source, body)
             self.members.adopt(body.membership, now)
             self._look_at_members(now)
         else:
             routes.received(envelope.source, body, now)
+            if isinstance(body, RouteApplied):
+                self._tell_retained(envelope.source, body.retained)
+
+    def _tell_retained(self, number: int, sequence: int) -> None:
+        """What that node retains was published up to there before it knew what its message knows."""
+        retaining = self.broker.ctx.retaining
+        if retaining is not None:
+            retaining.tell(number, sequence)
+
+    def _hear(self, number: int, payload: bytes) -> None:
+        """What a node has to say to this one, in order with its messages."""
+        if payload.startswith(RETAINED_TAG):
+            self.retained.take(number, payload)
+        else:
+            self.takeovers.take(number, payload)
 
     # Members
 
@@ -299,6 +323,8 @@ class ClusterState:
         self.broker.peers.join(me.number, me.incarnation)
         self.handshakes.enter(me.number, me.incarnation, self.members.membership.revision, self._handshake_facts)
         self._handshake_facts = {}
+        self.retained.enter(me.number, self._retained_facts)
+        self._retained_facts = {}
         interest = self.broker.ctx.interest
         assert interest is not None
         self.routes.restart(interest.all())
@@ -332,12 +358,13 @@ class ClusterState:
         self.takeovers.set_members((self._number, *others))
         self.handshakes.set_members((self._number, *others))
         self.groups.pulls.set_members(tuple(others))
+        self.retained.set_members(dict.fromkeys((self._number, *others)))
         self._ready.peers = tuple(others.values())
 
     def _leave_if_idle(self, now: float) -> None:
         if not self._leaving or self.members.state in ("left", "forgotten", "replaced"):
             return
-        if all(line.idle() for line in self.lines.values()):
+        if all(line.idle() for line in self.lines.values()) and len(self.retained.writer) == 0:
             self.members.leave(now)
             self._look_at_members(now)
 
@@ -355,6 +382,7 @@ class ClusterState:
             self.leader.campaign(b"%d/%d" % (self._number, self._incarnation), now)
             self.leader.tick(now)
             self._ready.requests += self.leader.take_requests()
+            self.retained.registered(now)
         quorum, relay, routes = self.quorum, self.relay, self.routes
         if quorum is None or relay is None or routes is None:
             return
@@ -377,6 +405,8 @@ class ClusterState:
         self._look_at_serving(quorum, routes, now)
         self._tell_where_to_go()
         self._answer_subscribers(quorum, routes, now)
+        self.retained.turn(now)
+        self._ready.notices += self.retained.take_notices()
         self._beat(quorum, relay, routes, now)
         for node, call in self.handshakes.turn(now):
             self._tell(node, call, relay)
@@ -439,6 +469,9 @@ class ClusterState:
                 line.behind_since = 0.0
 
     # What takeovers ask
+
+    def _is_leading(self) -> bool:
+        return self.leader.leading
 
     def _is_connected(self, number: int) -> bool:
         return self.quorum is not None and self.quorum.is_connected(number)
@@ -526,9 +559,15 @@ class ClusterState:
         return True
 
     def _tell(self, target: int | None, body: Body, relay: Relay) -> None:
+        if isinstance(body, RouteApplied):
+            body = replace(body, retained=self._retained_here())
         for number in self.lines if target is None else (target,):
             if number in self.lines:
                 self._send(number, body, relay)
+
+    def _retained_here(self) -> int:
+        retaining = self.broker.ctx.retaining
+        return 0 if retaining is None else retaining.last
 
     def _beat(self, quorum: Quorum, relay: Relay, routes: Routes, now: float) -> None:
         number = quorum.beat(now)
@@ -548,6 +587,7 @@ class ClusterState:
             listeners=self.reception.own,
             draining=self.reception.draining,
             clients=self.broker.ctx.counters.clients_connected,
+            retained=self._retained_here(),
         )
         for target in self.lines:
             envelope = self._envelope(target, heartbeat)
@@ -572,6 +612,7 @@ class ClusterState:
                     line.data_frames += 1
                     self._send(number, data, relay)
         ready = self._ready
+        ready.requests += self.retained.take_requests(now)
         self._ready = ClusterReady()
         return ready
 
@@ -597,7 +638,7 @@ class ClusterState:
             soonest = min(soonest, self.takeovers.wake_at(), self.ownership.wake_at() or inf)
             now = self.broker.ctx.now
             soonest = min(soonest, self.drain.wake_at(now), self.rebalancing.wake_at(now))
-            soonest = min(soonest, self.handshakes.wake_at(), self.groups.wake_at())
+            soonest = min(soonest, self.handshakes.wake_at(), self.groups.wake_at(), self.retained.wake_at())
         return 0.0 if soonest == inf else soonest
 
     # What is there to be seen

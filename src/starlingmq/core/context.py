@@ -16,6 +16,7 @@ from starlingmq.core.interest import Interest
 from starlingmq.core.job import Job
 from starlingmq.core.outgoing import Outgoing
 from starlingmq.core.ready import Event, Notice, Ready, Write
+from starlingmq.core.retaining import Retaining
 from starlingmq.core.session import Session
 from starlingmq.core.timers import Wheel
 
@@ -52,6 +53,7 @@ class Context:
     claims: Claims | None  # CONNECTs that wait for their client id, where other nodes may own it
     doors: Doors
     elsewhere: Elsewhere | None  # QoS 2 handshakes at other nodes, where there are any
+    retaining: Retaining | None  # retained messages that other nodes must know
     isolated: bool  # too few other nodes are connected to serve
     serves_until: float  # when that is so, if nothing is heard of them meanwhile
     catching_up: bool  # a node has come whose routes are not all here yet: nothing is published before
@@ -108,6 +110,7 @@ class Context:
         self.claims = None
         self.doors = Doors()
         self.elsewhere = None
+        self.retaining = None
         self.isolated = False
         self.serves_until = math.inf
         self.catching_up = False

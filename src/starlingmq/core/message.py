@@ -28,7 +28,7 @@ class Message:
     offset: int  # where a store keeps it; -1: nowhere yet
     loaded: bool  # False: only ``offset`` is known, the rest is to be read from there first
     shape: int  # ... and to what kind of receiver: see core.delivery; -1: to none yet
-    origin: int  # in a cluster: number of the node where it entered; 0: here, and it was not passed on ...
+    origin: int  # in a cluster: number of the node where it entered; 0: here, and not passed on; -1: see core.retaining
     sequence: int  # ... and its place among what entered there (rising, over restarts too)
 
     def __init__(

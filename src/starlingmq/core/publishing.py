@@ -17,6 +17,8 @@ from starlingmq.core.group_engine import GroupEngine
 from starlingmq.core.message import Message
 from starlingmq.core.qos import Inbound, Parking
 from starlingmq.core.ready import (
+    FACT_DELETE,
+    FACT_PUT,
     INBOUND_COMPLETED,
     INBOUND_PUT,
     RETAINED_DELETE,
@@ -27,6 +29,7 @@ from starlingmq.core.ready import (
 )
 from starlingmq.core.ready import PUBLISH as ASK_PUBLISH
 from starlingmq.core.retained import RetainedTree
+from starlingmq.core.retaining import DELETED_FACT, REPLICA
 from starlingmq.core.router import Route, Router
 from starlingmq.core.session import Backlog, Session
 from starlingmq.core.timers import Wheel
@@ -217,6 +220,7 @@ class Publishing:
             self._hold(client, session, packet_id, message)
             return
         if message.retain:
+            message = self._stamp(message)
             reason = self._retain(message)
             if reason != 0:
                 self._not_retained(message)
@@ -429,8 +433,10 @@ class Publishing:
         if route.reserved and publisher is not None:
             self.ctx.drop("not_authorized", publisher.client_id)
             return 0
-        if message.retain and self._retain(message) != 0:
-            self._not_retained(message)
+        if message.retain:
+            message = self._stamp(message)
+            if self._retain(message) != 0:
+                self._not_retained(message)
         return self.delivery.fan_out(message, route, publisher)
 
     def deliver(self, message: Message, group: bytes, source: Session) -> None:
@@ -445,6 +451,8 @@ class Publishing:
             ctx.drop("beyond_limits_here", source.client_id)
             return
         if not group:
+            if message.retain and ctx.retaining is not None:
+                ctx.retaining.tell(source.node, message.sequence)
             self.delivery.fan_out(message, route, source)
             return
         found = self.router.group(group)
@@ -455,34 +463,86 @@ class Publishing:
 
     # Retained messages
 
+    def _stamp(self, message: Message) -> Message:
+        """In a cluster what is retained has a sequence before it goes anywhere: by it the others know what is here."""
+        ctx = self.ctx
+        retaining = ctx.retaining
+        if retaining is None or ctx.node == 0 or message.topic.startswith(b"$SYS/"):
+            return message
+        if message.offset >= 0:  # it was held, and what is stored of it has none
+            message = message.copy()
+        ctx.sequence += 1
+        message.sequence = retaining.last = ctx.sequence
+        message.origin = ctx.node
+        return message
+
     def _retain(self, message: Message) -> int:
         """Keep it as the topic's retained message, or remove that [MQTT-3.3.1-6]; a reason code."""
         ctx = self.ctx
+        retaining = None if message.sequence == 0 else ctx.retaining
+        if retaining is not None and retaining.full:
+            return Reason.QUOTA_EXCEEDED
         if not message.payload:
             previous = self.retained.remove(message.topic)
             if previous is not None:
                 self._let_expire(previous)
                 if ctx.recording:
                     ctx.write(Write(RETAINED_DELETE, topic=message.topic))
+            if retaining is not None:
+                retaining.change(message.topic, message.sequence, None)
+                if ctx.recording:
+                    retaining.deleted[message.topic] = message.sequence
+                    sequence = message.sequence.to_bytes(8, "big")
+                    ctx.write(Write(FACT_PUT, topic=DELETED_FACT + message.topic, value=sequence))
             return 0
         if ctx.refusing and message.qos == 0 and not message.topic.startswith(b"$SYS/"):
             return Reason.QUOTA_EXCEEDED  # whoever publishes on would fill the memory with what waits for the disk
         limit = ctx.limits.retained_messages
         limit_bytes = ctx.limits.retained_bytes
-        if limit != 0 and len(self.retained) >= limit and self.retained.get(message.topic) is None:
+        crowded = (limit != 0 and len(self.retained) >= limit) or (retaining is not None and retaining.crowded)
+        if crowded and self.retained.get(message.topic) is None:
             return Reason.QUOTA_EXCEEDED
         if limit_bytes != 0 and self.retained.total_bytes + message.size() > limit_bytes:
             replaced = self.retained.get(message.topic)
             if replaced is None or message.size() > replaced.size():
                 return Reason.QUOTA_EXCEEDED
+        self._put_retained(message)
+        if ctx.recording and not message.topic.startswith(b"$SYS/"):
+            ctx.write(Write(RETAINED_PUT, message=message))
+        if retaining is not None:
+            retaining.change(message.topic, message.sequence, message)
+            if retaining.deleted.pop(message.topic, 0) != 0:
+                ctx.write(Write(FACT_DELETE, topic=DELETED_FACT + message.topic))
+        return 0
+
+    def _put_retained(self, message: Message) -> Message | None:
         previous = self.retained.put(message)
         if previous is not None:
             self._let_expire(previous)
         if message.expires_at != 0.0:
             self.retained_wheel.add(message, message.expires_at)
-        if ctx.recording and not message.topic.startswith(b"$SYS/"):
-            ctx.write(Write(RETAINED_PUT, message=message))
-        return 0
+        return previous
+
+    def show_retained(self, message: Message) -> None:
+        """What another node retains takes the place of what is here. It is not stored here; what it replaces may be."""
+        message.origin = REPLICA
+        previous = self._put_retained(message)
+        if previous is not None and previous.origin != REPLICA and self.ctx.recording:
+            self.ctx.write(Write(RETAINED_DELETE, topic=message.topic))
+
+    def store_retained(self, message: Message) -> None:
+        """What was retained before this node came into the cluster is of the cluster from now on."""
+        message = self._stamp(message.copy())
+        if self._retain(message) != 0:
+            self._not_retained(message)
+
+    def hide_retained(self, topic: bytes) -> None:
+        """Nothing is retained for this topic any more, as others know."""
+        previous = self.retained.remove(topic)
+        if previous is not None:
+            self._let_expire(previous)
+            if previous.origin != REPLICA and self.ctx.recording:
+                self.ctx.write(Write(RETAINED_DELETE, topic=topic))
 
     def _not_retained(self, message: Message) -> None:
         failing = self.ctx.refusing and message.qos == 0
@@ -500,3 +560,5 @@ class Publishing:
                 self.retained.remove(item.topic)
                 if self.ctx.recording:
                     self.ctx.write(Write(RETAINED_DELETE, topic=item.topic))
+                if self.ctx.retaining is not None:
+                    self.ctx.retaining.expired.append(item.topic)

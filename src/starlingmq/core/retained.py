@@ -63,6 +63,10 @@ class RetainedTree:
             self.total_bytes -= message.size()
         return message
 
+    def items(self) -> list[tuple[bytes, Message]]:
+        """All topics and messages, in no order."""
+        return self._messages.items()
+
     def cursor(self, filter: bytes) -> RetainedCursor:
         """A walk over the messages that match ``filter`` (valid, and not a shared subscription's)."""
         return RetainedCursor(self._messages, self._topics, filter)

@@ -13,10 +13,12 @@ from starlingmq.core.client import ASKING, WORKING, Client
 from starlingmq.core.context import ISOLATED, Context
 from starlingmq.core.delivery import Delivery
 from starlingmq.core.job import Job
+from starlingmq.core.message import Message
 from starlingmq.core.outgoing import Outgoing
 from starlingmq.core.ready import SUBSCRIBE as ASK_SUBSCRIBE
 from starlingmq.core.ready import SUBSCRIPTION_DELETE, SUBSCRIPTION_PUT, Answer, Question, Write
 from starlingmq.core.retained import RetainedCursor, RetainedTree
+from starlingmq.core.retaining import HeldReplay, Wanted
 from starlingmq.core.router import Router
 from starlingmq.core.session import Session, Subscription
 from starlingmq.core.topics import levels, parse_share, valid_filter
@@ -30,6 +32,7 @@ FILTER_WORK: Final = 8  # of a turn's work, for one filter: routes, facts to be 
 FREED_PER_TURN: Final = 10_000  # queued messages of an ended session
 FREED_AT_ONCE: Final = 100
 REPLAY_PIECE: Final = 16  # retained messages between two looks whether the client takes more
+WANTED_MAX: Final = 16  # payloads that one replay waits for at once, of those that are kept at another node
 
 
 class SubscribeJob(Job):
@@ -42,6 +45,7 @@ class SubscribeJob(Job):
     denied: list[int]
     reasons: list[int]
     fresh: list[bytes]  # filters that were not subscribed to before
+    replays: list[Subscription]  # that begin with SUBACK
 
     def __init__(
         self, owner: Subscribing, client: Client, session: Session, packet: Subscribe, denied: list[int]
@@ -53,6 +57,7 @@ class SubscribeJob(Job):
         self.denied = denied
         self.reasons = []
         self.fresh = []
+        self.replays = []
 
     def step(self) -> bool:
         if self.session.ended or self.session.client is not self.client:
@@ -67,13 +72,17 @@ class SubscribeJob(Job):
                 reason = self.owner.subscribe(self.client, self.session, requests[index], self.packet)
                 if reason < 0x80 and not existed:
                     self.fresh.append(requests[index].filter)
+                self.replays += self.owner.later
+                self.owner.later.clear()
             if reason >= 0x80 and self.client.version != 5:
                 reason = 0x80  # [MQTT-3.9.3-2]: 3.1.1 has no other
             self.reasons.append(reason)
         if len(self.reasons) < len(requests):
             return False
         if self.owner.ctx.interest is not None:
-            self.owner.held.append(HeldSuback(self.client, self.session, self.packet, self.reasons, self.fresh))
+            held = HeldSuback(self.client, self.session, self.packet, self.reasons, self.fresh)
+            held.replays = self.replays
+            self.owner.held.append(held)
         else:
             frame = encode(Suback(self.packet.packet_id, self.reasons), self.client.version)
             self.owner.ctx.send_stored(self.client, frame)
@@ -89,6 +98,7 @@ class HeldSuback:
     packet: Subscribe
     reasons: list[int]
     fresh: list[bytes]
+    replays: list[Subscription]
     version: int
     deadline: float
 
@@ -100,6 +110,7 @@ class HeldSuback:
         self.packet = packet
         self.reasons = reasons
         self.fresh = fresh
+        self.replays = []
         self.version = -1
         self.deadline = 0.0
 
@@ -163,7 +174,8 @@ class ReplayJob(Job):
     session: Session
     todo: deque[Subscription]
     cursor: RetainedCursor | None  # of the first one in ``todo``
-    waiting: bool  # not among the jobs: goes on from ``Subscribing.drained``
+    waiting: bool  # not among the jobs: goes on from ``Subscribing.drained`` or ``Subscribing.came``
+    wanted: int  # payloads that are to come from other nodes
 
     def __init__(self, owner: Subscribing, session: Session) -> None:
         self.owner = owner
@@ -171,6 +183,7 @@ class ReplayJob(Job):
         self.todo = deque()
         self.cursor = None
         self.waiting = False
+        self.wanted = 0
 
     def step(self) -> bool:
         session = self.session
@@ -179,12 +192,14 @@ class ReplayJob(Job):
             return True
         left = FILTERS_PER_TURN
         while self.todo and left > 0:
-            if client.blocked or client.size > self.owner.ctx.write_buffer or self._queued():
+            full = client.blocked or client.size > self.owner.ctx.write_buffer or self._queued()
+            if full or self.wanted >= WANTED_MAX:
                 self.waiting = True
                 return True
             left -= self._piece(self.todo[0])
-        if not self.todo:
+        if not self.todo and self.wanted == 0:
             session.replay = None
+        self.waiting = not self.todo and self.wanted != 0
         return not self.todo
 
     def _piece(self, subscription: Subscription) -> int:
@@ -205,12 +220,20 @@ class ReplayJob(Job):
         looks = cursor.looks
         found = cursor.next(limit)
         for message in found:
-            if not message.expired(ctx.now):
-                qos = min(message.qos, subscription.qos)
-                self.owner.delivery.offer(session, Outgoing(message, qos, True, subscription.ids, None), None)
+            if message.expired(ctx.now):
+                continue
+            if not message.loaded and ctx.retaining is not None:
+                self.wanted += 1
+                ctx.retaining.wanted.append(Wanted(message.topic, session, subscription))
+                continue
+            self.give(subscription, message)
         if cursor.done:
             self._next()
         return 1 + 2 * len(found) + (cursor.looks - looks) // 2
+
+    def give(self, subscription: Subscription, message: Message) -> None:
+        qos = min(message.qos, subscription.qos)
+        self.owner.delivery.offer(self.session, Outgoing(message, qos, True, subscription.ids, None), None)
 
     def _next(self) -> None:
         self.todo.popleft()
@@ -234,6 +257,8 @@ class Subscribing:
     delivery: Delivery
     retained: RetainedTree
     held: deque[HeldSuback]  # in a cluster, in the order of their versions
+    later: list[Subscription]  # of the SUBSCRIBE at hand: what is retained comes after its SUBACK
+    replays: deque[HeldReplay]  # in the order of their deadlines
     _asked: dict[Question, Subscribe]
 
     def __init__(self, ctx: Context, router: Router, delivery: Delivery, retained: RetainedTree) -> None:
@@ -242,6 +267,8 @@ class Subscribing:
         self.delivery = delivery
         self.retained = retained
         self.held = deque()
+        self.later = []
+        self.replays = deque()
         self._asked = {}
 
     def on_subscribe(self, client: Client, session: Session, packet: Subscribe) -> None:
@@ -338,8 +365,11 @@ class Subscribing:
             ctx.write(Write(SUBSCRIPTION_PUT, session, topic=request.filter, subscription=subscription))
         ctx.event("subscribed", session.client_id, request.filter.decode())
         replay = request.retain_handling == 0 or (request.retain_handling == 1 and earlier is None)
-        if replay and share is None and len(self.retained) != 0:  # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]
-            self._replay(session, subscription)
+        if replay and share is None:  # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]
+            if ctx.retaining is not None:
+                self.later.append(subscription)
+            elif len(self.retained) != 0:
+                self._replay(session, subscription)
         return qos
 
     def count(self, whole: bytes, session: Session, before: Subscription | None, after: Subscription | None) -> None:
@@ -388,11 +418,66 @@ class Subscribing:
                 return
             frame = encode(Suback(held.packet.packet_id, held.reasons), client.version)
             self.ctx.send_stored(client, frame)
+            self._hold_replays(held)
+
+    # Retained messages in a cluster
+
+    def _hold_replays(self, held: HeldSuback) -> None:
+        """What is retained comes when all of it is here that was accepted elsewhere without a thought of us."""
+        retaining = self.ctx.retaining
+        if retaining is None:
+            return
+        needs = retaining.needs()
+        for subscription in held.replays:
+            if not self.replays and retaining.here(needs):
+                self._replay(held.session, subscription)
+            else:
+                deadline = self.ctx.now + retaining.seconds
+                self.replays.append(HeldReplay(held.session, subscription, needs, deadline))
+
+    def release_replays(self) -> None:
+        """Those begin that have what they waited for, or waited for long enough."""
+        retaining = self.ctx.retaining
+        if retaining is None or not self.replays:
+            return
+        kept: deque[HeldReplay] = deque()
+        for replay in self.replays:
+            if replay.session.ended or replay.session.client is None:
+                continue
+            if not retaining.here(replay.needs):
+                if self.ctx.now < replay.deadline:
+                    kept.append(replay)
+                    continue
+                retaining.waited_in_vain += 1
+            self._replay(replay.session, replay.subscription)
+        self.replays = kept
+
+    def came(self, wanted: Wanted, message: Message | None) -> None:
+        """The payload that a replay waited for; None: nobody who is there has it."""
+        session = wanted.session
+        job = session.replay
+        if session.ended or session.client is None or not isinstance(job, ReplayJob) or job.wanted == 0:
+            return
+        job.wanted -= 1
+        subscriptions = session.subscriptions
+        if message is None:
+            self.ctx.drop("retained_unreachable", session.client_id)
+        elif subscriptions is not None and subscriptions.get(wanted.subscription.filter) is wanted.subscription:
+            job.give(wanted.subscription, message)
+        if job.todo:
+            if job.waiting and job.wanted < WANTED_MAX // 2:
+                job.waiting = False
+                self.ctx.jobs.append(job)
+        elif job.wanted == 0:
+            session.replay = None
 
     def _replay(self, session: Session, subscription: Subscription) -> None:
         job = session.replay
         if not isinstance(job, ReplayJob):
             job = session.replay = ReplayJob(self, session)
+            self.ctx.jobs.append(job)
+        elif job.waiting and not job.todo:
+            job.waiting = False
             self.ctx.jobs.append(job)
         job.todo.append(subscription)
 

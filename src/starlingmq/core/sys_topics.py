@@ -70,6 +70,14 @@ class SysTopics:
         if ctx.elsewhere is not None:
             for name, count in ctx.elsewhere.figures().items():
                 figures["cluster/handshakes/" + name] = str(count)
+        retaining = ctx.retaining
+        if retaining is not None:
+            figures["cluster/retained/complete"] = "yes" if retaining.complete else "no"
+            figures["cluster/retained/waiting"] = str(retaining.waiting)
+            figures["cluster/retained/written"] = str(retaining.written)
+            figures["cluster/retained/coalesced"] = str(retaining.coalesced)
+            figures["cluster/retained/fetched"] = str(retaining.fetched)
+            figures["cluster/retained/replays/incomplete"] = str(retaining.waited_in_vain)
         figures["version"] = "starlingmq " + self.version
         figures["uptime"] = str(int(ctx.now - self.started_at))
         figures["event_loop/stall_max_ms"] = f"{counters.stall_max_ms:.1f}"

@@ -89,7 +89,8 @@ def _operation(operation: Operation, lease: int) -> pb.RequestOp:
     # etcd takes the empty key for none: everything begins at the zero byte.
     key = operation.key or b"\0"
     if isinstance(operation, Get):
-        return pb.RequestOp(request_range=pb.RangeRequest(key=key, range_end=end))
+        start = operation.after + b"\0" if operation.after else key
+        return pb.RequestOp(request_range=pb.RangeRequest(key=start, range_end=end, limit=operation.limit))
     return pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=key, range_end=end))
 
 

@@ -129,6 +129,7 @@ def _from_heartbeat(beat: Heartbeat) -> pb.Heartbeat:
         listeners=beat.listeners,
         draining=beat.draining,
         clients=beat.clients,
+        retained=beat.retained,
         membership=pb.Membership(
             revision=beat.membership.revision, members=[_from_member(member) for member in beat.membership.members]
         ),
@@ -151,6 +152,7 @@ def _to_heartbeat(message: pb.Heartbeat) -> Heartbeat:
         listeners=tuple(message.listeners),
         draining=message.draining,
         clients=message.clients,
+        retained=message.retained,
     )
 
 
@@ -274,8 +276,10 @@ BODIES: Final[dict[type[Body], tuple[str, Callable[[Any, Any], None], Callable[[
     RouteRecords: ("route_records", _put_route_records, _to_route_records),
     RouteApplied: (
         "route_applied",
-        lambda body, field: field.CopyFrom(pb.RouteApplied(epoch=body.epoch, version=body.version)),
-        lambda message: RouteApplied(message.epoch, message.version),
+        lambda body, field: field.CopyFrom(
+            pb.RouteApplied(epoch=body.epoch, version=body.version, retained=body.retained)
+        ),
+        lambda message: RouteApplied(message.epoch, message.version, message.retained),
     ),
     SyncRequest: (
         "sync_request",

@@ -135,7 +135,7 @@ class Applied(_message.Message):
     def __init__(self, node: _Optional[int] = ..., epoch: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("epoch", "version", "vector", "heard", "connected", "serving", "membership", "relayed", "number", "taken", "listeners", "draining", "clients")
+    __slots__ = ("epoch", "version", "vector", "heard", "connected", "serving", "membership", "relayed", "number", "taken", "listeners", "draining", "clients", "retained")
     class HeardEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -170,6 +170,7 @@ class Heartbeat(_message.Message):
     LISTENERS_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    RETAINED_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     version: int
     vector: _containers.RepeatedCompositeFieldContainer[Applied]
@@ -183,7 +184,8 @@ class Heartbeat(_message.Message):
     listeners: _containers.RepeatedScalarFieldContainer[str]
     draining: bool
     clients: int
-    def __init__(self, epoch: _Optional[int] = ..., version: _Optional[int] = ..., vector: _Optional[_Iterable[_Union[Applied, _Mapping[str, object]]]] = ..., heard: _Optional[_Mapping[int, int]] = ..., connected: _Optional[_Iterable[int]] = ..., serving: _Optional[bool] = ..., membership: _Optional[_Union[Membership, _Mapping[str, object]]] = ..., relayed: _Optional[_Mapping[int, int]] = ..., number: _Optional[int] = ..., taken: _Optional[_Mapping[int, int]] = ..., listeners: _Optional[_Iterable[str]] = ..., draining: _Optional[bool] = ..., clients: _Optional[int] = ...) -> None: ...
+    retained: int
+    def __init__(self, epoch: _Optional[int] = ..., version: _Optional[int] = ..., vector: _Optional[_Iterable[_Union[Applied, _Mapping[str, object]]]] = ..., heard: _Optional[_Mapping[int, int]] = ..., connected: _Optional[_Iterable[int]] = ..., serving: _Optional[bool] = ..., membership: _Optional[_Union[Membership, _Mapping[str, object]]] = ..., relayed: _Optional[_Mapping[int, int]] = ..., number: _Optional[int] = ..., taken: _Optional[_Mapping[int, int]] = ..., listeners: _Optional[_Iterable[str]] = ..., draining: _Optional[bool] = ..., clients: _Optional[int] = ..., retained: _Optional[int] = ...) -> None: ...
 
 class EpochStart(_message.Message):
     __slots__ = ("epoch", "first")
@@ -206,12 +208,14 @@ class RouteRecords(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., first: _Optional[int] = ..., records: _Optional[bytes] = ..., history: _Optional[_Iterable[_Union[EpochStart, _Mapping[str, object]]]] = ...) -> None: ...
 
 class RouteApplied(_message.Message):
-    __slots__ = ("epoch", "version")
+    __slots__ = ("epoch", "version", "retained")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    RETAINED_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     version: int
-    def __init__(self, epoch: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
+    retained: int
+    def __init__(self, epoch: _Optional[int] = ..., version: _Optional[int] = ..., retained: _Optional[int] = ...) -> None: ...
 
 class SyncRequest(_message.Message):
     __slots__ = ("epoch", "version", "of")

@@ -1,0 +1,108 @@
+"""Changes of keys in etcd that hold only while a key is as we know it: many in one transaction, each done once or not.
+
+If one of them does not hold none is done; then what is there is read in the same request, and those go again that do.
+Of a transaction without an answer nobody knows whether it was done: it is tried again, and changes nothing if it was.
+
+Pure: requests out, answers in.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlingmq.cluster.etcd import Compare, Delete, Get, Operation, Put, Txn, TxnAnswer
+
+PER_TXN: Final = 60
+BYTES_PER_TXN: Final = 512 * 1024
+RETRY_SECONDS: Final = 0.1  # after an error of etcd; twice as long after each further one
+RETRY_SECONDS_MAX: Final = 2.0
+
+
+class Amendment:
+    """``key`` is to have ``value`` (None: to go) if its last revision is ``revision`` (0: if it is not there)."""
+
+    __slots__ = ("key", "revision", "value")
+
+    def __init__(self, key: bytes, revision: int, value: bytes | None) -> None:
+        self.key = key
+        self.revision = revision
+        self.value = value
+
+
+class Amended:
+    """``done``: those that were done, with the revision that they have since. ``void``: those that do not hold, with
+    what is there: its revision, and its value (0 and b"": nothing)."""
+
+    def __init__(self) -> None:
+        self.revision = 0
+        self.done: list[Amendment] = []
+        self.void: list[tuple[Amendment, int, bytes]] = []
+
+
+class Amendments:
+    def __init__(self, tag: str) -> None:
+        self._prefix = tag
+        self._waiting: dict[bytes, Amendment] = {}
+        self._batch: list[Amendment] = []
+        self._tag = ""
+        self._tags = 0
+        self._retry = RETRY_SECONDS
+        self._retry_at = 0.0
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._batch)
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._waiting or any(amendment.key == key for amendment in self._batch)
+
+    def add(self, amendment: Amendment) -> None:
+        """In place of an earlier one of the same key, unless that is under way."""
+        self._waiting[amendment.key] = amendment
+
+    def take_requests(self, now: float) -> list[Txn]:
+        if self._tag or not self._waiting or now < self._retry_at:
+            return []
+        size = 0
+        for key in list(self._waiting):
+            if len(self._batch) == PER_TXN or size >= BYTES_PER_TXN:
+                break
+            amendment = self._waiting.pop(key)
+            self._batch.append(amendment)
+            size += len(key) + len(amendment.value or b"")
+        self._tags += 1
+        self._tag = f"{self._prefix} {self._tags}"
+        compares = tuple([Compare(each.key, "mod_revision", "=", each.revision) for each in self._batch])
+        writes: list[Operation] = []
+        for each in self._batch:
+            writes.append(Delete(each.key) if each.value is None else Put(each.key, each.value))
+        return [Txn(self._tag, compares, tuple(writes), tuple([Get(each.key) for each in self._batch]))]
+
+    def answered(self, answer: TxnAnswer, now: float) -> Amended | None:
+        """None: it was not for us."""
+        if not self._tag or answer.tag != self._tag:
+            return None
+        self._tag = ""
+        batch, self._batch = self._batch, []
+        amended = Amended()
+        amended.revision = answer.revision
+        if answer.error:
+            self._retry_at = now + self._retry
+            self._retry = min(2 * self._retry, RETRY_SECONDS_MAX)
+            for each in batch:
+                self._waiting.setdefault(each.key, each)
+            return amended
+        self._retry = RETRY_SECONDS
+        if answer.succeeded:
+            amended.done = batch
+            return amended
+        for each, found in zip(batch, answer.found, strict=True):
+            revision = found[0].mod_revision if found else 0
+            if revision == each.revision:
+                self._waiting.setdefault(each.key, each)
+            else:
+                amended.void.append((each, revision, found[0].value if found else b""))
+        return amended
+
+    def wake_at(self) -> float:
+        """When ``take_requests`` has something though nothing happens; 0.0: never."""
+        return self._retry_at if self._waiting and not self._tag else 0.0

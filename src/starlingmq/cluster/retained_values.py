@@ -1,0 +1,133 @@
+"""What etcd holds of retained messages, and what nodes say to each other of large ones: values and bytes (MessagePack).
+
+``/starlingmq/<cluster>/retained/`` and a topic: a small message as a whole; of a larger one who has its payload. And
+behind a zero byte, which no topic has [MQTT-1.5.4-2], the number of a node: the *mark* of that node, the sequence up to
+which what it has published is here. So whoever watches knows what it has seen.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from starlingmq.core.message import Message
+
+MARK: Final = b"\0"
+TAG: Final = b"R"  # what is said of retained messages begins with it, and nothing else does
+
+
+class RetainedError(ValueError):
+    """What came is not what a node of a version that we know would write or say."""
+
+
+class RetainedValue(msgspec.Struct, array_like=True):
+    """A message; (origin, sequence) is its id. ``expires_at`` and ``published_at`` are Unix seconds; ``holders`` are
+    the nodes to be asked for a payload that is not here, () when it is."""
+
+    origin: int
+    sequence: int
+    qos: int
+    properties: bytes
+    publisher: str
+    published_at: float
+    expires_at: float
+    payload: bytes
+    size: int = 0  # of the payload
+    holders: tuple[int, ...] = ()
+
+
+class Keep(msgspec.Struct, array_like=True, tag=1):
+    """To a holder: have this copy."""
+
+    topic: bytes
+    value: RetainedValue
+
+
+class Fetch(msgspec.Struct, array_like=True, tag=2):
+    """To a holder: give me what this topic retains."""
+
+    topic: bytes
+    origin: int
+    sequence: int
+
+
+class Fetched(msgspec.Struct, array_like=True, tag=3):
+    """The answer; None: it is not here (any more)."""
+
+    topic: bytes
+    origin: int
+    sequence: int
+    value: RetainedValue | None
+
+
+Said = Keep | Fetch | Fetched
+
+_encoder = msgspec.msgpack.Encoder()
+_value = msgspec.msgpack.Decoder(RetainedValue)
+_said: Any = msgspec.msgpack.Decoder(Said)
+
+
+def prefix(cluster: str) -> bytes:
+    return f"/starlingmq/{cluster}/retained/".encode()
+
+
+def mark_key(cluster: str, node: int) -> bytes:
+    return prefix(cluster) + MARK + b"%d" % node
+
+
+def value_of(message: Message, holders: tuple[int, ...]) -> RetainedValue:
+    """``holders`` (): with its payload and properties."""
+    return RetainedValue(
+        message.origin,
+        message.sequence,
+        message.qos,
+        b"" if holders else message.properties,
+        message.publisher,
+        message.published_at,
+        message.expires_at,
+        b"" if holders else message.payload,
+        len(message.payload),
+        holders,
+    )
+
+
+def message_of(topic: bytes, value: RetainedValue) -> Message:
+    """Without a payload it is not ``loaded``."""
+    message = Message(
+        topic,
+        value.payload,
+        value.qos,
+        True,
+        value.properties,
+        value.expires_at,
+        value.publisher,
+        value.published_at,
+    )
+    message.loaded = not value.holders
+    return message
+
+
+def encode_value(value: RetainedValue) -> bytes:
+    return _encoder.encode(value)
+
+
+def decode_value(data: bytes) -> RetainedValue:
+    """Raises RetainedError."""
+    try:
+        return _value.decode(data)
+    except msgspec.MsgspecError as error:
+        raise RetainedError(f"what etcd has of a retained message can not be read: {error}") from error
+
+
+def encode_said(said: Said) -> bytes:
+    return TAG + _encoder.encode(said)
+
+
+def decode_said(payload: bytes) -> Said:
+    """Raises RetainedError."""
+    try:
+        said: Said = _said.decode(payload[len(TAG) :])
+    except msgspec.MsgspecError as error:
+        raise RetainedError(f"what a node says of retained messages can not be read: {error}") from error
+    return said

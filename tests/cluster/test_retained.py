@@ -1,0 +1,342 @@
+"""Retained messages of a cluster, one thing at a time: at every node the same, from wherever they came."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.cluster.fleet import Fleet, NodeWorld
+from tests.harness import FakeClient
+from tests.sim import planted_retained
+from tests.sim.clients import Publisher
+from tests.sim.retained import retained_in
+from tests.sim.world import World
+
+import starlingmq
+from starlingmq.cluster.etcd import KeyValue, Put, TxnAnswer
+from starlingmq.cluster.retained_values import decode_value, prefix
+from starlingmq.cluster.retained_writer import RetainedWriter
+from starlingmq.wire.mqtt import Ack, Publish, Suback, Subscribe, SubscribeRequest
+
+KEYS = prefix("test")
+LARGE = b"x" * 5000
+
+
+def retain(client: FakeClient, topic: bytes, payload: bytes, qos: int = 1, **arguments: Any) -> None:
+    client.send(Publish(topic, payload, qos, True, packet_id=1 if qos else 0, **arguments))
+    if qos == 1:
+        assert client.expect(Ack).reason < 0x80
+
+
+def shown(node: NodeWorld) -> dict[bytes, bytes]:
+    return {topic: message.payload for topic, message in node.state.retained.items()}
+
+
+def subscribe(client: FakeClient, filter: bytes, retain_handling: int = 0) -> None:
+    client.send(Subscribe(1, [SubscribeRequest(filter, 1, retain_handling=retain_handling)]))
+
+
+def got(client: FakeClient) -> dict[bytes, bytes]:
+    """Topics and payloads of what came as retained, after the SUBACK."""
+    client.world.fleet.advance(0.2)  # type: ignore[attr-defined]
+    packets = client.receive()
+    assert isinstance(packets[0], Suback), packets
+    assert all(isinstance(packet, Publish) and packet.retain for packet in packets[1:])
+    return {packet.topic: packet.payload for packet in packets[1:] if isinstance(packet, Publish)}
+
+
+def test_what_is_retained_at_one_node_is_retained_at_all() -> None:
+    fleet = Fleet(3)
+    publisher = fleet.connect(0, "p")
+    retain(publisher, b"a/1", b"one")
+    retain(publisher, b"a/2", b"two", qos=0)
+    fleet.advance(0.2)
+    assert [shown(node) for node in fleet.nodes] == [{b"a/1": b"one", b"a/2": b"two"}] * 3
+    retain(publisher, b"a/1", b"")
+    fleet.advance(0.2)
+    assert [shown(node) for node in fleet.nodes] == [{b"a/2": b"two"}] * 3
+
+
+def test_who_subscribes_at_once_elsewhere_gets_what_was_acknowledged_before() -> None:
+    fleet = Fleet(2)
+    publisher, subscriber = fleet.connect(0, "p"), fleet.connect(1, "s")
+    for number in range(5):
+        retain(publisher, b"a/%d" % number, b"first")
+    subscribe(subscriber, b"a/+")
+    assert got(subscriber) == {b"a/%d" % number: b"first" for number in range(5)}
+    other = fleet.connect(1, "o")
+    retain(publisher, b"a/0", b"second")  # which the node of both gets for the first
+    subscribe(other, b"a/0")
+    assert got(other) == {b"a/0": b"second"}
+
+
+def test_the_last_one_by_revision_counts_everywhere() -> None:
+    fleet = Fleet(3)
+    publishers = [fleet.connect(place, f"p{place}") for place in range(3)]
+    for number in range(20):
+        for publisher in publishers:
+            retain(publisher, b"a", b"%b %d" % (publisher.client_id.encode(), number))
+        fleet.advance(0.005)
+    fleet.advance(0.5)
+    (entry,) = [entry for entry in fleet.etcd.store.get(KEYS, prefix=True) if entry.key == KEYS + b"a"]
+    assert [shown(node)[b"a"] for node in fleet.nodes] == [decode_value(entry.value).payload] * 3
+    assert entry.value and decode_value(entry.value).payload.endswith(b" 19")
+
+
+def test_updates_of_one_topic_within_a_window_are_one_write() -> None:
+    fleet = Fleet(2)
+    publisher = fleet.connect(0, "p")
+    for number in range(100):
+        retain(publisher, b"a", b"%d" % number)
+    fleet.advance(0.2)
+    assert shown(fleet[1]) == {b"a": b"99"}
+    assert fleet[0].cluster.retained.writer.written <= 2
+    assert fleet[0].cluster.retained.writer.coalesced >= 98
+
+
+def test_who_joins_later_has_all_before_it_serves_any() -> None:
+    fleet = Fleet(1)
+    publisher = fleet.connect(0, "p")
+    for number in range(2500):  # three pages
+        retain(publisher, b"t/%d" % number, b"v", qos=0)
+    fleet.advance(1.0)
+    joiner = fleet.add()
+    subscriber = fleet.connect(1, "s", properties=None)
+    subscribe(subscriber, b"#")
+    fleet.advance(3.0)
+    assert joiner.cluster.retained.state == "following"
+    assert len(shown(joiner)) == 2500
+
+
+def test_a_large_one_is_fetched_by_who_wants_it() -> None:
+    fleet = Fleet(3)
+    publisher = fleet.connect(0, "p")
+    retain(publisher, b"big", LARGE)
+    fleet.advance(0.3)
+    assert [len(entry.value) < 200 for entry in fleet.etcd.store.get(KEYS, prefix=True)] == [True] * 4
+    whole = [place for place in range(3) if fleet[place].state.retained.get(b"big").loaded]  # type: ignore[union-attr]
+    assert len(whole) == 2 and 0 in whole, "the publisher's node and one copy"
+    for place in range(3):
+        subscriber = fleet.connect(place, f"s{place}")
+        subscribe(subscriber, b"#")
+        assert got(subscriber) == {b"big": LARGE}
+    last = next(place for place in range(3) if place not in whole)
+    assert fleet[last].cluster.retained.copies.fetched == 1
+    again = fleet.connect(last, "again")
+    subscribe(again, b"big")
+    assert got(again) == {b"big": LARGE}
+    assert fleet[last].cluster.retained.copies.fetches == 1, "it was kept"
+
+
+def test_a_large_one_comes_from_the_copy_when_the_publishers_node_is_away() -> None:
+    fleet = Fleet(3)
+    retain(fleet.connect(0, "p"), b"big", LARGE)
+    fleet.advance(0.3)
+    stubs = [place for place in (1, 2) if not fleet[place].state.retained.get(b"big").loaded]  # type: ignore[union-attr]
+    fleet.cut(1, 2)
+    fleet.cut(1, 3)
+    fleet.advance(4.0)
+    subscriber = fleet.connect(stubs[0], "s")
+    subscribe(subscriber, b"big")
+    assert got(subscriber) == {b"big": LARGE}
+
+
+def test_what_expires_is_gone_at_all_nodes_and_in_etcd() -> None:
+    fleet = Fleet(2)
+    retain(fleet.connect(1, "p"), b"a", b"stays")
+    client = fleet.connect(0, "q")
+    client.send(Publish(b"b", b"short", 0, True, expiry=2))
+    fleet.advance(0.5)
+    assert shown(fleet[1]) == {b"a": b"stays", b"b": b"short"}
+    fleet.advance(4.0)
+    assert [shown(node) for node in fleet.nodes] == [{b"a": b"stays"}] * 2
+    assert KEYS + b"b" not in [entry.key for entry in fleet.etcd.store.get(KEYS, prefix=True)]
+
+
+def test_while_etcd_is_away_a_replay_waits_as_long_as_it_may() -> None:
+    fleet = Fleet(2)
+    publisher, subscriber = fleet.connect(0, "p"), fleet.connect(1, "s")
+    retain(publisher, b"a", b"before")
+    fleet.advance(0.2)
+    fleet.etcd.lose_leader(fleet.now, 30.0)
+    retain(publisher, b"a", b"meanwhile")
+    subscribe(subscriber, b"a")
+    fleet.advance(1.0)
+    assert [type(packet) for packet in subscriber.receive()] == [Suback]
+    fleet.advance(5.0)
+    assert [packet.payload for packet in subscriber.receive() if isinstance(packet, Publish)] == [b"before"]
+    assert fleet[1].state.ctx.retaining.waited_in_vain == 1  # type: ignore[union-attr]
+    fleet.advance(30.0)
+    assert shown(fleet[1]) == {b"a": b"meanwhile"}
+
+
+def test_what_the_watch_did_not_tell_is_read_again() -> None:
+    fleet = Fleet(2)
+    publisher = fleet.connect(0, "p")
+    retain(publisher, b"a", b"1")
+    retain(publisher, b"b", b"1")
+    fleet.advance(0.2)
+    fleet.etcd.cut("n2")
+    retain(publisher, b"a", b"2")
+    retain(publisher, b"b", b"")
+    retain(publisher, b"c", b"2")
+    fleet.advance(0.5)
+    fleet.etcd.compact()
+    fleet.etcd.heal("n2", fleet.now)
+    fleet.advance(3.0)
+    assert shown(fleet[1]) == {b"a": b"2", b"c": b"2"}
+    assert fleet[1].state.ctx.retaining.complete  # type: ignore[union-attr]
+
+
+def test_more_than_may_wait_for_etcd_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("starlingmq.cluster.retained.WAITING_MAX", 10)
+    fleet = Fleet(2)
+    publisher = fleet.connect(0, "p")
+    fleet.etcd.lose_leader(fleet.now, 10.0)
+    for number in range(12):
+        publisher.send(Publish(b"a/%d" % number, b"v", 1, True, packet_id=1))
+        reason = publisher.expect(Ack).reason
+        assert (reason == 0x97) == (number >= 10), (number, reason)
+    assert fleet[0].state.ctx.counters.dropped["retained_quota"] == 2
+    fleet.advance(15.0)
+    assert len(shown(fleet[1])) == 10
+
+
+def test_the_next_one_is_asked_when_a_holder_does_not_answer() -> None:
+    fleet = Fleet(3)
+    retain(fleet.connect(0, "p"), b"big", LARGE)
+    fleet.advance(0.3)
+    (stub,) = [place for place in (1, 2) if not fleet[place].state.retained.get(b"big").loaded]  # type: ignore[union-attr]
+    subscribe(fleet.connect(stub, "other"), b"big", retain_handling=2)
+    subscriber = fleet.connect(stub, "s")
+    fleet.advance(0.2)
+    fleet.cut(1, stub + 1)  # which it does not know yet: n1 is asked first
+    fleet.cut(1, 4 - stub)
+    subscribe(subscriber, b"big")
+    fleet.advance(0.1)
+    fleet.advance(3.0)
+    assert got(subscriber) == {b"big": LARGE}
+
+
+def keeping_world(power: bool) -> World:
+    """Two nodes that serve, and store; nobody is there."""
+    for seed in range(2000):
+        world = World(seed)
+        settings = world.settings
+        calm = world.plan.kind == "calm" and world.plan.nodes == 2
+        if calm and settings.keeps and settings.power == power and settings.cluster.retained_window < 0.1:
+            world.form()
+            return world
+    raise AssertionError("no seed draws such a world")
+
+
+def what_was_taken_away_stays_away() -> None:
+    """n1 takes it away while it does not reach etcd, and crashes."""
+    world = keeping_world(False)
+    node = world.nodes[0]
+    publisher = Publisher(world.books, world.random, node, "p", 5, True)
+    publisher.come()
+    publisher.retained = 1.0
+    publisher.publish(b"a/1", 1)
+    world.pass_time(2.0)
+    assert b"a/1" in retained_in(world.etcd.model.store)
+    world.etcd.cut("n1")
+    publisher.deletes = 1.1
+    publisher.publish(b"a/1", 1)
+    world.pass_time(1.0)
+    assert not publisher.sent, "it was acknowledged"
+    node.crash(False)
+    world.pass_time(0.5)
+    world.start_if_wanted(node)
+    world.etcd.heal("n1")
+    world.pass_time(12.0)
+    assert b"a/1" not in retained_in(world.etcd.model.store)
+    assert not world.unretained()
+
+
+def test_what_was_taken_away_stays_away() -> None:
+    what_was_taken_away_stays_away()
+
+
+@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+def test_what_comes_back_after_a_crash_is_found() -> None:
+    with planted_retained.what_was_taken_away_comes_back_after_a_crash(), pytest.raises(AssertionError):
+        what_was_taken_away_stays_away()
+
+
+# The writer
+
+MARK_KEY = KEYS + b"\x001"
+
+
+def writer(durable: int = 1000) -> RetainedWriter:
+    made = RetainedWriter(KEYS, 0.02, 1e6, 10.0)
+    made.be(MARK_KEY)
+    made.begin(0, 0)
+    made.durable = durable
+    return made
+
+
+def written_by(made: RetainedWriter, now: float) -> dict[bytes, bytes | None]:
+    """Of one batch; the mark included."""
+    requests = made.take_requests(now)
+    operations = requests[0].success if requests else ()
+    return {each.key[len(KEYS) :]: each.value if isinstance(each, Put) else None for each in operations if each.key}
+
+
+def test_nothing_is_written_before_it_is_stored() -> None:
+    made = writer(durable=1)
+    made.add(b"a", 1, b"x")
+    made.add(b"b", 2, None)
+    assert written_by(made, 1.0) == {b"a": b"x", b"\x001": b"1"}
+    made.answered(TxnAnswer("retained write 1", True, 5), 1.0)
+    assert written_by(made, 1.0) == {}
+    made.durable = 2
+    assert written_by(made, 1.0) == {b"b": None, b"\x001": b"2"}
+
+
+def test_what_is_going_is_not_replaced_so_the_mark_is_true() -> None:
+    made = writer()
+    for number in range(150):
+        made.add(b"%d" % number, number + 1, b"first")
+    assert len(written_by(made, 1.0)) == 101
+    made.add(b"120", 151, b"second")
+    made.answered(TxnAnswer("retained write 1", True, 5), 1.0)
+    assert made.mark == 100
+    second = written_by(made, 1.0)
+    assert second[b"120"] == b"first" and second[b"\x001"] == b"150"
+    made.answered(TxnAnswer("retained write 2", True, 6), 1.0)
+    assert written_by(made, 1.01) == {}, "the window"
+    assert written_by(made, 1.03) == {b"120": b"second", b"\x001": b"151"}
+
+
+def test_a_batch_without_an_answer_is_not_done_again_if_it_was() -> None:
+    made = writer()
+    made.add(b"a", 1, b"x")
+    written_by(made, 1.0)
+    assert made.answered(TxnAnswer("retained write 1", False, 0, error="no answer"), 1.0) is None
+    (again,) = made.take_requests(2.0)
+    there = fetched(b"1", 7)
+    done = made.answered(TxnAnswer(again.tag, False, 9, ((there,),)), 2.0)
+    assert done is not None and done.done == {b"a": 1} and done.revision == 7
+    assert len(made) == 0
+
+
+def fetched(value: bytes, revision: int) -> KeyValue:
+    return KeyValue(MARK_KEY, value, 1, revision)
+
+
+def test_etcd_is_given_no_more_than_it_can_keep_until_it_compacts() -> None:
+    made = RetainedWriter(KEYS, 0.0, 1000.0, 10.0)
+    made.be(MARK_KEY)
+    made.begin(0, 0)
+    made.durable = 1000
+    now, batches = 100.0, 0
+    for number in range(1, 201):
+        made.add(b"a", number, b"x" * 50)
+        for request in made.take_requests(now):
+            made.answered(TxnAnswer(request.tag, True, number), now)
+            batches += 1
+        now += 0.1
+    assert batches <= 8, "some 3000 bytes in 20 s, 500 each"
+    assert made.wake_at() > now - 1.0
