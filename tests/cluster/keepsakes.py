@@ -1,0 +1,234 @@
+"""Retained messages and wills in a long run: who keeps a topic up to date, who dies, and who attends.
+
+What a keeper was told is taken is what every node keeps in the end. A will comes once to whoever attends when its
+client was cut off, and never when that said good-bye or came back before the delay was over. Where nobody can know
+which of these it was (no answer came, the node was killed meanwhile) it may come or not, but never twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from tests.cluster.load import AGAIN_SECONDS, EXPIRY, FAILED, LOST, Person
+from tests.cluster.real import Node
+from tests.cluster.roamer import Roamer, RoamingReader
+from tests.peer import Peer
+
+from starlingmq.wire.mqtt import Ack, Connack, Connect, Disconnect, Publish, Subscribe, SubscribeRequest, Will
+from starlingmq.wire.packets import PUBACK
+from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, WILL_DELAY_INTERVAL, Properties
+
+if TYPE_CHECKING:
+    from tests.cluster.roaming import RoamingLoad
+
+KEEPER_SECONDS: Final = 0.2  # between two values of a topic
+DELAY: Final = 4  # seconds of a will, where it has one
+BACK_SECONDS: Final = 2.0  # in which who takes his will back has to be there
+LARGE: Final = 3000  # bytes, of every fourth value: more than fits beside its key
+LISTEN_SECONDS: Final = 0.5  # for retained messages, after the last one
+ONCE: Final = "once"
+NEVER: Final = "never"
+EITHER: Final = "at most once"
+
+
+class Keeper(Roamer):
+    """Says a number on its topic, retained, and the next one when that is taken."""
+
+    def __init__(self, load: RoamingLoad, name: str, node: Node, version: int) -> None:
+        super().__init__(load, name, node, version, 1)
+        self.topic = b"kept/" + name.encode()
+        self.said = 0
+        self.taken = 0
+        self.idle = asyncio.Event()
+        self.idle.set()
+
+    async def go_on(self, peer: Peer) -> None:
+        while not self.load.over:
+            if self.said == self.taken:
+                self.idle.set()
+                await self.load.talking.wait()
+                self.idle.clear()
+                self.said += 1
+            payload = b"%d" % self.said + (b" " * LARGE if self.said % 4 == 0 else b"")
+            peer.send(Publish(self.topic, payload, 1, retain=True, packet_id=self.said % 65535 + 1))
+            packet = await self.next(peer)
+            assert isinstance(packet, Ack) and packet.type == PUBACK, packet
+            if packet.reason < FAILED and packet.packet_id == self.said % 65535 + 1:
+                self.taken = self.said
+            await asyncio.sleep(KEEPER_SECONDS)
+
+
+class Mourner(Person):
+    """Connects with a will, again and again, and goes in one way or another."""
+
+    load: RoamingLoad
+
+    def __init__(self, load: RoamingLoad, name: str, node: Node, version: int) -> None:
+        super().__init__(load, name, node, version, 1)
+        self.number = 0
+        self.expected: dict[int, str] = {}
+        self.open: tuple[int, float] = (0, 0.0)  # a will that is to be taken back by coming, and until when
+        self.idle = asyncio.Event()
+
+    async def live(self) -> None:
+        while not self.load.over:
+            if not self.load.talking.is_set():
+                self.idle.set()
+                await self.load.talking.wait()
+            self.idle.clear()
+            peer = None
+            try:
+                peer = await Peer.open(self.load.draw.choice(self.load.nodes).url, self.version)
+                await self._visit(peer)
+            except LOST:
+                pass
+            finally:
+                if peer is not None:
+                    peer.abort()
+            await asyncio.sleep(AGAIN_SECONDS * self.load.draw.random())
+
+    async def _visit(self, peer: Peer) -> None:
+        self.number += 1
+        number = self.number
+        delay = DELAY if self.version == 5 and self.load.draw.random() < 0.5 else 0
+        self.expected[number] = EITHER  # until it is known that it was taken
+        properties: Properties = {SESSION_EXPIRY_INTERVAL: EXPIRY} if self.version == 5 else {}
+        later: Properties = {WILL_DELAY_INTERVAL: delay} if delay else {}
+        payload = b"%s 2 %d" % (self.name.encode(), number)
+        will = Will(b"will/" + self.name.encode(), payload, 2, properties=later)
+        peer.send(Connect(self.version, self.name, False, will=will, properties=properties))
+        connack = await self.next(peer)
+        assert isinstance(connack, Connack), connack
+        if connack.reason:
+            del self.expected[number]
+            return
+        earlier, until = self.open
+        self.open = (0, 0.0)
+        if earlier:
+            self.expected[earlier] = NEVER if time.monotonic() < until else EITHER
+        await self._leave(peer, number, delay)
+
+    async def _leave(self, peer: Peer, number: int, delay: int) -> None:
+        draw = self.load.draw
+        try:
+            async with asyncio.timeout(draw.uniform(0.1, 1.5)):
+                await self.next(peer)
+        except TimeoutError:
+            pass
+        except LOST:  # it was the node that ended it: what came first, the delay or our coming back?
+            self.expected[number] = EITHER if delay else ONCE
+            return
+        if draw.random() < 0.4:
+            peer.send(Disconnect(0))
+            if await peer.receive() is None:
+                self.expected[number] = NEVER
+            return
+        peer.abort()
+        if not delay:
+            self.expected[number] = ONCE
+        elif draw.random() < 0.5:
+            self.open = (number, time.monotonic() + BACK_SECONDS)
+        else:
+            await asyncio.sleep(delay + BACK_SECONDS)
+            self.expected[number] = ONCE
+
+
+class Witness(RoamingReader):
+    """Attends all wills."""
+
+    filter = b"will/#"
+
+    def __init__(self, load: RoamingLoad, name: str, node: Node, version: int, qos: int) -> None:
+        super().__init__(load, name, node, version, qos)
+        self.seen: Counter[tuple[str, int]] = Counter()
+
+    def note(self, author: str, number: int, qos: int) -> None:
+        self.seen[author, number] += 1
+
+
+class Keepsakes:
+    """``people`` belong to a load; ``settle`` waits until all is as it has to be, and says what is not."""
+
+    def __init__(self, load: RoamingLoad, retained: bool, wills: bool) -> None:
+        self.load = load
+        nodes = load.nodes
+        self.keepers = [Keeper(load, f"keeper{n}", nodes[n % len(nodes)], 4 + n % 2) for n in range(4 * retained)]
+        self.mourners = [Mourner(load, f"mourner{n}", nodes[n % len(nodes)], 4 + n % 2) for n in range(4 * wills)]
+        self.witnesses = [Witness(load, f"witness{n}", nodes[n % len(nodes)], 4 + n % 2, 2) for n in range(2 * wills)]
+
+    @property
+    def roamers(self) -> list[Roamer]:
+        return [*self.keepers, *self.witnesses]
+
+    @property
+    def people(self) -> list[Person]:
+        return [*self.roamers, *self.mourners]
+
+    async def settle(self, patience: float) -> None:
+        until = time.monotonic() + patience
+        try:
+            async with asyncio.timeout(patience):
+                for idle in (*[each.idle for each in self.keepers], *[each.idle for each in self.mourners]):
+                    await idle.wait()
+        except TimeoutError:
+            self.load.wrong("keepers or mourners do not come to rest")
+        wrong = ["not looked at yet"]
+        while wrong and time.monotonic() < until:
+            await asyncio.sleep(AGAIN_SECONDS)
+            wrong = [
+                *self._wrong_wills(),
+                *[each for node in self.load.nodes for each in await self._wrongly_kept(node)],
+            ]
+        for each in wrong:
+            self.load.wrong(each)
+        for mourner in self.mourners:
+            for expected in mourner.expected.values():
+                self.load.counts[f"wills that had to come {expected}"] += 1
+            last = {number: what for number, what in mourner.expected.items() if number == mourner.open[0]}
+            mourner.expected = last
+        self.load.counts["retained values that were taken"] = sum(keeper.taken for keeper in self.keepers)
+        for witness in self.witnesses:
+            witness.seen.clear()
+
+    def _wrong_wills(self) -> list[str]:
+        found = []
+        for witness in self.witnesses:
+            for mourner in self.mourners:
+                for number, expected in mourner.expected.items():
+                    count = witness.seen[mourner.name, number]
+                    missing = count == 0 and expected == ONCE and not witness.gaps
+                    if missing or (count and expected == NEVER) or (count > 1 and not witness.lost_sessions):
+                        found.append(
+                            f"{witness.name} had will {number} of {mourner.name} {count} times, not {expected}"
+                        )
+        return found
+
+    async def _wrongly_kept(self, node: Node) -> list[str]:
+        if not self.keepers:
+            return []
+        found: dict[bytes, int] = {}
+        try:
+            peer = await Peer.connect(node.url, f"visitor-{node.name}")
+            try:
+                peer.send(Subscribe(1, [SubscribeRequest(b"kept/#", 0)]))
+                while True:
+                    async with asyncio.timeout(LISTEN_SECONDS):
+                        packet = await peer.receive()
+                    if isinstance(packet, Publish):
+                        found[packet.topic] = int(packet.payload)
+            finally:
+                peer.abort()
+        except LOST:
+            pass
+        return [
+            f"{node.name} keeps {found.get(keeper.topic, 'nothing')} of {keeper.name}, and {keeper.taken} was taken"
+            for keeper in self.keepers
+            if not keeper.taken <= found.get(keeper.topic, 0) <= keeper.said
+        ]
+
+    @staticmethod
+    def _visits(roamer: Roamer) -> str:
+        return f"it was {', '.join(roamer.history)}"
