@@ -233,7 +233,7 @@ class Run:
         await self.cluster.whole()
         nodes = self.cluster.nodes
         self.load = (
-            RoamingLoad(nodes, self.rate, BACK_SECONDS, seed=self.seed, strict=False, retained=True, wills=True)
+            RoamingLoad(nodes, self.rate, BACK_SECONDS, seed=self.seed, strict=False, wills=True)
             if self.seconds
             else Load(nodes, self.rate, patience=BACK_SECONDS)
         )

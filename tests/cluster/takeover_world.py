@@ -172,7 +172,7 @@ class RoamingWorld(World):
             for client_id, session in state.ctx.sessions.items():
                 if client_id.startswith(MOVED_PREFIX):
                     found.append(f"{client_id} is still at {node.host}")
-                elif session.node == 0:
+                elif session.node == 0 and not session.is_line:
                     if client_id in homes:
                         found.append(f"{client_id} is at {homes[client_id]} and at {node.host}")
                     homes[client_id] = node.host

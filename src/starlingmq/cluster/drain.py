@@ -140,7 +140,10 @@ class Drain:
         if hopeful and (self._clients or self._offered or self._giving()):
             self._busy_at = now
         idle = not self._clients and not self._offered and not self.clients_left and not self._giving()
-        self.done = idle and (not hopeful or (not self.sessions_left and now >= self._busy_at + LINGER))
+        if not hopeful and self._ends != inf:
+            self.done = not self._giving()  # those who are here are told that all of us end
+        else:
+            self.done = idle and (not hopeful or (not self.sessions_left and now >= self._busy_at + LINGER))
 
     def wake_at(self, now: float) -> float:
         """When ``turn`` is to be called though nothing happens; ``inf``: never."""

@@ -42,11 +42,11 @@ class Offers:
 
     def holds(self, owned: Owned, node: int, epoch: int) -> bool:
         """Whether it is still as it was when it was offered: nobody else has claimed it since."""
-        if epoch != 0 and owned.others.get(node) != epoch:
-            return False
         session = self._ctx.sessions.get(owned.client_id)
         if session is not None and session.epoch > epoch:
-            return True  # ours in any case
+            return True  # ours in any case: it has come meanwhile
+        if epoch != 0 and owned.others.get(node) != epoch:
+            return False
         if any(held > epoch for other, held in owned.others.items() if other != node):
             return False
         self.accepted += 1

@@ -218,10 +218,11 @@ class Takeovers:
         invited = self.offers.invited(client_id)
         offered = invited is not None and client_id not in self._claims.waiting
         if invited is not None and offered:
-            if not self.offers.holds(owned, *invited):
+            if client_id not in self._arrivals and not self.offers.holds(owned, *invited):
                 self._ownership.release(client_id, self._me, epoch)
                 return
-            owned.others.setdefault(*invited)
+            if invited[1] == 0:  # it has no key there, and never had
+                owned.others.setdefault(*invited)
         arrivals = self._arrivals.get(client_id, {})
         for earlier in arrivals.values():
             earlier.owned, earlier.changed = epoch, True

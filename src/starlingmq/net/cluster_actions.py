@@ -12,6 +12,7 @@ from starlingmq.net.control import Action, Report
 from starlingmq.net.drain_actions import DrainActions
 
 LEAVE_SECONDS: Final = 30.0  # for what is owed to others, and for etcd to confirm
+LINES_SECONDS: Final = 10.0  # for members of shared groups to take what waits for them
 REPORT_SECONDS: Final = 0.2
 ROUTES_MAX: Final = 10_000  # in one answer
 
@@ -167,6 +168,14 @@ class ClusterActions:
                 + (f" ({waiting:,} wait for nodes that are away)" if waiting else ": no other node takes them")
                 + "; try again when all nodes serve, or leave with --force"
             )
+        messages = await self._wait_for_lines(report)
+        if messages and not force:
+            if not drained:
+                await self.drain.cancel()
+            raise ClusterActionError(
+                f"{messages:,} messages wait here for members of shared groups and would be lost: "
+                "let members take them, or leave with --force"
+            )
         task = asyncio.create_task(self.cluster.leave(LEAVE_SECONDS))
         owed = self._owed()
         while not task.done():
@@ -190,6 +199,20 @@ class ClusterActions:
             report("handing sessions over", 0, state.takeovers.departing(), "sessions")
             await asyncio.sleep(REPORT_SECONDS)
         return state.takeovers.departing()
+
+    async def _wait_for_lines(self, report: Report) -> int:
+        """Until nothing waits here for shared groups, or for so long; how many messages still do."""
+        state = self.cluster.state
+        assert state is not None
+        lines = [session for session in state.broker.ctx.sessions.values() if session.is_line]
+        until = self.cluster.clock() + LINES_SECONDS
+        while True:
+            left = sum(0 if line.queue is None else len(line.queue) for line in lines)
+            left += sum(0 if line.window is None else line.window.unanswered() for line in lines)
+            if not left or self.cluster.clock() >= until:
+                return left
+            report("handing over what waits for groups", 0, left, "messages")
+            await asyncio.sleep(REPORT_SECONDS)
 
     def _owed(self) -> int:
         state = self.cluster.state
