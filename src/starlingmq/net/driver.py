@@ -344,7 +344,10 @@ class Driver:
             # is closed; the client's end, or the time limit, closes the rest.
             if client.paused:
                 transport.resume_reading()
-            transport.write_eof()
+            try:
+                transport.write_eof()
+            except OSError:  # it is gone already, and was not read, so that nobody has noticed
+                transport.abort()
         else:
             transport.close()
         self.loop.call_later(LINGER, self._cut, client)
