@@ -210,6 +210,24 @@ class LimitsConfig(Section, frozen=True):
         PositiveSize, Meta(description="Bytes that wait on a connection before the client counts as not reading.")
     ] = 1024 * 1024
     max_connections: Annotated[Count, Meta(description="Connections over all listeners; 0 sets no limit.")] = 0
+    connections_per_address: Annotated[Count, Meta(description="Connections from one address; 0 sets no limit.")] = 0
+    connections_per_user: Annotated[
+        Count, Meta(description="Connections of one user name; 0 sets no limit, and nameless clients have none.")
+    ] = 0
+    connect_rate: Annotated[
+        Count, Meta(description="CONNECTs a second over all listeners; those beyond are refused. 0 sets no limit.")
+    ] = 0
+    message_rate: Annotated[
+        Count, Meta(description="Messages a second from one client; beyond it is not read for a while. 0 no limit.")
+    ] = 0
+    byte_rate: Annotated[
+        Size, Meta(description="Bytes a second from one client; beyond it is not read for a while. 0 sets no limit.")
+    ] = 0
+    sessions: Annotated[Count, Meta(description="Sessions, those without a connection included; 0 sets no limit.")] = 0
+    memory: Annotated[
+        Size,
+        Meta(description="Memory of the process above which no client and no message is taken in; 0 sets no limit."),
+    ] = 0
     topic_levels: Annotated[int, Meta(ge=1, le=65535, description="Levels a topic or a filter may have.")] = 128
     max_topic_length: Annotated[int, Meta(ge=1, le=65535, description="Bytes a topic or a filter may have.")] = 65535
     subscriptions_per_client: Annotated[Count, Meta(description="Subscriptions of one session; 0 sets no limit.")] = 0

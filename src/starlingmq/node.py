@@ -28,6 +28,7 @@ from starlingmq.net.doors import Doors
 from starlingmq.net.driver import Driver, broker_clock
 from starlingmq.net.listeners import Listener, ListenerSpec, open_listener
 from starlingmq.net.signatures import verifier
+from starlingmq.process import memory
 from starlingmq.storage.opening import DirectoryStore, open_store
 from starlingmq.storage.stream_upkeep import StreamUpkeep
 from starlingmq.storage.upkeep import LONG_ACTIONS, Upkeep
@@ -40,6 +41,8 @@ log = logging.getLogger("starlingmq")
 YOUNG_MAX: Final = 10_000  # objects that are looked at for reference cycles at once: about a millisecond
 LAST_SECONDS: Final = 5.0  # of a shutdown, for clients to take their last words and for what is open to be closed
 FREEZE_INTERVAL: Final = 1.0  # seconds
+MEMORY_INTERVAL: Final = 0.5  # seconds between two looks at how much memory the process has
+MEMORY_FREE: Final = 0.95  # of ``limits.memory``: with less than that everything is taken in again
 
 
 class Broker:
@@ -69,6 +72,7 @@ class Broker:
         self.hooks = Hooks(authenticate, authorize, on_publish, on_event, self.config.limits.hook_timeout)
         self._own_authenticate = authenticate
         self._chain: Chain | None = None
+        self._memory_timer: asyncio.TimerHandle | None = None
         self._bans = Bans(self.config.auth.failures, self.config.auth.flapping)
         self._doors = Doors(())
         self._closed = asyncio.Event()
@@ -127,6 +131,7 @@ class Broker:
             await self._open_control(self._driver)
             if self._cluster is not None:
                 await self._cluster.join()
+            self._watch_memory()
             await doors.open(self._open_listener)
             if self._cluster is not None:
                 self._cluster.open_to_clients(doors.listeners)
@@ -182,6 +187,22 @@ class Broker:
         if not config.nats.nkeys and self.hooks.authenticate is None:
             return None
         return verifier(bool(config.nats.nkeys))
+
+    def _watch_memory(self) -> None:
+        quotas = self.state.ctx.quotas
+        limit = self.config.limits.memory
+        if quotas.short_of_memory:
+            limit = int(limit * MEMORY_FREE)
+        had = memory() if limit else 0
+        short = limit != 0 and had > limit
+        if short != quotas.short_of_memory:
+            quotas.short_of_memory = short
+            log.warning(
+                "the process has %d MiB of memory: %s (limits.memory)",
+                had >> 20,
+                "no client and no message is taken in" if short else "everything is taken in again",
+            )
+        self._memory_timer = asyncio.get_running_loop().call_later(MEMORY_INTERVAL, self._watch_memory)
 
     def _make_chain(self, config: Config) -> Chain | None:
         """None where settings have nothing to say of who may do what. Raises ConfigError."""
@@ -270,6 +291,8 @@ class Broker:
             if self._cluster is not None:
                 await self._cluster.close()
             await driver.store.close()
+        if self._memory_timer is not None:
+            self._memory_timer.cancel()
         if self._chain is not None:
             await self._chain.close()
         if self._notices is not None:

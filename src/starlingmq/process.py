@@ -48,6 +48,16 @@ def tune_allocator() -> None:
             libc.mallopt(parameter, value)
 
 
+def memory() -> int:
+    """Bytes of memory that this process has now; at most until now, where the system does not tell."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except (OSError, ValueError, IndexError):
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most if sys.platform == "darwin" else most * 1024
+
+
 def raise_file_limit() -> int:
     """Take as many open files, that is connections, as the system lets us have; how many that is."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final, cast
 
 from starlingmq.config import LimitsConfig, MqttConfig, NatsConfig, QueueGroupsConfig
-from starlingmq.core.client import AUTHENTICATING, CLOSED, DEAF, NEW, OPEN, TURN_OVER, Client
+from starlingmq.core.client import AUTHENTICATING, CLOSED, DEAF, NEW, OPEN, PACED, TURN_OVER, Client
 from starlingmq.core.connecting import Connecting
 from starlingmq.core.context import TURN_WORK, Context
 from starlingmq.core.delivery import Delivery
@@ -22,6 +22,7 @@ from starlingmq.core.nats import LISTENERS, Nats
 from starlingmq.core.peers import Peers
 from starlingmq.core.publishing import Publishing
 from starlingmq.core.queue import KEPT_IN_MEMORY
+from starlingmq.core.quotas import Meter
 from starlingmq.core.ready import AUTHENTICATE, SUBSCRIBE, Answer, Question, Ready
 from starlingmq.core.ready import PUBLISH as ASK_PUBLISH
 from starlingmq.core.refusal import Refusal
@@ -161,6 +162,7 @@ class BrokerState:
         ctx.counters.connections_opened += 1
         ctx.counters.connections_open += 1
         self.connecting.watch(client)
+        welcome = ctx.quotas.enter(client)
         limit = ctx.limits.max_connections
         if listener.startswith(LISTENERS):
             self.nats.open(client)
@@ -169,7 +171,12 @@ class BrokerState:
         elif limit != 0 and ctx.counters.connections_open > limit + TURNED_AWAY:
             self.connecting.fail(client, Reason.SERVER_BUSY, "far more connections than the server takes")
         elif limit != 0 and ctx.counters.connections_open > limit:
-            client.full = True  # told so when its CONNECT has shown its version
+            client.full = Reason.SERVER_BUSY  # told so when its CONNECT has shown its version
+        if not welcome and client.state != CLOSED:
+            if client.dialect is not None:
+                self.connecting.fail(client, Reason.QUOTA_EXCEEDED, "more connections than its address may have")
+            else:
+                client.full = Reason.QUOTA_EXCEEDED
         return client
 
     def closed(self, client: Client, now: float) -> None:
@@ -180,7 +187,8 @@ class BrokerState:
             return
         client.gone = True
         ctx.counters.connections_open -= 1
-        ctx.unhalt(client, DEAF)  # nothing will drain it any more
+        ctx.quotas.leave(client)
+        ctx.unhalt(client, DEAF | PACED)  # nothing will drain it any more, and nothing more comes
         if client.halted == 0 or not client.rest:
             self.connecting.close(client, "connection lost")
 
@@ -307,7 +315,24 @@ class BrokerState:
         elif client.rest:
             data = client.rest + data
             client.rest = b""
+        if client.meter is not None:
+            self._handle_paced(client, client.meter, data, len(data))
+        else:
+            self._handle(client, data)
+
+    def _handle_paced(self, client: Client, meter: Meter, data: bytes, size: int) -> None:
+        """Handle as many messages as the client may publish now; ``size`` bytes of ``data`` are new."""
+        ctx = self.ctx
+        work = ctx.work
+        before = ctx.counters.publish_received
+        ctx.work = min(work, meter.allowance(ctx.now))
+        given = ctx.work
         self._handle(client, data)
+        ctx.work = work - (given - ctx.work)
+        seconds = meter.used(ctx.counters.publish_received - before, size, ctx.now)
+        if seconds > 0.0 and client.state == OPEN and not client.gone:
+            ctx.halt(client, PACED)
+            ctx.pace_wheel.add(client, ctx.now + seconds)
 
     def _deaf(self, client: Client, data: bytes) -> bool:
         """Count what a client sends that does not read: no answer is much larger than what it answers, so this bounds
@@ -386,9 +411,9 @@ class BrokerState:
             if kind != CONNECT:
                 raise ProtocolError("the first packet is not CONNECT")  # [MQTT-3.1.0-1]
             connect = cast(Connect, decode(first, data, start, end, 0))
-            if client.full:
+            if client.full != 0:
                 client.version = connect.version
-                raise MqttError("the server has all the connections it takes", Reason.SERVER_BUSY)
+                raise MqttError("there are all the connections that may be", client.full)
             self.connecting.on_connect(client, connect)
             return
         if client.state == AUTHENTICATING:
@@ -447,7 +472,7 @@ class BrokerState:
             self.delivery.pubcomp(session, packet_id)
 
     def _fail(self, client: Client, error: MqttError, data: bytes, start: int, end: int) -> None:
-        if client.state == NEW and not client.full:
+        if client.state == NEW and client.full == 0:
             if error.reason == Reason.UNSUPPORTED_PROTOCOL_VERSION:
                 self.ctx.send(client, encode(Connack(False, 1), 4))  # [MQTT-3.1.2-2]
             elif data[0] >> 4 == CONNECT and _level(data, start, end) == 5:
@@ -528,6 +553,8 @@ class BrokerState:
             self.connecting.fail(client, Reason.PACKET_TOO_LARGE, "the answer is larger than this client takes")
         for item in ctx.client_wheel.due(now, LOOKS_PER_TURN):
             self.connecting.look_at_client(cast(Client, item))
+        for item in ctx.pace_wheel.due(now, LOOKS_PER_TURN):
+            ctx.unhalt(cast(Client, item), PACED)
         for item in ctx.session_wheel.due(now, LOOKS_PER_TURN):
             self.connecting.look_at_session(cast(Session, item))
         self.groups.turn()
@@ -543,7 +570,10 @@ class BrokerState:
         data = client.rest
         client.rest = b""
         if data:
-            self._handle(client, data)
+            if client.meter is not None:
+                self._handle_paced(client, client.meter, data, 0)
+            else:
+                self._handle(client, data)
         if client.halted == 0:
             self.ctx.ready.pause.append(client)
             if client.gone:
@@ -560,6 +590,7 @@ class BrokerState:
         soonest = 0.0
         for when in (
             self.ctx.client_wheel.wake_at(),
+            self.ctx.pace_wheel.wake_at(),
             self.ctx.session_wheel.wake_at(),
             self.publishing.retained_wheel.wake_at(),
             self.sys.due_at,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from starlingmq.core.access import Rights
     from starlingmq.core.dialect import Dialect
+    from starlingmq.core.quotas import Meter
     from starlingmq.core.session import Session
 
 NEW: Final = 0  # nothing but CONNECT is welcome
@@ -23,6 +24,7 @@ ASKING: Final = 1  # a question to a hook is open
 HELD: Final = 2  # a receiver's queue is full
 TURN_OVER: Final = 4  # its share of this turn is used up
 WORKING: Final = 8  # one of its packets is being worked off over several turns
+PACED: Final = 32  # it has published faster than it may
 DEAF: Final = 16  # it sends but does not read: our answers would pile up without bound
 
 
@@ -38,6 +40,8 @@ class Client:
     client_id: str
     username: str
     rights: Rights | None  # what it may do; None: whatever hooks do not forbid
+    counted_as: str  # the user whose connection this is, for core.quotas
+    meter: Meter | None  # how fast it may publish; None: as fast as it can
     valid_until: float  # when it has to be gone, or to have proved anew who it is; 0.0: never
     session: Session | None
     connected_at: float
@@ -70,7 +74,7 @@ class Client:
     problem_information: bool
     auth_method: str
     challenged: bool  # its next AUTH is awaited
-    full: bool  # it came when there were connections enough
+    full: int  # the reason with which its CONNECT is refused, for there were connections enough; 0: it is not
     mute: bool  # the shell's note that nothing more may be written: something before it could not be stored
     last_words: bool  # it is closed with something left for the client to read
     paused: bool  # the shell's note whether it reads the transport
@@ -89,6 +93,8 @@ class Client:
         self.client_id = ""
         self.username = ""
         self.rights = None
+        self.counted_as = ""
+        self.meter = None
         self.valid_until = 0.0
         self.session = None
         self.connected_at = now
@@ -118,7 +124,7 @@ class Client:
         self.problem_information = True
         self.auth_method = ""
         self.challenged = False
-        self.full = False
+        self.full = 0
         self.link = False
         self.mute = False
         self.last_words = False

@@ -109,6 +109,9 @@ class Connecting:
         self._check(client, connect)
         method = connect.properties.get(prop.AUTHENTICATION_METHOD)
         self._waiting[client] = connect
+        if not self.ctx.quotas.may_connect(self.ctx.now):
+            self._refuse(client, Reason.CONNECTION_RATE_EXCEEDED, "more CONNECTs a second than the server takes")
+            return
         if self.ctx.ask_authenticate:
             client.auth_method = method if isinstance(method, str) else ""
             self._ask(client, connect, connect.properties.get(prop.AUTHENTICATION_DATA))
@@ -243,6 +246,10 @@ class Connecting:
         if ctx.refusing and self._needs_storage(connect, session):
             self._refuse(client, Reason.QUOTA_EXCEEDED, "nothing can be stored at the moment")
             return
+        refusal = self._no_room(client, session)
+        if refusal:
+            self._refuse(client, Reason.QUOTA_EXCEEDED, refusal)
+            return
         claims = ctx.claims
         if claims is None or self._owned(claims, session):
             self._begin(client, connect, session, auth_data, 0)
@@ -254,6 +261,17 @@ class Connecting:
         earlier_claim = claims.hold(client.client_id, claim)
         if earlier_claim is not None:
             self.fail(earlier_claim.client, Reason.SERVER_BUSY, "another connection with this client id")
+
+    def _no_room(self, client: Client, session: Session | None) -> str:
+        """Why a limit keeps the client out; "" if none does."""
+        ctx = self.ctx
+        if ctx.quotas.short_of_memory:
+            return "the server has less memory than it wants to keep free"
+        if session is None and ctx.limits.sessions != 0 and len(ctx.sessions) >= ctx.limits.sessions:
+            return "the server has all the sessions it takes"
+        if not ctx.quotas.sign_in(client, None if session is None else session.client):
+            return "this user has all the connections it may have"
+        return ""
 
     def _owned(self, claims: Claims, session: Session | None) -> bool:
         """Whether this node has the client id already, and nobody can have taken it without a word."""
@@ -322,6 +340,7 @@ class Connecting:
         session.client = client
         client.session = session
         client.state = OPEN
+        client.meter = ctx.quotas.meter(ctx.now)
         self.watch(client)
         session.will = self._will(client, connect.will)
         ctx.counters.clients_connected += 1
@@ -492,7 +511,7 @@ class Connecting:
             client.dialect.last_words(client, reason)
             self.close(client, Reason(reason).name.lower())
             return
-        if client.state == AUTHENTICATING or (client.state == NEW and (client.version == 5 or client.full)):
+        if client.state == AUTHENTICATING or (client.state == NEW and (client.version == 5 or client.full != 0)):
             self._refuse(client, reason, detail)
             return
         self.ctx.notice(Reason(reason).name.lower(), client, detail)
@@ -569,6 +588,7 @@ class Connecting:
         if client.dialect is not None:
             client.dialect.shut(client)
         self._forget(client)
+        self.ctx.quotas.sign_out(client)
         self._waiting.pop(client, None)
         client.rest = b""
         client.chunks = None

@@ -15,6 +15,7 @@ from starlingmq.core.elsewhere import Elsewhere
 from starlingmq.core.interest import Interest
 from starlingmq.core.job import Job
 from starlingmq.core.outgoing import Outgoing
+from starlingmq.core.quotas import Quotas
 from starlingmq.core.ready import Event, Notice, Ready, Write
 from starlingmq.core.retaining import Retaining
 from starlingmq.core.session import Session
@@ -33,7 +34,9 @@ class Context:
     counters: Counters
     ready: Ready
     sessions: dict[str, Session]
+    quotas: Quotas
     client_wheel: Wheel
+    pace_wheel: Wheel  # clients that are not read because of ``limits.message_rate`` or ``byte_rate``
     session_wheel: Wheel
     jobs: deque[Job]  # long work, done a piece a turn
     resumable: deque[Client]  # no longer halted, with bytes still to be handled
@@ -90,7 +93,9 @@ class Context:
         self.counters = Counters()
         self.ready = Ready()
         self.sessions = {}
+        self.quotas = Quotas(limits, now)
         self.client_wheel = Wheel()
+        self.pace_wheel = Wheel()
         self.session_wheel = Wheel()
         self.jobs = deque()
         self.resumable = deque()
@@ -131,6 +136,7 @@ class Context:
         """Take new settings; what is already agreed with a client stays."""
         self.mqtt = mqtt
         self.limits = limits
+        self.quotas.configure(limits, self.now)
         self.max_queue = mqtt.max_mqueue_len
         self.max_queue_bytes = limits.queue_bytes
         self.write_buffer = limits.write_buffer

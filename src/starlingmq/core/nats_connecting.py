@@ -121,6 +121,10 @@ class NatsConnecting:
         if ctx.isolated:
             self.errors.isolated(client)
             return
+        if ctx.quotas.short_of_memory or not ctx.quotas.sign_in(client, None):
+            self.errors.fail(client, "maximum connections exceeded")
+            return
+        client.meter = ctx.quotas.meter(ctx.now)
         session = Session(client.client_id, ctx.next_number)
         ctx.next_number += 1
         ctx.sessions[client.client_id] = session

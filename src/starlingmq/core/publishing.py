@@ -206,6 +206,9 @@ class Publishing:
         if ctx.refusing and message.qos != 0:
             self._not_now(client, message, packet_id)
             return
+        if ctx.quotas.short_of_memory:
+            self._no_memory(client, message, packet_id)
+            return
         route = self.router.resolve(message.topic)
         if route.reserved:
             self._refuse(client, message, packet_id, Reason.NOT_AUTHORIZED)
@@ -248,6 +251,15 @@ class Publishing:
         first = 0x40 if message.qos == 1 else 0x50
         # Now: the lane for what is stored stands still until it can be.
         self.ctx.send(client, bytes((first, 3)) + packet_id_bytes(packet_id) + bytes((Reason.QUOTA_EXCEEDED,)))
+
+    def _no_memory(self, client: Client, message: Message, packet_id: int) -> None:
+        """Nothing is taken in until receivers have taken out what is there."""
+        if message.qos == 0:
+            self.ctx.drop("memory", client.client_id)
+        elif client.version != 5:
+            raise ProtocolError("there is too little memory at the moment", Reason.QUOTA_EXCEEDED)
+        else:
+            self._refuse(client, message, packet_id, Reason.QUOTA_EXCEEDED)
 
     def _postpone(self, client: Client, message: Message | None, packet_id: int) -> None:
         """``message`` None: a PUBREL. It is done, and the connection read again, with ``resume``."""

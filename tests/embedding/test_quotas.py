@@ -1,0 +1,156 @@
+"""What one client, user or address may take, and what it sees when that is not enough."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from starlingmq import Broker, node
+from starlingmq.wire.mqtt import Ack, Connack, Connect, Publish
+from starlingmq.wire.reasons import Reason
+from tests.embedding.conftest import Join, Serve
+from tests.peer import Peer
+
+OPENED: list[Peer] = []
+
+
+@pytest.fixture(autouse=True)
+async def closed() -> AsyncIterator[None]:
+    yield
+    for peer in OPENED:
+        await peer.close()
+    OPENED.clear()
+
+
+async def knock(broker: Broker, client_id: str, version: int = 5, username: str | None = None) -> Peer | int:
+    """A connection, or the reason why there is none."""
+    peer = await Peer.open(broker.address(), version)
+    peer.send(Connect(version, client_id, True, username=username))
+    connack = await peer.expect(Connack)
+    if connack.reason == 0:
+        OPENED.append(peer)
+        return peer
+    await peer.close()
+    return connack.reason
+
+
+async def until_free(broker: Broker, client_id: str, username: str | None = None) -> Peer:
+    async with asyncio.timeout(5):
+        while True:
+            peer = await knock(broker, client_id, username=username)
+            if isinstance(peer, Peer):
+                return peer
+            await asyncio.sleep(0.01)
+
+
+async def test_connections_from_one_address(serve: Serve, join: Join) -> None:
+    broker = await serve(limits={"connections_per_address": 2})
+    first, _ = await join(broker, "a"), await join(broker, "b")
+    assert await knock(broker, "c") == Reason.QUOTA_EXCEEDED
+    assert await knock(broker, "c", 4) == 3
+    await first.close()
+    await (await until_free(broker, "c")).close()
+
+
+async def test_connections_of_one_user(serve: Serve, join: Join) -> None:
+    broker = await serve(limits={"connections_per_user": 2})
+    first, second = await join(broker, "a", username="ann"), await join(broker, "b", username="ann")
+    assert await knock(broker, "c", username="ann") == Reason.QUOTA_EXCEEDED
+    for other in ("bob", None, None, None):
+        peer = await knock(broker, "", username=other)
+        assert isinstance(peer, Peer)
+    again = await join(broker, "b", username="ann")  # takes the place of its own connection
+    assert await knock(broker, "c", username="ann") == Reason.QUOTA_EXCEEDED
+    await first.close()
+    await again.close()
+    await second.close()
+    peers = [await until_free(broker, name, username="ann") for name in ("c", "d")]
+    assert await knock(broker, "e", username="ann") == Reason.QUOTA_EXCEEDED
+    assert broker.state.ctx.quotas._users["ann"] == len(peers)
+
+
+async def test_connects_a_second(serve: Serve) -> None:
+    broker = await serve(limits={"connect_rate": 5})
+    said = [await knock(broker, f"c{number}") for number in range(8)]
+    assert [isinstance(each, Peer) for each in said[:5]] == [True] * 5
+    assert Reason.CONNECTION_RATE_EXCEEDED in said[5:]
+    await until_free(broker, "later")
+
+
+async def test_sessions(serve: Serve, join: Join) -> None:
+    broker = await serve(limits={"sessions": 2})
+    await join(broker, "a", clean_start=False)
+    lasting = await Peer.connect(broker.address(), "b", 4, clean_start=False)
+    await lasting.close()
+    assert await knock(broker, "c") == Reason.QUOTA_EXCEEDED
+    peer = await knock(broker, "b", 4)  # has one already
+    assert isinstance(peer, Peer)
+
+
+@pytest.mark.parametrize(("limits", "least"), [({"message_rate": 100}, 0.9), ({"byte_rate": 2000}, 0.3)])
+async def test_who_publishes_too_fast_is_read_slowly_and_loses_nothing(
+    serve: Serve, join: Join, limits: dict[str, int], least: float
+) -> None:
+    broker = await serve(limits=limits)
+    reader, fast, other = await join(broker, "r"), await join(broker, "f"), await join(broker, "o")
+    await reader.subscribe("t/#")
+    began = time.monotonic()
+    messages = [Publish(b"t/%d" % number, b"x" * 10, 1, packet_id=number + 1) for number in range(200)]
+    fast.send(*messages[:150])
+    await fast.expect(Ack)
+    fast.send(*messages[150:])
+    other.send(Publish(b"t/other", b"", 1, packet_id=1))
+    assert (await other.expect(Ack)).packet_id == 1
+    assert time.monotonic() - began < 0.5, "nobody else waits"
+    topics = [(await reader.message()).topic for _ in range(201)]
+    assert [topic for topic in topics if topic != b"t/other"] == [b"t/%d" % number for number in range(200)]
+    took = time.monotonic() - began
+    assert least < took < 4.0, "what a second may bring came at once, and the rest as it may"
+    fast.abort()
+    assert await reader.publish("x") == Reason.NO_MATCHING_SUBSCRIBERS
+
+
+async def test_who_is_held_back_and_goes_leaves_nothing(serve: Serve, join: Join) -> None:
+    broker = await serve(limits={"message_rate": 25})
+    fast = await join(broker, "f")
+    fast.send(*(Publish(b"t", b"", 0) for _ in range(50)))
+    async with asyncio.timeout(5):
+        while not broker.state.ctx.pace_wheel.wake_at():
+            await asyncio.sleep(0.01)
+        fast.abort()
+        while "f" in broker.state.ctx.sessions:
+            await asyncio.sleep(0.01)
+    assert broker.state.ctx.quotas._addresses == {}
+
+
+async def test_too_little_memory(serve: Serve, join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
+    has = 10 << 20
+    monkeypatch.setattr(node, "memory", lambda: has)
+    monkeypatch.setattr(node, "MEMORY_INTERVAL", 0.01)
+    broker = await serve(limits={"memory": "100MiB"})
+    peer, old = await join(broker, "a"), await join(broker, "b", version=4)
+    assert await peer.publish("t") == Reason.NO_MATCHING_SUBSCRIBERS
+    quotas = broker.state.ctx.quotas
+
+    async def until(short: bool) -> None:
+        async with asyncio.timeout(5):
+            while quotas.short_of_memory != short:
+                await asyncio.sleep(0.01)
+
+    has = 101 << 20
+    await until(True)
+    assert await peer.publish("t") == Reason.QUOTA_EXCEEDED
+    assert await peer.publish("t", qos=2) == Reason.QUOTA_EXCEEDED
+    await peer.publish("t", qos=0)
+    assert await knock(broker, "c") == Reason.QUOTA_EXCEEDED
+    old.send(Publish(b"t", b"", 1, packet_id=1))
+    await old.ended()
+    has = 96 << 20
+    assert await peer.publish("t") == Reason.QUOTA_EXCEEDED, "not at once, or it would come and go"
+    has = 90 << 20
+    await until(False)
+    assert await peer.publish("t") == Reason.NO_MATCHING_SUBSCRIBERS
+    assert broker.state.ctx.counters.dropped["memory"] == 1
