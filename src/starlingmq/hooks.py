@@ -30,7 +30,7 @@ class AuthRequest:
 
     ``version`` 0 is NATS, where a token comes as a password without a user name. ``nkey`` is the public key that a NATS
     client has proved to hold, and its user name then; "" for everybody else. ``again``: it is connected, and proves
-    anew who it is; its name is the one that it has.
+    anew who it is; its name is the one that it has. ``nkey_listed``: the key is one of ``nats.nkeys``.
     """
 
     client_id: str
@@ -45,6 +45,7 @@ class AuthRequest:
     properties: Properties
     nkey: str = ""
     again: bool = False
+    nkey_listed: bool = False
 
 
 @dataclass(slots=True, frozen=True)
@@ -171,6 +172,7 @@ class Hooks:
             connect.properties if connect is not None else {},
             question.nkey,
             connect is None,
+            question.listed,
         )
         result = yield self.authenticate(request)
         if isinstance(result, AuthResult):

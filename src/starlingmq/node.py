@@ -209,7 +209,7 @@ class Broker:
         auth = config.auth
         if not methods_of(auth) and not auth.acl.file and not auth.flapping.limit:
             return None
-        return Chain(auth, self._bans, self._own_authenticate)
+        return Chain(auth, self._bans, self._own_authenticate, bool(config.nats.nkeys))
 
     def _use(self, chain: Chain | None) -> None:
         earlier, self._chain = self._chain, chain

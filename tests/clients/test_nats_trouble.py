@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import nkeys  # type: ignore[import-untyped]
 import pytest
+import yaml
 from nats.aio.client import Client
 
 import nats
@@ -108,7 +110,7 @@ async def test_keys() -> None:
 
     def authenticate(request: AuthRequest) -> bool:
         asked.append(request)
-        return request.nkey == public(seed(2))
+        return request.nkey_listed or request.nkey == public(seed(2))
 
     settings = config(nats={"nkeys": [public(seed(1))]})
     async with Broker(settings) as broker:
@@ -121,7 +123,26 @@ async def test_keys() -> None:
             async with watched(broker.address("nats"), nkeys_seed_str=seed(number)) as client:
                 await client.gets_through()
         assert "uthorization" in await refused(broker.address("nats"), nkeys_seed_str=seed(3))
-        assert [request.username for request in asked] == [public(seed(2)), public(seed(3))]
+        assert [request.username for request in asked] == [public(seed(number)) for number in (1, 2, 3)]
+
+
+async def test_keys_beside_rules_and_passwords(tmp_path: Path) -> None:
+    """Rules hold for who signs as for anyone, and nobody comes in without a key because MQTT clients may."""
+    (tmp_path / "acl.yaml").write_text(
+        yaml.safe_dump({"rules": [{"allow": "all", "users": [public(seed(1))], "topics": ["ann/#"]}]})
+    )
+    auth = {"acl": {"file": str(tmp_path / "acl.yaml")}}
+    async with Broker(config(nats={"nkeys": [public(seed(1))]}, auth=auth)) as broker:
+        address = broker.address("nats")
+        assert "uthorization" in await refused(address)
+        assert "uthorization" in await refused(address, user="ann", password="x")
+        assert "uthorization" in await refused(address, nkeys_seed_str=seed(2))
+        async with watched(address, nkeys_seed_str=seed(1)) as ann:
+            subscription = await ann.client.subscribe("ann.x")
+            await ann.client.publish("ann.x", b"mine")
+            assert (await subscription.next_msg(timeout=PATIENCE)).data == b"mine"
+            await ann.client.publish("ben.x", b"his")
+            assert 'publish to "ben.x"' in await ann.until("error")
 
 
 async def test_to_another_server_when_one_leaves() -> None:

@@ -111,13 +111,18 @@ def test_who_does_not_is_refused() -> None:
     assert NatsPeer(made).said("PING") == [VIOLATION]
 
 
-def test_the_hook_decides_about_keys_that_are_not_listed() -> None:
+def test_the_hook_decides_about_all_keys() -> None:
     made = world(ANN, ask_authenticate=True)
-    assert sign_in(NatsPeer(made), ANN) == ["PONG"]
+    listed = NatsPeer(made)
+    assert sign_in(listed, ANN) == []
+    question = made.question()
+    assert (question.nkey, question.listed) == (ANN.text, True)
+    made.answer(question, 0)
+    assert listed.heard() == ["PONG"]
     peer = NatsPeer(made)
     assert sign_in(peer, BEN) == []
     question = made.question()
-    assert question.nkey == BEN.text
+    assert (question.nkey, question.listed) == (BEN.text, False)
     assert question.connect is not None and question.connect.username == BEN.text
     made.answer(question, 0)
     assert peer.heard() == ["PONG"]

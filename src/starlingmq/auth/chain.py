@@ -40,15 +40,17 @@ class Certificate:
 class Chain:
     """The ``authenticate`` of a broker that is told by its settings whom to let in.
 
-    ``hook``, an embedding program's own, is asked in place of the methods; the rules hold all the same. Raises
-    ConfigError for files that can not be read.
+    ``hook``, an embedding program's own, is asked in place of the methods; the rules hold all the same. ``nkeys``: NATS
+    clients have to sign with a key that is listed, unless a method knows them. Raises ConfigError for files that can
+    not be read.
     """
 
-    def __init__(self, config: AuthConfig, bans: Bans, hook: Authenticate | None = None) -> None:
+    def __init__(self, config: AuthConfig, bans: Bans, hook: Authenticate | None = None, nkeys: bool = False) -> None:
         self.bans = bans
         self.acl = read_acl(config.acl.file) if config.acl.file else NOBODY
         self._config = config
         self._hook = hook
+        self._nkeys = nkeys
         self._methods = [] if hook is not None else make_methods(config)
         self._delayed = 0
 
@@ -96,10 +98,14 @@ class Chain:
     async def _ask(self, request: AuthRequest) -> Verdict:
         if self._hook is not None:
             return await _asked(self._hook, request)
+        if request.nkey_listed:
+            return Verdict()
         for method in self._methods:
             verdict = await method.check(request)
             if verdict is not None:
                 return verdict
+        if self._nkeys and request.version == 0:
+            return Verdict(Reason.NOT_AUTHORIZED)
         if request.method:
             return Verdict(Reason.BAD_AUTHENTICATION_METHOD)
         if request.username is not None or request.password is not None:

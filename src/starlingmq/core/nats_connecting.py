@@ -86,12 +86,12 @@ class NatsConnecting:
             self.errors.fail(client, AUTHORIZATION_VIOLATION)
             return
         client.username = client.certificate_name if client.identity else nkey
-        if nkey in self.keys.known:
+        if self.ctx.ask_authenticate:
+            self._ask(client, nkey, None, nkey)
+        elif nkey in self.keys.known:
             self._accept(client, nats)
             if client.state == OPEN:
                 nats.ok(client)
-        elif self.ctx.ask_authenticate:
-            self._ask(client, nkey, None, nkey)
         else:
             self.errors.fail(client, AUTHORIZATION_VIOLATION)
 
@@ -99,6 +99,7 @@ class NatsConnecting:
         question = Question(AUTHENTICATE, client)
         question.connect = Connect(5, client.client_id, True, 0, user, password)
         question.nkey = nkey
+        question.listed = nkey in self.keys.known
         self.ctx.ready.questions.append(question)
         self.ctx.halt(client, ASKING)
 

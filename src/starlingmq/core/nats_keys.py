@@ -20,7 +20,7 @@ SIGNATURE: Final = 88  # characters of one in base64 at most
 
 class NatsKeys:
     verify: Verify | None  # None: no keys are asked for
-    known: dict[str, bytes]  # keys that come in without a hook being asked, by their text
+    known: dict[str, bytes]  # keys that may come in, by their text
     _secret: bytes
 
     def __init__(self, secret: bytes) -> None:

@@ -106,6 +106,7 @@ class Question:
     message: Message | None
     requests: list[SubscribeRequest]
     nkey: str  # that a NATS client has signed with, "" if it has not
+    listed: bool  # it is one of ``nats.nkeys``
 
     def __init__(self, kind: int, client: Client) -> None:
         self.kind = kind
@@ -116,6 +117,7 @@ class Question:
         self.message = None
         self.requests = []
         self.nkey = ""
+        self.listed = False
 
 
 class Answer:
