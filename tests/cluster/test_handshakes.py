@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tests.cluster.fleet import Fleet
+from tests.cluster.fleet import Fleet, NodeWorld
 from tests.cluster.test_takeover import LASTING, lasting, published, subscribe
 from tests.harness import FakeClient
 
-from starlingmq.cluster.frames import HandshakeCall, HandshakeReply
+from starlingmq.cluster.frames import Envelope, HandshakeCall, HandshakeQuestion, HandshakeReply
 from starlingmq.core.elsewhere import Elsewhere
+from starlingmq.core.ready import FACT_PUT
 from starlingmq.wire.mqtt import Ack, Publish, Suback, Subscribe, SubscribeRequest
 from starlingmq.wire.packets import PUBCOMP, PUBREC, PUBREL
 
@@ -167,6 +168,18 @@ def test_clean_start_forgets_handshakes_everywhere() -> None:
     assert got(watcher) == []
 
 
+def test_what_is_older_than_a_clean_start_does_not_count_when_all_are_asked() -> None:
+    fleet = Fleet(3)
+    watcher = watch(fleet)
+    hold(lasting(fleet, 0))
+    lasting(fleet, 1)
+    hold(fleet.connect(2, "c", clean_start=True, properties=LASTING), b"y", packet_id=6)
+    client = lasting(fleet, 1)
+    assert release(fleet, client) == NOT_FOUND
+    assert release(fleet, client, packet_id=6) == 0
+    assert got(watcher) == [b"y"]
+
+
 def test_a_client_that_is_back_at_the_node_that_holds_it() -> None:
     fleet = Fleet(3)
     watcher = watch(fleet)
@@ -222,3 +235,43 @@ def test_everything_goes_on_in_its_order() -> None:
     answers = client.receive()
     assert [(a.packet_id, a.reason) for a in answers if isinstance(a, Ack)] == [(9, NOT_FOUND), (2, 0), (3, 0)]
     assert got(watcher) == [b"1", b"2", b"3"]
+
+
+def test_an_abandoned_handshake_that_only_all_together_can_tell() -> None:
+    """The hint knows nothing of the packet id, two others do: all are asked, and the later of the two goes its way."""
+    fleet = Fleet(4)
+    watcher = watch(fleet, 3)
+    hold(lasting(fleet, 0), b"abandoned")
+    hold(lasting(fleet, 1), b"current")
+    client = lasting(fleet, 2)
+    hold(client, b"other", packet_id=6)
+    client = lasting(fleet, 3)
+    assert release(fleet, client) == 0
+    fleet.advance(1.0)
+    assert got(watcher) == [b"current"]
+    assert counters(fleet, 3).broadcasts == 1
+
+
+def test_a_reply_waits_until_what_it_says_is_stored() -> None:
+    fleet = Fleet(2)
+    hold(lasting(fleet, 0))
+    lasting(fleet, 1)
+    fleet.advance(1.0)
+    node, there = fleet[0], fleet[1]
+    epoch = there.state.ctx.sessions["c"].epoch
+    node.state.ctx.recording = True
+    node.cluster.received(fleet_call(there, ("c", 5, epoch, 0, 1)), fleet.now)
+    node.state.turn(fleet.now)
+    node.cluster.turn(fleet.now)
+    ready = node.state.take_ready()
+    assert [write.kind for write in ready.writes] == [FACT_PUT]
+    assert [client.stored_from for client in ready.dirty if client.client_id == "$handshakes"] == [0]
+    assert not node.cluster.handshakes.take_replies()
+
+
+def fleet_call(node: NodeWorld, *questions: HandshakeQuestion) -> Envelope:
+    members = node.cluster.members
+    assert members.me is not None
+    other = node.cluster.status()[0].member
+    call = HandshakeCall(1, questions)
+    return Envelope(members.me.number, members.me.incarnation, other.number, other.incarnation, call)

@@ -381,6 +381,8 @@ class Takeovers:
 
     def _finish(self, arrival: Arrival) -> None:
         """Nobody has anything of it any more."""
+        if arrival.held is not None:
+            self._ctx.unhalt(arrival.held, WORKING)
         client_id = arrival.client_id
         epochs = self._arrivals[client_id]
         del epochs[arrival.epoch]

@@ -347,7 +347,9 @@ class Connecting:
         if ctx.recording and (session.expiry != 0 or session.kept or session.will is not None):
             session.kept = True
             ctx.write(Write(SESSION_PUT, session))
-        anew = session.moving is not None and session.moving.anew and not session.subscriptions
+        anew = session.moving is not None and session.moving.anew
+        if session.subscriptions or session.inbound is not None:
+            anew = False  # its client has heard that, and gone on
         told = present and client.version != 3 and not anew  # 3.1 has no such flag
         frame = encode(Connack(told, 0, agreed if client.version == 5 else {}), client.version)
         if client.max_packet != 0 and len(frame) > client.max_packet:

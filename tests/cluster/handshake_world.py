@@ -1,0 +1,233 @@
+"""The worlds of ``tests.sim`` with publishers at QoS 2 that hop from node to node in the middle of their handshakes;
+``python -m tests.cluster.handshake_world --seeds N``.
+
+They hop when PUBREC has come, so that PUBREL is said elsewhere; when PUBREL has gone, so that PUBCOMP is lost and PUBREL
+comes again at a third node; when PUBLISH has gone, so that it comes again with DUP while the first node still holds it;
+and whenever they like, often without a word. Packet ids are few, so an older handshake with the same one is there often.
+
+Beside what holds in every world: nothing that was answered with PUBCOMP is lost, nothing comes twice, nobody hears
+PUBCOMP who has not said PUBREL on that connection, and where everything is kept no handshake is ever unknown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+import traceback
+from random import Random
+
+import msgspec
+from tests.cluster.takeover_world import RoamingBooks
+from tests.sim.checkers import Promise, Sent
+from tests.sim.clients import Publisher, Subscriber
+from tests.sim.node import Node
+from tests.sim.seen import Seen
+from tests.sim.world import World
+
+from starlingmq.wire.mqtt import Ack, Packet, Publish
+from starlingmq.wire.packets import PUBCOMP, PUBREC, PUBREL
+
+IDS = 6  # packet ids of a publisher that are used again and again
+FIGURES = ("questions", "hint_hits", "broadcasts", "answers/held", "answers/later", "clients/timed_out")
+
+
+class HandshakeBooks(RoamingBooks):
+    def __init__(self) -> None:
+        super().__init__()
+        self.nodes: list[Node] = []
+
+    def _owed(self, promise: Promise, sent: Sent, calm: bool) -> bool:
+        """Any node may be the one that routes it."""
+        if not promise.durable and any(when > sent.at for node in self.nodes for when in node.crashes):
+            return False
+        return super()._owed(promise, sent, calm) and not any(node.gone for node in self.nodes)
+
+
+class Hopper(Publisher):
+    said: dict[int, None]  # packet ids of the PUBRELs of this connection
+
+    def come(self) -> None:
+        if self.ending or self.connection is not None:
+            return
+        nodes = [node for node in self.world.nodes if not node.gone and node.process is not None]
+        if nodes:
+            self.node = self.world.more.choice(nodes)
+        self.said = {}
+        super().come()
+
+    @property
+    def world(self) -> HandshakeWorld:
+        world = self.node.world
+        assert isinstance(world, HandshakeWorld)
+        return world
+
+    def hear(self, data: bytes) -> None:
+        self.known = False  # who has its session may not be reached
+        super().hear(data)
+
+    def new_id(self) -> int:
+        packet_id = 1 + self.next_id % IDS
+        while packet_id in self.sent:
+            packet_id += 1
+        self.next_id = packet_id
+        return packet_id
+
+    def say(self, packets: list[Packet]) -> None:
+        super().say(packets)
+        for packet in packets:
+            if isinstance(packet, Ack) and packet.type == PUBREL:
+                self.said[packet.packet_id] = None
+        if any(isinstance(packet, (Publish, Ack)) for packet in packets):
+            self.perhaps_hop()
+
+    def take(self, packet: Packet) -> None:
+        assert isinstance(packet, Ack)
+        if packet.type == PUBREC and packet.reason < 0x80 and self.world.hops():
+            if packet.packet_id in self.sent:
+                self.released[packet.packet_id] = None
+            self.hop()
+            return
+        if packet.type == PUBCOMP:
+            assert packet.packet_id in self.said, f"{self.name}: a PUBCOMP that nobody asked for"
+            self.world.unknown += packet.reason >= 0x80
+            sent = self.sent.get(packet.packet_id)
+            if packet.reason >= 0x80 and sent is not None and any(n.gone or n.leaving for n in self.world.nodes):
+                self.released.pop(packet.packet_id, None)  # who went took it along
+                del self.sent[packet.packet_id]
+                self.books.refused(sent.payload, self.schedule.now)
+                return
+        super().take(packet)
+
+    def perhaps_hop(self) -> None:
+        if self.connection is not None and self.world.hops():
+            connection = self.connection
+            self.schedule.after(self.world.more.uniform(0.0, 0.1), self.hop, connection)
+
+    def hop(self, of: object = None) -> None:
+        """Go to another node; the one it was at does not always learn of it."""
+        connection = self.connection
+        if connection is None or (of is not None and of is not connection):
+            return
+        self.world.hopped += 1
+        if self.world.more.random() < 0.5:
+            self.cut()
+            return
+        self.trace.note(self.name, "leaves without a word")
+        connection.open = False
+        self.ended()
+
+
+class HandshakeWorld(World):
+    def __init__(self, seed: int, trace: bool = False, theme: str = "") -> None:
+        super().__init__(seed, trace, theme)
+        self.more = Random(f"hopping {seed}")
+        self.hopped = self.unknown = 0
+        self.settled = False  # nobody hops any more
+        self.share = self.more.choice([0.1, 0.3, 0.6])
+        plan = self.plan
+        plan.kind = "calm" if plan.kind == "local" else plan.kind
+        plan.retained = 0.0
+        for sub in plan.subscribers:
+            sub.acts = [(when, filter, 2 if qos > 0 else qos) for when, filter, qos in sub.acts]
+        for pub in plan.publishers:
+            pub.acts = [(when, topic, self.more.choice([1, 2, 2, 2])) for when, topic, _ in pub.acts]
+        cluster = msgspec.structs.replace(
+            self.settings.cluster,
+            handshake_window=self.more.choice([0.001, 0.03, 0.2]),
+            handshake_timeout=1000.0,  # whoever can not be reached is waited for
+            takeover_timeout=self.more.choice([0.5, 2.0]),
+        )
+        mqtt = msgspec.structs.replace(self.settings.mqtt, max_inflight=0)  # or subscribers take minutes for all of it
+        self.settings = self.plan.settings = msgspec.structs.replace(self.settings, cluster=cluster, mqtt=mqtt)
+        self.books: HandshakeBooks = HandshakeBooks()
+        self.books.nodes = self.nodes
+
+    def hops(self) -> bool:
+        return not self.settled and self.more.random() < self.share
+
+    def _bring_people(self) -> None:
+        self.books.strict = False
+        schedule = self.schedule
+        for sub in self.plan.subscribers:
+            subscriber = Subscriber(self.books, self.random, self.nodes[sub.host], sub.name, sub.version, sub.lasting)
+            self.subscribers.append(subscriber)
+            subscriber.left = len(sub.acts)
+            for when, filter, qos in sub.acts:
+                if qos < 0:
+                    schedule.after(when, subscriber.unsubscribe, filter)
+                else:
+                    schedule.after(when, subscriber.subscribe, filter, qos)
+        for pub in self.plan.publishers:
+            hopper = Hopper(self.books, self.random, self.nodes[pub.host], pub.name, pub.version, True)
+            self.publishers.append(hopper)
+            hopper.left = len(pub.acts)
+            for when, topic, qos in pub.acts:
+                schedule.after(when, hopper.publish, topic, qos)
+        self.people = [*self.subscribers, *self.publishers]
+        for person in self.people:
+            schedule.after(0.2 * self.random.random(), person.come)
+
+    def _liveness(self) -> None:
+        schedule_end = self.more.uniform(0.0, 3.0)
+        self.schedule.after(schedule_end, self._settle)
+        super()._liveness()
+
+    def _settle(self) -> None:
+        self.settled = True
+
+    def figures(self) -> dict[str, int]:
+        """Of the last life of each node."""
+        found = dict.fromkeys(FIGURES, 0)
+        for node in self.nodes:
+            if node.process is not None:
+                figures = node.process.cluster.handshakes.counters.figures()
+                for name in FIGURES:
+                    found[name] += figures[name]
+        return found
+
+
+def run(seed: int, trace: bool = False, theme: str = "") -> HandshakeWorld:
+    world = HandshakeWorld(seed, trace, theme)
+    world.live()
+    return world
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.cluster.handshake_world", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=200)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--failures", type=int, default=1, help="stop after so many")
+    parser.add_argument("--seed", type=int, help="live this one again, with a trace")
+    arguments = parser.parse_args()
+    logging.getLogger("starlingmq").setLevel(logging.CRITICAL)
+    if arguments.seed is not None:
+        run(arguments.seed, True)
+        return 0
+    began = time.perf_counter()
+    failures = 0
+    seen = Seen()
+    for seed in range(arguments.first, arguments.first + arguments.seeds):
+        try:
+            world = run(seed)
+        except Exception as error:  # whatever the code raises: this seed shows it
+            if arguments.failures == 1:
+                traceback.print_exc(limit=-4)
+            print(f"FAILED seed {seed}: {str(error)[:300]}", flush=True)
+            failures += 1
+            if failures >= arguments.failures:
+                return 1
+            continue
+        for name, count in world.figures().items():
+            seen[name] += count
+        seen["hops"] += world.hopped
+        seen["told that a handshake is unknown"] += world.unknown
+        seen["acknowledged"] += world.books.acknowledged_count
+    print(f"{arguments.seeds} seeds in {time.perf_counter() - began:.1f} s, {failures} failures")
+    print(", ".join(f"{count} {name}" for name, count in seen.items()))
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,196 @@
+"""Publishers that hop in the middle of their handshakes, in worlds drawn from seeds; and mistakes made on purpose, one
+for each hazard, each of which shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from tests.cluster import test_handshakes
+from tests.cluster.handshake_world import FIGURES, run
+from tests.sim.seen import Seen
+
+import starlingmq
+from starlingmq.cluster import handshakes
+from starlingmq.cluster.handshake_desk import HandshakeDesk
+from starlingmq.cluster.handshakes import Handshakes
+from starlingmq.cluster.stays import Stays
+from starlingmq.core.context import Context
+from starlingmq.core.elsewhere import Elsewhere
+from starlingmq.core.publishing import Publishing
+
+SEEDS = range(30)
+FOUND = (261, 33, 21)
+"""Seeds that found something: what a node that leaves takes along; a client told twice that it has no session, which had
+gone on with the first one; one that waited for the marks of a node that was forgotten meanwhile."""
+
+
+def test_worlds() -> None:
+    seen = Seen()
+    for seed in (*SEEDS, *FOUND):
+        world = run(seed)
+        seen.update(world.figures())
+        seen["hops"] += world.hopped
+    assert seen["hops"] > 400, "hardly anybody went anywhere"
+    never = [name for name in FIGURES if not seen[name] and name != "clients/timed_out"]
+    assert not never, "what never happened was not tested"
+
+
+Mistake = Callable[[], AbstractContextManager[Any]]
+
+
+def whoever_holds_it_releases_it_at_once() -> Any:
+    """An older handshake with the same packet id, abandoned by its client, goes its way too, or instead."""
+    return patch.object(handshakes, "LOOK", 1)
+
+
+def the_lowest_epoch_wins() -> Any:
+    return patch.object(handshakes, "_epoch", lambda item: -item[1][1] if item[1][1] else -(1 << 60))
+
+
+def what_was_completed_is_forgotten() -> Any:
+    """PUBCOMP is lost, and PUBREL comes again at a third node."""
+    release = Stays.release
+
+    def forgetful(self: Stays, client_id: str, packet_id: int, before: int, *arguments: Any) -> Any:
+        answer = release(self, client_id, packet_id, before, *arguments)
+        self.cancel(client_id, packet_id, before)
+        return answer
+
+    return patch.object(Stays, "release", forgetful)
+
+
+def what_was_completed_elsewhere_is_not_noted_here() -> Any:
+    """Nor by the one who asked."""
+    answer = Publishing._answer_pubrel
+
+    def unnoted(self: Publishing, client: Any, session: Any, inbound: Any, packet_id: int, outcome: int) -> None:
+        answer(self, client, session, inbound, packet_id, outcome)
+        inbound.entries.pop(packet_id, None)
+
+    @contextmanager
+    def both() -> Iterator[None]:
+        with patch.object(Publishing, "_answer_pubrel", unnoted), what_was_completed_is_forgotten():
+            yield
+
+    return both()
+
+
+def what_is_left_is_not_stored() -> Any:
+    """The node that completes it dies."""
+    return patch.object(HandshakeDesk, "_fact", lambda *_: None)
+
+
+@contextmanager
+def a_reply_does_not_wait_for_the_store() -> Iterator[None]:
+    """A window split by a crash: what the reply says of half of it is gone, though clients have heard it."""
+    send_stored = Context.send_stored
+
+    def at_once(self: Context, client: Any, frame: bytes) -> None:
+        (self.send if client.client_id == "$handshakes" else lambda *_: send_stored(self, client, frame))(client, frame)
+
+    with patch.object(Context, "send_stored", at_once):
+        yield
+
+
+@contextmanager
+def an_answer_is_told_to_whoever_is_there_now() -> Iterator[None]:
+    """Answers that cross a takeover."""
+    tell = HandshakeDesk._tell_clients
+
+    def to_anybody(self: HandshakeDesk) -> None:
+        for question, _ in self.handshakes.resolved:
+            assert question.asked is not None
+            session = self._ctx.sessions.get(question.client_id)
+            if session is not None and session.client is not None:
+                question.asked.session, question.asked.client = session, session.client
+        tell(self)
+
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(HandshakeDesk, "_tell_clients", to_anybody))
+        stack.enter_context(patch.object(Handshakes, "_idle", lambda *_: False))
+        yield
+
+
+def a_question_is_answered_before_the_session_has_left() -> Any:
+    return patch("starlingmq.cluster.handshake_desk.LATER", 0)
+
+
+SHOWN_BY: tuple[tuple[Mistake, int], ...] = (
+    (whoever_holds_it_releases_it_at_once, 64),
+    (the_lowest_epoch_wins, 35),
+    (what_was_completed_is_forgotten, 26),
+    (what_was_completed_elsewhere_is_not_noted_here, 14),
+    (what_is_left_is_not_stored, 26),
+    (an_answer_is_told_to_whoever_is_there_now, 56),
+    (a_question_is_answered_before_the_session_has_left, 103),
+)
+"""And the seed that found it first: when a world has become another one, some other seed has to."""
+
+
+def caught(mistake: Mistake, seeds: Iterable[int]) -> int | None:
+    """The first seed that finds it."""
+    with mistake():
+        for seed in seeds:
+            try:
+                run(seed)
+            except Exception:
+                return seed
+    return None
+
+
+pure = pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+
+
+@pure
+@pytest.mark.parametrize(("mistake", "seed"), SHOWN_BY, ids=lambda each: getattr(each, "__name__", None))
+def test_mistakes_show(mistake: Mistake, seed: int) -> None:
+    assert caught(mistake, (seed, *range(300))) is not None, "no world shows it"
+
+
+def repeated_publishes_cancel_nothing() -> Any:
+    return patch.object(Elsewhere, "defer", lambda *_: False)
+
+
+def what_can_not_be_reached_is_not_waited_for() -> Any:
+    def without_them(self: Handshakes, node: int, questions: Any, now: float) -> Any:
+        for question in questions:
+            if not self._connected(node):
+                question.waiting.pop(node, None)
+                self._decide(question, now)
+        return call(self, node, questions, now)
+
+    call = Handshakes._call
+    return patch.object(Handshakes, "_call", without_them)
+
+
+def a_clean_start_is_not_told() -> Any:
+    find = Stays._find
+    return patch.object(
+        Stays, "_find", lambda self, client_id, packet_id, before, _: find(self, client_id, packet_id, before, 0)
+    )
+
+
+BY_HAND: tuple[tuple[Mistake, Callable[[], None]], ...] = (
+    (repeated_publishes_cancel_nothing, test_handshakes.test_a_repeated_publish_cancels_what_another_node_holds),
+    (
+        what_can_not_be_reached_is_not_waited_for,
+        test_handshakes.test_an_older_handshake_is_not_released_while_who_may_have_a_newer_one_is_away,
+    ),
+    (whoever_holds_it_releases_it_at_once, test_handshakes.test_an_abandoned_handshake_that_only_all_together_can_tell),
+    (
+        a_clean_start_is_not_told,
+        test_handshakes.test_what_is_older_than_a_clean_start_does_not_count_when_all_are_asked,
+    ),
+    (a_reply_does_not_wait_for_the_store, test_handshakes.test_a_reply_waits_until_what_it_says_is_stored),
+)
+
+
+@pure
+@pytest.mark.parametrize(("mistake", "test"), BY_HAND, ids=lambda each: getattr(each, "__name__", None))
+def test_mistakes_show_in_worlds_made_by_hand(mistake: Mistake, test: Callable[[], None]) -> None:
+    with mistake(), pytest.raises(AssertionError):
+        test()
