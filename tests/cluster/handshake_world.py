@@ -1,9 +1,9 @@
 """The worlds of ``tests.sim`` with publishers at QoS 2 that hop from node to node in the middle of their handshakes;
 ``python -m tests.cluster.handshake_world --seeds N``.
 
-They hop when PUBREC has come, so that PUBREL is said elsewhere; when PUBREL has gone, so that PUBCOMP is lost and PUBREL
-comes again at a third node; when PUBLISH has gone, so that it comes again with DUP while the first node still holds it;
-and whenever they like, often without a word. Packet ids are few, so an older handshake with the same one is there often.
+They hop when PUBREC has come, so that PUBREL is said elsewhere; when PUBREL has gone, so that PUBCOMP is lost and
+PUBREL comes again at a third node; when PUBLISH has gone, so that it comes again with DUP while the first node still
+holds it; often without a word. Packet ids are few, so an older handshake with the same one is there often.
 
 Beside what holds in every world: nothing that was answered with PUBCOMP is lost, nothing comes twice, nobody hears
 PUBCOMP who has not said PUBREL on that connection, and where everything is kept no handshake is ever unknown.

@@ -24,8 +24,8 @@ from starlingmq.core.publishing import Publishing
 
 SEEDS = range(30)
 FOUND = (261, 33, 21)
-"""Seeds that found something: what a node that leaves takes along; a client told twice that it has no session, which had
-gone on with the first one; one that waited for the marks of a node that was forgotten meanwhile."""
+"""Seeds that found something: what a node that leaves takes along; a client told twice that it has no session, which
+had gone on with the first one; one that waited for the marks of a node that was forgotten meanwhile."""
 
 
 def test_worlds() -> None:
