@@ -23,6 +23,7 @@ from starlingmq.core.elsewhere import Elsewhere
 from starlingmq.core.publishing import Publishing
 
 SEEDS = range(30)
+RARE = ("clients/timed_out", "answers/later")  # the former because everybody is reached in the end
 FOUND = (261, 33, 21)
 """Seeds that found something: what a node that leaves takes along; a client told twice that it has no session, which
 had gone on with the first one; one that waited for the marks of a node that was forgotten meanwhile."""
@@ -35,7 +36,7 @@ def test_worlds() -> None:
         seen.update(world.figures())
         seen["hops"] += world.hopped
     assert seen["hops"] > 400, "hardly anybody went anywhere"
-    never = [name for name in FIGURES if not seen[name] and name != "clients/timed_out"]
+    never = [name for name in FIGURES if not seen[name] and name not in RARE]
     assert not never, "what never happened was not tested"
 
 
@@ -120,13 +121,10 @@ def a_question_is_answered_before_the_session_has_left() -> Any:
 
 
 SHOWN_BY: tuple[tuple[Mistake, int], ...] = (
-    (whoever_holds_it_releases_it_at_once, 64),
     (the_lowest_epoch_wins, 35),
-    (what_was_completed_is_forgotten, 26),
-    (what_was_completed_elsewhere_is_not_noted_here, 14),
+    (what_was_completed_is_forgotten, 3),
+    (what_was_completed_elsewhere_is_not_noted_here, 3),
     (what_is_left_is_not_stored, 26),
-    (an_answer_is_told_to_whoever_is_there_now, 56),
-    (a_question_is_answered_before_the_session_has_left, 103),
 )
 """And the seed that found it first: when a world has become another one, some other seed has to."""
 
@@ -175,12 +173,20 @@ def a_clean_start_is_not_told() -> Any:
 
 
 BY_HAND: tuple[tuple[Mistake, Callable[[], None]], ...] = (
+    (
+        an_answer_is_told_to_whoever_is_there_now,
+        test_handshakes.test_an_answer_that_comes_when_its_client_has_gone_is_told_to_nobody,
+    ),
     (repeated_publishes_cancel_nothing, test_handshakes.test_a_repeated_publish_cancels_what_another_node_holds),
     (
         what_can_not_be_reached_is_not_waited_for,
         test_handshakes.test_an_older_handshake_is_not_released_while_who_may_have_a_newer_one_is_away,
     ),
     (whoever_holds_it_releases_it_at_once, test_handshakes.test_an_abandoned_handshake_that_only_all_together_can_tell),
+    (
+        a_question_is_answered_before_the_session_has_left,
+        test_handshakes.test_who_has_not_heard_yet_that_the_session_has_to_leave_says_so,
+    ),
     (
         a_clean_start_is_not_told,
         test_handshakes.test_what_is_older_than_a_clean_start_does_not_count_when_all_are_asked,

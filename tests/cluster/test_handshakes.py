@@ -8,6 +8,7 @@ from tests.cluster.test_takeover import LASTING, lasting, published, subscribe
 from tests.harness import FakeClient
 
 from starlingmq.cluster.frames import Envelope, HandshakeCall, HandshakeQuestion, HandshakeReply
+from starlingmq.cluster.stays import LATER
 from starlingmq.core.elsewhere import Elsewhere
 from starlingmq.core.ready import FACT_PUT
 from starlingmq.wire.mqtt import Ack, Publish, Suback, Subscribe, SubscribeRequest
@@ -275,3 +276,31 @@ def fleet_call(node: NodeWorld, *questions: HandshakeQuestion) -> Envelope:
     other = node.cluster.status()[0].member
     call = HandshakeCall(1, questions)
     return Envelope(members.me.number, members.me.incarnation, other.number, other.incarnation, call)
+
+
+def test_an_answer_that_comes_when_its_client_has_gone_is_told_to_nobody() -> None:
+    """It would be a success that the connection which hears it never asked for."""
+    fleet = Fleet(3)
+    hold(lasting(fleet, 0))
+    client = lasting(fleet, 1)
+    fleet.advance(1.0)
+    fleet.cut(1, 2, both=False)  # the call gets there, its reply does not come back
+    client.send(Ack(PUBREL, 5))
+    fleet.advance(0.2)
+    client.drop()
+    client = lasting(fleet, 1)
+    fleet.heal()
+    fleet.advance(1.5)
+    assert client.receive() == []
+    assert release(fleet, client) == 0
+
+
+def test_who_has_not_heard_yet_that_the_session_has_to_leave_says_so() -> None:
+    fleet = Fleet(2)
+    hold(lasting(fleet, 0))
+    node = fleet[0]
+    node.cluster.received(fleet_call(fleet[1], ("c", 5, 1_000_000, 0, 1)), fleet.now)
+    node.state.turn(fleet.now)
+    node.cluster.turn(fleet.now)
+    node.carry_out(node.state.take_ready())
+    assert [reply.answers for _, reply in node.cluster.handshakes.take_replies()] == [((LATER, 0, 0),)]
