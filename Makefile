@@ -12,7 +12,7 @@ DIR ?= starling
 
 BIN := $(VENV)/bin
 PY := $(BIN)/python
-HOT := $(wildcard src/starlingmq/wire/*.py src/starlingmq/core/*.py src/starlingmq/cluster/*.py) src/starlingmq/net/driver.py src/starlingmq/storage/operations.py src/starlingmq/storage/records.py src/starlingmq/storage/segment_encoding.py
+HOT := $(wildcard src/starlingmq/wire/*.py src/starlingmq/core/*.py src/starlingmq/cluster/*.py) src/starlingmq/net/driver.py src/starlingmq/storage/operations.py src/starlingmq/storage/records.py src/starlingmq/storage/segment_encoding.py src/starlingmq/bulk/columns.py
 CHECKED := src tests bench examples setup.py
 
 .DEFAULT_GOAL := help
@@ -46,7 +46,7 @@ style: setup-run ## ruff
 	$(BIN)/ruff check $(CHECKED)
 	$(BIN)/ruff format --check $(CHECKED)
 
-types: setup-run ## mypy --strict, no module exempted
+types: setup-run .stamps/spark ## mypy --strict, no module exempted
 	$(BIN)/mypy --strict $(CHECKED)
 
 conformance: setup-run ## the ledger of the specification's statements and the tests that hold them
@@ -88,7 +88,7 @@ build: setup-run ## source and compiled wheel in dist/
 setup: setup-test ## everything that run and test need
 
 setup-run: system-run .stamps/compiled
-setup-test: system-test setup-run .stamps/js
+setup-test: system-test setup-run .stamps/js .stamps/spark
 
 .PHONY: system-run system-cluster system-test
 system-run:
@@ -116,6 +116,11 @@ system-test:
 	@$(PY) setup.py --quiet build_ext --inplace
 	@find src -name '*.so' -exec touch {} +
 	@if [ "$${STARLINGMQ_PURE:-0}" != 0 ] || ls src/*__mypyc*.so >/dev/null 2>&1; then touch $@; fi
+
+# Several hundred megabytes: for tests, not for who runs a broker.
+.stamps/spark: .stamps/installed
+	$(PY) -m pip install --quiet --disable-pip-version-check 'pyspark[sql]>=4.2' 'pyarrow>=18.0'
+	@touch $@
 
 .stamps/js: tests/js/package.json tests/js/package-lock.json | system-test
 	cd tests/js && npm ci --silent --no-audit --no-fund --ignore-scripts

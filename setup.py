@@ -21,6 +21,7 @@ from setuptools.command.build_ext import build_ext
 ROOT = Path(__file__).resolve().parent
 HOT_PACKAGES = ("wire", "core")
 HOT_MODULES = (
+    "bulk/columns.py",  # what reading a stream does for each message
     "cluster/frames.py",  # what a turn has for other nodes
     "cluster/handshake_desk.py",
     "cluster/handshakes.py",

@@ -22,6 +22,7 @@ from starlingmq.core.broker import BrokerState
 from starlingmq.core.nats_keys import Verify
 from starlingmq.hooks import Authenticate, Authorize, Hooks, OnEvent, OnPublish
 from starlingmq.log import NoticeLog, set_up_logging
+from starlingmq.net.bulk_process import BulkProcess, bulk_place, bulk_url
 from starlingmq.net.control import NAME as CONTROL_NAME
 from starlingmq.net.control import ControlServer, Report
 from starlingmq.net.doors import Doors
@@ -82,6 +83,7 @@ class Broker:
         self._notices: NoticeLog | None = None
         self._cluster: Cluster | None = None
         self._ending: asyncio.Future[None] | None = None
+        self._bulk: BulkProcess | None = None
 
     @property
     def problem(self) -> str:
@@ -112,6 +114,16 @@ class Broker:
         raise LookupError(f"no {scheme} listener")
 
     @property
+    def read_at(self) -> str:
+        """Where streams are read in bulk, host:port; "" for nowhere."""
+        return "" if self._bulk is None else self._bulk.address
+
+    @property
+    def read_by(self) -> int:
+        """The number of the process they are read from; 0: there is none, or not yet again."""
+        return 0 if self._bulk is None else self._bulk.pid
+
+    @property
     def state(self) -> BrokerState:
         """The core, for a look at its counters and sessions. Only to be changed through clients."""
         assert self._driver is not None, "the broker is not started"
@@ -133,11 +145,30 @@ class Broker:
                 await self._cluster.join()
             self._watch_memory()
             await doors.open(self._open_listener)
+            if self.config.streams.listen:
+                await self._open_bulk()
             if self._cluster is not None:
-                self._cluster.open_to_clients(doors.listeners)
+                read_at = () if self._bulk is None else (bulk_url(self._bulk.address, self.config.node.name),)
+                self._cluster.open_to_clients(doors.listeners, read_at)
         except BaseException:
             await self.stop()
             raise
+
+    async def _open_bulk(self) -> None:
+        """Let streams be read, beside us."""
+        assert self._driver is not None
+        if not isinstance(self._driver.store, DirectoryStore):
+            raise ConfigError(
+                "streams.listen: nothing is kept that could be read; set node.data_dir, and storage.engine"
+            )
+        self._bulk = BulkProcess(self.config)
+        await self._bulk.start()
+
+    def _readable_nodes(self) -> list[tuple[str, str]]:
+        """Name and address of the nodes that streams are read from, as far as they are connected."""
+        found = [(self.config.node.name, self.read_at)]
+        urls = [] if self._cluster is None else self._cluster.listeners_elsewhere()
+        return found + [place for url in urls if (place := bulk_place(url)) is not None]
 
     async def _open_listener(self, spec: ListenerSpec) -> Listener:
         assert self._driver is not None
@@ -227,7 +258,7 @@ class Broker:
         if not isinstance(store, DirectoryStore):
             return
         actions = Upkeep(store, driver.state).actions()
-        actions |= StreamUpkeep(store, driver.state, self.config.node.name).actions()
+        actions |= StreamUpkeep(store, driver.state, self.config.node.name, self._readable_nodes).actions()
         if self._cluster is None:
             actions["cluster.status"] = _no_member
         else:
@@ -283,6 +314,8 @@ class Broker:
         await self._doors.close()
         if self._cluster is not None:
             await self._cluster.hand_over(seconds - min(seconds / 3, LAST_SECONDS))
+        if self._bulk is not None:
+            await self._bulk.stop()
         if self._control is not None:
             await self._control.stop()
         driver = self._driver

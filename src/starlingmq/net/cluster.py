@@ -117,11 +117,17 @@ class Cluster:
             except TimeoutError:
                 log.warning("not serving yet: %s", self.waits_for())
 
-    def open_to_clients(self, listeners: Iterable[Listener]) -> None:
-        """Tell the others where clients find this node, from the next heartbeat on."""
+    def listeners_elsewhere(self) -> list[str]:
+        """What the connected nodes have told of where they are reached."""
+        assert self.state is not None
+        return [url for urls in self.state.reception.open().values() for url in urls]
+
+    def open_to_clients(self, listeners: Iterable[Listener], urls: Iterable[str] = ()) -> None:
+        """Tell the others where clients find this node, and ``urls`` besides, from the next heartbeat on."""
         assert self.state is not None
         host, _ = split_address(self.peers.address, "cluster.advertise")
-        self.state.reception.open_own(url for listener in listeners if (url := listener.advertised(host)))
+        own = [url for listener in listeners if (url := listener.advertised(host))]
+        self.state.reception.open_own([*own, *urls])
         self.poke()
 
     def _etcd_dir(self) -> Path:

@@ -60,12 +60,15 @@ def description(log: StreamLog, now: float) -> Result:
 class StreamUpkeep:
     """Of one store and the broker it stores. All but ``trim`` and ``delete`` are done in a moment."""
 
-    def __init__(self, store: DirectoryStore, state: BrokerState, node: str) -> None:
+    def __init__(
+        self, store: DirectoryStore, state: BrokerState, node: str, nodes: Callable[[], list[tuple[str, str]]]
+    ) -> None:
         self.store = store
         self.logs: StreamLogs = store.streams
         self.directory = store.stream_directory
         self.state = state
         self.node = node
+        self._nodes = nodes
 
     def actions(self) -> dict[str, Action]:
         return {
@@ -75,6 +78,7 @@ class StreamUpkeep:
             "stream.trim": lambda _, arguments: self.trim(arguments),
             "stream.delete": lambda _, arguments: self.delete(arguments),
             "stream.commit": lambda _, arguments: self.commit(arguments),
+            "stream.nodes": lambda _, arguments: self.nodes(),
             "stream.forget": lambda _, arguments: self.forget(arguments),
         }
 
@@ -156,6 +160,10 @@ class StreamUpkeep:
         pins = arguments.get("pins") == "true"
         log.consumers.heard(Consumer(name, int(text), now, pins, now + PIN_SECONDS if pins else 0.0))
         return {"name": log.stream.name, "lag": max(0, log.shown - int(text))}
+
+    async def nodes(self) -> Result:
+        """Where streams are read: this node, and those that it is connected to."""
+        return {"node": self.node, "nodes": [{"name": name, "address": address} for name, address in self._nodes()]}
 
     async def forget(self, arguments: dict[str, str]) -> Result:
         log = self._find(arguments)

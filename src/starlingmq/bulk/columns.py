@@ -1,0 +1,236 @@
+"""Records of a stream's log as columns, in the layout that Arrow gives to arrays: the hot end of reading, compiled.
+
+A record is found, checked, taken apart and put into the columns without an object for it: the heads are those of
+storage/segment_format.py, what they hold is a MESSAGE record of storage/records.py.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from librt.strings import BytesWriter, read_f64_le, read_i32_le, write_i32_le, write_i64_le
+from zlib_ng.zlib_ng import crc32
+
+from starlingmq.core.topics import matches
+from starlingmq.storage.records import EXPIRES, MESSAGE, PASSED, RecordError
+from starlingmq.storage.segment_format import HEAD_SIZE, LENGTH, LOW
+from starlingmq.wire.properties import (
+    CONTENT_TYPE,
+    CORRELATION_DATA,
+    PAYLOAD_FORMAT_INDICATOR,
+    RESPONSE_TOPIC,
+    USER_PROPERTY,
+    decode_property_bytes,
+)
+
+TOPICS_MAX: Final = 65536  # whose match is remembered
+NAMES: Final[dict[int, str]] = {
+    PAYLOAD_FORMAT_INDICATOR: "mqtt.payload_format",
+    CONTENT_TYPE: "mqtt.content_type",
+    RESPONSE_TOPIC: "mqtt.response_topic",
+    CORRELATION_DATA: "mqtt.correlation_data",
+}
+"""What the properties are called that are no User Properties. Correlation data is in hexadecimal digits."""
+
+# Why ``gather`` came back.
+DONE: Final = 0  # at the offset, or with as much as was asked for
+SHORT: Final = 1  # the data ends within a record
+DAMAGED: Final = 2  # the next record does not check
+
+
+class TopicFilter:
+    """Which topics are wanted: those that one of the filters matches; no filter: all."""
+
+    filters: list[bytes]
+    known: dict[bytes, bool]
+
+    def __init__(self, filters: list[bytes]) -> None:
+        self.filters = filters
+        self.known = {}
+
+    def wants(self, topic: bytes) -> bool:
+        found = self.known.get(topic)
+        if found is not None:
+            return found
+        wanted = len(self.filters) == 0
+        for filter in self.filters:
+            if matches(filter, topic):
+                wanted = True
+                break
+        if len(self.known) >= TOPICS_MAX:
+            self.known.clear()
+        self.known[topic] = wanted
+        return wanted
+
+
+class Texts:
+    """A column of strings or bytes: all of them one after the other, and where each ends."""
+
+    data: BytesWriter
+    ends: BytesWriter
+
+    def __init__(self) -> None:
+        self.data = BytesWriter()
+        self.ends = BytesWriter()
+        write_i32_le(self.ends, 0)
+
+    def add(self, value: bytes) -> None:
+        self.data.write(value)
+        write_i32_le(self.ends, len(self.data))
+
+
+class Columns:
+    """``count`` rows. ``at`` and ``next``: where in the data, and at which offset, the reading goes on."""
+
+    count: int
+    topics: Texts
+    payloads: Texts
+    clients: Texts
+    qos: BytesWriter  # a byte each
+    retain: BytesWriter  # a byte each, 0 or 1
+    times: BytesWriter  # microseconds since 1970
+    offsets: BytesWriter
+    property_ends: BytesWriter  # of each row's properties in the two columns
+    names: Texts
+    values: Texts
+    properties: int
+    size: int  # bytes of topics, payloads, client ids and properties
+    lost: int  # records before ``next`` that are damaged
+    at: int
+    next: int
+
+    def __init__(self, at: int, next: int) -> None:
+        self.count = 0
+        self.topics = Texts()
+        self.payloads = Texts()
+        self.clients = Texts()
+        self.qos = BytesWriter()
+        self.retain = BytesWriter()
+        self.times = BytesWriter()
+        self.offsets = BytesWriter()
+        self.property_ends = BytesWriter()
+        write_i32_le(self.property_ends, 0)
+        self.names = Texts()
+        self.values = Texts()
+        self.properties = 0
+        self.size = 0
+        self.lost = 0
+        self.at = at
+        self.next = next
+
+    def add_properties(self, raw: bytes) -> None:
+        found = decode_property_bytes(raw)
+        for identifier, value in found.items():
+            if identifier == USER_PROPERTY:
+                assert isinstance(value, list)
+                for pair in value:
+                    assert isinstance(pair, tuple)
+                    self._property(pair[0], pair[1])
+            elif identifier in NAMES:
+                self._property(NAMES[identifier], value.hex() if isinstance(value, bytes) else str(value))
+
+    def _property(self, name: str, value: str) -> None:
+        self.names.add(name.encode())
+        self.values.add(value.encode())
+        self.properties += 1
+
+
+def gather(data: bytes, salt: int, stop: int, rows_max: int, bytes_max: int, wanted: TopicFilter, out: Columns) -> int:
+    """Put records into ``out``, from where it stands, up to the offset ``stop`` or until it has ``rows_max`` rows or
+    ``bytes_max`` bytes. Why it ended. Raises RecordError for a record that checks and makes no sense."""
+    size = len(data)
+    at = out.at
+    offset = out.next
+    checksum = crc32
+    length_mask, low, head = LENGTH, LOW, HEAD_SIZE
+    all_wanted = len(wanted.filters) == 0
+    why = DONE
+    while offset < stop and out.count < rows_max and out.size < bytes_max:
+        if at + head > size:
+            why = SHORT
+            break
+        word = read_i32_le(data, at) & low
+        begin = at + head
+        end = begin + (word & length_mask)
+        if end > size:
+            why = SHORT
+            break
+        record = data[begin:end]
+        crc = read_i32_le(data, at + 4) & low
+        if read_i32_le(data, at + 8) & low != offset & low or checksum(record, (word + salt + offset) & low) != crc:
+            why = DAMAGED
+            break
+        if not take(record, offset, wanted, all_wanted, out):
+            raise RecordError(f"offset {offset}: a record that is none of a stream")
+        at = end
+        offset += 1
+    out.at = at
+    out.next = offset
+    return why
+
+
+def take(record: bytes, offset: int, wanted: TopicFilter, all_wanted: bool, out: Columns) -> bool:
+    """Add one record, if it is wanted; False if it is no message."""
+    size = len(record)
+    if size < 14 or record[0] != MESSAGE:
+        return False
+    flags = record[1]
+    published = read_f64_le(record, 2)
+    at = 10
+    if flags & EXPIRES:
+        at += 8
+    numbers = 6 if flags & PASSED else 4
+    topic_size = client_size = property_size = receiver_size = 0
+    for place in range(6 - numbers, 6):
+        value = shift = 0
+        while True:
+            if at >= size:
+                return False
+            byte = record[at]
+            at += 1
+            value |= (byte & 127) << shift
+            if byte < 128:
+                break
+            shift += 7
+        if place == 2:
+            topic_size = value
+        elif place == 3:
+            client_size = value
+        elif place == 4:
+            property_size = value
+        elif place == 5:
+            receiver_size = value
+    topic_end = at + topic_size
+    client_end = topic_end + client_size
+    property_end = client_end + property_size
+    payload_at = property_end + receiver_size
+    if payload_at > size:
+        return False
+    topic = record[at:topic_end]
+    if not all_wanted and not wanted.wants(topic):
+        return True
+    out.topics.add(topic)
+    out.clients.add(record[topic_end:client_end])
+    out.payloads.add(record[payload_at:])
+    out.qos.append(flags & 3)
+    out.retain.append(flags >> 2 & 1)
+    write_i64_le(out.times, int(published * 1e6))
+    write_i64_le(out.offsets, offset)
+    if property_size != 0:
+        out.add_properties(record[client_end:property_end])
+    write_i32_le(out.property_ends, out.properties)
+    out.size += size - at
+    out.count += 1
+    return True
+
+
+def skip(data: bytes, at: int, offset: int, target: int) -> tuple[int, int]:
+    """Go over the heads of records to ``target``, or as far as the data goes: position and offset then."""
+    size = len(data)
+    while offset < target and at + HEAD_SIZE <= size:
+        end = at + HEAD_SIZE + (read_i32_le(data, at) & LENGTH)
+        if end > size or read_i32_le(data, at + 8) & LOW != offset & LOW:
+            break
+        at = end
+        offset += 1
+    return at, offset

@@ -1,0 +1,203 @@
+"""The service that streams are read from in bulk: an Arrow Flight server over the files of one node.
+
+Its calls come in threads of gRPC's. They share the readers, which are made when they are asked for.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.flight as fl  # type: ignore[import-untyped]
+
+from starlingmq.bulk.arrow import batch_of
+from starlingmq.bulk.columns import Columns, TopicFilter
+from starlingmq.bulk.protocol import (
+    MISSING,
+    SCHEMA,
+    TRIMMED,
+    Bounds,
+    Commit,
+    Limit,
+    Problem,
+    Progress,
+    Seek,
+    Ticket,
+)
+from starlingmq.bulk.reader import StreamMissing, StreamReader, Trimmed
+from starlingmq.core.topics import valid_filter
+from starlingmq.net.control import NAME, reachable
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the broker hands to the process. ``token``, ``cert`` and ``key`` (PEM) may be empty."""
+
+    data_dir: str
+    node: str
+    host: str
+    port: int
+    token: str = ""
+    cert: str = ""
+    key: str = ""
+
+
+class BrokerGone(Exception):
+    """The broker does not answer at its control socket."""
+
+
+class _Token(fl.ServerMiddlewareFactory):  # type: ignore[misc]
+    def __init__(self, token: str) -> None:
+        self._wanted = f"Bearer {token}".encode()
+
+    def start_call(self, info: Any, headers: dict[str, list[str]]) -> None:
+        shown = (headers.get("authorization") or [""])[0].encode()
+        if not hmac.compare_digest(shown, self._wanted):
+            raise fl.FlightUnauthenticatedError("the token is missing or wrong (option token)")
+
+
+class StreamFlight(fl.FlightServerBase):  # type: ignore[misc]
+    def __init__(self, settings: Settings) -> None:
+        scheme = "grpc+tls" if settings.cert else "grpc"
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        super().__init__(
+            f"{scheme}://{host}:{settings.port}",
+            tls_certificates=[(settings.cert, settings.key)] if settings.cert else None,
+            middleware={"token": _Token(settings.token)} if settings.token else None,
+        )
+        self._settings = settings
+        self._directory = Path(settings.data_dir) / "streams"
+        self._readers: dict[str, StreamReader] = {}
+        self._lock = threading.Lock()
+        self._actions: dict[str, Callable[[bytes], Any]] = {
+            "nodes": lambda body: self._ask("stream.nodes", {}),
+            "streams": lambda body: self._streams(),
+            "seek": self._seek,
+            "limit": self._limit,
+            "commit": self._commit,
+        }
+
+    # Flight
+
+    def do_get(self, context: fl.ServerCallContext, ticket: fl.Ticket) -> fl.FlightDataStream:
+        wanted = msgspec.json.decode(ticket.ticket, type=Ticket)
+        filters = [filter.encode() for filter in wanted.filters]
+        for filter in filters:
+            if not valid_filter(filter):
+                raise fl.FlightServerError(f"{filter.decode()!r} is no topic filter")
+        return fl.GeneratorStream(SCHEMA, self._batches(wanted, TopicFilter(filters)))
+
+    def do_action(self, context: fl.ServerCallContext, action: fl.Action) -> list[fl.Result]:
+        act = self._actions.get(action.type)
+        if act is None:
+            raise fl.FlightServerError(f"there is no action {action.type!r}")
+        try:
+            found = act(action.body.to_pybytes())
+        except StreamMissing as error:
+            raise _problem(Problem(code=MISSING, message=str(error))) from None
+        except Trimmed as error:
+            raise _problem(Problem(code=TRIMMED, message=str(error), first=error.first)) from None
+        except BrokerGone as error:
+            raise fl.FlightUnavailableError(str(error)) from None
+        except msgspec.MsgspecError as error:
+            raise fl.FlightServerError(f"{action.type}: {error}") from None
+        return [fl.Result(msgspec.json.encode(found))]
+
+    def list_actions(self, context: fl.ServerCallContext) -> list[tuple[str, str]]:
+        return [(name, "see starlingmq.bulk.protocol") for name in self._actions]
+
+    # Reading
+
+    def _reader(self, name: str) -> StreamReader:
+        with self._lock:
+            reader = self._readers.get(name)
+            if reader is None or not reader.current():
+                self._readers.pop(name, None)
+                if "/" in name or name.startswith("."):
+                    raise StreamMissing(f"there is no stream {name} on this node")
+                reader = self._readers[name] = StreamReader(self._directory / name)
+            return reader
+
+    def _batches(self, wanted: Ticket, filter: TopicFilter) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
+        node = self._settings.node
+        try:
+            for columns, lost in _forgiving(self._reader(wanted.stream), wanted, filter):
+                progress = msgspec.json.encode(Progress(next=columns.next, lost=columns.lost + lost))
+                yield batch_of(columns, node), pa.py_buffer(progress)
+        except StreamMissing as error:
+            raise _problem(Problem(code=MISSING, message=str(error))) from None
+        except Trimmed as error:
+            raise _problem(Problem(code=TRIMMED, message=str(error), first=error.first)) from None
+
+    # Actions
+
+    def _streams(self) -> list[Bounds]:
+        found = []
+        for path in sorted(self._directory.glob("*/STREAM")):
+            try:
+                reader = self._reader(path.parent.name)
+                bounds = (reader.first, reader.next)
+            except (StreamMissing, FileNotFoundError):  # deleted just now
+                continue
+            topics = list(reader.definition.topics)
+            found.append(Bounds(stream=reader.name, first=bounds[0], next=bounds[1], topics=topics))
+        return found
+
+    def _seek(self, body: bytes) -> int:
+        wanted = msgspec.json.decode(body, type=Seek)
+        return self._reader(wanted.stream).offset_at(wanted.when)
+
+    def _limit(self, body: bytes) -> int:
+        wanted = msgspec.json.decode(body, type=Limit)
+        return self._reader(wanted.stream).limit(wanted.start, wanted.bytes)
+
+    def _commit(self, body: bytes) -> int:
+        told = msgspec.json.decode(body, type=Commit)
+        arguments = {"name": told.stream, "consumer": told.consumer, "next": str(told.next)}
+        lag: int = self._ask("stream.commit", {**arguments, "pins": "true" if told.pins else "false"})["lag"]
+        return lag
+
+    def _ask(self, action: str, arguments: dict[str, str]) -> Any:
+        """Ask the broker, which is beside us. Raises BrokerGone, or FlightServerError with what it said."""
+        try:
+            with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as connection:
+                connection.settimeout(10.0)
+                with reachable(Path(self._settings.data_dir) / NAME) as path:
+                    connection.connect(path)
+                connection.sendall(json.dumps({"action": action, "arguments": arguments}).encode() + b"\n")
+                with connection.makefile("rb") as answers:
+                    answer = json.loads(answers.readline() or b"{}")
+        except OSError as error:
+            raise BrokerGone(f"the broker of node {self._settings.node} does not answer: {error}") from None
+        if "result" not in answer:
+            raise fl.FlightServerError(answer.get("error", "the broker ended before it answered"))
+        return answer["result"]
+
+
+def _problem(problem: Problem) -> fl.FlightServerError:
+    return fl.FlightServerError(problem.message, msgspec.json.encode(problem))
+
+
+def _forgiving(reader: StreamReader, wanted: Ticket, filter: TopicFilter) -> Iterator[tuple[Columns, int]]:
+    """The columns, each with how many rows were trimmed before it, if that is forgiven."""
+    start, lost = wanted.start, 0
+    while start < min(wanted.end, reader.next):
+        try:
+            for columns in reader.read(start, wanted.end, filter):
+                yield columns, lost
+                start, lost = columns.next, 0
+        except Trimmed as error:
+            if not wanted.forgive:
+                raise
+            first = max(start, min(error.first, wanted.end))
+            lost += first - start
+            start = first
+    if lost:
+        yield Columns(0, start), lost

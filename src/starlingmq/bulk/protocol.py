@@ -1,0 +1,115 @@
+"""What readers of streams and the service say to each other over Arrow Flight; both ends, and nothing else, import it.
+
+    do_get     a ``Ticket``: its rows, as batches of ``SCHEMA``. The metadata of a batch is a ``Progress``
+    do_action  ``nodes``    -> Nodes: where streams are read
+               ``streams``  -> list of Bounds: what this node may be read of
+               ``seek``     Seek -> offset: the first one published then or later
+               ``limit``    Limit -> offset: how far so many bytes reach
+               ``commit``   Commit -> lag, in messages
+    An error that is the reader's to deal with carries a ``Problem``.
+
+All of it is JSON. Who connects shows the token, if the service wants one: ``authorization: Bearer TOKEN``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+import pyarrow as pa  # type: ignore[import-untyped]
+
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("payload", pa.binary(), nullable=False),
+        pa.field("qos", pa.int8(), nullable=False),
+        pa.field("retain", pa.bool_(), nullable=False),
+        pa.field("client_id", pa.string(), nullable=False),
+        pa.field(
+            "properties",
+            pa.list_(
+                pa.field(
+                    "element",
+                    pa.struct([pa.field("name", pa.string(), False), pa.field("value", pa.string(), False)]),
+                    nullable=False,
+                )
+            ),
+            nullable=False,
+        ),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("node", pa.string(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+    ]
+)
+
+TRIMMED: Final = "trimmed"
+MISSING: Final = "missing"
+
+
+class Ticket(msgspec.Struct, frozen=True, kw_only=True):
+    """``start`` <= offset < ``end``, of topics that one of ``filters`` matches (none: all). ``forgive``: what is not
+    kept any more is passed over, and told as lost."""
+
+    stream: str
+    start: int
+    end: int
+    filters: list[str] = []
+    forgive: bool = False
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """After this batch, every row before ``next`` has come; ``lost`` of them did not, since the batch before."""
+
+    next: int
+    lost: int = 0
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    address: str  # host:port, "" for one that is not read
+
+
+class Nodes(msgspec.Struct, frozen=True, kw_only=True):
+    """``node``: who answers. ``nodes``: all that it knows to be connected, itself too."""
+
+    node: str
+    nodes: list[Place]
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """What can be read: ``first`` <= offset < ``next``."""
+
+    stream: str
+    first: int
+    next: int
+    topics: list[str]
+
+
+class Seek(msgspec.Struct, frozen=True, kw_only=True):
+    """``when`` in Unix seconds."""
+
+    stream: str
+    when: float
+
+
+class Limit(msgspec.Struct, frozen=True, kw_only=True):
+    stream: str
+    start: int
+    bytes: int
+
+
+class Commit(msgspec.Struct, frozen=True, kw_only=True):
+    """``consumer`` has done with everything before ``next``; ``pins``: what it has not is to be kept meanwhile."""
+
+    stream: str
+    consumer: str
+    next: int
+    pins: bool = False
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """``code`` TRIMMED: ``first`` is the oldest offset that is kept; or MISSING: no such stream there."""
+
+    code: str
+    message: str
+    first: int = 0

@@ -1,0 +1,258 @@
+"""A stream's files as they are read beside the broker that writes them: nothing here is shared with it but the files.
+
+How far may be read, POSITION says; what lies before it does not change any more, but for whole files that are given
+up. Where a record does not check, the next one that does is looked for, and those between count as lost.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from starlingmq.bulk.columns import DAMAGED, DONE, SHORT, Columns, TopicFilter, gather, skip
+from starlingmq.storage.records import RecordError
+from starlingmq.storage.segment_format import HEADER_SIZE, Scan, decode_header, index_name, log_name, parse_name
+from starlingmq.storage.segment_index import decode_index
+from starlingmq.storage.stream_files import POSITION_BYTES
+from starlingmq.storage.streams import Definition
+
+CHUNK_BYTES: Final = 4 << 20  # of a file read at once
+BATCH_ROWS: Final = 65536
+BATCH_BYTES: Final = 8 << 20
+MARKS_MAX: Final = 4096  # places known in one file
+
+
+class StreamMissing(Exception):
+    """There is no such stream on this node."""
+
+
+class Trimmed(Exception):
+    """What was asked for is not kept any more. ``first``: the oldest offset that is."""
+
+    def __init__(self, name: str, offset: int, first: int) -> None:
+        super().__init__(f"stream {name}: offset {offset} is not kept any more; the oldest is {first}")
+        self.first = first
+
+
+class View:
+    """A file: where some of its records begin."""
+
+    def __init__(self, path: Path, first: int) -> None:
+        self.path = path
+        self.first = first
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        header = decode_header(os.pread(self.fd, HEADER_SIZE, 0))
+        self.salt = header.salt if header is not None else 0
+        self.offsets = array("Q", [first])
+        self.positions = array("Q", [HEADER_SIZE])
+        self._lock = threading.Lock()
+        self._indexed = False
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+
+    def place(self, offset: int) -> tuple[int, int]:
+        """Offset and position of a record at this offset or before it."""
+        if not self._indexed:
+            self._take_index()
+        with self._lock:
+            at = bisect_right(self.offsets, offset) - 1
+            return self.offsets[at], self.positions[at]
+
+    def _take_index(self) -> None:
+        """A file that grows no more has an index beside it."""
+        try:
+            data = (self.path.parent / index_name(self.first)).read_bytes()
+        except FileNotFoundError:
+            return
+        found = decode_index(data, self.first)
+        if found is None or found[2] != os.fstat(self.fd).st_size:
+            return
+        with self._lock:
+            self.offsets, self.positions = found[0].offsets, found[0].positions
+            self._indexed = True
+
+    def note(self, offset: int, position: int) -> None:
+        """A record begins there."""
+        with self._lock:
+            if not self._indexed and offset > self.offsets[-1] and len(self.offsets) < MARKS_MAX:
+                self.offsets.append(offset)
+                self.positions.append(position)
+
+
+class StreamReader:
+    """One stream; several threads may read it at once. Raises StreamMissing."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.name = directory.name
+        try:
+            self.definition = msgspec.json.decode((directory / "STREAM").read_bytes(), type=Definition)
+            fd = os.open(directory / "POSITION", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise StreamMissing(f"there is no stream {self.name} on this node") from None
+        try:
+            self._map = mmap.mmap(fd, POSITION_BYTES, prot=mmap.PROT_READ)
+            self._made = os.fstat(fd).st_ino
+        finally:
+            os.close(fd)
+        self._words = memoryview(self._map).cast("Q")
+        self._views: dict[int, View] = {}
+        self._firsts: list[int] = []
+
+    def current(self) -> bool:
+        """Whether the stream was not deleted, or made anew, since."""
+        try:
+            return os.stat(self.directory / "POSITION").st_ino == self._made
+        except FileNotFoundError:
+            return False
+
+    @property
+    def next(self) -> int:
+        """The offset before which everything may be read."""
+        while (one := self._words[0]) != self._words[1]:  # it is being written just now
+            pass
+        return one
+
+    @property
+    def first(self) -> int:
+        firsts = self._list()
+        return min(firsts[0], self.next) if firsts else self.next
+
+    def _list(self) -> list[int]:
+        names = os.listdir(self.directory / "log")
+        firsts = sorted(first for name in names if (first := parse_name(name, "log")) is not None)
+        if firsts != self._firsts:
+            self._firsts = firsts
+            for gone in [first for first in self._views if first not in firsts]:
+                self._views.pop(gone, None)
+        return firsts
+
+    def _view(self, first: int) -> View | None:
+        view = self._views.get(first)
+        if view is None:
+            try:
+                view = self._views[first] = View(self.directory / "log" / log_name(first), first)
+            except FileNotFoundError:
+                return None
+        return view
+
+    def read(self, start: int, end: int, wanted: TopicFilter) -> Iterator[Columns]:
+        """The rows from ``start`` to before ``end``, and no further than may be read, in batches. Columns may be empty:
+        ``next`` tells how far it is, and rows that neither came nor were filtered out are lost. Raises Trimmed."""
+        end = min(end, self.next)
+        offset = start
+        while offset < end:
+            firsts = self._list()
+            place = bisect_right(firsts, offset) - 1
+            view = self._view(firsts[place]) if place >= 0 else None
+            if view is None:
+                raise Trimmed(self.name, offset, self.first)
+            stop = min(end, firsts[place + 1]) if place + 1 < len(firsts) else end
+            for columns in _rows(view, offset, stop, wanted):
+                offset = columns.next
+                yield columns
+
+    def offset_at(self, when: float) -> int:
+        """The first offset published at ``when`` (Unix seconds) or later; the end if there is none."""
+        firsts = [first for first in self._list() if first < self.next]
+        place = 0
+        for number, first in enumerate(firsts):
+            found = next(iter(self.read(first, first + 1, TopicFilter([]))), None)
+            if found is None or not found.count or array("q", found.times.getvalue())[0] > when * 1e6:
+                break
+            place = number
+        offset = firsts[place] if firsts else self.next
+        for columns in self.read(offset, self.next, TopicFilter([])):
+            times = array("q", columns.times.getvalue())
+            for row, time in enumerate(times):
+                if time >= when * 1e6:
+                    return array("q", columns.offsets.getvalue())[row]
+        return self.next
+
+    def limit(self, start: int, bytes_max: int) -> int:
+        """The offset up to which there are about so many bytes of files, but always one record more than ``start``."""
+        end = self.next
+        firsts = self._list()
+        place = max(0, bisect_right(firsts, start) - 1)
+        left = bytes_max
+        offset = start
+        for number in range(place, len(firsts)):
+            view = self._view(firsts[number])
+            if view is None:
+                continue
+            stop = min(end, firsts[number + 1]) if number + 1 < len(firsts) else end
+            offset = max(offset, view.first)
+            known, position = view.place(offset)
+            begin, stop_position = position, os.fstat(view.fd).st_size
+            if stop_position - begin <= left:
+                left -= stop_position - begin
+                offset = stop
+                continue
+            data = os.pread(view.fd, left, begin)
+            return max(start + 1, min(end, skip(data, 0, known, stop)[1]))
+        return max(min(offset, end), min(start + 1, end))
+
+
+def _rows(view: View, offset: int, stop: int, wanted: TopicFilter) -> Iterator[Columns]:
+    """The rows of one file."""
+    position = _find(view, offset)
+    data, at, size = b"", 0, CHUNK_BYTES
+    while offset < stop:
+        columns = Columns(at, offset)
+        try:
+            why = gather(data, view.salt, stop, BATCH_ROWS, BATCH_BYTES, wanted, columns)
+        except RecordError:
+            why = DAMAGED
+        at, offset = columns.at, columns.next
+        if columns.count or why == DONE:
+            yield columns
+        if why == SHORT:
+            at_end = at == 0 and 0 < len(data) < size
+            size = CHUNK_BYTES if at or not data else size * 2  # a record is longer than what was read
+            position += at
+            data, at = os.pread(view.fd, size, position), 0
+            view.note(offset, position)
+            if at_end or not data:
+                why = DAMAGED
+        if why == DAMAGED:
+            position += at
+            first = offset
+            offset, position = _resume(view, position, offset, stop)
+            columns = Columns(0, offset)
+            columns.lost = offset - first
+            yield columns
+            data, at, size = b"", 0, CHUNK_BYTES
+    view.note(offset, position + at)
+
+
+def _find(view: View, offset: int) -> int:
+    """The position of a record, or where it should be."""
+    known, position = view.place(offset)
+    size = CHUNK_BYTES
+    while known < offset:
+        data = os.pread(view.fd, size, position)
+        at, known = skip(data, 0, known, offset)
+        if at == 0 and len(data) < size:
+            scan = _resume(view, position, known, offset + 1)
+            return scan[1]
+        size = CHUNK_BYTES if at else size * 2
+        position += at
+    return position
+
+
+def _resume(view: View, position: int, offset: int, stop: int) -> tuple[int, int]:
+    """Offset and position of the next record that checks; ``stop`` if there is none."""
+    data = os.pread(view.fd, os.fstat(view.fd).st_size - position, position)
+    scan = Scan(data, offset, view.salt, stop)
+    if not scan.gaps or scan.gaps[0].last + 1 >= stop:
+        return stop, position
+    return scan.gaps[0].last + 1, position + scan.gaps[0].end

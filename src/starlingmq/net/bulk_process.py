@@ -1,0 +1,144 @@
+"""The process that streams are read from (starlingmq.bulk.service): begun, watched, begun again when it dies, ended."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import logging
+import sys
+from asyncio.subprocess import PIPE, Process
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from starlingmq.config import Config, ConfigError
+from starlingmq.config_cluster import cluster_secret, is_loopback, is_wildcard, split_address
+from starlingmq.config_streams import streams_token
+
+log = logging.getLogger("starlingmq.streams")
+
+SCHEME: Final = "streams"
+START_SECONDS: Final = 60.0
+STOP_SECONDS: Final = 2.0
+AGAIN_SECONDS: Final = 1.0  # after one that died
+
+
+def bulk_url(address: str, node: str) -> str:
+    """What other nodes are told of where streams are read."""
+    return f"{SCHEME}://{address}/{node}"
+
+
+def bulk_place(url: str) -> tuple[str, str] | None:
+    """Name of the node and address, of such a URL; None for another one."""
+    scheme, _, rest = url.partition("://")
+    address, _, node = rest.partition("/")
+    return (node, address) if scheme == SCHEME else None
+
+
+class BulkProcess:
+    """``start`` raises ConfigError for settings that can not be used. ``address`` is where readers reach it."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.address = ""
+        self.pid = 0
+        self._process: Process | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._stopping = False
+
+    async def start(self) -> None:
+        streams = self.config.streams
+        if importlib.util.find_spec("pyarrow") is None:
+            raise ConfigError("streams.listen: needs pyarrow; pip install 'starlingmq[streams]', or leave it empty")
+        host, port = split_address(streams.listen, "streams.listen")
+        settings = self._settings(host, port)
+        bound = await self._begin(settings)
+        named = streams.advertise or f"[{host}]:{bound}" if ":" in host else streams.advertise or f"{host}:{bound}"
+        if is_wildcard(host) and not streams.advertise:
+            own = split_address(self.config.cluster.listen, "cluster.listen")[0] if self.config.cluster.enabled else ""
+            named = f"{own if own and not is_wildcard(own) else '127.0.0.1'}:{bound}"
+        self.address = named
+        settings["port"] = bound  # where it was, when it is begun again
+        self._watch = asyncio.create_task(self._follow(settings))
+
+    def _settings(self, host: str, port: int) -> dict[str, Any]:
+        config = self.config
+        token = streams_token(config.streams, cluster_secret(config.cluster))
+        tls = config.cluster.tls
+        if not is_loopback(host) and not (token and tls.cert) and not config.cluster.allow_insecure:
+            raise ConfigError(
+                f"streams.listen: {config.streams.listen} is reached from other machines; set cluster.tls, and "
+                "streams.token or cluster.secret, or cluster.allow_insecure: true if all of them are trusted"
+            )
+        pems = {}
+        for name, path in (("cert", tls.cert), ("key", tls.key)):
+            try:
+                pems[name] = Path(path).read_text(encoding="utf-8") if path else ""
+            except OSError as error:
+                raise ConfigError(f"cluster.tls.{name}: {path} cannot be read: {error.strerror}") from error
+        assert config.node.data_dir is not None
+        return {
+            "data_dir": str(Path(config.node.data_dir).absolute()),
+            "node": config.node.name,
+            "host": host,
+            "port": port,
+            "token": token.decode(errors="replace"),
+            **pems,
+        }
+
+    async def _begin(self, settings: dict[str, Any]) -> int:
+        """The port it listens on. Raises ConfigError with what it said when it does not."""
+        process = self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "starlingmq.bulk.service", stdin=PIPE, stdout=PIPE, stderr=PIPE
+        )
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        process.stdin.write(msgspec.json.encode(settings) + b"\n")
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                word, _, number = (await process.stdout.readline()).decode().partition(" ")
+        except TimeoutError:
+            word = number = ""
+        if word != "ready":
+            with suppress(ProcessLookupError):
+                process.kill()
+            said = (await process.stderr.read()).decode(errors="replace").strip().splitlines()
+            raise ConfigError(
+                said[-1] if said else "streams.listen: the process that streams are read from does not start"
+            )
+        self.pid = process.pid
+        return int(number)
+
+    async def _follow(self, settings: dict[str, Any]) -> None:
+        while not self._stopping:
+            process = self._process
+            assert process is not None and process.stderr is not None
+            async for line in process.stderr:
+                log.warning("%s", line.decode(errors="replace").rstrip())
+            code = await process.wait()
+            self.pid = 0
+            if self._stopping:
+                return
+            log.error("the process that streams are read from ended with %d; it is begun again", code)
+            await asyncio.sleep(AGAIN_SECONDS)
+            try:
+                await self._begin(settings)
+            except ConfigError as error:
+                log.error("%s", error)
+
+    async def stop(self) -> None:
+        self._stopping = True
+        process = self._process
+        if process is None or process.stdin is None:
+            return
+        process.stdin.close()
+        try:
+            await asyncio.wait_for(process.wait(), STOP_SECONDS)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+        if self._watch is not None:
+            self._watch.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._watch
