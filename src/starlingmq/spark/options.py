@@ -1,0 +1,159 @@
+"""The options of the source, checked once: each with its meaning, its default and what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+ROWS_PER_PARTITION: Final = 1_000_000
+PATIENCE_SECONDS: Final = 30.0
+UNITS: Final = {"kib": 1024, "mib": 1024**2, "gib": 1024**3, "k": 1024, "m": 1024**2, "g": 1024**3}
+
+NAMES: Final = (
+    "servers",
+    "stream",
+    "token",
+    "tlsCa",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "topicFilter",
+    "maxRowsPerTrigger",
+    "maxBytesPerTrigger",
+    "rowsPerPartition",
+    "failOnDataLoss",
+    "consumer",
+    "pinRetention",
+    "patience",
+)
+
+
+class OptionError(ValueError):
+    """An option that can not be used; one line that begins with its name."""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """``starting`` and ``ending``: EARLIEST, LATEST, or an offset for each node. ``since``: Unix seconds, in place of
+    ``starting``. ``rows_max``, ``bytes_max``: of a micro-batch, 0: no bound. ``patience``: seconds that a node which
+    does not answer is waited for."""
+
+    servers: tuple[str, ...]
+    stream: str
+    token: str = ""
+    ca: str = ""  # PEM, not a path: executors may not have the file
+    starting: str | dict[str, int] = EARLIEST
+    ending: str | dict[str, int] = LATEST
+    since: float | None = None
+    filters: tuple[str, ...] = ()
+    rows_max: int = 0
+    bytes_max: int = 0
+    rows_per_partition: int = ROWS_PER_PARTITION
+    fail_on_loss: bool = True
+    consumer: str = ""
+    pins: bool = False
+    patience: float = PATIENCE_SECONDS
+
+
+def read_options(given: Mapping[str, str], streaming: bool) -> Options:
+    """Raises OptionError."""
+    known = {name.lower(): name for name in NAMES}
+    options: dict[str, str] = {}
+    for key, value in given.items():
+        if key.lower() in known:
+            options[known[key.lower()]] = value
+        elif key.lower() != "path":
+            raise OptionError(f"{key}: there is no such option; there are {', '.join(NAMES)}")
+    servers = tuple(server.strip() for server in options.get("servers", "").split(",") if server.strip())
+    if not servers:
+        raise OptionError("servers: name at least one node as host:port of its streams.listen")
+    for server in servers:
+        if not server.rpartition(":")[2].isdigit() or not server.rpartition(":")[0]:
+            raise OptionError(f"servers: {server!r} is not host:port")
+    if not options.get("stream"):
+        raise OptionError("stream: name the stream that is to be read")
+    if "startingOffsets" in options and "startingTimestamp" in options:
+        raise OptionError("startingTimestamp: startingOffsets is there already; set one of the two")
+    if streaming and "endingOffsets" in options:
+        raise OptionError("endingOffsets: a streaming query has no end; use Trigger.AvailableNow, or a batch query")
+    return Options(
+        servers=servers,
+        stream=options["stream"],
+        token=options.get("token", ""),
+        ca=_read_ca(options.get("tlsCa", "")),
+        starting=_offsets(options, "startingOffsets", LATEST if streaming else EARLIEST),
+        ending=_offsets(options, "endingOffsets", LATEST),
+        since=_timestamp(options),
+        filters=tuple(filter.strip() for filter in options.get("topicFilter", "").split(",") if filter.strip()),
+        rows_max=_number(options, "maxRowsPerTrigger", 0),
+        bytes_max=_size(options, "maxBytesPerTrigger"),
+        rows_per_partition=_number(options, "rowsPerPartition", ROWS_PER_PARTITION),
+        fail_on_loss=_flag(options, "failOnDataLoss", True),
+        consumer=options.get("consumer", ""),
+        pins=_flag(options, "pinRetention", False),
+        patience=float(_number(options, "patience", int(PATIENCE_SECONDS))),
+    )
+
+
+def _read_ca(path: str) -> str:
+    if not path:
+        return ""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise OptionError(f"tlsCa: {path} cannot be read: {error.strerror}") from None
+
+
+def _offsets(options: Mapping[str, str], name: str, otherwise: str) -> str | dict[str, int]:
+    text = options.get(name, otherwise).strip()
+    if text.lower() in (EARLIEST, LATEST):
+        return text.lower()
+    try:
+        return msgspec.json.decode(text, type=dict[str, int])
+    except msgspec.MsgspecError:
+        example = json.dumps({"node": 0})
+        raise OptionError(f"{name}: {text!r} is neither earliest nor latest nor offsets such as {example}") from None
+
+
+def _timestamp(options: Mapping[str, str]) -> float | None:
+    text = options.get("startingTimestamp", "").strip()
+    if not text:
+        return None
+    if text.isdigit():
+        return int(text) / 1000.0
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        forms = "milliseconds since 1970 nor a time such as 2026-01-31T12:00:00+00:00"
+        raise OptionError(f"startingTimestamp: {text!r} is neither {forms}") from None
+    return (when if when.tzinfo is not None else when.replace(tzinfo=UTC)).timestamp()
+
+
+def _number(options: Mapping[str, str], name: str, otherwise: int) -> int:
+    text = options.get(name, "").strip()
+    if not text:
+        return otherwise
+    if not text.isdigit() or int(text) == 0:
+        raise OptionError(f"{name}: {text!r} is not a number above 0")
+    return int(text)
+
+
+def _size(options: Mapping[str, str], name: str) -> int:
+    text = options.get(name, "").strip().lower()
+    for unit, factor in UNITS.items():
+        if text.endswith(unit) and text.removesuffix(unit).strip().isdigit():
+            return int(text.removesuffix(unit)) * factor
+    return _number(options, name, 0)
+
+
+def _flag(options: Mapping[str, str], name: str, otherwise: bool) -> bool:
+    text = options.get(name, "").strip().lower()
+    if text not in ("", "true", "false"):
+        raise OptionError(f"{name}: {text!r} is neither true nor false")
+    return otherwise if not text else text == "true"

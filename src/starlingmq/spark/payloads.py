@@ -1,0 +1,31 @@
+"""What payloads say, as columns."""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType
+
+MALFORMED: Final = "_malformed"
+
+
+def decode_json(rows: DataFrame, schema: StructType | str, into: str = "") -> DataFrame:
+    """Rows with a column for each field of the JSON in ``payload``, by schema (a StructType, or DDL such as
+    ``"id string, value double"``), in place of ``payload``; with ``into`` one column of that name with all of them.
+
+    What is no such JSON is kept, as text, in the column ``_malformed``, which is null for all others.
+    """
+    fields = cast(StructType, StructType.fromDDL(schema)) if isinstance(schema, str) else schema
+    whole = StructType([*fields.fields, StructField(MALFORMED, StringType())])
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": MALFORMED}
+    text = F.col("payload").cast("string")
+    decoded = rows.withColumn("_decoded", F.from_json(text, whole, options))
+    malformed = F.when(F.col("_decoded").isNull(), text).otherwise(F.col(f"_decoded.{MALFORMED}"))
+    decoded = decoded.withColumn(MALFORMED, malformed)
+    if into:
+        return decoded.withColumn(into, F.col("_decoded").dropFields(MALFORMED)).drop("_decoded", "payload")
+    columns = [F.col(f"_decoded.`{field.name}`").alias(field.name) for field in fields.fields]
+    kept = [F.col(name) for name in rows.columns if name != "payload" and name not in fields.fieldNames()]
+    return decoded.select(*columns, *kept, F.col(MALFORMED))

@@ -1,0 +1,146 @@
+"""What the Spark source plans on the driver: without Spark, but with real brokers to plan for."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+
+from starlingmq import Broker
+from starlingmq.config import load_config
+from starlingmq.spark.nodes import StreamError
+from starlingmq.spark.options import OptionError, read_options
+from starlingmq.spark.source import BatchReader, Part, StreamReader
+from tests.bulk.conftest import TOKEN, settings
+from tests.bulk.test_service import publish
+
+
+def options(*brokers: Broker, **more: str) -> dict[str, str]:
+    servers = ",".join(broker.read_at for broker in brokers)
+    return {"servers": servers, "stream": "all", "token": TOKEN, "patience": "1", **more}
+
+
+def ranges(found: Any) -> list[tuple[str, int, int]]:
+    assert all(isinstance(part, Part) for part in found)
+    return [(part.node, part.start, part.end) for part in found]
+
+
+async def test_a_batch_is_cut_into_tasks(broker: Broker) -> None:
+    await publish(broker, 10)
+
+    def plan(**more: str) -> list[tuple[str, int, int]]:
+        return ranges(BatchReader(read_options(options(broker, **more), streaming=False)).partitions())
+
+    assert await asyncio.to_thread(plan, rowsPerPartition="4") == [("n1", 0, 3), ("n1", 3, 6), ("n1", 6, 10)]
+    more = {"startingOffsets": '{"n1": 4}', "endingOffsets": '{"n1": 6}'}
+    assert await asyncio.to_thread(lambda: plan(**more)) == [("n1", 4, 6)]
+    assert await asyncio.to_thread(plan, startingOffsets="latest") == []
+    assert await asyncio.to_thread(plan, startingTimestamp="1000") == [("n1", 0, 10)]
+    assert await asyncio.to_thread(plan, startingTimestamp="2100-01-01T00:00:00") == []
+    strange: dict[str, str] = {"startingOffsets": '{"n7": 1}'}
+    with pytest.raises(StreamError, match="given for n7"):
+        await asyncio.to_thread(plan, **strange)
+    late: dict[str, str] = {"endingOffsets": '{"n1": 11}'}
+    with pytest.raises(StreamError, match="has 10"):
+        await asyncio.to_thread(plan, **late)
+
+
+async def test_a_micro_batch_is_bounded_and_available_now_has_an_end(broker: Broker) -> None:
+    await publish(broker, 10)
+    reader = StreamReader(read_options(options(broker, startingOffsets="earliest", maxRowsPerTrigger="4"), True))
+
+    def plan() -> None:
+        start = reader.initialOffset()
+        assert start == {"n1": 0}
+        limit = reader.getDefaultReadLimit()
+        assert limit == ReadMaxRows(4)
+        reader.prepareForTriggerAvailableNow()
+        ends = []
+        while True:
+            end = reader.latestOffset(start, limit)
+            if end == start:
+                break
+            assert ranges(reader.partitions(start, end)) == [("n1", start["n1"], end["n1"])]
+            ends.append(end["n1"])
+            asyncio.run_coroutine_threadsafe(publish(broker, 1), loop).result(20)
+            start = end
+        assert ends == [4, 8, 10]
+        assert reader.reportLatestOffset() == {"n1": 13}
+        assert reader.latestOffset({"n1": 10}, ReadAllAvailable()) == {"n1": 10}
+        fresh: StreamReader = pickle.loads(pickle.dumps(reader))
+        assert fresh.latestOffset({"n1": 10}, ReadAllAvailable()) == {"n1": 13}
+        assert fresh.latestOffset({"n1": 0}, ReadMaxBytes(1)) == {"n1": 1}
+        assert 1 < fresh.latestOffset({"n1": 0}, ReadMaxBytes(300))["n1"] < 13
+        reader.stop()
+        fresh.stop()
+
+    loop = asyncio.get_running_loop()
+    await asyncio.to_thread(plan)
+
+
+async def test_a_node_that_comes_is_read_from_its_beginning_and_shares_are_fair(broker: Broker, tmp_path: Path) -> None:
+    await publish(broker, 30)
+    config = load_config(None, settings(tmp_path / "two", "n2"))
+    async with Broker(config, listeners=["mqtt://127.0.0.1:0"]) as other:
+        reader = StreamReader(read_options(options(broker, other, startingOffsets="latest"), True))
+
+        def plan() -> None:
+            assert reader.latestOffset({"n1": 30}, ReadAllAvailable()) == {"n1": 30}, "it has nothing yet"
+            asyncio.run_coroutine_threadsafe(publish(other, 10), loop).result(20)
+            end = reader.latestOffset({"n1": 30}, ReadAllAvailable())
+            assert end == {"n1": 30, "n2": 10}
+            (part,) = reader.partitions({"n1": 30}, end)
+            assert isinstance(part, Part)
+            assert (part.node, part.start, part.end, part.forgive) == ("n2", 0, 10, True)
+            assert reader.latestOffset({"n1": 0}, ReadMaxRows(20)) == {"n1": 15, "n2": 5}
+            assert sum(reader.latestOffset({"n1": 0}, ReadMaxRows(1)).values()) == 1
+            reader.stop()
+
+        loop = asyncio.get_running_loop()
+        await asyncio.to_thread(plan)
+
+
+async def test_a_node_that_is_away_when_a_batch_is_planned_fails_it_by_name(broker: Broker) -> None:
+    await publish(broker, 1)
+    reader = StreamReader(read_options(options(broker), True))
+    with pytest.raises(StreamError, match="node n2 has a part of the stream, and no server knows where it is"):
+        await asyncio.to_thread(reader.latestOffset, {"n1": 0, "n2": 5}, ReadAllAvailable())
+    reader.stop()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"servers": ""}, "servers: name at least one"),
+        ({"servers": "nowhere"}, "'nowhere' is not host:port"),
+        ({"stream": ""}, "stream: name the stream"),
+        ({"startingOffsets": "first"}, "neither earliest nor latest"),
+        ({"startingOffsets": "latest", "startingTimestamp": "1"}, "set one of the two"),
+        ({"startingTimestamp": "noon"}, "neither milliseconds"),
+        ({"endingOffsets": "latest"}, "a streaming query has no end"),
+        ({"maxRowsPerTrigger": "0"}, "not a number above 0"),
+        ({"maxBytesPerTrigger": "much"}, "not a number above 0"),
+        ({"failOnDataLoss": "maybe"}, "neither true nor false"),
+        ({"tlsCa": "/nowhere.pem"}, "cannot be read"),
+        ({"maxRows": "1"}, "maxRows: there is no such option"),
+    ],
+)
+def test_bad_options_are_said_by_name(given: dict[str, str], words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        read_options({"servers": "a:1", "stream": "s"} | given, streaming=True)
+
+
+def test_good_options() -> None:
+    found = read_options(
+        {"SERVERS": "a:1, b:2", "stream": "s", "maxBytesPerTrigger": "2MiB", "topicFilter": "a/#, b"}, True
+    )
+    assert (found.servers, found.bytes_max, found.filters, found.starting) == (
+        ("a:1", "b:2"),
+        2 << 20,
+        ("a/#", "b"),
+        "latest",
+    )

@@ -1,0 +1,163 @@
+"""The service that streams are read from, as readers without Spark use it: planned, read, left alone, refused."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa  # type: ignore[import-untyped]
+import pytest
+import trustme
+
+from starlingmq import Broker
+from starlingmq.bulk.protocol import SCHEMA, Bounds, Nodes, Ticket
+from starlingmq.client import Client
+from starlingmq.config import ConfigError, load_config
+from starlingmq.spark.nodes import Connection, LostRows, NodeBook, StreamError
+from starlingmq.spark.options import Options
+from starlingmq.spark.source import Part, read_part
+from tests.bulk.conftest import TOKEN, settings
+from tests.cli.test_stream_commands import ask
+
+
+def options(broker: Broker, **more: Any) -> Options:
+    assert broker.read_at
+    plain = Options(servers=(broker.read_at,), stream="all", token=TOKEN, patience=1.0)
+    return msgspec.structs.replace(plain, **more)
+
+
+async def publish(broker: Broker, count: int, topic: str = "a/b") -> None:
+    async with Client(broker.address()) as client:
+        for number in range(count):
+            await client.publish(topic, b"%d" % number, qos=1)
+
+
+async def rows(options: Options, start: int, end: int, forgive: bool = False) -> list[dict[str, Any]]:
+    part = Part("n1", options.servers[0], start, end, forgive)
+
+    def read() -> list[dict[str, Any]]:
+        return [row for batch in read_part(part, options) for row in batch.to_pylist()]
+
+    return await asyncio.to_thread(read)
+
+
+async def test_what_was_acknowledged_can_be_read_at_once(broker: Broker) -> None:
+    await publish(broker, 10)
+    found = await rows(options(broker), 0, 10)
+    assert [(row["offset"], row["payload"]) for row in found] == [(n, b"%d" % n) for n in range(10)]
+    first = found[0]
+    assert (first["topic"], first["qos"], first["retain"], first["node"]) == ("a/b", 1, False, "n1")
+    assert first["properties"] == [] and first["client_id"] and first["timestamp"].year > 2000
+    assert await rows(options(broker), 3, 5) == found[3:5], "the same rows again"
+
+
+async def test_topics_are_filtered_at_the_node(broker: Broker) -> None:
+    await publish(broker, 5)
+    await publish(broker, 3, "c")
+    found = await rows(options(broker, filters=("c", "x/#")), 0, 8)
+    assert [row["offset"] for row in found] == [5, 6, 7]
+    with pytest.raises(StreamError, match="no topic filter"):
+        await rows(options(broker, filters=("a/#/b",)), 0, 8)
+
+
+async def test_what_there_is_and_where(broker: Broker) -> None:
+    await publish(broker, 5)
+    book = NodeBook(options(broker, consumer="me"))
+
+    def plan() -> None:
+        assert book.bounds({}) == {"n1": (0, 5)}
+        assert book.ask("n1", "nodes", None, Nodes).node == "n1"
+        assert book.ask("n1", "streams", None, list[Bounds])[0].topics == ["#"]
+        assert (book.seek("n1", 0.0), book.seek("n1", 1e11)) == (0, 5)
+        assert book.limit("n1", 0, 1) == 1
+        book.commit("n1", 2)
+        book.close()
+
+    await asyncio.to_thread(plan)
+    with pytest.raises(StreamError, match="there is no stream none"):
+        await rows(options(broker, stream="none"), 0, 5)
+    with pytest.raises(StreamError, match="there is no stream none on n1; make it"):
+        await asyncio.to_thread(NodeBook(options(broker, stream="none")).bounds, {})
+
+
+async def test_who_has_no_token_reads_nothing(broker: Broker) -> None:
+    for token in ("", "another token"):
+        with pytest.raises(StreamError, match="the token is missing or wrong"):
+            await rows(options(broker, token=token), 0, 1)
+
+
+async def test_a_node_that_is_not_there_is_waited_for_and_named(broker: Broker) -> None:
+    nowhere = options(broker, servers=("127.0.0.1:1",), patience=0.3)
+    with pytest.raises(StreamError, match=r"127.0.0.1:1 does not answer: .*option patience"):
+        await asyncio.to_thread(NodeBook(nowhere).bounds, {})
+    with pytest.raises(StreamError, match="node n9 has a part of the stream, and no server knows where it is"):
+        await asyncio.to_thread(NodeBook(options(broker, patience=0.3)).bounds, {"n9": 4})
+
+
+async def test_what_was_trimmed_is_an_error_or_left_out(tmp_path: Path) -> None:
+    config = load_config(None, [*settings(tmp_path), "storage.segment_size=1KiB"])
+    async with Broker(config, listeners=["mqtt://127.0.0.1:0"]) as broker:
+        await publish(broker, 100)
+        first = (await asyncio.to_thread(lambda: ask(tmp_path, "trim", name="all", before="60")))["first"]
+        assert 0 < first <= 60
+        with pytest.raises(LostRows, match="not kept any more"):
+            await rows(options(broker), 0, 100)
+        found = await rows(options(broker), 0, 100, forgive=True)
+        assert [row["offset"] for row in found] == list(range(first, 100))
+
+
+async def until(what: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not what():
+            await asyncio.sleep(0.02)
+
+
+async def test_the_process_is_begun_again_where_it_was(broker: Broker) -> None:
+    await publish(broker, 3)
+    address, process = broker.read_at, broker.read_by
+    assert process
+    os.kill(process, signal.SIGKILL)
+    await until(lambda: broker.read_by not in (0, process))
+    assert broker.read_at == address
+    assert len(await rows(options(broker, patience=20.0), 0, 3)) == 3
+
+
+async def test_tls(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    certificate = authority.issue_cert("127.0.0.1")
+    certificate.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
+    certificate.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
+    tls = [f"cluster.tls.{name}={tmp_path / name}.pem" for name in ("ca", "cert", "key")]
+    config = load_config(None, [*settings(tmp_path / "data"), *tls])
+    async with Broker(config, listeners=["mqtt://127.0.0.1:0"]) as broker:
+        await publish(broker, 2)
+        ca = (tmp_path / "ca.pem").read_text()
+        assert len(await rows(options(broker, ca=ca), 0, 2)) == 2
+
+
+async def test_it_is_not_open_to_everyone(tmp_path: Path) -> None:
+    config = load_config(None, [*settings(tmp_path), "streams.listen=0.0.0.0:0"])
+    with pytest.raises(ConfigError, match=r"set cluster\.tls, and streams\.token"):
+        async with Broker(config, listeners=["mqtt://127.0.0.1:0"]):
+            pass
+
+
+def test_the_columns_are_those_of_spark() -> None:
+    from pyspark.sql.pandas.types import to_arrow_schema  # Spark refuses any other
+
+    from starlingmq.spark import COLUMNS
+
+    assert to_arrow_schema(COLUMNS, timezone="UTC").equals(SCHEMA)
+    assert isinstance(SCHEMA, pa.Schema)
+
+
+def test_a_connection_says_what_it_could_not_reach() -> None:
+    connection = Connection("127.0.0.1:1", Options(servers=("127.0.0.1:1",), stream="s"))
+    with pytest.raises(Exception, match=r"127\.0\.0\.1:1 does not answer"):
+        list(connection.rows(Ticket(stream="s", start=0, end=1)))

@@ -1,0 +1,62 @@
+"""A broker in a process of its own whose stream ``all`` is read: killed, and begun again at the same places."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+
+from starlingmq.client import Client
+from tests.cli.test_storage_commands import Serving
+
+TOKEN = "a token that nobody guesses"
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
+class StreamBroker:
+    def __init__(self, data: Path, name: str, *settings: str) -> None:
+        self.data = data
+        self.address = f"127.0.0.1:{free_port()}"
+        self.settings = [
+            f"node.name={name}",
+            "streams.define=[{name: all, topics: ['#']}]",
+            f"streams.listen={self.address}",
+            f"streams.token={TOKEN}",
+            *settings,
+        ]
+        self.serving: Serving | None = None
+        self.start()
+
+    def start(self) -> None:
+        words = [word for setting in self.settings for word in ("--set", setting)]
+        self.serving = Serving(self.data, *words)
+
+    def stop(self) -> None:
+        if self.serving is not None:
+            self.serving.stop()
+            self.serving = None
+
+    def kill(self) -> None:
+        assert self.serving is not None
+        self.serving.kill()
+        self.serving = None
+
+    def publish(self, payloads: Iterable[bytes], topic: str = "a/b") -> None:
+        asyncio.run(self._publish(list(payloads), topic))
+
+    async def _publish(self, payloads: list[bytes], topic: str) -> None:
+        assert self.serving is not None
+        async with Client(self.serving.url) as client:
+            for payload in payloads:
+                await client.publish(topic, payload, qos=1)
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {"servers": self.address, "stream": "all", "token": TOKEN, "patience": "20"}

@@ -1,0 +1,30 @@
+"""A Spark session as the tests want it: small, quiet, on this machine only."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from starlingmq.spark import register
+
+
+def begin(master: str, directory: Path) -> SparkSession:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        session = (
+            SparkSession.builder.master(master)
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.driver.memory", "1g")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.sql.warehouse.dir", str(directory))
+            .getOrCreate()
+        )
+    session.sparkContext.setLogLevel("ERROR")
+    register(session)
+    return session

@@ -1,0 +1,136 @@
+"""The source in real Spark: batch and streaming queries over streams of real brokers."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from starlingmq.spark import decode_json
+from tests.cli.test_stream_commands import ask
+from tests.spark.brokers import StreamBroker
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+NUMBERS = [b"%d" % number for number in range(100)]
+
+
+def read(spark: SparkSession, options: dict[str, str], **more: str) -> DataFrame:
+    return spark.read.format("starlingmq").options(**options, **more).load()
+
+
+def stream(
+    spark: SparkSession, options: dict[str, str], path: Path, *, available: bool = True, **more: str
+) -> StreamingQuery:
+    """A query into Parquet files."""
+    rows = spark.readStream.format("starlingmq").options(**options, **more).load()
+    writer = rows.writeStream.format("parquet").option("checkpointLocation", str(path / "checkpoint"))
+    trigger = writer.trigger(availableNow=True) if available else writer.trigger(processingTime="200 milliseconds")
+    return trigger.start(str(path / "rows"))
+
+
+def written(spark: SparkSession, path: Path) -> list[tuple[str, int, bytes]]:
+    rows = spark.read.parquet(str(path / "rows")).select("node", "offset", "payload").collect()
+    return sorted((row.node, row.offset, bytes(row.payload)) for row in rows)
+
+
+def until_written(query: StreamingQuery, spark: SparkSession, path: Path, count: int) -> None:
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        assert query.isActive, query.exception()
+        if query.recentProgress and len(written(spark, path)) >= count:
+            return
+        time.sleep(0.2)
+    raise AssertionError(f"{count} rows never came")
+
+
+def test_a_batch_query_has_every_row_and_column(spark: SparkSession, broker: StreamBroker) -> None:
+    broker.publish(NUMBERS)
+    broker.publish([b"x"], "c")
+    rows = read(spark, broker.options, rowsPerPartition="30")
+    found = sorted((row.offset, row.topic, bytes(row.payload), row.qos, row.node) for row in rows.collect())
+    assert found == [(n, "a/b", NUMBERS[n], 1, "n1") for n in range(100)] + [(100, "c", b"x", 1, "n1")]
+    assert rows.rdd.getNumPartitions() == 4
+    more = {"topicFilter": "c,x/#", "startingOffsets": json.dumps({"n1": 10})}
+    assert [row.offset for row in read(spark, broker.options, **more).collect()] == [100]
+
+
+def test_payloads_are_decoded_and_what_can_not_be_is_kept(spark: SparkSession, broker: StreamBroker) -> None:
+    broker.publish([b'{"id": "a", "v": 1}', b"no json", b'{"id": "b", "v": "no number"}', b'{"id": "c", "v": 4}'])
+    rows = decode_json(read(spark, broker.options), "id string, v int").orderBy("offset").collect()
+    assert [(row.id, row.v) for row in rows if row._malformed is None] == [("a", 1), ("c", 4)]
+    assert [row._malformed for row in rows if row._malformed] == ["no json", '{"id": "b", "v": "no number"}']
+
+
+def test_what_can_not_be_read_is_said_in_a_line(spark: SparkSession, broker: StreamBroker) -> None:
+    for option, value, words in (
+        ("stream", "none", "there is no stream none on n1"),
+        ("maxRows", "5", "maxrows: there is no such option"),  # Spark knows no large letters
+    ):
+        with pytest.raises(PySparkException) as told:
+            read(spark, broker.options | {"patience": "1", option: value}).collect()
+        assert words in str(told.value)
+
+
+def test_a_streaming_query_goes_on_from_its_checkpoint_in_bounded_batches(
+    spark: SparkSession, broker: StreamBroker, tmp_path: Path
+) -> None:
+    broker.publish(NUMBERS[:50])
+    more = {"startingOffsets": "earliest", "maxRowsPerTrigger": "20", "consumer": "test", "pinRetention": "true"}
+    first = stream(spark, broker.options | more, tmp_path)
+    first.awaitTermination()
+    assert [progress["numInputRows"] for progress in first.recentProgress if progress["numInputRows"]] == [20, 20, 10]
+    broker.publish(NUMBERS[50:])
+    stream(spark, broker.options | more, tmp_path).awaitTermination()
+    assert written(spark, tmp_path) == [("n1", n, NUMBERS[n]) for n in range(100)]
+    (consumer,) = ask(broker.data, "show", name="all")["consumers"]
+    assert consumer["name"] == "test" and consumer["pins"] and consumer["next"] >= 50
+
+
+def test_a_broker_that_is_killed_and_a_node_that_comes_later(
+    spark: SparkSession, broker: StreamBroker, tmp_path: Path
+) -> None:
+    broker.publish(NUMBERS[:30])
+    other = StreamBroker(tmp_path / "n2", "n2")
+    other.stop()
+    servers = {"servers": f"{broker.address},{other.address}", "startingOffsets": "earliest"}
+    query = stream(spark, broker.options | servers, tmp_path, available=False)
+    try:
+        until_written(query, spark, tmp_path, 30)
+        broker.kill()
+        broker.start()
+        broker.publish(NUMBERS[30:60])
+        other.start()
+        other.publish(NUMBERS[:40])
+        until_written(query, spark, tmp_path, 100)
+    finally:
+        query.stop()
+        other.stop()
+    assert written(spark, tmp_path) == [
+        *(("n1", n, NUMBERS[n]) for n in range(60)),
+        *(("n2", n, NUMBERS[n]) for n in range(40)),
+    ]
+
+
+def test_what_retention_took_fails_a_query_or_is_left_out(spark: SparkSession, tmp_path: Path) -> None:
+    broker = StreamBroker(tmp_path / "n1", "n1", "storage.segment_size=1KiB")
+    try:
+        broker.publish(NUMBERS[:10])
+        stream(spark, broker.options, tmp_path, startingOffsets="earliest").awaitTermination()
+        broker.publish(NUMBERS[10:])
+        first = ask(broker.data, "trim", name="all", before="60")["first"]
+        assert 10 < first <= 60
+        failing = stream(spark, broker.options, tmp_path, startingOffsets="earliest")
+        with pytest.raises(PySparkException, match=rf"does not keep {first - 10} rows of stream all any more"):
+            failing.awaitTermination()
+        going_on = stream(spark, broker.options, tmp_path, startingOffsets="earliest", failOnDataLoss="false")
+        going_on.awaitTermination()
+        kept = [*range(10), *range(first, 100)]
+        assert written(spark, tmp_path) == [("n1", n, NUMBERS[n]) for n in kept]
+    finally:
+        broker.stop()
