@@ -27,6 +27,7 @@ from starlingmq.net.control import NAME as CONTROL_NAME
 from starlingmq.net.control import ControlServer, Report
 from starlingmq.net.doors import Doors
 from starlingmq.net.driver import Driver, broker_clock
+from starlingmq.net.group_actions import GroupActions
 from starlingmq.net.listeners import Listener, ListenerSpec, open_listener
 from starlingmq.net.signatures import verifier
 from starlingmq.process import memory
@@ -259,6 +260,8 @@ class Broker:
             return
         actions = Upkeep(store, driver.state).actions()
         actions |= StreamUpkeep(store, driver.state, self.config.node.name, self._readable_nodes).actions()
+        names = dict[int, str] if self._cluster is None else self._cluster.names
+        actions |= GroupActions(driver.state, names).actions()
         if self._cluster is None:
             actions["cluster.status"] = _no_member
         else:

@@ -11,6 +11,7 @@ import typer
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask, directory_of
 from starlingmq.cli.ctl_cluster import app as cluster
 from starlingmq.cli.ctl_drain import drain, rebalance
+from starlingmq.cli.ctl_groups import groups
 from starlingmq.cli.ctl_stream import app as stream
 from starlingmq.cli.progress import amount, progress
 
@@ -24,6 +25,7 @@ app.add_typer(storage, name="storage")
 app.add_typer(cluster, name="cluster")
 app.command()(drain)
 app.command()(rebalance)
+app.command()(groups)
 app.add_typer(stream, name="stream")
 
 

@@ -99,7 +99,9 @@ class GroupPulls:
         self.forget(share)
         group.epoch = max(group.epoch, epoch)
         group.primary = ours
+        group.chooser = node
         group.rooms = {}
+        group.waits_at = {}
         if ours:
             self._mine[share] = group
             for loop in self._loops.values():
@@ -211,6 +213,7 @@ class GroupPulls:
                 group.primary = False  # somebody else is; the watch will tell who
                 self.forget(state.key)
                 continue
+            group.waits_at[number] = state.waiting
             if state.waiting != 0:
                 loop.waiting[state.key] = None  # and as soon as somebody has room it is asked again, without a rest
             else:

@@ -61,10 +61,12 @@ class Group(Subscriber):
     members: list[Subscription]
     nodes: dict[int, Subscription]  # other nodes with members, or where the last one was lost lately, by number ...
     counts: dict[int, int]  # ... and how many members each has
-    rooms: dict[int, Room]  # the primary's: what nodes can take
+    rooms: dict[int, Room]  # the primary's: what nodes can take ...
+    waits_at: dict[int, int]  # ... and how much is in line there
     line: Session | None  # what waits here for a member, and what was lent to members; None: nothing ever did
     gone_at: float  # when it ends, its last member here having been lost; 0.0: that is not so
     primary: bool  # this node chooses: it was elected, or stands alone
+    chooser: int  # number of the node that does; 0: there is none, or no cluster
     epoch: int  # of the primary, as far as this node knows; 0: there is none, or no cluster
     received: int  # messages taken in here
     given: int  # messages given to members here
@@ -86,7 +88,9 @@ class Group(Subscriber):
         self.line = None
         self.gone_at = 0.0
         self.primary = True
+        self.chooser = 0
         self.epoch = 0
+        self.waits_at = {}
         self.received = 0
         self.given = 0
         self.redelivered = 0
@@ -202,6 +206,7 @@ class Group(Subscriber):
         self.nodes.pop(node, None)
         self.counts.pop(node, None)
         self.rooms.pop(node, None)
+        self.waits_at.pop(node, None)
 
     def can_take(self, node: int, online: int, room: int) -> None:
         """What another node says of its members."""

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+import msgspec
+
 from starlingmq.core.context import Context
+from starlingmq.core.group_figures import figures
 from starlingmq.core.message import Message
 from starlingmq.core.publishing import Publishing
+
+GROUPS_TOLD: Final = 100  # groups that have a topic of their own
 
 
 class SysTopics:
@@ -16,6 +23,7 @@ class SysTopics:
     started_at: float
     due_at: float  # 0.0: never
     _last: dict[str, str]
+    _groups: dict[bytes, bytes]
 
     def __init__(self, ctx: Context, publishing: Publishing, version: str) -> None:
         self.ctx = ctx
@@ -24,6 +32,7 @@ class SysTopics:
         self.started_at = ctx.now
         self.due_at = ctx.now if ctx.mqtt.sys_interval != 0.0 else 0.0
         self._last = {}
+        self._groups = {}
 
     def tick(self) -> None:
         ctx = self.ctx
@@ -35,11 +44,28 @@ class SysTopics:
                 self._last[topic] = value
                 name = b"$SYS/broker/" + topic.encode()
                 self.publishing.route(Message(name, value.encode(), 0, True, b"", 0.0, "", ctx.now), None)
+        told = self._groups
+        self._groups = self.group_figures()
+        for name in told:
+            if name not in self._groups:
+                self.publishing.route(Message(name, b"", 0, True, b"", 0.0, "", ctx.now), None)
+        for name, payload in self._groups.items():
+            if told.get(name) != payload:
+                self.publishing.route(Message(name, payload, 0, True, b"", 0.0, "", ctx.now), None)
+
+    def group_figures(self) -> dict[bytes, bytes]:
+        """By topic, as JSON, of as many groups as are worth a topic each. Wildcards are spelled as NATS does."""
+        found: dict[bytes, bytes] = {}
+        for group in self.publishing.router.groups()[:GROUPS_TOLD]:
+            name = b"$SYS/broker/groups/%b/%b" % (group.name, group.filter.replace(b"+", b"*").replace(b"#", b">"))
+            found[name] = msgspec.json.encode(figures(group))
+        return found
 
     def figures(self) -> dict[str, str]:
         ctx = self.ctx
         counters = ctx.counters
         of_nodes = sum([len(link.subscriptions) for link in ctx.links.values() if link.subscriptions is not None])
+        groups = self.publishing.router.groups()
         totals = {
             "bytes/received": counters.bytes_received,
             "bytes/sent": counters.bytes_sent,
@@ -54,6 +80,10 @@ class SysTopics:
             "clients/connected": counters.clients_connected,
             "sessions/count": len(ctx.sessions) - len(ctx.links) - len(self.publishing.groups.lines),
             "subscriptions/count": len(self.publishing.router.tree) - of_nodes,
+            "groups/count": len(groups),
+            "groups/waiting": sum([group.waiting() for group in groups]),
+            "groups/given": sum([group.given for group in groups]),
+            "groups/redelivered": sum([group.redelivered for group in groups]),
             "retained messages/count": len(self.publishing.retained),
             "retained messages/bytes": self.publishing.retained.total_bytes,
         }

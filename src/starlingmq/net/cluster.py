@@ -174,6 +174,12 @@ class Cluster:
         state = self.state
         return state.members.problem if state is not None and state.members.state in ("forgotten", "replaced") else ""
 
+    def names(self) -> dict[int, str]:
+        """Of all members, by number."""
+        state = self.state
+        assert state is not None
+        return {state.number: self.name} | {status.member.number: status.member.name for status in state.status()}
+
     def waits_for(self) -> str:
         """What a node that does not serve waits for, in words."""
         state = self.state

@@ -129,8 +129,7 @@ class ClusterActions:
         prefix = arguments.get("prefix", "").encode()
         wanted = arguments.get("name", "")
         limit = min(int(arguments.get("limit", ROUTES_MAX)), ROUTES_MAX)
-        names = {state.number: self.cluster.name}
-        names |= {status.member.number: status.member.name for status in state.status()}
+        names = self.cluster.names()
         if wanted and wanted not in names.values():
             raise ClusterActionError(f"there is no node {wanted}; there are {', '.join(sorted(names.values()))}")
         nodes = []

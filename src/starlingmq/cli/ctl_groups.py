@@ -1,0 +1,53 @@
+"""``starlingmq ctl groups``: the queue groups as a node that runs sees them."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_broker, directory_of
+from starlingmq.cli.progress import progress
+
+WIDTH_MIN: Final = 140  # columns where there is no terminal
+
+
+def groups(
+    prefix: Annotated[str, typer.Argument(help="Only groups whose names begin with this.")] = "",
+    data_dir: DataDirOption = None,
+    config: FileOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """List the queue groups: who chooses, who is in them, what waits. The primary of a group knows most of it."""
+    directory = directory_of(data_dir, config)
+    with progress(json_) as report:
+        found = ask_broker(directory, "groups", {"prefix": prefix}, report)
+    if json_:
+        print(json.dumps(found))
+        return
+    if not found["groups"]:
+        print("there are no queue groups")
+        return
+    table = Table("group", "filter", "strategy", "primary", "members", "here", "cursor", "lag", "lent", "redelivered")
+    for column in range(4, 10):
+        table.columns[column].justify = "right"
+    for each in found["groups"]:
+        table.add_row(
+            each["name"],
+            each["filter"],
+            each["strategy"],
+            each["primary"] or "none",
+            f"{each['members']:,}",
+            f"{each['online_here']:,}",
+            f"{each['cursor']:,}" if each["cursor"] >= 0 else "",
+            f"{each['lag']:,}",
+            f"{each['lent']:,}",
+            f"{each['redelivered']:,}",
+        )
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=max(console.width, WIDTH_MIN))
+    console.print(table)

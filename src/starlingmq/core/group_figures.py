@@ -1,0 +1,53 @@
+"""What there is to be seen of a queue group at one node: for $SYS, for ``ctl groups``, for whoever counts."""
+
+from __future__ import annotations
+
+from starlingmq.core.groups import STRATEGIES, Group
+
+
+def cursor(group: Group) -> int:
+    """The journal offset of the oldest message in line here, or lent to a member; -1: there is none that is stored."""
+    line = group.line
+    if line is None:
+        return -1
+    offsets: list[int] = []
+    queue = line.queue
+    if queue is not None:
+        if queue.items:
+            offsets.append(queue.items[0].message.offset)
+        elif queue.stored is not None and len(queue.stored) != 0:
+            offsets.append(queue.stored.peek().offset)
+    if line.window is not None:
+        for lent in line.window.entries.values():  # the first is the oldest, but for what was given back
+            offsets.append(lent.message.offset)
+            break
+    stored = [offset for offset in offsets if offset >= 0]
+    return min(stored) if stored else -1
+
+
+def figures(group: Group) -> dict[str, object]:
+    """``lag`` is what waits at this node and, as far as its primary knows, at others."""
+    line = group.line
+    lent = 0
+    if line is not None and line.window is not None:
+        lent = len(line.window.entries) - len(line.window.owed)
+    waiting = group.waiting()
+    found: dict[str, object] = {
+        "name": group.name.decode(),
+        "filter": group.filter.decode(),
+        "strategy": STRATEGIES[group.strategy],
+        "primary": group.chooser,
+        "here": group.primary,
+        "epoch": group.epoch,
+        "members": len(group.members) + sum(group.counts.values()),
+        "members_here": len(group.members),
+        "online_here": group.online(),
+        "cursor": cursor(group),
+        "waiting_here": waiting,
+        "lag": waiting + sum(group.waits_at.values()),
+        "lent": lent,
+        "received": group.received,
+        "given": group.given,
+        "redelivered": group.redelivered,
+    }
+    return found
