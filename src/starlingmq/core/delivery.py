@@ -409,9 +409,12 @@ class Delivery:
         ctx = self.ctx
         client = publisher.client
         receiver = session.client
-        if session.stalled or client is None or receiver is None or ctx.hold_seconds == 0.0:
+        if session.stalled or client is None or ctx.hold_seconds == 0.0:
             return
-        if receiver is client or receiver.halted & HELD:
+        if receiver is None:
+            if not session.is_line:
+                return
+        elif receiver is client or receiver.halted & HELD:
             return
         if session.waiters is None:
             session.waiters = []

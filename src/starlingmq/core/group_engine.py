@@ -114,7 +114,7 @@ class GroupEngine(Sharing):
         ctx.counters.messages_queued += 1
         for gone in queue.push(waiting, ctx.now) or ():
             self.delivery.give_up(line, gone, "expired" if gone.message.expired(ctx.now) else "group_full")
-        if publisher is not None and len(queue) >= self._high_mark():
+        if publisher is not None and len(queue) >= self._high_mark() and (group.nodes or group.online() != 0):
             self.delivery.hold(line, publisher)
         self._arm_sweep()
         if not waited:
