@@ -10,6 +10,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
+from tests.sim.groups import primaries
 from tests.sim.node import Node
 
 if TYPE_CHECKING:
@@ -199,6 +200,43 @@ def joins_apart(world: World, random: Random) -> End:
     far = [host for host in world.hosts if host not in near]
     ways = [(one, other) for one in near for other in far]
     return cut_ways(world, ways + [(other, one) for one, other in ways])
+
+
+def _primary(world: World, random: Random) -> Node:
+    """One that is the primary of a group, or any node."""
+    return random.choice(primaries(world) or [node for node in world.nodes if not node.gone])
+
+
+def primary_dies(world: World, random: Random) -> End:
+    """At any step of what it does."""
+    node = _primary(world, random)
+    node.down += 1
+    node.machine.fuse = random.randint(0, 12)
+    if node.process is not None:
+        world.schedule.after(0.3 * random.random(), die, node, node.process)
+
+    def end() -> None:
+        die(node, None)
+        node.down -= 1
+        world.start_if_wanted(node)
+
+    return end
+
+
+def primary_is_cut(world: World, random: Random) -> End:
+    """From one of the nodes that it pulls from, both ways or one."""
+    one = _primary(world, random).host
+    other = random.choice([host for host in world.hosts if host != one])
+    ways = [(one, other), (other, one)]
+    return cut_ways(world, ways[: random.choice([1, 2, 2])])
+
+
+def primary_loses_its_key(world: World, random: Random) -> End:
+    """Its lease is over and it does not hear of it: another one is elected beside it."""
+    host = _primary(world, random).host
+    world.etcd.cut(host)
+    world.etcd.expire_lease(host)
+    return lambda: world.etcd.heal(host)
 
 
 COMMON: tuple[tuple[Fault, int], ...] = (

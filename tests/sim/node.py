@@ -25,7 +25,7 @@ from tests.storage.world import SteadyStore
 from starlingmq.cluster.etcd import Answer, LeaseLost, TxnAnswer, WatchLost
 from starlingmq.cluster.frames import Envelope
 from starlingmq.cluster.state import ClusterReady, ClusterState
-from starlingmq.config import ClusterConfig, LimitsConfig, MqttConfig
+from starlingmq.config import ClusterConfig, LimitsConfig, MqttConfig, QueueGroupsConfig
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.client import Client
 from starlingmq.core.ready import Ready
@@ -56,6 +56,7 @@ class Settings(msgspec.Struct):
     piece: int
     span: int  # records a segment of the journal; 0: no segments
     page: int = 1000  # retained messages read at once
+    groups: QueueGroupsConfig = QueueGroupsConfig()
 
 
 class World(Protocol):
@@ -136,7 +137,9 @@ class Process:
         self._late: list[tuple[Callable[..., None], tuple[Any, ...]]] = []  # came while the node did not run
         settings = world.settings
         now = self.schedule.now
-        self.state = BrokerState(settings.mqtt, settings.limits, now, b"%16d" % node.number, "sim")
+        self.state = BrokerState(
+            settings.mqtt, settings.limits, now, b"%16d" % node.number, "sim", None, settings.groups
+        )
         disk = node.disk
         durability: Durability = "power" if settings.power else "process"
         self.store = SteadyStore(

@@ -16,9 +16,10 @@ from tests.sim import planted_retained
 from tests.sim.commits import Commits, Ticket
 from tests.sim.run import run
 
-from starlingmq.cluster import lines
+from starlingmq.cluster import group_pull, lines
 from starlingmq.cluster import state as cluster_state
 from starlingmq.cluster.frames import RouteRecords, RouteSnapshot
+from starlingmq.cluster.group_elections import GroupElections
 from starlingmq.cluster.lines import Line
 from starlingmq.cluster.links import Link
 from starlingmq.cluster.peer_routes import PeerRoutes
@@ -255,6 +256,46 @@ def each_node_with_members_gets_what_is_for_the_group() -> Any:
     return patch.object(Delivery, "forward_to_member", all_of_them)
 
 
+def a_primary_that_is_gone_is_not_replaced() -> Any:
+    apply = GroupElections._apply
+
+    def for_ever(self: GroupElections, key: bytes, value: bytes | None, created: int) -> None:
+        if value is not None:
+            apply(self, key, value, created)
+
+    return patch.object(GroupElections, "_apply", for_ever)
+
+
+def a_pull_is_asked_for_once() -> Any:
+    return patch.object(group_pull, "RESEND_SECONDS", 1e9)
+
+
+def what_a_lost_member_had_is_nobody_elses() -> Any:
+    def settle(self: GroupEngine, outgoing: Any) -> bool:
+        self.settle(outgoing)
+        return True
+
+    return patch.object(GroupEngine, "give_back", settle)
+
+
+def what_was_lent_when_a_node_died_stays_lent() -> Any:
+    return patch.object(GroupEngine, "restored", lambda self: None)
+
+
+def what_is_handed_over_is_kept_too() -> Any:
+    hand_over = GroupEngine._hand_over
+    kept: set[bytes] = set()
+
+    def both(self: GroupEngine, group: Any, member: Any, message: Any, lent: Any, publisher: Any) -> bool:
+        done = hand_over(self, group, member, message, lent, publisher)
+        if member.session.node != 0 and message.payload not in kept:
+            kept.add(message.payload)
+            self._line_up(group, message.copy(), None)
+        return done
+
+    return patch.object(GroupEngine, "_hand_over", both)
+
+
 def what_follows_a_refused_commit_overtakes_it() -> Any:
     """The tickets of the driver have a twin here, and it is that one that makes the mistake."""
     stored = Commits._stored
@@ -293,6 +334,11 @@ FOUND: dict[Mistake, tuple[int, str]] = {
     the_last_retained_message_is_not_kept: (2, ""),
     a_group_without_members_here_loses_what_comes: (294, ""),
     each_node_with_members_gets_what_is_for_the_group: (84, ""),
+    a_primary_that_is_gone_is_not_replaced: (0, "groups_lose_their_primary"),
+    a_pull_is_asked_for_once: (0, "groups_have_two_primaries"),
+    what_a_lost_member_had_is_nobody_elses: (0, "groups_lose_their_primary"),
+    what_was_lent_when_a_node_died_stays_lent: (0, "groups_lose_their_primary"),
+    what_is_handed_over_is_kept_too: (0, "groups_have_two_primaries"),
     what_follows_a_refused_commit_overtakes_it: (2, "disks_fail"),
     **planted_retained.FOUND,
 }

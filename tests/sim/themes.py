@@ -7,7 +7,10 @@ from random import Random
 
 from msgspec import structs
 from tests.sim import faults
+from tests.sim.checkers import GROUPS
 from tests.sim.plan import TOPICS, Plan, PublisherPlan, SubscriberPlan
+
+from starlingmq.config import QueueGroupsConfig
 
 SHARE = 0.15  # of the worlds with faults
 
@@ -122,6 +125,48 @@ def all_retain_in_peace(plan: Plan, more: Random) -> None:
             plan.subscribers.append(SubscriberPlan(f"late{host}{number}", host, 5, False, acts))
 
 
+def _groups(plan: Plan, more: Random) -> None:
+    """Everybody is in a group or publishes for it."""
+    plan.nodes = max(plan.nodes, 3)
+    plan.goes, plan.joins, plan.early, plan.faults, plan.rare = "", False, False, 0, []
+    plan.settings.keeps = True
+    plan.settings.groups = QueueGroupsConfig(
+        notify=more.random() < 0.7, strategy=more.choice(["random", "round_robin", "sticky", "hash_topic"])
+    )
+    plan.retained = 0.0
+    plan.subscribers = [
+        SubscriberPlan(
+            f"worker{n}", more.randrange(plan.nodes), more.choice([4, 5]), more.random() < 0.4, [(0.0, g, 1)]
+        )
+        for n in range(more.randint(2, 6))
+        for g in (more.choice(GROUPS),)
+    ]
+    plan.publishers = []
+    for host in range(plan.nodes):
+        acts: list[tuple[float, bytes, int]] = []
+        when = more.uniform(0.3, 0.6)
+        while when < plan.seconds and len(acts) < 40:
+            acts.append((when, more.choice([b"a/1", b"a/2", b"h/1"]), more.choice([1, 1, 2])))
+            when += more.uniform(0.0, 0.3)
+        plan.publishers.append(PublisherPlan(f"author{host}", host, more.choice([4, 5]), True, acts))
+
+
+def groups_lose_their_primary(plan: Plan, more: Random) -> None:
+    """The node of a primary dies again and again, members lose their connections, ways are cut."""
+    _groups(plan, more)
+    _strike(plan, more, faults.primary_dies, more.randint(1, 4), 0.5)
+    _strike(plan, more, faults.primary_is_cut, more.randint(0, 2), 1.0)
+    _strike(plan, more, faults.primary_loses_its_key, more.randint(0, 2), 1.0)
+    _strike(plan, more, faults.cut_client, more.choice([0, 6, 40]), 1.0)
+
+
+def groups_have_two_primaries(plan: Plan, more: Random) -> None:
+    """Nobody dies and no member is lost: primaries are cut from those they pull from, and replaced unawares."""
+    _groups(plan, more)
+    _strike(plan, more, faults.primary_is_cut, more.randint(1, 4), 1.0)
+    _strike(plan, more, faults.primary_loses_its_key, more.randint(1, 4), 2.0)
+
+
 THEMES: dict[str, Callable[[Plan, Random], None]] = {
     theme.__name__: theme
     for theme in (
@@ -132,14 +177,18 @@ THEMES: dict[str, Callable[[Plan, Random], None]] = {
         subscribed_while_cut,
         all_retain,
         all_retain_in_peace,
+        groups_lose_their_primary,
+        groups_have_two_primaries,
     )
 }
+DRAWN = list(THEMES)[:7]
+"""Those that are drawn where none is asked for: with others, seeds would be other worlds."""
 
 
 def give(plan: Plan, more: Random, theme: str) -> None:
     """This theme, or with "" perhaps one that is drawn."""
     if not theme and plan.faulty and more.random() < SHARE:
-        theme = more.choice(list(THEMES))
+        theme = more.choice(DRAWN)
     if theme:
         plan.kind, plan.faulty, plan.theme = "faulty", True, theme
         THEMES[theme](plan, more)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from random import Random
 
-from tests.sim import faults, themes
+from tests.sim import faults, groups, themes
 from tests.sim.checkers import Books, compare, islands
 from tests.sim.clients import Person, Publisher, Subscriber
 from tests.sim.commits import none_runs
@@ -233,6 +233,10 @@ class World:
         wrong = self._wrongly_retained()
         assert not wrong, f"retained: {wrong[0]}, {len(wrong)} in all"
         self._wait(self._read_by_all, LIVENESS_MAX, "somebody does not get what is retained")
+        if self.plan.theme.startswith("groups_"):
+            self._wait(self._groups_at_rest, LIVENESS_MAX, "something stays in line, or is lost")
+            twice = groups.doubled(self.books) if self.plan.theme == "groups_have_two_primaries" else []
+            assert not twice, f"doubled: {twice[0]}, {len(twice)} in all"
         doubled = self.books.doubled_in_groups()
         assert not doubled, f"doubled: {doubled[0]}, {len(doubled)} in all"
         self.seen["joins"] += sum(not node.gone for node in self.nodes[self.plan.nodes :])
@@ -275,6 +279,9 @@ class World:
     def _balanced(self) -> bool:
         balanced = self._finished() and not self.books.missing(not self.plan.faulty)
         return balanced and not self.unequal() and not self.unretained()
+
+    def _groups_at_rest(self) -> bool:
+        return not groups.at_rest(self) and not groups.unheard(self.books)
 
     def _see_who_left(self) -> None:
         for node in self.nodes:
@@ -344,4 +351,5 @@ class World:
         found += [f"{person.name} has not finished" for person in self.people if not person.finished()]
         found += self.unequal() + self.unretained()
         found += self.books.missing(not self.plan.faulty)
+        found += groups.at_rest(self) + groups.unheard(self.books)
         return "; ".join(found[:5]) + (f" ({len(found)} in all)" if len(found) > 5 else "")

@@ -28,6 +28,7 @@ class Loop:
     pull: GroupPull | None  # that is not answered yet
     sent_at: float
     rest_until: float
+    not_before: float  # the node could give nothing of what waits there; 0.0: it could
     waiting: dict[bytes, None]  # groups that have something in line there
     stale: dict[bytes, None]  # groups of which more room may be there than we know
 
@@ -36,6 +37,7 @@ class Loop:
         self.pull = None
         self.sent_at = 0.0
         self.rest_until = 0.0
+        self.not_before = 0.0
         self.waiting = {}
         self.stale = {}
 
@@ -157,6 +159,9 @@ class GroupPulls:
                 loop.sent_at = now
                 self._out.append((number, loop.pull))
             return
+        if now < loop.not_before:
+            return
+        loop.not_before = 0.0
         pulls = self._pulls(loop)
         if not pulls and now < loop.rest_until:
             return
@@ -205,6 +210,8 @@ class GroupPulls:
                 return  # to one that was answered before
             loop.pull = None
             self._give_back(pull, report)
+            if not self._moved(pull, report):
+                loop.not_before = now + self._broker.ctx.groups.poll_interval
         for state in report.states:
             group = self._mine.get(state.key)
             if group is None:
@@ -223,6 +230,16 @@ class GroupPulls:
         if report.number != 0:
             groups = self._broker.ctx.groups
             loop.rest_until = now + (NOTIFIED_REST if groups.notify else groups.poll_interval)
+
+    def _moved(self, pull: GroupPull, report: GroupReport) -> bool:
+        """Whether anything was given, if anything could be: a node may not reach those that we reach."""
+        asked = {each.key for each in pull.pulls if each.allotments}
+        for state in report.states:
+            if state.key in asked:
+                group = self._mine.get(state.key)
+                if group is None or state.waiting == 0 or any(count != 0 for _, count in state.taken):
+                    return True
+        return not asked
 
     def _give_back(self, pull: GroupPull, report: GroupReport) -> None:
         """What was allotted and not used."""
@@ -286,7 +303,9 @@ class GroupPulls:
                 subscription = group.nodes.get(allotment.node)
                 if subscription is not None:
                     group.rooms[allotment.node] = Room(subscription, allotment.online, allotment.room)
+            given = group.given
             self._broker.groups.pump(group, GIVEN_PER_PULL)
+            taken.append((self._me, group.given - given))
             for node, room in group.rooms.items():
                 taken.append((node, room.given - room.left))
             group.rooms = {}
@@ -330,5 +349,6 @@ class GroupPulls:
         if self._mine:
             for number, loop in self._loops.items():
                 if self._connected(number):
-                    soonest = min(soonest, loop.rest_until if loop.pull is None else loop.sent_at + RESEND_SECONDS)
+                    due = loop.not_before or loop.rest_until
+                    soonest = min(soonest, due if loop.pull is None else loop.sent_at + RESEND_SECONDS)
         return soonest

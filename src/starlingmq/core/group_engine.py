@@ -366,6 +366,8 @@ class GroupEngine(Sharing):
 
     def emptied(self, group: Group, lost: bool) -> None:
         grace = self.ctx.groups.grace
+        if self.news is not None:
+            self.news[group] = None
         if lost and grace != 0.0:
             group.gone_at = self.ctx.now + grace
             self._lingering[group] = None
