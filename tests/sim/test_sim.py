@@ -36,6 +36,15 @@ def test_two_hundred_worlds() -> None:
     assert not [what for what in EVERYTHING if not seen[what]], "what never happened was not tested"
 
 
+@pytest.mark.parametrize("theme", ["groups_lose_their_primary", "groups_have_two_primaries"])
+def test_queue_groups(theme: str) -> None:
+    """Each message of a group goes to one live member or waits, whatever becomes of primaries and members."""
+    acknowledged = 0
+    for seed in range(10):
+        acknowledged += run(seed, False, theme).books.acknowledged_count
+    assert acknowledged > 300
+
+
 def test_a_seed_is_the_same_world_again() -> None:
     one, two = (World(4711) for _ in range(2))
     one.live()

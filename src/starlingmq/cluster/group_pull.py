@@ -282,7 +282,7 @@ class GroupPulls:
                 if state.waiting != 0 or told is None or told.online != state.online or told.room != state.room:
                     states[share] = state
         for share, state in states.items():
-            answered.told[share] = state
+            answered.told[share] = self._said[share] = state
             self._fresh.pop(share, None)
         answered.number = body.number
         answered.report = GroupReport(body.number, tuple(states.values()))
