@@ -40,9 +40,9 @@ def test_two_hundred_worlds() -> None:
 def test_queue_groups(theme: str) -> None:
     """Each message of a group goes to one live member or waits, whatever becomes of primaries and members."""
     acknowledged = 0
-    for seed in range(10):
+    for seed in range(4):
         acknowledged += run(seed, False, theme).books.acknowledged_count
-    assert acknowledged > 300
+    assert acknowledged > 100
 
 
 def test_a_seed_is_the_same_world_again() -> None:
