@@ -114,6 +114,7 @@ def test_a_member_of_a_group_that_goes_takes_its_membership_along() -> None:
     drain(fleet, 0)
     publish(fleet.connect(0 + 1, "p"), b"t", b"one")
     client = lasting(fleet, 1)
+    fleet.advance(0.1)  # it is claimed with etcd, then the group looks for a member
     assert published(client.receive()) == [b"one"]
 
 

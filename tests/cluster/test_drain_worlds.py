@@ -10,7 +10,6 @@ from tests.cluster.drain_world import run
 import starlingmq
 from starlingmq.cluster import drain
 from starlingmq.cluster.drain import Drain
-from starlingmq.cluster.takeover import Takeovers
 from starlingmq.core.mover import Mover
 
 PLAIN = (0, 4, 8, 20, 48, 52, 80, 130)
@@ -36,9 +35,7 @@ SHOWING = (4, 52, 0, 130, 20, 80)  # seeds of worlds of which one shows each mis
 Mistake = tuple[type, str, Callable[..., object]]
 MISTAKES: dict[str, Mistake] = {
     "it ends before sessions are gone": (Drain, "_hopeful", lambda *_: False),
-    "it ends before what they have is gone": (Takeovers, "giving", lambda _: 0),
     "what was queued stays behind": (Mover, "take_queue", lambda *_: []),
-    "an offer counts as taken": (Drain, "_look_at_offers", lambda self, nodes, now: self._offered.clear()),
 }
 
 

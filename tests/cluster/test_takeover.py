@@ -125,13 +125,15 @@ def test_clean_start_discards_the_session_wherever_it_is() -> None:
     assert lasting(fleet, 0).connack.session_present
 
 
-def test_a_client_that_comes_back_to_its_own_node_asks_nobody() -> None:
+def test_a_client_that_comes_back_to_its_own_node_asks_etcd_alone() -> None:
     fleet = Fleet(2)
     lasting(fleet, 0).drop()
-    asked = fleet[0].cluster.ownership.transactions
-    fake = fleet[0].connect("c", clean_start=False, properties=LASTING)
-    assert fake.connack.session_present
-    assert fleet[0].cluster.ownership.transactions == asked
+    fleet.advance(1.0)
+    asked, told = fleet[0].cluster.ownership.transactions, fleet[0].cluster.data_frames()
+    again = lasting(fleet, 0)
+    assert again.connack.session_present
+    assert fleet[0].cluster.ownership.transactions == asked + 1
+    assert fleet[0].cluster.data_frames() == told
 
 
 def test_no_key_is_left_of_what_is_over() -> None:

@@ -7,104 +7,135 @@
                 '--- not connected, or too slow: LATE; the same goes on, but nobody waits for it any more
 
 The client goes on when no source is waited for, and the window of the one whose session it is (``best``) is whole. If
-all who may have it are late it begins anew, and is not read before every connected node has put its mark: so what it
-subscribes to comes after the marks, and what the late ones got before them is what they owe.
+all who may have it are late, or one that is late may have a later one than the best, it begins anew (core.anew). Once
+it knows, all nodes put their marks, and what it subscribes to comes after those of the connected ones. What the late
+ones get before the marks they owe.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
-import msgspec
-
-from starlingmq.core.client import Client
+from starlingmq.cluster.transfer import ArrivalValue
 from starlingmq.core.moving import MARKED, OPEN, UNMARKED
 from starlingmq.core.session import Session
 
-
-class ArrivalValue(msgspec.Struct, array_like=True):
-    """As a fact for the store."""
-
-    client_id: str
-    epoch: int
-    waiting: dict[int, int]
-    streaming: dict[int, int]
-    marks: list[int]
-    best: int
-    best_held: int
-    owned: int
-    session: int  # its number; 0: there is none here
+UNVERSIONED: Final = -1
 
 
 class Arrival:
+    client_id: str
+    epoch: int
+    owned: int  # the newest epoch in which this node has owned it since
+    waiting: dict[int, int]  # node -> its epoch
+    streaming: dict[int, int]  # node -> its epoch
+    late: dict[int, None]
+    deadline: float  # until which it is waited for
+    best: int  # node whose session it is
+    best_held: int  # in which epoch
+    whole: bool
+    open: bool  # the client went on, or would have
+    version: int  # of our routes, that who marks must have; UNVERSIONED: it is to be told
+    discarded: bool  # nothing of it is wanted
+    marks: dict[int, None]
+    passed: dict[int, dict[int, None]]  # source -> nodes
+    newest: tuple[int, int]  # the node that owned it last, and when
+    former: dict[bytes, None]  # filters of those who have had it, shared groups left out
+    vague: dict[int, None]  # sources that do not know all of these themselves
     session: Session | None  # once there is one here
+    beginning: bool  # its client begins anew when the marks are here ...
+    beginning_until: float  # ... or so much later
+    changed: bool  # since it was stored
+    finished: bool  # nothing of it is anywhere else
 
     def __init__(self, client_id: str, epoch: int, others: dict[int, int], deadline: float) -> None:
         self.client_id = client_id
         self.epoch = epoch
-        self.owned = epoch  # the newest one in which this node has owned it since
-        self.waiting = dict(others)  # node -> its epoch
-        self.streaming: dict[int, int] = {}  # node -> its epoch
-        self.late: dict[int, None] = {}
+        self.owned = epoch
+        self.waiting = dict(others)
+        self.streaming = {}
+        self.late = {}
         self.deadline = deadline
-        self.best = 0  # node whose session it is
+        self.best = 0
         self.best_held = 0
         self.whole = False
-        self.open = False  # the client went on, or would have
-        self.version = -1  # of our routes, that who marks must have; -1: to be told, -2: no marks are needed
-        self.marks: dict[int, None] = {}
-        self.asked: dict[int, float] = {}  # node -> when it was last asked for its mark
-        self.passed: dict[int, dict[int, None]] = {}  # source -> nodes
-        self.newest = (0, 0)  # the node that owned it last, and when
+        self.open = False
+        self.version = UNVERSIONED
+        self.discarded = False
+        self.marks = {}
+        self.passed = {}
+        self.newest = (0, 0)
+        self.former = {}
+        self.vague = {}
         self.session = None
-        self.held: Client | None = None  # is not read before the marks are here ...
-        self.held_until = 0.0  # ... or so long
-        self.changed = True  # since it was stored
+        self.beginning = False
+        self.beginning_until = 0.0
+        self.changed = True
+        self.finished = False
 
     def sources(self) -> dict[int, int]:
         return {**self.waiting, **self.streaming}
 
+    def has_sources(self) -> bool:
+        return len(self.waiting) != 0 or len(self.streaming) != 0
+
     def needs_marks(self) -> bool:
-        """Whether it matters from where on our own messages count: somebody has, or may have, something of it."""
-        return bool(self.streaming) or bool(self.late)
+        """Whether it matters from where on our own messages count: somebody takes, or may take, what is before."""
+        session = self.session
+        if self.discarded or (session is not None and session.ended):
+            return self.has_sources()
+        if session is None:
+            return False  # nobody here would take what comes after them
+        if session.anew and (session.moving is None or not session.moving.aware):
+            return False  # its client relies on what they take
+        return len(self.streaming) != 0 or len(self.late) != 0 or len(self.former) != 0
 
     def gone(self, node: int) -> None:
         """That node has nothing of it (any more)."""
         self.waiting.pop(node, None)
         self.streaming.pop(node, None)
         self.late.pop(node, None)
+        self.vague.pop(node, None)
         if self.best == node:
             self.whole = True
         self.changed = True
 
-    def awaited(self) -> list[int]:
-        """Whom the client waits for."""
-        found = [node for node in self.waiting if node not in self.late]
-        if self.best and not self.whole and self.best not in self.late:
-            found.append(self.best)
-        return found
+    def unknown(self) -> bool:
+        """Whether somebody may have subscribed to what is not in ``former``."""
+        return len(self.waiting) != 0 or len(self.vague) != 0
+
+    def awaited(self) -> bool:
+        """Whether the client waits for somebody."""
+        for node in self.waiting:
+            if node not in self.late:
+                return True
+        return self.best in self.streaming and not self.whole and self.best not in self.late
 
     def marked_by(self, nodes: Iterable[int]) -> bool:
         return all(node in self.marks for node in nodes)
 
     def all_late(self) -> bool:
-        return all(node in self.late for node in self.sources())
+        return all(node in self.late for node in (*self.waiting, *self.streaming))
+
+    def over(self, members: Iterable[int]) -> bool:
+        """Nobody has anything of it, nor will what comes to both be mistaken for what comes to us alone."""
+        if self.has_sources():
+            return False
+        return self.session is None or self.session.ended or len(self.former) == 0 or self.marked_by(members)
 
     def ordered(self, node: int) -> bool:
         """Whether all that came from ``node`` before its mark is here, as far as anybody waits for it."""
-        return all(node in self.passed.get(source, {}) for source in self.streaming if source not in self.late)
-
-    def passed_by_all(self, node: int) -> bool:
-        """Whether the mark of ``node`` is here, and with all who have something of it."""
-        return node in self.marks and all(node in self.passed.get(source, {}) for source in self.streaming)
+        for source in self.streaming:
+            if source not in self.late and node not in self.passed.get(source, {}):
+                return False
+        return True
 
     def stage(self, node: int) -> int:
         """Of what enters at ``node``, for the session."""
-        if not self.sources():
-            return OPEN
-        if node not in self.marks:
-            return UNMARKED
-        return OPEN if self.ordered(node) else MARKED
+        if node in self.marks:
+            return OPEN if self.ordered(node) else MARKED
+        return UNMARKED if self.has_sources() or self.former else OPEN
 
     def value(self) -> ArrivalValue:
         return ArrivalValue(
@@ -117,18 +148,25 @@ class Arrival:
             self.best_held,
             self.owned,
             0 if self.session is None else self.session.number,
+            self.open,
+            list(self.former),
+            list(self.vague),
         )
 
     @staticmethod
-    def restored(value: ArrivalValue, sessions: dict[int, Session]) -> Arrival:
-        """After a start: nobody waits. ``sessions`` are all there are, by number."""
-        arrival = Arrival(value.client_id, value.epoch, value.waiting, 0.0)
+    def restored(value: ArrivalValue, sessions: dict[int, Session], deadline: float) -> Arrival:
+        """After a start. ``sessions`` are all there are, by number."""
+        arrival = Arrival(value.client_id, value.epoch, value.waiting, deadline)
         arrival.streaming = value.streaming
-        arrival.late = dict.fromkeys(arrival.sources())
+        arrival.session = sessions.get(value.session)
+        opened = value.open and arrival.session is not None  # else nobody has been told anything
+        if opened:
+            arrival.late = dict.fromkeys(arrival.sources())
         arrival.marks = dict.fromkeys(value.marks)
         arrival.best, arrival.best_held, arrival.owned = value.best, value.best_held, value.owned
-        arrival.open = arrival.whole = True
+        arrival.open = arrival.whole = opened
+        arrival.former = dict.fromkeys(value.former)
+        arrival.vague = dict.fromkeys(value.vague)
         arrival.changed = False
         arrival.newest = (0, value.owned)  # who owned it in between was not stored
-        arrival.session = sessions.get(value.session)
         return arrival

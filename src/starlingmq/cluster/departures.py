@@ -16,7 +16,12 @@ def departed(name: str) -> tuple[int, int, str] | None:
 
 class Departure:
     session: Session  # under its other name
+    target: int
+    epoch: int
+    client_id: str
     whole: bool  # its window has been given away
+    changed: bool  # since it was stored
+    _passed: dict[int, None]
 
     def __init__(self, session: Session, target: int, epoch: int, client_id: str) -> None:
         self.session = session
@@ -25,7 +30,7 @@ class Departure:
         self.client_id = client_id
         self.whole = False
         self.changed = False
-        self._passed: dict[int, None] = {}
+        self._passed = {}
         if session.moving is None:  # of an earlier life
             session.moving = Moving(client_id)
             session.moving.target, session.moving.epoch = target, epoch

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from starlingmq.cluster.etcd import Compare, Delete, Get, KeyValue, Operation, Put, Txn, TxnAnswer
@@ -51,6 +52,7 @@ class Ownership:
         self._incarnation = 0
         self._claims: dict[str, None] = {}
         self._claiming: dict[str, None] = {}  # asked for; an answer is to come
+        self._again: dict[str, None] = {}  # and asked for again meanwhile
         self._releases: deque[tuple[str, int, int]] = deque()
         self._under_way: dict[str, UnderWay] = {}
         self._owned: dict[str, Owned] = {}  # what was answered
@@ -63,8 +65,10 @@ class Ownership:
         self._node, self._incarnation = node, incarnation
 
     def claim(self, client_id: str) -> None:
-        """To be asked for with the next transaction, unless it is under way."""
-        if client_id not in self._claiming:
+        """To be asked for with the next transaction. What one that is under way finds is no answer to this."""
+        if client_id in self._claiming:
+            self._again[client_id] = None
+        else:
             self._claims[client_id] = None
 
     def claiming(self, client_id: str) -> bool:
@@ -100,7 +104,7 @@ class Ownership:
         return tag
 
     def _next_claims(self) -> Txn:
-        client_ids = list(self._claims)[:CLAIMS_PER_TXN]
+        client_ids = list(islice(self._claims, CLAIMS_PER_TXN))
         for client_id in client_ids:
             del self._claims[client_id]
             self._claiming[client_id] = None
@@ -114,8 +118,10 @@ class Ownership:
         """All of them if they are as we know them; else what is there is read, and those that are go next."""
         releases: dict[bytes, tuple[str, int, int]] = {}
         while self._releases and len(releases) < RELEASES_PER_TXN:
-            release = self._releases.popleft()
-            releases[self.key(release[0], release[1])] = release
+            key = self.key(self._releases[0][0], self._releases[0][1])
+            if key in releases:
+                break  # of another epoch: one of the two is right
+            releases[key] = self._releases.popleft()
         compares = tuple(Compare(key, "mod_revision", "=", release[2]) for key, release in releases.items())
         deletes = tuple(Delete(key) for key in releases)
         gets = tuple(Get(key) for key in releases)
@@ -129,13 +135,19 @@ class Ownership:
         for client_id in under_way.claims:
             self._claiming.pop(client_id, None)
         if answer.error:
-            self._claims.update(dict.fromkeys(under_way.claims))
+            for client_id in under_way.claims:
+                self._again.pop(client_id, None)
+                self._claims[client_id] = None
             self._releases.extend(under_way.releases)
             self._retry_at = now + self._retry
             self._retry = min(2 * self._retry, RETRY_SECONDS_MAX)
             return
         self._retry = RETRY_SECONDS
         for client_id, found in zip(under_way.claims, answer.found, strict=False):
+            if client_id in self._again:
+                del self._again[client_id]
+                self._claims[client_id] = None
+                continue
             self._owned[client_id] = Owned(client_id, answer.revision, self._others(client_id, found))
         if under_way.releases and not answer.succeeded:
             there = {entry.key: entry.mod_revision for found in answer.found for entry in found}

@@ -1,4 +1,5 @@
-"""What nodes say to each other about sessions, as values and as bytes (MessagePack).
+"""What nodes say to each other about sessions, and what they note of it for themselves: values, and their bytes
+(MessagePack).
 
 They travel on the lines between nodes, in order with messages and as surely (``core.delivery.Delivery.tell``), so none
 is ever lost, doubled or overtaken between two nodes that keep what they store; ``epoch`` is the new owner's.
@@ -11,8 +12,10 @@ from typing import Any, Final
 import msgspec
 
 NOTHING: Final = 0  # in place of the epoch of a session: there is none, and never will be
-REFUSED: Final = -1  # there may be, but not for the one who asks: it was overtaken, or somebody else has it
+OVERTAKEN: Final = -1  # somebody with a higher epoch asked before, or it is the former owner's again by such a one
 OWES: Final = -2  # there is none, but something of an earlier one may still come
+PASSED_ON: Final = -3  # it went to an owner with a lower epoch, who will be asked as well
+BATCH_BYTES: Final = 32 * 1024  # of what is said to a node in one message, as a rule
 
 
 class TransferError(ValueError):
@@ -57,7 +60,8 @@ class Takeover(msgspec.Struct, array_like=True, tag=1):
 
 
 class Head(msgspec.Struct, array_like=True, tag=2):
-    """Former owner to the new one: what the session is; ``held`` is its epoch there, or one of the above."""
+    """Former owner to the new one: what the session is; ``held`` is its epoch there, or one of the above. ``anew``: its
+    client may not know that it is not the one it had (``Session.anew``)."""
 
     client_id: str
     epoch: int
@@ -68,6 +72,9 @@ class Head(msgspec.Struct, array_like=True, tag=2):
     granted: list[Granted] = []
     floor: int = 0
     trail: tuple[int, int, bool] | None = (0, 0, False)  # where its QoS 2 handshakes are (see core.session)
+    anew: bool = False
+    former: list[bytes] = []  # filters of what is on its way to the sender, shared groups left out ...
+    unknown: bool = False  # ... as far as they are known
 
 
 class Parts(msgspec.Struct, array_like=True, tag=3):
@@ -109,6 +116,13 @@ class Mark(msgspec.Struct, array_like=True, tag=7):
     entries: list[tuple[str, int]]
 
 
+class Unknown(msgspec.Struct, array_like=True, tag=8):
+    """To a former owner: I do not wait for this. A node that keeps nothing has begun a new life."""
+
+    client_id: str
+    epoch: int
+
+
 class Offer(msgspec.Struct, array_like=True, tag=20):
     """Of a node that drains: take these sessions over. Client ids, each with its epoch at the sender."""
 
@@ -127,20 +141,62 @@ class Rebalance(msgspec.Struct, array_like=True, tag=22):
     rate: int
 
 
-Said = Takeover | Head | Parts | Whole | Passed | Barrier | Mark | Offer | Declined | Rebalance
+Said = Takeover | Head | Parts | Whole | Passed | Barrier | Mark | Unknown | Offer | Declined | Rebalance
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder: Any = msgspec.msgpack.Decoder(Said)
+_decoder: Any = msgspec.msgpack.Decoder(list[Said])
 
 
 def encode(said: Said) -> bytes:
     return _encoder.encode(said)
 
 
-def decode(payload: bytes) -> Said:
-    """Raises TransferError."""
+def pack(said: list[bytes]) -> bytes:
+    """What was encoded, as one message."""
+    return _encoder.encode([msgspec.Raw(each) for each in said])
+
+
+def unpack(payload: bytes) -> list[Said]:
+    """What was packed, in its order. Raises TransferError."""
     try:
-        said: Said = _decoder.decode(payload)
+        said: list[Said] = _decoder.decode(payload)
     except msgspec.MsgspecError as error:
         raise TransferError(f"what a node says of sessions can not be read: {error}") from error
     return said
+
+
+class ArrivalValue(msgspec.Struct, array_like=True):
+    """A ``cluster.arrivals.Arrival`` as a fact for the store."""
+
+    client_id: str
+    epoch: int
+    waiting: dict[int, int]
+    streaming: dict[int, int]
+    marks: list[int]
+    best: int
+    best_held: int
+    owned: int
+    session: int  # its number; 0: there is none here
+    open: bool
+    former: list[bytes]
+    vague: list[int]
+
+
+_arrival = msgspec.msgpack.Decoder(ArrivalValue)
+_marks = msgspec.msgpack.Decoder(list[int])
+
+
+def encode_arrival(value: ArrivalValue) -> bytes:
+    return _encoder.encode(value)
+
+
+def decode_arrival(fact: bytes) -> ArrivalValue:
+    return _arrival.decode(fact)
+
+
+def encode_marks(marks: list[int]) -> bytes:
+    return _encoder.encode(marks)
+
+
+def decode_marks(fact: bytes) -> list[int]:
+    return _marks.decode(fact)

@@ -285,6 +285,8 @@ class BrokerState:
                 self.delivery.give_up(session, outgoing, "lost_in_storage")
         if session.client is not None or session.is_line:
             self.delivery.go_on(session)
+        elif session.moving is not None:
+            self.ctx.leaving[session] = None
 
     # Bytes
 
@@ -427,6 +429,8 @@ class BrokerState:
             return
         session = cast(Session, client.session)
         self.ctx.work -= 1
+        if session.anew:
+            self.subscribing.aware(session)
         if kind >= PUBACK and kind <= PUBCOMP:
             self._on_ack(client, session, first, data, start, end)
             return

@@ -1,8 +1,7 @@
 """CONNECTs that wait for their client id: in a cluster a node serves a client id only while it owns it.
 
-What is wanted goes out with ``take``; ``cluster.takeover`` says when a client may go on (``Connecting.claimed``). What
-a node owns it need not ask for again (``Session.epoch``), until a change among the nodes makes it doubtful
-(``generation``).
+What is wanted goes out with ``take``; ``cluster.takeover`` says when a client may go on (``Connecting.claimed``). Each
+CONNECT asks, also at the node that owned the client id last: another one may have taken it and not been able to say so.
 """
 
 from __future__ import annotations
@@ -28,14 +27,12 @@ class Claim:
 class Claims:
     waiting: dict[str, Claim]  # by client id, in the order of their deadlines
     released: list[tuple[str, int]]  # client ids without a session any more, and the epochs in which they were owned
-    generation: int  # what was owned in an earlier one is asked for again
     seconds: float  # that a CONNECT waits
     _wanted: dict[str, None]
 
     def __init__(self, seconds: float) -> None:
         self.waiting = {}
         self.released = []
-        self.generation = 1
         self.seconds = seconds
         self._wanted = {}
 

@@ -15,7 +15,8 @@ from __future__ import annotations
 import hashlib
 from typing import Final, cast
 
-from starlingmq.core.claims import Claim, Claims
+from starlingmq.core.anew import renumber
+from starlingmq.core.claims import Claim
 from starlingmq.core.client import ASKING, AUTHENTICATING, CLOSED, DEAF, NEW, OPEN, TURN_OVER, WORKING, Client
 from starlingmq.core.context import ISOLATED, Context
 from starlingmq.core.delivery import Delivery
@@ -251,7 +252,7 @@ class Connecting:
             self._refuse(client, Reason.QUOTA_EXCEEDED, refusal)
             return
         claims = ctx.claims
-        if claims is None or self._owned(claims, session):
+        if claims is None:
             self._begin(client, connect, session, auth_data, 0)
             return
         if not client.client_id:
@@ -272,12 +273,6 @@ class Connecting:
         if not ctx.quotas.sign_in(client, None if session is None else session.client):
             return "this user has all the connections it may have"
         return ""
-
-    def _owned(self, claims: Claims, session: Session | None) -> bool:
-        """Whether this node has the client id already, and nobody can have taken it without a word."""
-        if session is None or session.epoch == 0 or session.confirmed != claims.generation:
-            return False
-        return session.moving is None or session.moving.target == 0
 
     def claimed(self, client_id: str, epoch: int) -> bool:
         """This node owns a client id since ``epoch``, and what other nodes had of its session is here: whoever waited
@@ -326,9 +321,10 @@ class Connecting:
             agreed[prop.ASSIGNED_CLIENT_IDENTIFIER] = client.client_id
         unknown = session is None
         session, present = self._session(client, connect.clean_start)
-        if epoch != 0 and ctx.claims is not None:
+        if session.anew:
+            renumber(ctx, session, 0)
+        if epoch != 0:
             session.epoch = epoch
-            session.confirmed = ctx.claims.generation
         if not present:
             session.floor = session.epoch  # of whatever was before nothing counts any more
         elif session.trail is not None:
@@ -347,10 +343,9 @@ class Connecting:
         if ctx.recording and (session.expiry != 0 or session.kept or session.will is not None):
             session.kept = True
             ctx.write(Write(SESSION_PUT, session))
-        anew = session.moving is not None and session.moving.anew
-        if session.subscriptions or session.inbound is not None:
-            anew = False  # its client has heard that, and gone on
-        told = present and client.version != 3 and not anew  # 3.1 has no such flag
+        # Who publishes at QoS 2 goes by what this one knows of it, whatever became of its subscriptions.
+        aware = not session.anew or (session.inbound is not None and not session.subscriptions)
+        told = present and aware and client.version != 3  # 3.1 has no such flag
         frame = encode(Connack(told, 0, agreed if client.version == 5 else {}), client.version)
         if client.max_packet != 0 and len(frame) > client.max_packet:
             ctx.notice("packet_too_large", client, "CONNACK is larger than this client takes")
@@ -405,15 +400,15 @@ class Connecting:
     def _session(self, client: Client, clean_start: bool) -> tuple[Session, bool]:
         """The session of this client id, after any earlier connection was ended; whether it was there before."""
         session = self.ctx.sessions.get(client.client_id)
-        epoch = confirmed = 0
+        epoch = 0
         if session is not None:
-            epoch, confirmed = session.epoch, session.confirmed
+            epoch = session.epoch
             self.taken_over(session, clean_start)
         if session is None or session.ended:
             session = Session(client.client_id, self.ctx.next_number)
             self.ctx.next_number += 1
             self.ctx.sessions[client.client_id] = session
-            session.epoch, session.confirmed = epoch, confirmed
+            session.epoch = epoch
             return session, False
         session.expires_at = 0.0
         return session, True

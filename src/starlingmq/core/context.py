@@ -57,6 +57,8 @@ class Context:
     doors: Doors
     elsewhere: Elsewhere | None  # QoS 2 handshakes at other nodes, where there are any
     retaining: Retaining | None  # retained messages that other nodes must know
+    leaving: dict[Session, None]  # on their way to another node, with something new to be sent there
+    aware: list[Session]  # that came from elsewhere, and whose clients are aware that they begin anew
     isolated: bool  # too few other nodes are connected to serve
     serves_until: float  # when that is so, if nothing is heard of them meanwhile
     catching_up: bool  # a node has come whose routes are not all here yet: nothing is published before
@@ -116,6 +118,8 @@ class Context:
         self.doors = Doors()
         self.elsewhere = None
         self.retaining = None
+        self.leaving = {}
+        self.aware = []
         self.isolated = False
         self.serves_until = math.inf
         self.catching_up = False

@@ -135,17 +135,21 @@ class Delivery:
         qos = message.qos if message.qos < subscription.qos else subscription.qos
         retain = message.retain and subscription.retain_as_published  # [MQTT-3.3.1-12] [MQTT-3.3.1-13]
         outgoing = Outgoing(message, qos, retain, subscription.ids, None)
-        if session.moving is not None and not self._takes(session, session.moving, outgoing, publisher):
-            return
+        moving = session.moving
+        if moving is not None:
+            if moving.target != 0:
+                self.ctx.leaving[session] = None
+            if not self._takes(session, moving, outgoing, publisher):
+                return
         self.offer(session, outgoing, publisher)
 
     def _takes(self, session: Session, moving: Moving, outgoing: Outgoing, publisher: Session | None) -> bool:
-        """Whether this node is the one to give it to a session that moves (see core.moving). What is held past a mark
-        is stored: nobody else has it."""
+        """Whether this node is the one to give it to a session that moves (see core.moving). What is held is stored:
+        perhaps nobody else has it."""
         node = self.ctx.node if publisher is None or publisher.node == 0 else publisher.node
         if moving.takes(node, outgoing):
             return True
-        if moving.held and moving.held[-1].outgoing is outgoing and moving.held[-1].marked:
+        if moving.held and moving.held[-1].outgoing is outgoing:
             self.ctx.note(QUEUE_PUT, session, outgoing)
         return False
 
@@ -153,8 +157,7 @@ class Delivery:
         """What a session that moved was not to get before."""
         for held in opened:
             outgoing = held.outgoing
-            if held.marked:
-                self.ctx.note(QUEUE_DELETE, session, outgoing)
+            self.ctx.note(QUEUE_DELETE, session, outgoing)
             if outgoing.message.expired(self.ctx.now):
                 self.ctx.drop("expired", session.client_id)
             else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from starlingmq.core.anew import renumber
 from starlingmq.core.connecting import Connecting
 from starlingmq.core.context import Context
 from starlingmq.core.delivery import Delivery
@@ -76,6 +77,7 @@ class Mover:
             moving = session.moving = Moving(client_id)
         moving.target, moving.epoch = node, epoch
         self._leave_handshakes(session)
+        ctx.leaving[session] = None
         self._rename(session, f"{MOVED_PREFIX}{epoch}/{node}/{client_id}")
         ctx.disarm(session)
         session.will_at = session.expires_at = 0.0
@@ -106,6 +108,7 @@ class Mover:
         ctx.next_number += 1
         ctx.sessions[session.client_id] = session
         session.expiry = NEVER
+        session.anew = True
         moving = session.moving = Moving(client_id)
         moving.target, moving.epoch = node, epoch
         if ctx.recording:
@@ -178,15 +181,27 @@ class Mover:
         return taken
 
     def stay(self, session: Session) -> None:
-        """Its new owner is no member any more: it is here as before, unless its client has begun anew."""
+        """Its new owner is no member any more, and its client id is free: it is here as before."""
         moving = session.moving
-        session.moving = None
-        if moving is None or moving.client_id in self.ctx.sessions:
-            self.connecting.end(session)
+        if moving is None:
             return
+        moving.target = 0
+        moving.marked = {}
+        if not moving.sources:
+            session.moving = None
         self._rename(session, moving.client_id)
         session.inbound = None
         session.trail = Trail(moving.target, moving.epoch, False)  # what that one had is lost
+        if self.ctx.recording:
+            self.ctx.write(Write(SESSION_PUT, session))
+
+    def redirect(self, session: Session, node: int) -> None:
+        """What is on its way goes to that node instead."""
+        moving = session.moving
+        if moving is None:
+            return
+        moving.target = node
+        self._rename(session, f"{MOVED_PREFIX}{moving.epoch}/{node}/{moving.client_id}")
         if self.ctx.recording:
             self.ctx.write(Write(SESSION_PUT, session))
 
@@ -198,12 +213,15 @@ class Mover:
     # Coming
 
     def come(
-        self, client_id: str, epoch: int, expiry: int, left: float, granted: list[Granted], last_id: int
+        self, client_id: str, epoch: int, expiry: int, left: float, granted: list[Granted], last_id: int, anew: bool
     ) -> Session:
-        """A session comes from another node: its client may have come already, or not be here any more."""
+        """A session comes from another node, in place of an earlier one that may have come."""
         ctx = self.ctx
         session = ctx.sessions.get(client_id)
-        if session is None:
+        if session is not None:
+            self.subscribing.forget(session)
+            renumber(ctx, session, last_id)
+        else:
             session = Session(client_id, ctx.next_number)
             ctx.next_number += 1
             ctx.sessions[client_id] = session
@@ -212,13 +230,11 @@ class Mover:
             if session.expires_at != 0.0:
                 ctx.arm(session, session.expires_at)
         session.epoch = epoch
-        session.confirmed = 0 if ctx.claims is None else ctx.claims.generation
+        session.anew = anew
         if ctx.recording:
             session.kept = True
             ctx.write(Write(SESSION_PUT, session))
         for entry in granted:
-            if session.subscriptions is not None and entry.whole in session.subscriptions:
-                continue
             self.restoring.subscription(
                 session, entry.whole, entry.qos, entry.no_local, entry.retain_as_published, entry.ids
             )
@@ -261,7 +277,9 @@ class Mover:
         if moving is None:
             return
         opened = moving.end()
-        if moving.target == 0:
+        if moving.target != 0:
+            self.ctx.leaving[session] = None
+        else:
             session.moving = None
             client = session.client
             if client is not None:

@@ -1,20 +1,25 @@
 """What a session knows of its own move between nodes: whose messages it takes here, and whose elsewhere.
 
-The law: of what enters at one node, everything up to that node's *mark* belongs to the former owner, everything after
-it to the new one. The mark comes to both in the order of that node's messages, so none is lost and none is doubled.
+The law: of what enters at one node, everything up to that node's *mark* is the former owner's to give, everything after
+it the new one's. The mark comes to both in the order of that node's messages, so none is lost and none is doubled.
 
 At the former owner (``target`` is set) a session gives away what it has and still gets; it takes nothing of a node
-whose mark has come (``marked``). At the new one (``sources`` is not empty) what comes from a node is held
+whose mark has come (``marked``). At the new one (``sources`` is not empty) what comes from a node
 
-- before its mark: to be dropped at the mark, for it came to the former owner as well, and comes from there;
-- after it, until the former owner has given away all that it had of that node before: so that nothing is overtaken.
+- before its mark is the former owner's if he subscribed to it (``former``), and is left alone here. It is taken if he
+  did not: the client has subscribed meanwhile. If it is not known yet what he did (``unknown``) it is held;
+- after its mark is held until the former owner has given away all that he had of that node before: so that nothing is
+  overtaken.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from starlingmq.core.client import Client
 from starlingmq.core.outgoing import Outgoing
+from starlingmq.core.topics import matches
+from starlingmq.wire.packets import Subscribe
 
 UNMARKED: Final = 0
 MARKED: Final = 1
@@ -41,8 +46,12 @@ class Moving:
     marked: dict[int, None]  # nodes whose messages that one takes from now on
     sources: dict[int, None]  # what of it is on its way here: the epochs in which it was asked for
     stages: dict[int, int]  # node -> MARKED or OPEN, of what comes here
+    former: dict[bytes, None]  # what those who have it subscribed to, shared groups left out
+    unknown: bool  # not all of them have said
     held: list[Held]
-    anew: bool  # it began anew here, and it is not known whether its client has heard that
+    aware: bool  # its client knows that it begins anew (core.anew)
+    subscribe: Subscribe | None  # what it said then: to be done when the marks are here
+    subscriber: Client | None  # on which connection
 
     def __init__(self, client_id: str) -> None:
         self.client_id = client_id
@@ -51,8 +60,12 @@ class Moving:
         self.marked = {}
         self.sources = {}
         self.stages = {}
+        self.former = {}
+        self.unknown = False
         self.held = []
-        self.anew = False
+        self.aware = False
+        self.subscribe = None
+        self.subscriber = None
 
     def takes(self, node: int, outgoing: Outgoing) -> bool:
         """Whether a message that entered at ``node`` is for this session now; it may be held for later."""
@@ -63,20 +76,44 @@ class Moving:
         stage = self.stages.get(node, UNMARKED)
         if stage == OPEN:
             return True
+        if stage == UNMARKED:
+            if self._theirs(outgoing):
+                return False
+            if not self.unknown:
+                return True
         self.held.append(Held(node, stage == MARKED, outgoing))
         return False
 
-    def mark(self, node: int) -> None:
-        """The mark of a node has come: what came before it comes from the former owner."""
-        if self.stages.get(node, UNMARKED) == UNMARKED:
-            self.stages[node] = MARKED
-            self.held = [held for held in self.held if held.node != node]
+    def _theirs(self, outgoing: Outgoing) -> bool:
+        topic = outgoing.message.topic
+        if topic in self.former:
+            return True
+        return any(matches(filter, topic) for filter in self.former)
+
+    def learn(self, former: dict[bytes, None], unknown: bool) -> list[Held]:
+        """What former owners subscribed to; of what was held before a mark that which is theirs after all."""
+        self.former = former
+        self.unknown = unknown
+        theirs = [held for held in self.held if not held.marked and self._theirs(held.outgoing)]
+        if theirs:
+            self.held = [held for held in self.held if held.marked or not self._theirs(held.outgoing)]
+        return theirs
+
+    def take_known(self) -> list[Held]:
+        """What was held because of what was not known, and now is, in order."""
+        if self.unknown:
+            return []
+        known = [held for held in self.held if not held.marked]
+        if known:
+            self.held = [held for held in self.held if held.marked]
+        return known
 
     def open(self, node: int) -> list[Held]:
         """All that the former owner had of that node is here: what was held of it since, in order."""
         self.stages[node] = OPEN
-        opened = [held for held in self.held if held.node == node]
-        self.held = [held for held in self.held if held.node != node]
+        opened = [held for held in self.held if held.node == node and held.marked]
+        if opened:
+            self.held = [held for held in self.held if held.node != node or not held.marked]
         return opened
 
     def end(self) -> list[Held]:
@@ -85,4 +122,6 @@ class Moving:
         self.held = []
         self.sources = {}
         self.stages = {}
+        self.former = {}
+        self.unknown = False
         return opened

@@ -159,7 +159,7 @@ class MessageQueue:
                 self.fresh.appendleft(self.items.pop())
         fresh = self.fresh
         while fresh and fresh[0].message.offset >= 0:
-            _refer(self.stored, fresh.popleft())
+            refer(self.stored, fresh.popleft())
         if len(self.stored) == 0:
             self._join()
 
@@ -193,12 +193,12 @@ class MessageQueue:
         """All of the queue, for a store to keep. What no store has yet is left out."""
         whole = References()
         for outgoing in self.items:
-            _refer(whole, outgoing)
+            refer(whole, outgoing)
         if self.stored is not None:
             whole.extend(self.stored)
         if self.fresh is not None:
             for outgoing in self.fresh:
-                _refer(whole, outgoing)
+                refer(whole, outgoing)
         return whole
 
     def mark(self, firsts: list[int], marked: set[int]) -> int:
@@ -263,7 +263,8 @@ class MessageQueue:
         self.stored = kept
 
 
-def _refer(references: References, outgoing: Outgoing) -> None:
+def refer(references: References, outgoing: Outgoing) -> None:
+    """Put it at the end of the line, if a store has it."""
     message = outgoing.message
     if message.offset >= 0:
         flags = outgoing.qos | (RETAIN if outgoing.retain else 0)

@@ -15,8 +15,8 @@ from starlingmq.core.delivery import Delivery
 from starlingmq.core.job import Job
 from starlingmq.core.message import Message
 from starlingmq.core.outgoing import Outgoing
+from starlingmq.core.ready import SESSION_PUT, SUBSCRIPTION_DELETE, SUBSCRIPTION_PUT, Answer, Question, Write
 from starlingmq.core.ready import SUBSCRIBE as ASK_SUBSCRIBE
-from starlingmq.core.ready import SUBSCRIPTION_DELETE, SUBSCRIPTION_PUT, Answer, Question, Write
 from starlingmq.core.retained import RetainedCursor, RetainedTree
 from starlingmq.core.retaining import HeldReplay, Wanted
 from starlingmq.core.router import Router
@@ -284,6 +284,8 @@ class Subscribing:
             reasons: list[int] = [Reason.IMPLEMENTATION_SPECIFIC_ERROR] * len(packet.subscriptions)
             self.ctx.send(client, encode(Suback(packet.packet_id, reasons), 5))
             return
+        if session.anew and self._waits(client, session, packet):
+            return
         if self.ctx.ask_subscribe:
             question = Question(ASK_SUBSCRIBE, client)
             question.requests = packet.subscriptions
@@ -332,6 +334,37 @@ class Subscribing:
         if not job.step():
             self.ctx.halt(client, WORKING)
             self.ctx.jobs.append(job)
+
+    def _waits(self, client: Client, session: Session, packet: Subscribe) -> bool:
+        """Its client begins anew, and others still get messages for what it was: what it subscribes to waits until it
+        is told apart what is whose."""
+        moving = session.moving
+        if moving is None:
+            return False
+        moving.subscribe, moving.subscriber = packet, client
+        self.ctx.halt(client, WORKING)
+        return True
+
+    def aware(self, session: Session) -> None:
+        """Its client has said something since it was told that it begins anew."""
+        moving = session.moving
+        if moving is None or not moving.sources:
+            self.begin_anew(session)
+        elif not moving.aware:
+            moving.aware = True
+            self.ctx.aware.append(session)
+
+    def begin_anew(self, session: Session) -> None:
+        """Its client knows that what it was subscribed to is so no more."""
+        session.anew = False
+        self.forget(session)
+        if self.ctx.recording and session.kept:
+            self.ctx.write(Write(SESSION_PUT, session))
+
+    def forget(self, session: Session) -> None:
+        """Take all subscriptions back."""
+        for whole in list(session.subscriptions or {}):
+            self.unsubscribe(session, whole)
 
     def subscribe(self, client: Client, session: Session, request: SubscribeRequest, packet: Subscribe) -> int:
         """Take one filter in; the reason code for SUBACK: the granted QoS or a refusal."""

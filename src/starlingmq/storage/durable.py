@@ -679,6 +679,8 @@ class DurableStore:
             offsets += [outgoing.message.offset for outgoing in session.window.entries.values()]
         if session.inbound is not None:
             offsets += [entry.message.offset for entry in session.inbound.entries.values() if entry.message is not None]
+        if session.moving is not None:
+            offsets += [held.outgoing.message.offset for held in session.moving.held]
         for offset in offsets:
             if offset >= 0:
                 self._mark(offset)

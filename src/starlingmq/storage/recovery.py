@@ -146,7 +146,7 @@ def _restore_session(state: BrokerState, journal: Journal, found: SessionImage, 
     assert value is not None
     restoring = state.restoring
     session = restoring.session(found.number, value.client_id, value.expiry)
-    session.epoch = value.epoch
+    session.epoch, session.anew = value.epoch, value.anew
     session.floor = value.floor
     session.trail = None if value.trail is None else Trail(*value.trail)
     recovered.sessions += 1

@@ -215,6 +215,9 @@ class _Counts:
             if session.window is not None:
                 self.inflight += len(session.window.entries)
                 self._need([outgoing.message.offset for outgoing in session.window.entries.values()])
+            if session.moving is not None:
+                self.queued += len(session.moving.held)
+                self._need([held.outgoing.message.offset for held in session.moving.held])
             if session.queue is not None:
                 self.queued += len(session.queue)
                 session.queue.mark(self._firsts, self._needed)

@@ -6,7 +6,9 @@ import msgspec
 
 from starlingmq.core.client import Client
 from starlingmq.core.message import Message
+from starlingmq.core.queue import refer
 from starlingmq.core.session import Session, Subscription
+from starlingmq.core.stored import References
 from starlingmq.core.will import Will
 
 
@@ -34,6 +36,7 @@ class SessionValue(msgspec.Struct, array_like=True):
     epoch: int = 0
     floor: int = 0
     trail: tuple[int, int, bool] | None = None
+    anew: bool = False
 
 
 class SubscriptionValue(msgspec.Struct, array_like=True):
@@ -106,6 +109,7 @@ def encode_session(session: Session) -> bytes:
             session.epoch,
             session.floor,
             None if session.trail is None else (session.trail.node, session.trail.epoch, session.trail.sure),
+            session.anew,
         )
     )
 
@@ -139,8 +143,12 @@ def encode_holdings(session: Session, as_of: int) -> bytes:
     """All that a session holds. Its queue must be spilled: what is only in memory is not in it."""
     queue = b""
     ids: dict[int, bytes] = {}
-    if session.queue is not None:
-        queue, ids = session.queue.references().pack()
+    held = [] if session.moving is None else session.moving.held
+    if session.queue is not None or held:
+        references = References() if session.queue is None else session.queue.references()
+        for each in held:
+            refer(references, each.outgoing)
+        queue, ids = references.pack()
     window: list[WindowValue] = []
     if session.window is not None:
         for packet_id, outgoing in session.window.entries.items():

@@ -1,0 +1,397 @@
+"""Sessions that come to this node: it owns their client ids, and former owners hand over what they have.
+
+The laws: of all that is handed over the session with the highest epoch is the one that the client has, the others only
+owe messages; the client is told that its session is present only if nobody can have a later one; nothing waits for a
+node that is not connected, or for longer than ``takeover_timeout``.
+"""
+
+from __future__ import annotations
+
+from starlingmq.cluster.arrivals import Arrival
+from starlingmq.cluster.moves import ELSEWHERE, Moves
+from starlingmq.cluster.offers import Offers
+from starlingmq.cluster.ownership import Owned
+from starlingmq.cluster.transfer import (
+    NOTHING,
+    OVERTAKEN,
+    PASSED_ON,
+    Head,
+    Part,
+    Parts,
+    Passed,
+    Takeover,
+    Unknown,
+    Whole,
+)
+from starlingmq.core import mover
+from starlingmq.core.client import WORKING
+from starlingmq.core.message import Message
+from starlingmq.core.moving import MARKED, OPEN, UNMARKED, Moving
+from starlingmq.core.outgoing import RELEASED, Outgoing
+from starlingmq.core.ready import QUEUE_DELETE, SESSION_PUT, Write
+from starlingmq.core.session import NEVER, Session, Trail
+from starlingmq.wire.reasons import MqttError, Reason
+
+
+class Coming:
+    def __init__(self, moves: Moves, offers: Offers) -> None:
+        self._moves = moves
+        self._offers = offers
+        self._ctx = moves.ctx
+
+    # A client id is ours
+
+    def own(self, owned: Owned, now: float) -> None:
+        """We own a client id. Whoever has a key of it may have something of its session."""
+        moves = self._moves
+        client_id, epoch = owned.client_id, owned.epoch
+        if moves.overtaken.pop(client_id, 0) > epoch:
+            moves.ownership.release(client_id, moves.me, epoch)
+            moves.broker.connecting.not_claimed(client_id, Reason.SERVER_BUSY, ELSEWHERE)
+            return
+        claims = self._ctx.claims
+        claim = None if claims is None else claims.waiting.get(client_id)
+        clean = claim is not None and claim.clean_start
+        earlier = moves.of(client_id)
+        invited = self._offers.invited(client_id)
+        offered = invited is not None and claim is None
+        if invited is not None and offered:
+            holds = self._offers.holds(owned, *invited)
+            if not (holds or earlier or client_id in self._ctx.sessions):
+                moves.ownership.release(client_id, moves.me, epoch)
+                return
+            if holds and invited[1] == 0:  # it has no key there, and never had
+                owned.others.setdefault(*invited)
+        for arrival in earlier:
+            arrival.owned = epoch
+            arrival.changed = True
+            if clean:
+                arrival.discarded = arrival.open = True
+            moves.touch(arrival)
+        others = self._others(owned, earlier)
+        session = self._ctx.sessions.get(client_id)
+        held = 0
+        if session is not None:
+            if not clean and any(other > session.epoch for other in others.values()):
+                others[moves.me] = session.epoch  # the client was elsewhere meanwhile: ours is an old one
+            else:
+                held = session.epoch
+                session.epoch = epoch
+        if not others:
+            self._go_on(client_id, epoch, held)
+            return
+        arrival = Arrival(client_id, epoch, others, now + moves.seconds)
+        arrival.best_held = held
+        arrival.newest = max(list(others.items()), key=_held)
+        for node in others:
+            if not moves.connected(node):
+                arrival.late[node] = None
+        if clean:
+            arrival.discarded = arrival.open = True  # there is nothing to wait for: what they had is no matter any more
+        moves.add(arrival)
+        for node in others:
+            moves.say(node, Takeover(client_id, epoch, clean, offered))
+        if clean:
+            self._go_on(client_id, epoch, held)
+
+    def _others(self, owned: Owned, earlier: list[Arrival]) -> dict[int, int]:
+        """Who may have something of it and was not asked yet."""
+        moves = self._moves
+        others: dict[int, int] = {}
+        for node, held in owned.others.items():
+            if node not in moves.members:
+                moves.ownership.release(owned.client_id, node, held)
+            elif not any(held == arrival.sources().get(node) for arrival in earlier):
+                others[node] = held
+        return others
+
+    def look_at(self, arrival: Arrival, now: float) -> None:
+        """Something has happened to it, or its time is over."""
+        moves = self._moves
+        if arrival.finished:
+            return
+        if now >= arrival.deadline:
+            for node in arrival.sources():
+                self.late(arrival, node)
+        if not arrival.open and not arrival.awaited():
+            arrival.open = arrival.changed = True
+            moves.touch(arrival)
+            self._go_on(arrival.client_id, arrival.epoch, 0)
+        over = arrival.open and arrival.over(moves.members)
+        if arrival.beginning and (over or now >= arrival.beginning_until or arrival.marked_by(moves.there())):
+            moves.began(arrival)
+            self._begin_anew(arrival)
+        if over:
+            self._finish(arrival)
+
+    def late(self, arrival: Arrival, node: int) -> None:
+        """Nobody waits for that node any more."""
+        if node not in arrival.late:
+            arrival.late[node] = None
+            self._moves.touch(arrival)
+            self.open_session(arrival.session)
+
+    def _go_on(self, client_id: str, epoch: int, held: int) -> None:
+        """Let the client have its session, as soon as nothing of it is awaited. ``held``: in which epoch this node has
+        had it all the time; 0: it did not."""
+        moves, ctx = self._moves, self._ctx
+        arrivals = moves.of(client_id)
+        if not all(arrival.open for arrival in arrivals):
+            return
+        if moves.ownership.claiming(client_id):
+            return  # who waits now came after this claim: the next one is his
+        session = ctx.sessions.get(client_id)
+        unsure = self._unsure(arrivals, held)
+        if session is not None and unsure:
+            self._anew(session)
+        unknown = session is None
+        came = moves.broker.connecting.claimed(client_id, max(epoch, *[arrival.owned for arrival in arrivals], 0))
+        session = ctx.sessions.get(client_id)
+        if session is None:
+            if not came and not arrivals:
+                moves.ownership.release(client_id, moves.me, epoch)
+            return
+        if unknown and unsure:
+            self._anew(session)
+        for arrival in arrivals:
+            if arrival.discarded:
+                continue
+            begun = arrival.session is None or arrival.session.ended
+            if begun:
+                arrival.session = session
+                self.attach(arrival)
+            known = 0 if session.trail is None else session.trail.epoch
+            if (begun or unsure) and arrival.has_sources() and arrival.newest[1] > known:
+                backlog = None if session.trail is None else session.trail.backlog  # of the client that is here
+                session.trail = Trail(*arrival.newest, False)  # it could not be reached
+                session.trail.backlog = backlog
+                session.floor = 0
+
+    def _unsure(self, arrivals: list[Arrival], held: int) -> bool:
+        """Whether somebody of whom nothing is heard may have a later session than the one that is here."""
+        for arrival in arrivals:
+            held = max(held, arrival.best_held)
+        for arrival in arrivals:
+            if not arrival.discarded and any(epoch > held for epoch in arrival.waiting.values()):
+                return True
+        return False
+
+    def _anew(self, session: Session) -> None:
+        """Its client has to begin anew, and to be told so until it is sure to know."""
+        session.anew = True
+        if self._ctx.recording and session.expiry != 0:
+            session.kept = True
+            self._ctx.write(Write(SESSION_PUT, session))
+
+    def aware(self, session: Session, now: float) -> None:
+        """Its client knows that it begins anew: from the marks of all nodes on it has what it asks for now."""
+        moving = session.moving
+        if moving is None or session.ended or not session.anew:
+            return
+        arrivals = [arrival for arrival in self._moves.of(moving.client_id) if arrival.session is session]
+        for arrival in arrivals:
+            self._moves.touch(arrival)
+        if not arrivals:
+            self._moves.broker.subscribing.begin_anew(session)
+        else:
+            self._moves.begin(max(arrivals, key=lambda arrival: arrival.epoch), now + self._moves.seconds)
+
+    def _begin_anew(self, arrival: Arrival) -> None:
+        session = arrival.session
+        moving = None if session is None else session.moving
+        if session is None or moving is None or session.ended or moving.target != 0:
+            return
+        subscribing, client = self._moves.broker.subscribing, session.client
+        subscribing.begin_anew(session)
+        subscribe, moving.subscribe = moving.subscribe, None
+        if subscribe is None or client is None or moving.subscriber is not client:
+            return
+        self._ctx.unhalt(client, WORKING)
+        try:
+            subscribing.on_subscribe(client, session, subscribe)
+        except MqttError as error:
+            self._moves.broker.connecting.fail(client, error.reason, error.detail)
+
+    def attach(self, arrival: Arrival) -> None:
+        """Have the session know what is still under way to it."""
+        session = arrival.session
+        if session is None or session.ended or arrival.discarded:
+            return
+        arrival.changed = True
+        self._moves.touch(arrival)
+        if arrival.over(self._moves.members):
+            return
+        moving = session.moving
+        if moving is None:
+            moving = session.moving = Moving(arrival.client_id)
+        moving.sources[arrival.epoch] = None
+        if session.client is not None:
+            session.client.plain = False
+        self.open_session(session)
+
+    # What former owners say
+
+    def heard(self, node: int, said: Head | Parts | Whole | Passed) -> None:
+        arrival = self._moves.arrivals.get(said.client_id, {}).get(said.epoch)
+        if arrival is None:
+            self._unexpected(node, said)
+        elif isinstance(said, Head):
+            self._head(node, arrival, said)
+        elif isinstance(said, Parts):
+            self._parts(node, arrival, said)
+        elif isinstance(said, Whole):
+            arrival.whole = arrival.whole or arrival.best == node
+            self._moves.touch(arrival)
+        else:
+            self._passed(node, arrival, said)
+
+    def _unexpected(self, node: int, said: Head | Parts | Whole | Passed) -> None:
+        """We do not know of it (any more)."""
+        self._moves.refused += 1
+        if isinstance(said, Parts):
+            self._ctx.drop("session_ended", said.client_id, len(said.parts))
+        elif (isinstance(said, Passed) and not said.done) or (isinstance(said, Head) and said.held > NOTHING):
+            self._moves.say(node, Unknown(said.client_id, said.epoch))
+
+    def _head(self, node: int, arrival: Arrival, head: Head) -> None:
+        moves = self._moves
+        epoch = arrival.sources().get(node)
+        if epoch is None:
+            return
+        if head.held in (NOTHING, OVERTAKEN, PASSED_ON):
+            moves.gone(arrival, node)
+            if head.held != OVERTAKEN:
+                moves.ownership.release(arrival.client_id, node, epoch)
+            elif not moves.ownership.claiming(arrival.client_id):
+                moves.broker.connecting.not_claimed(arrival.client_id, Reason.SERVER_BUSY, ELSEWHERE)
+            self.open_session(arrival.session)
+            return
+        if node in arrival.streaming:
+            return
+        del arrival.waiting[node]
+        arrival.streaming[node] = epoch
+        arrival.changed = True
+        moves.touch(arrival)
+        for granted in head.granted:
+            if not granted.whole.startswith(b"$share/"):
+                arrival.former[granted.whole] = None
+        arrival.former.update(dict.fromkeys(head.former))
+        if head.unknown:
+            arrival.vague[node] = None
+        there = arrival.session or self._ctx.sessions.get(arrival.client_id)
+        none = there is None or there.ended
+        if (not arrival.open or none) and head.held > arrival.best_held:
+            self._come(node, arrival, head)
+        elif none and not arrival.discarded:  # it only owes, and nobody is here to get it
+            head = Head(head.client_id, head.epoch, head.held, min(NEVER, self._ctx.mqtt.max_session_expiry))
+            head.anew = True
+            self._come(0, arrival, head)
+        self.attach(arrival)
+
+    def _come(self, node: int, arrival: Arrival, head: Head) -> None:
+        """The session of that node is the client's, as far as is known."""
+        if node != 0:
+            arrival.best, arrival.best_held = node, head.held
+            arrival.whole = False
+        left = head.left if head.left > 0.0 else float(head.expiry)
+        granted = [mover.Granted(g.whole, g.qos, g.no_local, g.retain_as_published, g.ids) for g in head.granted]
+        session = arrival.session = self._moves.broker.mover.come(
+            arrival.client_id, arrival.owned, head.expiry, left, granted, head.last_id, head.anew
+        )
+        session.floor = 0 if node == 0 else head.floor
+        session.trail = (
+            Trail(*arrival.newest, False) if node == 0 else self._trail(arrival, arrival.streaming[node], head)
+        )
+
+    def _parts(self, node: int, arrival: Arrival, said: Parts) -> None:
+        session = arrival.session
+        if session is None or session.ended:
+            self._ctx.drop("session_ended", said.client_id, len(said.parts))
+            return
+        for part in said.parts:
+            self._part(session, part, node == arrival.best)
+
+    def _part(self, session: Session, part: Part, own: bool) -> None:
+        """``own``: the session here is the one that it was sent from, packet ids included."""
+        now = self._ctx.now
+        qos, retain, published_at = part.published
+        expires_at = 0.0 if part.left < 0 else now + part.left
+        message = Message(
+            part.topic, part.payload, qos, retain, part.properties, expires_at, part.publisher, published_at
+        )
+        outgoing = Outgoing(message, part.qos, part.retain, part.ids, None)
+        taken = session.window is not None and part.packet_id in session.window.entries
+        if part.packet_id != 0 and own and not taken:
+            self._moves.broker.mover.put_window(session, part.packet_id, part.stage, outgoing)
+        elif part.stage != RELEASED:  # else the client has it
+            self._moves.broker.mover.put(session, outgoing)
+
+    def _passed(self, node: int, arrival: Arrival, said: Passed) -> None:
+        moves = self._moves
+        arrival.passed.setdefault(node, {}).update(dict.fromkeys(said.nodes))
+        if said.done:
+            epoch = arrival.streaming.get(node, 0)
+            moves.gone(arrival, node)
+            moves.ownership.release(arrival.client_id, node, epoch)
+        self.open_session(arrival.session)
+
+    # What is here
+
+    def open_session(self, session: Session | None) -> None:
+        """Give a session what waited for nothing but what is here now."""
+        if session is None or session.ended or session.moving is None:
+            return
+        moving, delivery = session.moving, self._moves.broker.delivery
+        arrivals = [arrival for arrival in self._moves.of(moving.client_id) if arrival.session is session]
+        former: dict[bytes, None] = {}
+        unknown = False
+        for arrival in arrivals:
+            former.update(arrival.former)
+            unknown = unknown or arrival.unknown()
+        for held in moving.learn(former, unknown):
+            self._ctx.note(QUEUE_DELETE, session, held.outgoing)
+        members = self._moves.members
+        for node in members:
+            stage = min([arrival.stage(node) for arrival in arrivals], default=OPEN)
+            if stage != UNMARKED and moving.stages.get(node, UNMARKED) == UNMARKED:
+                moving.stages[node] = MARKED
+            if stage == OPEN and moving.stages.get(node) != OPEN:
+                delivery.let_in(session, moving.open(node))
+        for node in {held.node: None for held in moving.held if held.marked and held.node not in members}:
+            delivery.let_in(session, moving.open(node))
+        delivery.let_in(session, moving.take_known())
+
+    def _finish(self, arrival: Arrival) -> None:
+        """Nobody has anything of it any more."""
+        moves = self._moves
+        client_id = arrival.client_id
+        moves.remove(arrival)
+        moves.completed += 1
+        session = arrival.session
+        if session is not None and not session.ended and session.moving is not None:
+            session.moving.sources.pop(arrival.epoch, None)
+            if session.moving.sources:
+                self.open_session(session)
+            else:
+                moves.broker.mover.settle(session)
+        claims = self._ctx.claims
+        waited_for = client_id in moves.arrivals or (claims is not None and client_id in claims.waiting)
+        if not waited_for and client_id not in self._ctx.sessions:
+            moves.ownership.release(client_id, moves.me, arrival.owned)
+
+    def _trail(self, arrival: Arrival, epoch: int, head: Head) -> Trail | None:
+        """Where handshakes of a session are that comes from the owner of ``epoch``, if nobody owned it since."""
+        if head.trail is None and epoch >= arrival.newest[1]:
+            return None
+        if head.trail is None or epoch < arrival.newest[1]:
+            return Trail(*arrival.newest, False)
+        return Trail(*head.trail)
+
+    def source_gone(self, arrival: Arrival, node: int) -> None:
+        """That node is no member any more: what it had is lost."""
+        self._moves.gone(arrival, node)
+        self.open_session(arrival.session)
+
+
+def _held(item: tuple[int, int]) -> int:
+    return item[1]

@@ -1,0 +1,259 @@
+"""Sessions that leave this node: another one owns their client ids, and gets all that is and comes here of them."""
+
+from __future__ import annotations
+
+from starlingmq.cluster.arrivals import Arrival
+from starlingmq.cluster.coming import Coming
+from starlingmq.cluster.departures import Departure
+from starlingmq.cluster.moves import ELSEWHERE, Moves
+from starlingmq.cluster.transfer import (
+    NOTHING,
+    OVERTAKEN,
+    OWES,
+    PASSED_ON,
+    Granted,
+    Head,
+    Part,
+    Parts,
+    Passed,
+    Takeover,
+    Whole,
+)
+from starlingmq.core.outgoing import Outgoing
+from starlingmq.core.session import NEVER, Session
+from starlingmq.wire.reasons import Reason
+
+
+class Leaving:
+    def __init__(self, moves: Moves, coming: Coming) -> None:
+        self._moves = moves
+        self._coming = coming
+        self._ctx = moves.ctx
+
+    # Somebody asks
+
+    def asked(self, node: int, said: Takeover) -> None:
+        """Another node owns this client id now."""
+        moves = self._moves
+        client_id, epoch = said.client_id, said.epoch
+        if (client_id, epoch) in moves.departures or node not in moves.members:
+            return
+        claiming = moves.ownership.claiming(client_id)
+        if claiming:  # which of the two is newer, the answer will tell
+            moves.overtaken[client_id] = max(epoch, moves.overtaken.get(client_id, 0))
+        session = self._ctx.sessions.get(client_id)
+        arrivals = [] if node == moves.me else moves.of(client_id)
+        back = said.offered and session is not None and session.client is not None
+        if back or self._is_newer(client_id, epoch, arrivals, session):
+            moves.refused += 1
+            moves.say(node, Head(client_id, epoch, OVERTAKEN))
+            return
+        if arrivals and not claiming:
+            moves.broker.connecting.not_claimed(client_id, Reason.SERVER_BUSY, ELSEWHERE)
+        if all(arrival.all_late() for arrival in arrivals):
+            self._give(node, client_id, epoch, said.clean)
+        else:
+            self._defer(node, said)
+
+    def _is_newer(self, client_id: str, epoch: int, arrivals: list[Arrival], session: Session | None) -> bool:
+        """Whether this node, or one that it has given the session to, owns it by a higher epoch."""
+        if session is not None and session.epoch > epoch:
+            return True
+        departing = self._moves.departing.get(client_id, [])
+        return any(arrival.owned > epoch for arrival in arrivals) or any(each.epoch > epoch for each in departing)
+
+    def _defer(self, node: int, said: Takeover) -> None:
+        """It is not all here yet. Of several that want it the newest gets it."""
+        moves = self._moves
+        earlier = moves.deferred.get(said.client_id)
+        if earlier is not None and earlier[1].epoch > said.epoch:
+            moves.say(node, Head(said.client_id, said.epoch, OVERTAKEN))
+            return
+        if earlier is not None and earlier[1].epoch < said.epoch:
+            moves.say(earlier[0], Head(said.client_id, earlier[1].epoch, OVERTAKEN))
+        moves.deferred[said.client_id] = (node, said)
+
+    def look_at(self, client_id: str) -> None:
+        """Something has happened to what is on its way here: perhaps who waits for it can have it."""
+        deferred = self._moves.deferred.get(client_id)
+        if deferred is not None and all(arrival.all_late() for arrival in self._moves.of(client_id)):
+            del self._moves.deferred[client_id]
+            self.asked(*deferred)
+
+    def _give(self, node: int, client_id: str, epoch: int, clean: bool) -> None:
+        moves, mover = self._moves, self._moves.broker.mover
+        session = self._ctx.sessions.get(client_id)
+        held = 0 if session is None else max(session.epoch, 1)
+        expiry = 0 if session is None else session.expiry
+        left = self._left(session)
+        anew = session is not None and session.anew
+        late = [arrival for arrival in moves.of(client_id) if arrival.epoch != epoch]
+        ghost = mover.leave(client_id, node, epoch, clean)
+        if ghost is None and not clean and any(arrival.session is None for arrival in late):
+            ghost = mover.nobody(client_id, node, epoch)  # what is late goes there
+            held = OWES
+        if ghost is None:
+            moves.say(node, Head(client_id, epoch, PASSED_ON if client_id in moves.departing else NOTHING))
+            return
+        for arrival in late:
+            if arrival.session is None or arrival.session.ended:
+                arrival.session = ghost
+                self._coming.attach(arrival)
+        granted = [Granted(g.whole, g.qos, g.no_local, g.retain_as_published, g.ids) for g in mover.granted(ghost)]
+        last_id = 0 if ghost.window is None else ghost.window.last_id
+        trail = None if ghost.trail is None else (ghost.trail.node, ghost.trail.epoch, ghost.trail.sure)
+        moves.depart(Departure(ghost, node, epoch, client_id))
+        head = Head(client_id, epoch, held, expiry, left, last_id, granted, ghost.floor, trail, anew)
+        for arrival in moves.of(client_id):
+            if arrival.session is ghost:
+                head.former += [filter for filter in arrival.former if filter not in head.former]
+                head.unknown = head.unknown or arrival.unknown()
+        moves.say(node, head)
+
+    def _left(self, session: Session | None) -> float:
+        """Seconds until it expires."""
+        if session is None or session.expiry == NEVER:
+            return 0.0
+        return session.expires_at - self._ctx.now if session.expires_at != 0.0 else float(session.expiry)
+
+    def giving(self) -> int:
+        """Sessions on their way from here, or to here, that can get on now: nobody whom they wait for is away."""
+        there = self._moves.there()
+        count = sum(not arrival.all_late() for arrival in self._moves.all_arrivals())
+        for departure in self._moves.departures.values():
+            session = departure.session
+            if session.ended or not self._moves.connected(departure.target):
+                continue
+            marked = departure.marks()
+            if not departure.whole or session.queue is not None or any(node not in marked for node in there):
+                count += 1
+        return count
+
+    # What is here goes there
+
+    def give_on(self, now: float) -> bool:
+        """Send what there is of sessions that left; whether there may be more at once."""
+        moves, leaving = self._moves, self._ctx.leaving
+        if leaving:
+            self._ctx.leaving = {}
+            for session in leaving:
+                moving = session.moving
+                departure = None if moving is None else moves.departures.get((moving.client_id, moving.epoch))
+                if departure is not None and departure.session is session:
+                    moves.giving[departure] = None
+        giving, moves.giving = moves.giving, {}
+        for departure in giving:
+            if self._give_of(departure, now):
+                moves.giving[departure] = None
+        return len(moves.giving) != 0
+
+    def _give_of(self, departure: Departure, now: float) -> bool:
+        moves, mover, session = self._moves, self._moves.broker.mover, departure.session
+        client_id, epoch = departure.client_id, departure.epoch
+        if session.ended:
+            moves.departed(departure)
+            return False
+        if session.window is not None:
+            parts = mover.take_window(session)
+            if parts:
+                self._say_parts(departure, parts, now)
+            if session.window is not None:
+                return len(parts) != 0
+        if not departure.whole:
+            departure.whole = True
+            moves.say(departure.target, Whole(client_id, epoch))
+        parts = mover.take_queue(session)
+        if parts:
+            self._say_parts(departure, parts, now)
+        if session.queue is not None:
+            return len(parts) != 0
+        moving = session.moving
+        assert moving is not None
+        nodes = departure.unpassed()
+        marked = not session.subscriptions or all(member in moving.marked for member in moves.members)
+        done = marked and not moving.sources
+        if nodes or done:
+            moves.say(departure.target, Passed(client_id, epoch, nodes, done))
+        if done:
+            mover.left(session)
+            moves.departed(departure)
+        return False
+
+    def _say_parts(self, departure: Departure, outgoings: list[Outgoing], now: float) -> None:
+        parts: list[Part] = []
+        for outgoing in outgoings:
+            message = outgoing.message
+            parts.append(
+                Part(
+                    message.topic,
+                    message.payload,
+                    message.properties,
+                    message.publisher,
+                    (message.qos, message.retain, message.published_at),
+                    -1.0 if message.expires_at == 0.0 else message.expires_at - now,
+                    outgoing.qos,
+                    outgoing.retain,
+                    outgoing.ids,
+                    outgoing.packet_id if outgoing.stage else 0,
+                    outgoing.stage,
+                )
+            )
+        self._moves.say(departure.target, Parts(departure.client_id, departure.epoch, parts))
+
+    # Nodes come and go
+
+    def members_changed(self) -> None:
+        """Whose marks are wanted has changed."""
+        self._moves.giving.update(dict.fromkeys(self._moves.departures.values()))
+
+    def reborn(self, node: int) -> None:
+        """Ask whether it still waits for what it was given."""
+        for departure in self._moves.departures.values():
+            if departure.target == node and node != self._moves.me:
+                self._moves.say(node, Passed(departure.client_id, departure.epoch, [], False))
+
+    def unknown(self, node: int, client_id: str, epoch: int) -> None:
+        """It does not."""
+        departure = self._moves.departures.get((client_id, epoch))
+        if departure is not None and departure.target == node:
+            self.target_gone(departure)
+
+    def target_gone(self, departure: Departure) -> None:
+        """Its new owner is no member any more, or has lost it: it is here as before, or owed to the session that its
+        client has here now."""
+        moves, sessions = self._moves, self._ctx.sessions
+        ghost = departure.session
+        moves.departed(departure)
+        if ghost.ended:
+            return
+        there = sessions.get(departure.client_id)
+        if there is None:
+            moves.broker.mover.stay(ghost)
+            moves.ownership.claim(departure.client_id)  # its client may have begun anew elsewhere
+            for arrival in moves.of(departure.client_id):
+                if arrival.session is ghost:
+                    self._coming.attach(arrival)
+            return
+        self._owe(departure, ghost, there)
+
+    def _owe(self, departure: Departure, ghost: Session, there: Session) -> None:
+        """Hand it over to ourselves."""
+        moves = self._moves
+        client_id, epoch = departure.client_id, departure.epoch
+        moves.broker.mover.redirect(ghost, moves.me)
+        moves.depart(Departure(ghost, moves.me, epoch, client_id))
+        arrival = moves.arrivals.get(client_id, {}).get(epoch)
+        if arrival is None:
+            arrival = Arrival(client_id, epoch, {}, self._ctx.now)
+        arrival.owned = max(there.epoch, arrival.owned)
+        arrival.streaming[moves.me] = ghost.epoch
+        arrival.late[moves.me] = None
+        arrival.open = arrival.whole = True
+        arrival.session = there
+        for granted in moves.broker.mover.granted(ghost):
+            if not granted.whole.startswith(b"$share/"):
+                arrival.former[granted.whole] = None
+        assert ghost.moving is not None
+        arrival.marks = dict(ghost.moving.marked)  # nobody else takes what comes after them
+        moves.add(arrival)
+        self._coming.attach(arrival)

@@ -1,0 +1,166 @@
+"""Marks: from where on, in the messages of each node, they are the new owner's to give (docs/SESSIONS.md).
+
+A new owner asks each node for its mark (``Barrier``) once that one has applied the routes of what came. The node puts
+it among its messages for everybody (``Mark``): so former owners and the new one divide its messages at one place.
+"""
+
+from __future__ import annotations
+
+from starlingmq.cluster.arrivals import UNVERSIONED, Arrival
+from starlingmq.cluster.coming import Coming
+from starlingmq.cluster.leaving import Leaving
+from starlingmq.cluster.moves import Moves
+from starlingmq.cluster.transfer import Barrier, Mark, Takeover
+from starlingmq.core.moving import Moving
+
+
+class Marks:
+    _unasked: dict[int, dict[Arrival, None]]  # node -> whose mark is wanted, in the order of their versions
+    _asked: dict[int, dict[Arrival, None]]  # node -> and has been asked for
+    _fresh: dict[Arrival, None]  # without a version yet
+    _later: dict[int, list[Barrier]]  # node -> what it asks for when we have its routes
+
+    def __init__(self, moves: Moves, coming: Coming, leaving: Leaving) -> None:
+        self._moves = moves
+        self._coming = coming
+        self._leaving = leaving
+        self._unasked = {}
+        self._asked = {}
+        self._fresh = {}
+        self._later = {}
+
+    # Asking
+
+    def want(self, arrival: Arrival) -> None:
+        """If marks matter to it: those of all nodes."""
+        if arrival.version == UNVERSIONED and arrival.needs_marks():
+            self._fresh[arrival] = None
+
+    def ask(self, version: int, route_epoch: int) -> None:
+        """Our routes have that version now, and those of what came are among them."""
+        if self._fresh:
+            fresh, self._fresh = self._fresh, {}
+            for arrival in fresh:
+                if not arrival.finished:
+                    arrival.version = version
+                    for node in self._moves.members:
+                        self._want_of(node, arrival)
+        for node, wanted in self._unasked.items():
+            if wanted and self._moves.connected(node):
+                self._ask_node(node, wanted, version, route_epoch)
+        for node in list(self._later):
+            self._put_late(node)
+
+    def _want_of(self, node: int, arrival: Arrival) -> None:
+        if node not in arrival.marks:
+            self._unasked.setdefault(node, {})[arrival] = None
+
+    def _ask_node(self, node: int, wanted: dict[Arrival, None], version: int, route_epoch: int) -> None:
+        own = node == self._moves.me
+        applied = version if own else self._moves.applied(node)
+        ready: list[Arrival] = []
+        for arrival in wanted:
+            if arrival.version > applied:
+                break
+            ready.append(arrival)
+        if not ready:
+            return
+        asked = self._asked.setdefault(node, {})
+        highest = 0
+        entries: list[tuple[str, int]] = []
+        for arrival in ready:
+            del wanted[arrival]
+            asked[arrival] = None
+            highest = max(highest, arrival.version)
+            entries.append((arrival.client_id, arrival.epoch))
+        barrier = Barrier(route_epoch, highest, entries)
+        if own:
+            self.put(node, barrier)
+        else:
+            self._moves.say(node, barrier)
+
+    # Putting
+
+    def put(self, node: int, barrier: Barrier) -> None:
+        """Say from where on ``node`` gives our messages to these clients; not before we have its routes."""
+        moves = self._moves
+        if node != moves.me and moves.known(node) < (barrier.route_epoch, barrier.version):
+            self._later.setdefault(node, []).append(barrier)
+            return
+        mark = Mark(node, barrier.entries)
+        for target in moves.members:  # whoever has something of an earlier owner's has to know as well
+            if target != moves.me:
+                moves.say_at_once(target, mark)
+        self.came(moves.me, mark)
+
+    def _put_late(self, node: int) -> None:
+        known = self._moves.known(node)
+        waiting = self._later.pop(node)
+        for barrier in waiting:
+            if known >= (barrier.route_epoch, barrier.version):
+                self.put(node, barrier)
+            else:
+                self._later.setdefault(node, []).append(barrier)
+
+    # A mark is here
+
+    def came(self, node: int, said: Mark) -> None:
+        moves = self._moves
+        for client_id, epoch in said.entries:
+            if said.owner != moves.me:
+                self._came_for(node, said.owner, client_id, epoch)
+            for departure in moves.departing.get(client_id, ()):
+                if departure.epoch <= epoch:
+                    moves.mark(departure, node)
+            for arrival in moves.of(client_id):
+                if arrival.epoch <= epoch and node not in arrival.marks:
+                    self._marked(arrival, node)
+
+    def _marked(self, arrival: Arrival, node: int) -> None:
+        arrival.marks[node] = None
+        arrival.changed = True
+        for wanting in (self._unasked, self._asked):
+            found = wanting.get(node)
+            if found is not None:
+                found.pop(arrival, None)
+        self._moves.touch(arrival)
+        self._coming.open_session(arrival.session)
+
+    def _came_for(self, node: int, owner: int, client_id: str, epoch: int) -> None:
+        """Somebody else owns it, and that he asks for it may be still on its way."""
+        sessions = self._moves.ctx.sessions
+        session = sessions.get(client_id)
+        if session is None or session.epoch >= epoch or owner not in self._moves.members:
+            return
+        self._leaving.asked(owner, Takeover(client_id, epoch, False))
+        session = sessions.get(client_id)
+        if session is not None and session.epoch < epoch:  # it has to wait here until it is whole
+            if session.moving is None:
+                session.moving = Moving(client_id)
+            session.moving.marked[node] = None
+
+    # Nodes come and go
+
+    def finished(self, arrival: Arrival) -> None:
+        self._fresh.pop(arrival, None)
+        for wanting in (self._unasked, self._asked):
+            for found in wanting.values():
+                found.pop(arrival, None)
+
+    def reborn(self, node: int) -> None:
+        """What it was asked for in its last life it may not know; what it asked for, it asks for again."""
+        self._later.pop(node, None)
+        asked = self._asked.pop(node, None)
+        if asked is not None:
+            asked.update(self._unasked.get(node, {}))
+            self._unasked[node] = asked
+
+    def member_came(self, node: int) -> None:
+        for arrival in self._moves.all_arrivals():
+            if arrival.version >= 0:
+                self._want_of(node, arrival)
+
+    def member_gone(self, node: int) -> None:
+        self._unasked.pop(node, None)
+        self._asked.pop(node, None)
+        self._later.pop(node, None)
