@@ -149,15 +149,17 @@ def gather(data: bytes, salt: int, stop: int, rows_max: int, bytes_max: int, wan
         if at + head > size:
             why = SHORT
             break
-        word = read_i32_le(data, at) & low
+        word: int = read_i32_le(data, at)  # signed, and wider as an int than what it was read as
+        crc: int = read_i32_le(data, at + 4)
+        place: int = read_i32_le(data, at + 8)
+        word &= low
         begin = at + head
         end = begin + (word & length_mask)
         if end > size:
             why = SHORT
             break
         record = data[begin:end]
-        crc = read_i32_le(data, at + 4) & low
-        if read_i32_le(data, at + 8) & low != offset & low or checksum(record, (word + salt + offset) & low) != crc:
+        if place & low != offset & low or checksum(record, (word + salt + offset) & low) != crc & low:
             why = DAMAGED
             break
         if not take(record, offset, wanted, all_wanted, out):
@@ -228,8 +230,10 @@ def skip(data: bytes, at: int, offset: int, target: int) -> tuple[int, int]:
     """Go over the heads of records to ``target``, or as far as the data goes: position and offset then."""
     size = len(data)
     while offset < target and at + HEAD_SIZE <= size:
-        end = at + HEAD_SIZE + (read_i32_le(data, at) & LENGTH)
-        if end > size or read_i32_le(data, at + 8) & LOW != offset & LOW:
+        word: int = read_i32_le(data, at)
+        place: int = read_i32_le(data, at + 8)
+        end = at + HEAD_SIZE + (word & LENGTH)
+        if end > size or place & LOW != offset & LOW:
             break
         at = end
         offset += 1
