@@ -263,7 +263,7 @@ class Delivery:
             or (queue is not None and len(queue) != 0)
             or (window is not None and window.full())
         ):
-            if message.qos == 0 and queue is not None and queue.bytes > ctx.max_queue_bytes:
+            if message.qos == 0 and not durable and queue is not None and queue.bytes > ctx.max_queue_bytes:
                 ctx.drop("slow_peer_qos0", session.client_id)
                 session.dropped += 1
             else:
