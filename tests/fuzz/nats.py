@@ -31,6 +31,8 @@ SETTINGS: Final = {
     "ask_subscribe": (False, False, True),
     "ask_authenticate": (False, False, True),
 }
+NKEYS: Final = (b"", b"U", b"UDXU4RCSJNZOIQHZNWXHXORDPRTGNJAHAHFRGZNEEJCPQTT2M7NLCNF4")
+SIGS: Final = (b"", b"x", b"_-+/", b"A" * 86, b"A" * 200)
 SUBJECTS: Final = (b"a", b"a.b", b"a.*", b"a.>", b">", b"*.b", b"/.a", b"$SYS.x", b"a..b", b"\xff", b"_INBOX.1", b"#.+")
 
 
@@ -40,6 +42,8 @@ def run(seed: int) -> int:
     settings = {name: rng.choice(values) for name, values in SETTINGS.items()}
     world = World(**settings)
     world.state.nats.configure(NatsConfig(max_payload=300, max_control_line=256))
+    if rng.random() < 0.3:
+        world.state.nats.keys.verify = lambda key, message, signature: rng.random() < 0.5
     ctx = world.state.ctx
     asking, ctx.ask_authenticate = ctx.ask_authenticate, False
     giver, taker = connect(world), connect(world)
@@ -62,6 +66,9 @@ def run(seed: int) -> int:
             frames(other.fake.output)
         mad = [other for other in mad if not other.closed]
         if rng.random() < 0.1:
+            others = [f"nats://n{number}:1" for number in range(rng.randrange(3))]
+            world.state.nats.reach(("nats://n:1",) * rng.randrange(2), others)
+        if rng.random() < 0.1:
             world.advance(rng.choice((0.1, 1.0, 200.0)))
             giver.send("PONG")
             taker.send("PONG")
@@ -77,7 +84,7 @@ def run(seed: int) -> int:
     for peer in mad:
         peer.fake.drop()
     _answer(world, rng, False)
-    world.run()
+    world.advance(ctx.groups.grace + 1.0)  # until then a group waits for members that were lost
     sessions = [name for name in ctx.sessions if name.startswith(NATS_PREFIX)]
     assert sessions == [giver.client.client_id, taker.client.client_id], sessions
     assert not ctx.jobs
@@ -118,7 +125,9 @@ def _command(rng: Random) -> bytes:
     payload = rng.randbytes(rng.choice((0, 1, 20, 250)))
     reply = rng.choice((b"", b"_INBOX.1 ", b"r.> "))
     sid = b"%d" % rng.randrange(4)
-    flags = [b'"%b":%b' % (name, rng.choice((b"true", b"false"))) for name in (b"verbose", b"echo", b"headers")]
+    names = (b"verbose", b"echo", b"headers", b"pedantic", b"no_responders")
+    flags = [b'"%b":%b' % (name, rng.choice((b"true", b"false"))) for name in names]
+    flags += rng.choice(([], [b'"protocol":1'], [b'"nkey":"%b","sig":"%b"' % (rng.choice(NKEYS), rng.choice(SIGS))]))
     return rng.choice(
         (
             b"PUB %b %b%d\r\n%b\r\n" % (subject, reply, len(payload), payload),
