@@ -19,7 +19,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from bench import peers, plot, report
+from bench import peers, plot, report, report_handshakes
 from bench.cells import QUICK, Job, Settings
 from bench.results import Machine, Results
 from bench.sections import SECTIONS
@@ -163,8 +163,11 @@ def main() -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "results.json").write_bytes(msgspec.json.format(msgspec.json.encode(results)))
     plot.draw(results, options.out / "results.png")
+    pictures = [options.out / "results.png"]
+    if report_handshakes.draw(results, options.out / "handshakes.png"):
+        pictures.append(options.out / "handshakes.png")
     report.show(results, console)
-    console.print(f"{options.out}/results.json, {options.out}/results.png", style="dim")
+    console.print(", ".join(map(str, [options.out / "results.json", *pictures])), style="dim")
     return 1 if report.failures(results) else 0
 
 

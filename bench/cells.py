@@ -91,6 +91,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     balanced: int = 100_000
     group_hop_rate: float = 100.0
     group_hop_pairs: int = 5
+    handshake_rounds: int = 200
+    returning: int = 10_000
+    modelled_nodes: tuple[int, ...] = (3, 10, 30)
+    modelled_clients: tuple[int, ...] = (100, 1_000, 10_000, 100_000)
 
 
 QUICK: dict[str, Any] = {
@@ -127,6 +131,9 @@ QUICK: dict[str, Any] = {
     "nats_windows": (100,),
     "group": (3, 3),
     "balanced": 3_000,
+    "handshake_rounds": 2,
+    "modelled_nodes": (3, 10),
+    "modelled_clients": (100, 500),
 }
 
 

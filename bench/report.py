@@ -6,7 +6,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from bench import report_cluster, report_kept, report_nats
+from bench import report_cluster, report_handshakes, report_kept, report_nats
 from bench.cells import NODELAY
 from bench.results import Cell, Filters, Idle, Paced, Results, median
 from bench.tables import Target, grid, short, thousands
@@ -30,6 +30,7 @@ def targets(results: Results) -> list[Target]:
         *filter_targets(results),
         *report_kept.targets(results),
         *report_cluster.targets(results),
+        *report_handshakes.targets(results),
         *report_nats.targets(results),
     ]
 
@@ -104,7 +105,8 @@ def failures(results: Results) -> list[str]:
         *results.wildcards,
     ]
     found = [f"{peer}: {text}" for place in places for peer, text in place.errors.items() if peer != "amqtt"]
-    return found + report_kept.failures(results) + report_cluster.failures(results) + report_nats.failures(results)
+    found += report_kept.failures(results) + report_cluster.failures(results)
+    return found + report_handshakes.failures(results) + report_nats.failures(results)
 
 
 def summary(results: Results) -> dict[str, object]:
@@ -129,6 +131,7 @@ def show(results: Results, console: Console) -> None:
         filters_tables,
         report_kept.tables,
         report_cluster.tables,
+        report_handshakes.tables,
         report_nats.tables,
     ):
         for table in draw(results):

@@ -6,7 +6,20 @@ import statistics
 
 import msgspec
 
-from bench import clustered, drain, generator, idle, load, nats_generator, offline, paced, recovery
+from bench import (
+    clustered,
+    drain,
+    generator,
+    handshake_cost,
+    handshake_model,
+    idle,
+    load,
+    nats_generator,
+    offline,
+    paced,
+    recovery,
+    returning,
+)
 
 
 class Cell(msgspec.Struct):
@@ -104,6 +117,15 @@ class Cluster(msgspec.Struct):
     errors: list[str] = []
 
 
+class Handshakes(msgspec.Struct):
+    """QoS 2 handshakes at one node, at another one than they began at, and in virtual time."""
+
+    local: list[handshake_cost.Local] = []
+    returning: list[returning.Returning] = []
+    modelled: list[handshake_model.Modelled] = []
+    errors: list[str] = []
+
+
 class NatsCell(msgspec.Struct):
     """NATS clients: pairs, or with ``queue`` one subject and one queue group. ``windows`` as in Cell; ``shares`` is
     what the busiest member got of ``balanced`` messages, times an equal share."""
@@ -172,6 +194,7 @@ class Results(msgspec.Struct):
     recovery: list[Recovery] = []
     kept: list[Kept] = []
     cluster: Cluster | None = None
+    handshakes: Handshakes | None = None
     nats: list[NatsCell] = []
     group_hops: list[GroupHops] = []
     summary: dict[str, object] = {}

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from bench.cells import IdleConnections, Job, ManyFilters, PacedLoad, Settings, Throughput
 from bench.cluster import Clustered
+from bench.handshakes import handshakes
 from bench.kept import persistence
 from bench.nats import nats
 from bench.results import Results
@@ -18,5 +19,6 @@ SECTIONS: dict[str, Callable[[Settings, Results], list[Job]]] = {
     "wildcards": lambda settings, results: ManyFilters(settings).wildcard_jobs(results),
     "persistence": persistence,
     "cluster": lambda settings, results: Clustered(settings).jobs(results),
+    "handshakes": handshakes,
     "nats": nats,
 }

@@ -39,6 +39,8 @@ def test_the_quick_benchmark_measures_every_section(tmp_path: Path) -> None:
             assert len(place["runs"]["starlingmq"]) == 1
     check_persistence(results)
     check_nats(results)
+    check_handshakes(results["handshakes"])
+    assert (tmp_path / "handshakes.png").read_bytes().startswith(PNG)
     assert results["wildcards"][0]["runs"]["starlingmq"][0]["replayed"] == [200]
     assert results["wildcards"][0]["runs"]["starlingmq"][0]["stall_max_ms"] is not None
     assert (tmp_path / "results.png").read_bytes().startswith(PNG)
@@ -58,6 +60,14 @@ def check_persistence(results: dict[str, Any]) -> None:
     assert drained["delivered"] == kept["messages"]
     assert drained["stall_max_ms"] is not None
     assert 1.0 < kept["disk"]["starlingmq-process"] < 2.0
+
+
+def check_handshakes(results: dict[str, Any]) -> None:
+    assert results["errors"] == []
+    assert len(results["local"][0]["clustered_us"]) == 2
+    for run in results["modelled"]:
+        assert 0 < run["calls"] <= run["bound"] * (1 if run["hint"] else 2)
+        assert run["one_by_one"] >= run["clients"]
 
 
 def check_nats(results: dict[str, Any]) -> None:

@@ -1,0 +1,91 @@
+"""What a QoS 2 handshake that stays at its node costs the broker: alone, in a cluster, and when its session came from
+another node. The broker itself is measured, without sockets and storage, which are the same for all and far more."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from bench.frames import PUBREL, connect, publish
+from starlingmq.cluster.state import ClusterState
+from starlingmq.config import ClusterConfig, LimitsConfig, MqttConfig
+from starlingmq.core.broker import BrokerState
+from starlingmq.core.client import Client
+from starlingmq.core.session import Trail
+
+VERSION = 4
+BATCH = 100  # handshakes of one read, as a busy publisher has them
+SLICE = 5_000  # handshakes between two looks at the clock; those who are compared take turns after each
+NOW = 1_000.0
+
+
+class Local(msgspec.Struct, frozen=True, kw_only=True):
+    """Microseconds of CPU for a handshake, round by round."""
+
+    alone_us: list[float]
+    clustered_us: list[float]
+    moved_us: list[float]
+
+    def ratios(self, moved: bool) -> list[float]:
+        ours = self.moved_us if moved else self.clustered_us
+        return [one / other for one, other in zip(ours, self.alone_us, strict=True)]
+
+
+class Broker:
+    def __init__(self, clustered: bool, moved: bool) -> None:
+        self.state = BrokerState(MqttConfig(), LimitsConfig(), NOW, b"0123456789abcdef")
+        self.cluster: ClusterState | None = None
+        if clustered:
+            self.cluster = ClusterState(self.state, ClusterConfig(), "n1", "127.0.0.1:1", {}, NOW)
+            self.state.ctx.isolated = False
+            self.state.ctx.claims = None  # this client id needs no etcd
+        self.client: Client = self.state.open("mqtt://bench", "bench", NOW)
+        self.feed(connect("bench", VERSION, persistent=True))
+        session = self.client.session
+        assert session is not None
+        if moved:
+            session.trail = Trail(2, 1, True)
+        publishes = [publish("bench/topic", b"x" * 64, 2, number, VERSION) for number in range(1, BATCH + 1)]
+        self.publishes = b"".join(publishes)
+        self.releases = b"".join(bytes((PUBREL, 2, number >> 8, number & 255)) for number in range(1, BATCH + 1))
+
+    def feed(self, data: bytes) -> int:
+        """One read and its turn; bytes that the client gets."""
+        state = self.state
+        state.receive(self.client, data, NOW)
+        state.turn(NOW)
+        if self.cluster is not None:
+            self.cluster.turn(NOW)
+        ready = state.take_ready()
+        size = 0
+        for client in ready.dirty:
+            client.dirty = False
+            client.stored_from = -1
+            size += sum(map(len, client.frames))
+            client.frames.clear()
+            state.sent(client)
+        ready.renew()
+        if self.cluster is not None:
+            self.cluster.take_ready()
+        return size
+
+    def slice(self) -> float:
+        """Microseconds of CPU for one handshake."""
+        began = time.process_time_ns()
+        for _ in range(SLICE // BATCH):
+            answered = self.feed(self.publishes) + self.feed(self.releases)
+            assert answered == 2 * 4 * BATCH, "a handshake was not answered"
+        return (time.process_time_ns() - began) / 1e3 / SLICE
+
+
+def local(rounds: int) -> Local:
+    brokers = [Broker(False, False), Broker(True, False), Broker(True, True)]
+    costs: list[list[float]] = [[] for _ in brokers]
+    for number in range(rounds + 2):
+        order = range(3) if number % 2 == 0 else range(2, -1, -1)
+        for which in order:
+            cost = brokers[which].slice()
+            if number >= 2:  # what came before warmed up
+                costs[which].append(cost)
+    return Local(alone_us=costs[0], clustered_us=costs[1], moved_us=costs[2])
