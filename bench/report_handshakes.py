@@ -36,9 +36,9 @@ def targets(results: Results) -> list[Target]:
         found.append(Target(f"{name}: calls", back.calls, back.bound, False))
         found.append(Target(f"{name}: messages that came", back.routed, back.clients, True))
         found.append(Target(f"{name}: messages that came twice", back.doubled, 0, False))
-    for run_ in place.modelled:
-        name = f"{run_.clients:,} clients, {run_.nodes} nodes, {'hint' if run_.hint else 'all asked'}: calls"
-        found.append(Target(name, run_.calls, run_.bound * (1 if run_.hint else 2), False))
+    for each in place.modelled:
+        name = f"{each.clients:,} clients, {each.nodes} nodes, {'hint' if each.hint else 'all asked'}: calls"
+        found.append(Target(name, each.calls, each.bound, False))
     return found
 
 
@@ -156,9 +156,13 @@ def by_nodes(axes: Axes, runs: list[Modelled]) -> None:
         line = sorted([run for run in runs if run.clients == most and run.hint == hint], key=lambda run: run.nodes)
         nodes = [run.nodes for run in line]
         what = "hint" if hint else "all asked"
-        axes.plot(nodes, [run.calls / run.nodes for run in line], "o-", color=colour, label=what, ms=4)
-        axes.plot(nodes, [run.one_by_one / run.nodes for run in line], ":", color=colour, label=f"{what}, one by one")
-    axes.set(xscale="log", yscale="log", xlabel="nodes", ylabel="calls that one node makes", title=f"{most:,} clients")
+        pairs = [count * (count - 1) for count in nodes]
+        calls = [run.calls / pair for run, pair in zip(line, pairs, strict=True)]
+        single = [run.one_by_one / pair for run, pair in zip(line, pairs, strict=True)]
+        axes.plot(nodes, calls, "o-", color=colour, label=what, ms=4)
+        axes.plot(nodes, single, ":", color=colour, label=f"{what}, one by one")
+    axes.set(xscale="log", yscale="log", xlabel="nodes", ylabel="calls from one node to another one")
+    axes.set_title(f"{most:,} clients")
     axes.set_xticks(sorted({run.nodes for run in runs}), [str(n) for n in sorted({run.nodes for run in runs})])
     axes.minorticks_off()
     finish(axes)

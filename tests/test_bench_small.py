@@ -66,7 +66,7 @@ def check_handshakes(results: dict[str, Any]) -> None:
     assert results["errors"] == []
     assert len(results["local"][0]["clustered_us"]) == 2
     for run in results["modelled"]:
-        assert 0 < run["calls"] <= run["bound"] * (1 if run["hint"] else 2)
+        assert 0 < run["calls"] <= run["bound"]
         assert run["one_by_one"] >= run["clients"]
 
 
