@@ -3,7 +3,7 @@ for each hazard, each of which shows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -22,7 +22,7 @@ from starlingmq.core.context import Context
 from starlingmq.core.elsewhere import Elsewhere
 from starlingmq.core.publishing import Publishing
 
-SEEDS = range(30)
+SEEDS = range(15)
 RARE = ("clients/timed_out", "answers/later")  # the former because everybody is reached in the end
 FOUND = (261, 33, 21)
 """Seeds that found something: what a node that leaves takes along; a client told twice that it has no session, which
@@ -35,7 +35,7 @@ def test_worlds() -> None:
         world = run(seed)
         seen.update(world.figures())
         seen["hops"] += world.hopped
-    assert seen["hops"] > 400, "hardly anybody went anywhere"
+    assert seen["hops"] > 200, "hardly anybody went anywhere"
     never = [name for name in FIGURES if not seen[name] and name not in RARE]
     assert not never, "what never happened was not tested"
 
@@ -120,33 +120,7 @@ def a_question_is_answered_before_the_session_has_left() -> Any:
     return patch("starlingmq.cluster.handshake_desk.LATER", 0)
 
 
-SHOWN_BY: tuple[tuple[Mistake, int], ...] = (
-    (the_lowest_epoch_wins, 35),
-    (what_was_completed_is_forgotten, 3),
-    (what_was_completed_elsewhere_is_not_noted_here, 3),
-    (what_is_left_is_not_stored, 26),
-)
-"""And the seed that found it first: when a world has become another one, some other seed has to."""
-
-
-def caught(mistake: Mistake, seeds: Iterable[int]) -> int | None:
-    """The first seed that finds it."""
-    with mistake():
-        for seed in seeds:
-            try:
-                run(seed)
-            except Exception:
-                return seed
-    return None
-
-
 pure = pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
-
-
-@pure
-@pytest.mark.parametrize(("mistake", "seed"), SHOWN_BY, ids=lambda each: getattr(each, "__name__", None))
-def test_mistakes_show(mistake: Mistake, seed: int) -> None:
-    assert caught(mistake, (seed, *range(300))) is not None, "no world shows it"
 
 
 def repeated_publishes_cancel_nothing() -> Any:
@@ -172,31 +146,35 @@ def a_clean_start_is_not_told() -> Any:
     )
 
 
-BY_HAND: tuple[tuple[Mistake, Callable[[], None]], ...] = (
-    (
-        an_answer_is_told_to_whoever_is_there_now,
-        test_handshakes.test_an_answer_that_comes_when_its_client_has_gone_is_told_to_nobody,
-    ),
-    (repeated_publishes_cancel_nothing, test_handshakes.test_a_repeated_publish_cancels_what_another_node_holds),
-    (
-        what_can_not_be_reached_is_not_waited_for,
-        test_handshakes.test_an_older_handshake_is_not_released_while_who_may_have_a_newer_one_is_away,
-    ),
-    (whoever_holds_it_releases_it_at_once, test_handshakes.test_an_abandoned_handshake_that_only_all_together_can_tell),
-    (
-        a_question_is_answered_before_the_session_has_left,
-        test_handshakes.test_who_has_not_heard_yet_that_the_session_has_to_leave_says_so,
-    ),
-    (
-        a_clean_start_is_not_told,
-        test_handshakes.test_what_is_older_than_a_clean_start_does_not_count_when_all_are_asked,
-    ),
-    (a_reply_does_not_wait_for_the_store, test_handshakes.test_a_reply_waits_until_what_it_says_is_stored),
+abandoned = test_handshakes.test_an_abandoned_handshake_that_only_all_together_can_tell
+repeated = test_handshakes.test_a_pubrel_repeated_at_a_third_node_is_answered_truly
+routed = test_handshakes.test_the_node_that_has_routed_it_says_so_to_whoever_asks_next
+crashed = test_handshakes.test_what_was_left_here_is_there_after_a_crash
+stored = test_handshakes.test_a_reply_waits_until_what_it_says_is_stored
+gone = test_handshakes.test_an_answer_that_comes_when_its_client_has_gone_is_told_to_nobody
+staying = test_handshakes.test_who_has_not_heard_yet_that_the_session_has_to_leave_says_so
+again = test_handshakes.test_a_repeated_publish_cancels_what_another_node_holds
+away = test_handshakes.test_an_older_handshake_is_not_released_while_who_may_have_a_newer_one_is_away
+anew = test_handshakes.test_what_is_older_than_a_clean_start_does_not_count_when_all_are_asked
+
+SHOWN_BY: tuple[tuple[Mistake, Callable[[], None]], ...] = (
+    (whoever_holds_it_releases_it_at_once, abandoned),
+    (the_lowest_epoch_wins, abandoned),
+    (what_was_completed_is_forgotten, routed),
+    (what_was_completed_elsewhere_is_not_noted_here, repeated),
+    (what_is_left_is_not_stored, crashed),
+    (a_reply_does_not_wait_for_the_store, stored),
+    (an_answer_is_told_to_whoever_is_there_now, gone),
+    (a_question_is_answered_before_the_session_has_left, staying),
+    (repeated_publishes_cancel_nothing, again),
+    (what_can_not_be_reached_is_not_waited_for, away),
+    (a_clean_start_is_not_told, anew),
 )
+"""And the world made by hand that shows it. Drawn worlds show most of them too, one in fifty or so."""
 
 
 @pure
-@pytest.mark.parametrize(("mistake", "test"), BY_HAND, ids=lambda each: getattr(each, "__name__", None))
-def test_mistakes_show_in_worlds_made_by_hand(mistake: Mistake, test: Callable[[], None]) -> None:
+@pytest.mark.parametrize(("mistake", "test"), SHOWN_BY, ids=lambda each: getattr(each, "__name__", None))
+def test_mistakes_show(mistake: Mistake, test: Callable[[], None]) -> None:
     with mistake(), pytest.raises(AssertionError):
         test()

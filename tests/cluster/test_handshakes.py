@@ -8,9 +8,10 @@ from tests.cluster.test_takeover import LASTING, lasting, published, subscribe
 from tests.harness import FakeClient
 
 from starlingmq.cluster.frames import Envelope, HandshakeCall, HandshakeQuestion, HandshakeReply
-from starlingmq.cluster.stays import LATER
+from starlingmq.cluster.stays import COMPLETED, FACTS, HELD, LATER, UNKNOWN, Stays
 from starlingmq.core.elsewhere import Elsewhere
-from starlingmq.core.ready import FACT_PUT
+from starlingmq.core.message import Message
+from starlingmq.core.ready import FACT_DELETE, FACT_PUT
 from starlingmq.wire.mqtt import Ack, Publish, Suback, Subscribe, SubscribeRequest
 from starlingmq.wire.packets import PUBCOMP, PUBREC, PUBREL
 
@@ -304,3 +305,49 @@ def test_who_has_not_heard_yet_that_the_session_has_to_leave_says_so() -> None:
     node.cluster.turn(fleet.now)
     node.carry_out(node.state.take_ready())
     assert [reply.answers for _, reply in node.cluster.handshakes.take_replies()] == [((LATER, 0, 0),)]
+
+
+def test_the_node_that_has_routed_it_says_so_to_whoever_asks_next() -> None:
+    """Whoever asked first never heard of it."""
+    fleet = Fleet(3)
+    watcher = watch(fleet)
+    hold(lasting(fleet, 0))
+    client = lasting(fleet, 1)
+    fleet.advance(1.0)
+    fleet.cut(1, 2, both=False)
+    client.send(Ack(PUBREL, 5))
+    fleet.advance(0.2)
+    client.drop()
+    fleet.advance(0.1)
+    fleet.heal()
+    client = lasting(fleet, 2)
+    assert release(fleet, client) == 0
+    assert got(watcher) == [b"x"]
+
+
+def test_what_was_left_here_is_there_after_a_crash() -> None:
+    fleet = Fleet(2)
+    node = fleet[0]
+    node.state.ctx.recording = True
+    client = lasting(fleet, 0)
+    hold(client, b"held", 5)
+    hold(client, b"completed before", 6)
+    assert release(fleet, client, 6) == 0
+    hold(client, b"completed since", 7)
+    client = lasting(fleet, 1)
+    fleet.advance(1.0)
+    assert release(fleet, client, 7) == 0
+    facts: dict[bytes, bytes] = {}
+    for write in node.writes:
+        if write.kind == FACT_PUT:
+            facts[write.topic] = write.value
+        elif write.kind == FACT_DELETE:
+            facts.pop(write.topic, None)
+    routed: list[Message] = []
+    stays = Stays(routed.append, lambda *_: None, lambda *_: None, 3600.0, 300.0)
+    stays.restore({key: fact for key, fact in facts.items() if key.startswith(FACTS)}, fleet.now)
+    epoch = fleet[1].state.ctx.sessions["c"].epoch
+    known = [stays.look("c", packet_id, epoch, 0)[0] for packet_id in (5, 6, 7, 8)]
+    assert known == [HELD, COMPLETED, COMPLETED, UNKNOWN]
+    assert stays.release("c", 5, epoch, 0, 1, fleet.now)[0] == COMPLETED
+    assert [message.payload for message in routed] == [b"held"]
