@@ -30,6 +30,7 @@ RANKS: Final = (
         "_version",
         "_pure",
         "config",
+        "config_api",
         "config_auth",
         "config_build",
         "config_cluster",

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Meta, field
 
+from starlingmq.config_api import API_SCHEMES, guarded
 from starlingmq.config_auth import AuthConfig, check_auth, methods_of
 from starlingmq.config_build import Tree, build, read_yaml, set_path, yaml_value
 from starlingmq.config_cluster import ClusterConfig, check_cluster, check_dialled, refuse_open_cluster
@@ -49,7 +50,7 @@ __all__ = [
 
 ENV_PREFIX: Final = "STARLINGMQ_"
 NATS_SCHEMES: Final = ("nats", "tls", "nats+ws", "nats+wss")
-SCHEMES: Final = ("mqtt", "mqtts", "ws", "wss", "unix", *NATS_SCHEMES, "http")
+SCHEMES: Final = ("mqtt", "mqtts", "ws", "wss", "unix", *NATS_SCHEMES, *API_SCHEMES)
 DEFAULT_LISTENER: Final = "mqtt://127.0.0.1:1883"
 NO_SESSION_EXPIRY: Final = 0xFFFFFFFF
 
@@ -102,11 +103,13 @@ class ListenerConfig(Section, frozen=True):
         Meta(
             description="Where to listen: mqtt://host:port, mqtts://host:port, ws://host:port/path, "
             "wss://host:port/path, unix:///path, nats://host:port, tls://host:port, nats+ws://host:port, "
-            "nats+wss://host:port (NATS) or http://host:port; "
+            "nats+wss://host:port (NATS), http://host:port or https://host:port (API and dashboard); "
             "port 0 takes a free one."
         ),
     ]
-    tls: Annotated[TlsConfig | None, Meta(description="Certificates of an mqtts, wss, tls, nats+wss listener.")] = None
+    tls: Annotated[
+        TlsConfig | None, Meta(description="Certificates of an mqtts, wss, tls, nats+wss, https listener.")
+    ] = None
     max_connections: Annotated[
         Count, Meta(description="Connections this listener holds at once; 0 means only limits.max_connections counts.")
     ] = 0
@@ -356,9 +359,12 @@ def refuse_open_listeners(config: Config, authenticated: bool) -> None:
     ``authenticated``: something (a hook, a password file) decides who may connect.
     """
     refuse_open_cluster(config.cluster)
+    _refuse_open_api(config)
     if authenticated or config.auth.allow_anonymous is not None or methods_of(config.auth):
         return
     for index, listener in enumerate(config.listeners):
+        if listener.url.partition("://")[0] in API_SCHEMES:
+            continue
         if config.nats.nkeys and listener.url.partition("://")[0] in NATS_SCHEMES:
             continue
         requires_certificate = listener.tls is not None and listener.tls.require_client_cert
@@ -366,6 +372,18 @@ def refuse_open_listeners(config: Config, authenticated: bool) -> None:
             raise ConfigError(
                 f"listeners[{index}]: {listener.url} would be open to anyone who reaches it; "
                 "set auth.allow_anonymous: true if that is meant"
+            )
+
+
+def _refuse_open_api(config: Config) -> None:
+    """Whoever may publish is not meant to administer: nothing but a token or a user opens the API to a network."""
+    for index, listener in enumerate(config.listeners):
+        if listener.url.partition("://")[0] not in API_SCHEMES or guarded(config.auth.api):
+            continue
+        if not is_local(listener.url):
+            raise ConfigError(
+                f"listeners[{index}]: {listener.url} would let anyone who reaches it administer this broker; "
+                "set auth.api.token_file or auth.api.users"
             )
 
 
@@ -411,7 +429,7 @@ def _check_listeners(config: Config) -> None:
                 f"listeners[{index}].url: {listener.url!r} is no listener; it starts with one of "
                 + ", ".join(f"{known}://" for known in SCHEMES)
             )
-        if scheme in ("mqtts", "wss", "tls", "nats+wss") and listener.tls is None:
+        if scheme in ("mqtts", "wss", "tls", "nats+wss", "https") and listener.tls is None:
             raise ConfigError(f"listeners[{index}]: {listener.url} needs a tls section with at least a cert")
         if listener.advertise:
             check_dialled(listener.advertise, f"listeners[{index}].advertise")

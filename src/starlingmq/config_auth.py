@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Meta
 
+from starlingmq.config_api import ApiConfig, check_api
 from starlingmq.config_types import ConfigError, Count, Duration, PositiveDuration, Section
 
 METHODS = ("certificate", "scram", "jwt", "password", "http")
@@ -88,6 +89,7 @@ class AuthConfig(Section, frozen=True):
     acl: Annotated[AclConfig, Meta(description="What clients may do.")] = AclConfig()
     failures: Annotated[FailuresConfig, Meta(description="What wrong logins lead to.")] = FailuresConfig()
     flapping: Annotated[FlappingConfig, Meta(description="What comes of clients that come and go.")] = FlappingConfig()
+    api: Annotated[ApiConfig, Meta(description="Who may use the HTTP API and the dashboard.")] = ApiConfig()
 
 
 def methods_of(auth: AuthConfig) -> tuple[str, ...]:
@@ -105,6 +107,7 @@ def methods_of(auth: AuthConfig) -> tuple[str, ...]:
 
 def check_auth(auth: AuthConfig) -> None:
     """Raise ConfigError for what no type checks."""
+    check_api(auth.api, auth.password.file)
     needs = {
         "scram": (auth.password.file, "auth.password.file"),
         "password": (auth.password.file, "auth.password.file"),

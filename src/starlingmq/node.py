@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import logging
 import secrets
 from collections.abc import Iterable
+from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from starlingmq._version import __version__
-from starlingmq.auth.bans import Bans
+from starlingmq.auth.bans import Ban, Bans, Kind
 from starlingmq.auth.chain import Chain
 from starlingmq.config import Config, ConfigError, ListenerConfig, refuse_open_listeners
+from starlingmq.config_api import API_SCHEMES
 from starlingmq.config_auth import methods_of
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.nats_keys import Verify
@@ -24,7 +27,7 @@ from starlingmq.hooks import Authenticate, Authorize, Hooks, OnEvent, OnPublish
 from starlingmq.log import NoticeLog, set_up_logging
 from starlingmq.net.bulk_process import BulkProcess, bulk_place, bulk_url
 from starlingmq.net.control import NAME as CONTROL_NAME
-from starlingmq.net.control import ControlServer, Report
+from starlingmq.net.control import Action, ControlServer, Report
 from starlingmq.net.doors import Doors
 from starlingmq.net.driver import Driver, broker_clock
 from starlingmq.net.group_actions import GroupActions
@@ -36,7 +39,9 @@ from starlingmq.storage.stream_upkeep import StreamUpkeep
 from starlingmq.storage.upkeep import LONG_ACTIONS, Upkeep
 
 if TYPE_CHECKING:
+    from starlingmq.api.listening import HttpSide
     from starlingmq.net.cluster import Cluster
+    from starlingmq.net.drain_actions import DrainActions
 
 log = logging.getLogger("starlingmq")
 
@@ -81,6 +86,8 @@ class Broker:
         self._one_stop = asyncio.Lock()
         self._driver: Driver | None = None
         self._control: ControlServer | None = None
+        self._http: HttpSide | None = None
+        self._drain: DrainActions | None = None
         self._notices: NoticeLog | None = None
         self._cluster: Cluster | None = None
         self._ending: asyncio.Future[None] | None = None
@@ -105,7 +112,8 @@ class Broker:
     @property
     def addresses(self) -> list[str]:
         """The URLs that are listened on, with the ports that were bound."""
-        return [listener.address for listener in self._doors.listeners]
+        clients = [listener.address for listener in self._doors.listeners]
+        return clients if self._http is None else clients + self._http.addresses
 
     def address(self, scheme: str = "mqtt") -> str:
         """The first bound URL of a scheme. Raises LookupError if there is none."""
@@ -134,14 +142,20 @@ class Broker:
         """Open the listeners and serve from now on. A broker is started once."""
         if self._driver is not None:
             raise RuntimeError("this broker was started before; make another one")
-        doors = self._doors = Doors(self.config.listeners)
+        http = [each for each in self.config.listeners if each.url.partition("://")[0] in API_SCHEMES]
+        doors = self._doors = Doors(each for each in self.config.listeners if each not in http)
         refuse_open_listeners(self.config, self.hooks.authenticate is not None)
         self._use(self._make_chain(self.config))
+        if http:
+            _load_http()
         if self.config.cluster.enabled:  # who can not serve does not come into the cluster to find out
             await doors.refuse_taken()
         try:
             self._driver = await self._make_driver()
-            await self._open_control(self._driver)
+            actions = self._actions(self._driver)
+            await self._open_control(self._driver, actions)
+            if http:
+                await self._open_http(self._driver, actions)
             if self._cluster is not None:
                 await self._cluster.join()
             self._watch_memory()
@@ -151,6 +165,8 @@ class Broker:
             if self._cluster is not None:
                 read_at = () if self._bulk is None else (bulk_url(self._bulk.address, self.config.node.name),)
                 self._cluster.open_to_clients(doors.listeners, read_at)
+            if self._http is not None:
+                self._http.served.serving = True
         except BaseException:
             await self.stop()
             raise
@@ -239,7 +255,8 @@ class Broker:
     def _make_chain(self, config: Config) -> Chain | None:
         """None where settings have nothing to say of who may do what. Raises ConfigError."""
         auth = config.auth
-        if not methods_of(auth) and not auth.acl.file and not auth.flapping.limit:
+        banned = next(self._bans.all(monotonic()), None) is not None
+        if not methods_of(auth) and not auth.acl.file and not auth.flapping.limit and not banned:
             return None
         return Chain(auth, self._bans, self._own_authenticate, bool(config.nats.nkeys))
 
@@ -253,23 +270,30 @@ class Broker:
         """This node is no member of its cluster any more: stop, unless that is under way."""
         self._ending = asyncio.ensure_future(self.stop())
 
-    async def _open_control(self, driver: Driver) -> None:
-        """Let commands in, where there is a data directory to put the socket in."""
+    def _actions(self, driver: Driver) -> dict[str, Action]:
+        """What can be asked for by name, through the control socket and over HTTP."""
+        actions: dict[str, Action] = {}
         store = driver.store
-        if not isinstance(store, DirectoryStore):
-            return
-        actions = Upkeep(store, driver.state).actions()
-        actions |= StreamUpkeep(store, driver.state, self.config.node.name, self._readable_nodes).actions()
-        names = dict[int, str] if self._cluster is None else self._cluster.names
-        actions |= GroupActions(driver.state, names).actions()
+        if isinstance(store, DirectoryStore):
+            actions |= Upkeep(store, driver.state).actions()
+            actions |= StreamUpkeep(store, driver.state, self.config.node.name, self._readable_nodes).actions()
+            names = dict[int, str] if self._cluster is None else self._cluster.names
+            actions |= GroupActions(driver.state, names).actions()
         if self._cluster is None:
             actions["cluster.status"] = _no_member
         else:
             from starlingmq.net.cluster_actions import ClusterActions
             from starlingmq.net.drain_actions import DrainActions
 
-            drain = DrainActions(self._cluster, self._doors)
+            drain = self._drain = DrainActions(self._cluster, self._doors)
             actions |= ClusterActions(self._cluster, drain).actions() | drain.actions()
+        return actions
+
+    async def _open_control(self, driver: Driver, actions: dict[str, Action]) -> None:
+        """Let commands in, where there is a data directory to put the socket in."""
+        store = driver.store
+        if not isinstance(store, DirectoryStore):
+            return
         control = ControlServer(store.data_dir.path / CONTROL_NAME, actions, LONG_ACTIONS)
         try:
             await control.start()
@@ -278,11 +302,37 @@ class Broker:
         else:
             self._control = control
 
+    async def _open_http(self, driver: Driver, actions: dict[str, Action]) -> None:
+        from starlingmq.api.listening import HttpSide
+        from starlingmq.api.served import Served
+
+        served = Served(
+            driver,
+            lambda: self.config,
+            lambda: self._doors.listeners,
+            self._bans,
+            self.ban,
+            actions,
+            self._cluster,
+            self._drain,
+        )
+        self._http = HttpSide(served)
+        await self._http.open()
+
+    def ban(self, kind: Kind, name: str, seconds: float, reason: str) -> Ban:
+        """Keep an address, a user or a client out for a while. Who is connected stays."""
+        ban = self._bans.ban(kind, name, monotonic() + seconds, reason)
+        if self._chain is None:  # nothing was looked at until now
+            self._use(self._make_chain(self.config))
+            self.state.ctx.ask_authenticate = self.hooks.authenticate is not None
+        return ban
+
     def reload(self, config: Config) -> None:
         """Take over what can change while serving: ``mqtt``, ``nats``, ``queue_groups``, ``limits``, ``auth`` with
         its files, ``log`` and certificates. Raises ConfigError, and then nothing has changed.
         """
         assert self._driver is not None, "the broker is not started"
+        access = None if self._http is None else self._http.prepare(config)
         chain = self._make_chain(config)
         self.state.nats.keys.verify = self._verifier(config)
         self.state.configure(config.mqtt, config.limits, config.nats, config.queue_groups)
@@ -295,6 +345,8 @@ class Broker:
             self._driver.poke()
         for listener in self._doors.listeners:
             listener.reload_tls()
+        if self._http is not None and access is not None:
+            self._http.reload(config, access)
         self.config = config
         if self._driver is not None:
             self._driver.poke()
@@ -312,6 +364,8 @@ class Broker:
         if self._closed.is_set():
             return
         seconds = self.config.node.shutdown_timeout
+        if self._http is not None:
+            self._http.served.serving = False
         if self._cluster is not None:
             self._cluster.stopping()
         await self._doors.close()
@@ -321,6 +375,8 @@ class Broker:
             await self._bulk.stop()
         if self._control is not None:
             await self._control.stop()
+        if self._http is not None:
+            await self._http.close()
         driver = self._driver
         if driver is not None:
             await driver.stop(min(seconds, 2.0))
@@ -338,6 +394,14 @@ class Broker:
 
     async def wait_closed(self) -> None:
         await self._closed.wait()
+
+
+def _load_http() -> None:
+    """Only who listens there needs it, and it takes most of a second: before there is anybody to wait for it."""
+    try:
+        importlib.import_module("starlingmq.api.listening")
+    except ImportError as error:
+        raise ConfigError(f"listeners: http:// needs {error.name}: pip install 'starlingmq[http]'") from None
 
 
 async def _no_member(report: Report, arguments: dict[str, str]) -> dict[str, Any]:

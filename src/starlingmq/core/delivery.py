@@ -341,6 +341,10 @@ class Delivery:
             client.dirty = True
             ctx.ready.dirty.append(client)
         ctx.counters.publish_sent += 1
+        if outgoing.qos == 1:
+            ctx.counters.sent_qos1 += 1
+        elif outgoing.qos == 2:
+            ctx.counters.sent_qos2 += 1
         return True
 
     def frame(self, client: Client, outgoing: Outgoing, packet_id: int, dup: bool) -> bytes:

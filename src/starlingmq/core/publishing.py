@@ -94,7 +94,10 @@ class Publishing:
             session.client_id,
             ctx.now,
         )
-        if packet.qos == 2:
+        if packet.qos == 1:
+            ctx.counters.received_qos1 += 1
+        elif packet.qos == 2:
+            ctx.counters.received_qos2 += 1
             inbound = session.inbound
             trail = session.trail
             if inbound is not None and inbound.holds(packet.packet_id):

@@ -67,9 +67,10 @@ class RetainedTree:
         """All topics and messages, in no order."""
         return self._messages.items()
 
-    def cursor(self, filter: bytes) -> RetainedCursor:
-        """A walk over the messages that match ``filter`` (valid, and not a shared subscription's)."""
-        return RetainedCursor(self._messages, self._topics, filter)
+    def cursor(self, filter: bytes, after: bytes = b"") -> RetainedCursor:
+        """A walk over the messages that match ``filter`` (valid, and not a shared subscription's), from the first
+        topic behind ``after`` on."""
+        return RetainedCursor(self._messages, self._topics, filter, after + LEAST if after else b"")
 
 
 class RetainedCursor:
@@ -87,14 +88,14 @@ class RetainedCursor:
     _wanted: list[bytes]  # the levels of the filter
     _place: bytes  # no topic before this one is of interest any more
 
-    def __init__(self, messages: Shards[Message], topics: SortedTopics, filter: bytes) -> None:
+    def __init__(self, messages: Shards[Message], topics: SortedTopics, filter: bytes, place: bytes) -> None:
         self.done = False
         self.looks = 0
         self._messages = messages
         self._topics = topics
         self._filter = filter
         self._wanted = filter.split(b"/")
-        self._place = b""
+        self._place = place
 
     def next(self, limit: int) -> list[Message]:
         """At most ``limit`` (1 or more) further messages, after looking at no more than 4 topics for each allowed.

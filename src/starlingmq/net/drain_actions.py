@@ -44,12 +44,16 @@ class DrainActions:
         """Serve no clients from now on, and wait until they and their sessions are gone; or serve them again."""
         if cancel:
             await self.cancel()
-            return self._result()
+            return self.result()
+        await self.start()
+        await self.follow(report)
+        return self.result()
+
+    async def start(self) -> None:
+        """Raises DrainError when clients have nowhere to go."""
         if not self.state.drain.active and not self.state.reception.welcoming():
             raise DrainError("no other node takes clients at the moment: they would have nowhere to go")
         await self.begin()
-        await self.follow(report)
-        return self._result()
 
     async def begin(self, for_good: bool = False) -> None:
         await self.doors.close()
@@ -77,7 +81,7 @@ class DrainActions:
                 report("handing sessions over", sessions - drain.sessions_left, sessions, "sessions")
             await asyncio.sleep(REPORT_SECONDS)
 
-    def _result(self) -> Result:
+    def result(self) -> Result:
         drain = self.state.drain
         return {
             "node": self.cluster.name,

@@ -41,12 +41,15 @@ class Asked(Protocol):
 class Ticket:
     """Frames that wait for one commit, and for all commits before it."""
 
-    __slots__ = ("done", "frames", "refused")
+    __slots__ = ("awaited", "began", "done", "failed", "frames", "refused")
 
-    def __init__(self, done: bool) -> None:
+    def __init__(self, done: bool, began: float) -> None:
         self.done = done
+        self.began = began
         self.refused = False  # nothing could be stored: something else is said
+        self.failed = False
         self.frames: list[tuple[Client, bytes]] = []
+        self.awaited: list[asyncio.Future[bool]] = []
 
 
 class Driver:
@@ -80,6 +83,7 @@ class Driver:
         self._scheduled = False
         self._began = 0.0  # when the work of this turn began
         self._tickets: deque[Ticket] = deque()
+        self._awaited: list[asyncio.Future[bool]] = []  # who wants to know whether this turn's writes are stored
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._answers: set[asyncio.Task[None]] = set()
@@ -137,6 +141,13 @@ class Driver:
 
     # Turns
 
+    def stored(self) -> asyncio.Future[bool]:
+        """Done once what was written in this turn is as safe as it gets; False: it is not stored (yet)."""
+        future: asyncio.Future[bool] = self.loop.create_future()
+        self._awaited.append(future)
+        self._schedule()
+        return future
+
     def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
@@ -158,6 +169,7 @@ class Driver:
         self._carry_out(ready)
         ready.renew()  # nothing of it is kept alive
         now = self.clock()
+        state.ctx.counters.turns.add(now - self._began)
         stall_ms = (now - self._began) * 1000.0
         if stall_ms > state.ctx.counters.stall_max_ms:
             state.ctx.counters.stall_max_ms = stall_ms
@@ -181,6 +193,8 @@ class Driver:
 
     def _carry_out(self, ready: Ready) -> None:
         ticket = self._commit(ready)
+        if self._awaited:
+            self._await(ticket)
         counters = self.state.ctx.counters
         sent = self.state.sent
         for place, client in enumerate(ready.dirty):
@@ -218,6 +232,13 @@ class Driver:
         if ready.notices and self.on_notice is not None:
             for notice in ready.notices:
                 self._tell(self.on_notice, notice)
+
+    def _await(self, ticket: Ticket | None) -> None:
+        awaited, self._awaited = self._awaited, []
+        if ticket is None:
+            _tell_all(awaited, True)
+        else:
+            ticket.awaited = awaited
 
     def _write(self, client: Client, data: bytes) -> None:
         try:
@@ -279,7 +300,7 @@ class Driver:
                 pending = failed
         if pending is None and not self._tickets and not refused:
             return None
-        ticket = Ticket(pending is None)
+        ticket = Ticket(pending is None, self.clock())
         ticket.refused = refused and pending is None
         self._tickets.append(ticket)
         if pending is not None:
@@ -295,9 +316,11 @@ class Driver:
                 later.refused = True
         elif error is not None:
             log.error("storage failed: %s", error)
+            ticket.failed = True
             for client, _ in ticket.frames:
                 self._silence(client)
         ticket.done = True
+        self.state.ctx.counters.commits.add(self.clock() - ticket.began)
         self._settle()
         self._schedule()
 
@@ -307,6 +330,8 @@ class Driver:
             ticket = self._tickets.popleft()
             for client, data in ticket.frames:
                 self._release(client, data, ticket.refused)
+            if ticket.awaited:
+                _tell_all(ticket.awaited, not (ticket.refused or ticket.failed))
 
     def _release(self, client: Client, data: bytes, refused: bool) -> None:
         """Send what waited for a commit that is done; something else where nothing could be stored."""
@@ -413,6 +438,7 @@ class Driver:
                 client.transport.abort()
         for task in self._answers:
             task.cancel()
+        _tell_all(self._awaited, False)
         await self._wait_deserted(CUT_SECONDS)
         if self._answers:
             await asyncio.wait(self._answers, timeout=CUT_SECONDS)
@@ -420,6 +446,12 @@ class Driver:
     async def _wait_deserted(self, timeout: float) -> None:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._deserted.wait(), timeout)
+
+
+def _tell_all(awaited: list[asyncio.Future[bool]], stored: bool) -> None:
+    for future in awaited:
+        if not future.done():
+            future.set_result(stored)
 
 
 def broker_clock() -> Callable[[], float]:

@@ -25,7 +25,13 @@ HANDSHAKE_TIMEOUT: Final = 10.0
 ACCEPT_TURNS: Final = 4
 """Turns of the event loop from accepting a connection to ``connection_made``, and one more."""
 
-_PROTOCOLS: Final = {"mqtts": ["mqtt"], "wss": ["http/1.1"], "nats+wss": ["http/1.1"], "tls": ["nats"]}  # by ALPN
+_PROTOCOLS: Final = {  # by ALPN
+    "mqtts": ["mqtt"],
+    "wss": ["http/1.1"],
+    "nats+wss": ["http/1.1"],
+    "tls": ["nats"],
+    "https": ["http/1.1"],
+}
 
 TLS_CLOSE_TIMEOUT: Final = 5.0
 """Seconds that a closing TLS connection waits for its peer to agree."""
@@ -168,6 +174,15 @@ async def refuse_taken(loop: asyncio.AbstractEventLoop, spec: ListenerSpec) -> N
         _, sockets = await hold_port(loop, spec)
         for sock in sockets:
             sock.close()
+
+
+async def bind_tcp(loop: asyncio.AbstractEventLoop, spec: ListenerSpec) -> tuple[str, list[socket.socket]]:
+    """Listen for somebody who does the rest: the URL with the port, and the sockets. Raises ListenerError."""
+    try:
+        sockets, _ = await _listen(loop, spec)
+    except OSError as error:
+        raise ListenerError(f"{spec}: cannot listen: {error.strerror or error}") from error
+    return str(_bound(spec, sockets)), sockets
 
 
 async def _addresses(loop: asyncio.AbstractEventLoop, spec: ListenerSpec) -> list[Address]:

@@ -11,6 +11,8 @@
 | ``tls://host:port`` | NATS, with TLS from the first INFO on | 4222 |
 | ``nats+ws://host:port/path`` | NATS over WebSocket | 80 |
 | ``nats+wss://host:port/path`` | NATS over WebSocket over TLS | 443 |
+| ``http://host:port`` | HTTP: API, metrics, dashboard | 80 |
+| ``https://host:port`` | the same over TLS | 443 |
 
 No host means every address of the machine; port 0 means a free port, the same one on every address the host has;
 no path with WebSocket means ``/mqtt``, with NATS over WebSocket ``/``.
@@ -32,10 +34,12 @@ DEFAULT_PORTS: Final = {
     "tls": 4222,
     "nats+ws": 80,
     "nats+wss": 443,
+    "http": 80,
+    "https": 443,
 }
 SCHEMES: Final = (*DEFAULT_PORTS, "unix")
 DEFAULT_PATHS: Final = {"ws": "/mqtt", "wss": "/mqtt", "nats+ws": "/", "nats+wss": "/"}
-ENCRYPTED: Final = ("mqtts", "wss", "tls", "nats+wss")
+ENCRYPTED: Final = ("mqtts", "wss", "tls", "nats+wss", "https")
 
 UNIX_PATH_MAX: Final = 107
 """Bytes of a socket's file name that fit into ``struct sockaddr_un`` with its final NUL."""

@@ -21,6 +21,7 @@ from contextlib import suppress
 from typing import Final, Literal
 
 from starlingmq.core.broker import BrokerState
+from starlingmq.core.counters import Histogram
 from starlingmq.core.message import Message
 from starlingmq.core.ready import (
     FACT_DELETE,
@@ -108,6 +109,7 @@ class DurableStore:
         self._dirty: dict[Session, None] = {}  # whose queue, window or handshakes changed since then
         self._backlog: list[bytes] = []
         self._unsynced: list[asyncio.Future[None]] = []
+        self.syncs = Histogram()
         self._syncing = False
         self._syncing_for: list[asyncio.Future[None]] = []
         self._stuck = False  # the journal takes no records: they wait in ``_backlog``
@@ -287,7 +289,10 @@ class DurableStore:
         self._syncing_for = waiting
         until = self.journal.next
         marks = self.streams.mark()
-        task = asyncio.get_running_loop().run_in_executor(self._threads, self.journal.sync)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        task = loop.run_in_executor(self._threads, self.journal.sync)
+        task.add_done_callback(lambda _: self.syncs.add(loop.time() - began))
         task.add_done_callback(lambda done: self._synced(done, waiting, until, marks))
 
     def _synced(

@@ -1,0 +1,110 @@
+"""Who may use the HTTP API: whoever shows a token of the file, or a name and password of one of the users."""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+import hmac
+from base64 import b64decode
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from starlingmq.config_api import guarded
+from starlingmq.config_auth import AuthConfig
+from starlingmq.config_types import ConfigError
+from starlingmq.hooks import AuthRequest
+from starlingmq.wire.properties import Properties
+from starlingmq.wire.reasons import Reason
+
+if TYPE_CHECKING:
+    from starlingmq.auth.passwords import Passwords
+
+TOKEN_SIGNS_MIN: Final = 16
+BEARER: Final = "token"  # what somebody with a token is called in the log
+
+
+class Access:
+    """Raises ConfigError for files that can not be used. ``close`` it."""
+
+    def __init__(self, auth: AuthConfig) -> None:
+        self.asks = guarded(auth.api)
+        self._tokens = read_tokens(auth.api.token_file) if auth.api.token_file else []
+        self._users = frozenset(auth.api.users)
+        self._passwords = _passwords(auth) if auth.api.users else None
+
+    async def who(self, authorization: str, peer: str) -> str | None:
+        """What somebody is called that sends this header; None for nobody."""
+        scheme, _, credentials = authorization.partition(" ")
+        if scheme.lower() == "bearer":
+            return BEARER if self._known(credentials.strip()) else None
+        if scheme.lower() == "basic":
+            return await self._user(credentials.strip(), peer)
+        return None
+
+    def name_in(self, authorization: str) -> str:
+        """The user name that was tried, for who counts failures."""
+        scheme, _, credentials = authorization.partition(" ")
+        return _name_and_password(credentials.strip())[0] if scheme.lower() == "basic" else ""
+
+    def _known(self, token: str) -> bool:
+        digest = hashlib.sha256(token.encode()).digest()
+        return any(hmac.compare_digest(digest, known) for known in self._tokens)
+
+    async def _user(self, credentials: str, peer: str) -> str | None:
+        name, password = _name_and_password(credentials)
+        if self._passwords is None or not name:
+            return None
+        request = AuthRequest("", name, password, 5, peer, "", "", "", None, Properties())
+        verdict = await self._passwords.check(request)
+        # The password is looked at in any case: others may not learn from the time it takes who may come in.
+        known = verdict is not None and verdict.reason == Reason.SUCCESS and name in self._users
+        return name if known else None
+
+    async def close(self) -> None:
+        if self._passwords is not None:
+            await self._passwords.close()
+
+
+def _name_and_password(credentials: str) -> tuple[str, bytes]:
+    """Of a Basic header (RFC 7617); ("", b"") if it is none."""
+    try:
+        name, colon, password = b64decode(credentials, validate=True).partition(b":")
+        return (name.decode(), password) if colon else ("", b"")
+    except (binascii.Error, ValueError):
+        return "", b""
+
+
+def read_tokens(path: str) -> list[bytes]:
+    """The digests of the tokens in a file. Raises ConfigError with one line and no token."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ConfigError(f"auth.api.token_file: {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise ConfigError(f"auth.api.token_file: {path} cannot be read: it is not UTF-8 text") from None
+    found = []
+    for number, line in enumerate(lines, 1):
+        token = line.strip()
+        if not token or token.startswith("#"):
+            continue
+        if len(token) < TOKEN_SIGNS_MIN or not token.isascii() or " " in token:
+            raise ConfigError(
+                f"auth.api.token_file: {path}:{number}: a token has {TOKEN_SIGNS_MIN} signs or more and no blanks"
+            )
+        found.append(hashlib.sha256(token.encode()).digest())
+    if not found:
+        raise ConfigError(f"auth.api.token_file: {path} has no token; put one on a line")
+    return found
+
+
+def _passwords(auth: AuthConfig) -> Passwords:
+    try:
+        from starlingmq.auth.password_file import read_passwords
+        from starlingmq.auth.passwords import Passwords
+    except ImportError as error:
+        raise ConfigError(f"auth.api.users: {error}: pip install 'starlingmq[auth]'") from None
+    users = read_passwords(auth.password.file)
+    for name in auth.api.users:
+        if name not in users.hashes:
+            raise ConfigError(f"auth.api.users: {name!r} is not in {auth.password.file}; see starlingmq passwd")
+    return Passwords(users, auth.password.remember)

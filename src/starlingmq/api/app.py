@@ -1,0 +1,68 @@
+"""All of what is served over HTTP, put together."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from litestar import Litestar, Request, Response, Router
+from litestar.exceptions import HTTPException
+from litestar.openapi.config import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin
+
+from starlingmq._version import __version__
+from starlingmq.api import cluster_views, health, messages, metrics, overview, sessions, upkeep_views
+from starlingmq.api.lag import Lag
+from starlingmq.api.problem import ApiError, Problem
+from starlingmq.api.served import Served
+from starlingmq.api.survey import Surveyor
+
+log = logging.getLogger("starlingmq.http")
+
+PREFIX: Final = "/api/v1"
+
+
+def make_app(served: Served, lag: Lag) -> Litestar:
+    surveyor = Surveyor(served.state)
+    parts = {
+        "overview": overview.routes(served, surveyor, lag),
+        "sessions": sessions.routes(served),
+        "messages": messages.routes(served),
+        "cluster": cluster_views.routes(served),
+        "upkeep": upkeep_views.routes(served),
+    }
+    routers = [Router(PREFIX, route_handlers=handlers, tags=[tag]) for tag, handlers in parts.items()]
+    return Litestar(
+        route_handlers=[*health.routes(served), *metrics.routes(served, surveyor, lag, PREFIX), *routers],
+        openapi_config=OpenAPIConfig(
+            title="StarlingMQ",
+            version=__version__,
+            description="One node of a broker: what it holds and does, and what it is told to do.",
+            path=PREFIX,
+            render_plugins=[JsonRenderPlugin(path="/openapi.json")],
+        ),
+        exception_handlers={Exception: _unexpected, HTTPException: _refused, ApiError: _not_done},
+        logging_config=None,
+        debug=False,
+    )
+
+
+def _refused(_: Request[Any, Any, Any], error: HTTPException) -> Response[Problem]:
+    """What the framework found wrong: of a bad value it says which one."""
+    text = error.detail
+    if isinstance(error.extra, list):
+        found = [f"{one.get('key', '')}: {one.get('message', '')}" for one in error.extra if isinstance(one, dict)]
+        text = "; ".join(found) or text
+    return Response(Problem(" ".join(text.split())), status_code=error.status_code, headers=error.headers)
+
+
+def _not_done(_: Request[Any, Any, Any], error: ApiError) -> Response[Problem]:
+    return Response(Problem(str(error)), status_code=error.status)
+
+
+def _unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[Problem]:
+    """Ours say in one line what is wrong; anything else is a mistake of ours."""
+    if type(error).__module__.startswith("starlingmq."):
+        return Response(Problem(str(error)), status_code=409)
+    log.error("%s %s failed", request.method, request.scope["path"], exc_info=error)
+    return Response(Problem(f"unexpected {type(error).__name__}"), status_code=500)

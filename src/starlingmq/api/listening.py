@@ -1,0 +1,60 @@
+"""The HTTP listeners of one broker: open from before it serves until it has stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+from starlingmq.api.access import Access
+from starlingmq.api.app import make_app
+from starlingmq.api.guard import App, Guard
+from starlingmq.api.lag import Lag
+from starlingmq.api.served import Served
+from starlingmq.api.server import HttpListener
+from starlingmq.config import Config, ListenerConfig
+from starlingmq.config_api import API_SCHEMES
+from starlingmq.net.listeners import tls_context
+from starlingmq.net.urls import parse_listener
+
+
+def is_http(listener: ListenerConfig) -> bool:
+    return listener.url.partition("://")[0] in API_SCHEMES
+
+
+class HttpSide:
+    """Raises ConfigError and ListenerError, here and at ``open``."""
+
+    def __init__(self, served: Served) -> None:
+        self.served = served
+        config = served.config()
+        specs = [parse_listener(each) for each in config.listeners if is_http(each)]
+        self._listeners = [HttpListener(spec, tls_context(spec)) for spec in specs]
+        self._lag = Lag()
+        app = cast(App, make_app(served, self._lag))  # whose types are narrower than those of ASGI
+        self._guard = Guard(app, Access(config.auth), served.bans, config.auth.api.hosts)
+
+    @property
+    def addresses(self) -> list[str]:
+        return [listener.address for listener in self._listeners if listener.address]
+
+    async def open(self) -> None:
+        self._lag.start()
+        for listener in self._listeners:
+            await listener.open(self._guard)
+
+    def prepare(self, config: Config) -> Access:
+        """What a reload brings. Raises ConfigError, and then nothing has changed."""
+        return Access(config.auth)
+
+    def reload(self, config: Config, access: Access) -> None:
+        earlier, self._guard.access = self._guard.access, access
+        self._guard.hosts = frozenset(host.lower() for host in config.auth.api.hosts)
+        for listener in self._listeners:
+            listener.reload_tls()
+        self._closing = asyncio.ensure_future(earlier.close())
+
+    async def close(self) -> None:
+        self._lag.stop()
+        for listener in self._listeners:
+            await listener.close()
+        await self._guard.access.close()

@@ -1,0 +1,286 @@
+"""Who is let in over HTTP, and what is refused before anybody looks at it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import ssl
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from starlingmq.api import server
+from starlingmq.api.access import read_tokens
+from starlingmq.api.guard import BODY_BYTES_MAX
+from starlingmq.config import ConfigError, load_config, refuse_open_listeners
+from starlingmq.config_auth import AuthConfig
+
+from .conftest import TOKEN, Ask, Certificates, Passwd, Serve
+
+PUBLISH = {"topic": "a", "payload": "x"}
+BEARER = {"authorization": f"Bearer {TOKEN}"}
+
+
+async def raw(address: str, request: bytes) -> bytes:
+    """All that is answered to these bytes, which a library would not send."""
+    host, _, port = address.partition("://")[2].rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(request)
+    try:
+        async with asyncio.timeout(10):
+            return await reader.read()
+    finally:
+        writer.close()
+
+
+def status(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1])
+
+
+async def test_an_open_listener_on_loopback_serves_its_own_machine(serve: Serve, ask: Ask) -> None:
+    broker = await serve()
+    assert (await ask(broker, "GET", "/api/v1/overview")).status_code == 200
+
+
+FOREIGN: Final[list[str]] = ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "a@localhost", "[::1"]
+
+
+async def test_a_foreign_host_name_is_refused_where_nobody_is_asked(serve: Serve, ask: Ask) -> None:
+    broker = await serve()
+    for host in FOREIGN:
+        answer = await ask(broker, "GET", "/api/v1/overview", headers={"host": host})
+        assert answer.status_code == 421
+        assert "node" not in answer.text
+
+
+async def test_names_of_this_machine_and_those_that_are_set_are_its_own(serve: Serve, ask: Ask) -> None:
+    broker = await serve(auth={"api": {"hosts": ["broker.test"]}})
+    for host in ("localhost", "localhost:8080", "127.0.0.1", "[::1]:80", "BROKER.test:81"):
+        assert (await ask(broker, "GET", "/api/v1/overview", headers={"host": host})).status_code == 200, host
+
+
+OTHER_ORIGINS: Final[list[dict[str, str]]] = [
+    {"origin": "https://evil.example"},
+    {"origin": "null"},
+    {"origin": "http://localhost:1"},
+    {"sec-fetch-site": "cross-site"},
+    {"sec-fetch-site": "same-site"},
+    {"content-type": "text/plain"},
+    {"content-type": "application/x-www-form-urlencoded"},
+    {"content-type": "multipart/form-data; boundary=x"},
+]
+
+
+async def test_a_page_of_another_origin_changes_nothing(serve: Serve, ask: Ask) -> None:
+    broker = await serve()
+    for headers in OTHER_ORIGINS:
+        headers = {"content-type": "application/json", **headers}
+        body = json.dumps({**PUBLISH, "retain": True}).encode()
+        answer = await ask(broker, "POST", "/api/v1/publish", content=body, headers=headers)
+        assert answer.status_code in (403, 415)
+        assert "access-control-allow-origin" not in answer.headers
+        assert broker.state.retained.get(b"a") is None
+
+
+async def test_no_preflight_is_answered(serve: Serve, ask: Ask) -> None:
+    broker = await serve()
+    asked = {"origin": "https://evil.example", "access-control-request-method": "POST"}
+    answer = await ask(broker, "OPTIONS", "/api/v1/publish", headers=asked)
+    assert answer.status_code == 405
+    assert not [name for name in answer.headers if name.startswith("access-control")]
+
+
+async def test_its_own_page_may_change_things(serve: Serve, ask: Ask) -> None:
+    broker = await serve()
+    headers = {"origin": broker.address("http"), "sec-fetch-site": "same-origin"}
+    assert (await ask(broker, "POST", "/api/v1/publish", json=PUBLISH, headers=headers)).status_code == 200
+
+
+NO_TOKENS: Final[list[dict[str, str]]] = [
+    {},
+    {"authorization": ""},
+    {"authorization": "Bearer"},
+    {"authorization": "Bearer x"},
+    {"authorization": f"Bearer {TOKEN}x"},
+    {"authorization": f"Bearer {TOKEN[:-1]}"},
+    {"authorization": "Bearer # ours"},
+    {"authorization": TOKEN},
+    {"authorization": f"Basic {TOKEN}"},
+]
+
+
+async def test_only_the_token_opens(serve: Serve, ask: Ask, token_file: str) -> None:
+    broker = await serve(auth={"api": {"token_file": token_file}, "failures": {"delay": 0, "limit": 0}})
+    for headers in NO_TOKENS:
+        for method, path in (("GET", "/api/v1/clients"), ("GET", "/metrics"), ("POST", "/api/v1/publish")):
+            answer = await ask(broker, method, path, headers=headers)
+            assert answer.status_code == 401
+            assert answer.headers["www-authenticate"].startswith("Bearer")
+        assert (await ask(broker, "GET", "/health/ready")).status_code == 200
+        assert (await ask(broker, "GET", "/api/v1/clients", headers=BEARER)).status_code == 200
+
+
+async def test_users_come_in_with_their_password(serve: Serve, ask: Ask, passwd: Passwd) -> None:
+    users = passwd(admin="right", device="known")
+    auth = {"password": {"file": users}, "api": {"users": ["admin"]}, "failures": {"delay": 0, "limit": 0}}
+    broker = await serve(auth=auth)
+    for login, expected in (
+        (("admin", "right"), 200),
+        (("admin", "wrong"), 401),
+        (("device", "known"), 401),  # it may connect, and not administer
+        (("nobody", "right"), 401),
+        (("admin", ""), 401),
+        (("", "right"), 401),
+    ):
+        assert (await ask(broker, "GET", "/api/v1/clients", auth=httpx.BasicAuth(*login))).status_code == expected
+
+
+async def test_who_guesses_is_banned(serve: Serve, ask: Ask, token_file: str, caplog: Any) -> None:
+    caplog.set_level(logging.DEBUG)
+    failures = {"delay": 0, "limit": 3, "ban": "1m"}
+    broker = await serve(auth={"api": {"token_file": token_file}, "failures": failures})
+    wrong = {"authorization": "Bearer guessed-guessed-guessed"}
+    codes = [(await ask(broker, "GET", "/api/v1/clients", headers=wrong)).status_code for _ in range(4)]
+    assert codes == [401, 401, 401, 403]
+    assert (await ask(broker, "GET", "/api/v1/clients", headers=BEARER)).status_code == 403
+    assert "127.0.0.1 is banned" in caplog.text
+    assert "guessed" not in caplog.text and TOKEN not in caplog.text
+
+
+async def test_a_reload_takes_the_tokens_that_are_there_now(serve: Serve, ask: Ask, token_file: str) -> None:
+    broker = await serve(auth={"api": {"token_file": token_file}, "failures": {"delay": 0}})
+    Path(token_file).write_text("another-token-0123456789\n", encoding="utf-8")
+    broker.reload(broker.config)
+    assert (await ask(broker, "GET", "/api/v1/clients", headers=BEARER)).status_code == 401
+    other = {"authorization": "Bearer another-token-0123456789"}
+    assert (await ask(broker, "GET", "/api/v1/clients", headers=other)).status_code == 200
+    Path(token_file).write_text("short\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="token_file"):
+        broker.reload(broker.config)
+    assert (await ask(broker, "GET", "/api/v1/clients", headers=other)).status_code == 200
+
+
+async def test_bodies_are_bounded(serve: Serve, ask: Ask) -> None:
+    broker = await serve()
+    big = b'{"topic": "a", "payload": "' + b"x" * BODY_BYTES_MAX + b'"}'
+    headers = {"content-type": "application/json"}
+    assert (await ask(broker, "POST", "/api/v1/publish", content=big, headers=headers)).status_code == 413
+
+    async def parts() -> Any:  # without a length
+        for start in range(0, len(big), 65536):
+            yield big[start : start + 65536]
+
+    try:
+        answer = await ask(broker, "POST", "/api/v1/publish", content=parts(), headers=headers)
+    except httpx.TransportError:
+        pass  # it was cut off while it sent
+    else:
+        assert answer.status_code == 413
+
+
+NO_HTTP: Final[list[bytes]] = [
+    b"GET / HTTP/1.1\r\n\r\n",  # no Host
+    b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"y" * 70_000 + b"\r\n\r\n",
+    b"POST /api/v1/publish HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx",
+    b"POST /api/v1/publish HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\nx",
+    b"nonsense\r\n\r\n",
+    b"\x10\x0c\x00\x04MQTT\x05\x02\x00\x3c\x00\x00\r\n\r\n",
+]
+
+
+async def test_what_is_no_http_is_refused_and_not_logged(serve: Serve, caplog: Any) -> None:
+    caplog.set_level(logging.INFO)
+    broker = await serve()
+    for request in NO_HTTP:
+        assert status(await raw(broker.address("http"), request)) in (400, 421, 431)
+        assert not caplog.records
+
+
+PATHS: Final[list[str]] = ["/../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "//etc/passwd", "/assets/..%2fapp.py"]
+
+
+async def test_no_path_leads_out(serve: Serve) -> None:
+    broker = await serve()
+    for path in PATHS:
+        request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
+        answer = await raw(broker.address("http"), request)
+        assert status(answer) == 404
+        assert b"root:" not in answer and b"import" not in answer
+
+
+async def test_a_head_that_does_not_come_ends_the_connection(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "HEAD_SECONDS", 0.1)
+    broker = await serve()
+    for begun in (b"", b"GET / HT", b"POST /api/v1/publish HTTP/1.1\r\nHost: local"):
+        try:
+            assert await raw(broker.address("http"), begun) == b""
+        except ConnectionResetError:
+            continue
+
+
+async def test_over_tls(serve: Serve, ask: Ask, certificates: Certificates, tmp_path: Path) -> None:
+    cert, key = certificates.issue("localhost")
+    broker = await serve(listeners=[{"url": "https://127.0.0.1:0", "tls": {"cert": cert, "key": key}}])
+    trusting = ssl.create_default_context(cafile=certificates.ca)
+    url = broker.address("https").replace("127.0.0.1", "localhost")
+    async with httpx.AsyncClient(verify=trusting, trust_env=False) as client:
+        assert (await client.get(url + "/health/live")).json() == {"status": "ok"}
+    old = ssl.create_default_context(cafile=certificates.ca)
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    old.minimum_version = ssl.TLSVersion.TLSv1_2
+    async with httpx.AsyncClient(verify=old, trust_env=False) as client:
+        assert (await client.get(url + "/health/live")).status_code == 200
+
+
+async def test_connections_end_with_the_broker(serve: Serve) -> None:
+    broker = await serve()
+    host, _, port = broker.address("http").partition("://")[2].rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    await broker.stop()
+    async with asyncio.timeout(5):
+        assert await reader.read() == b""
+    writer.close()
+
+
+def test_nothing_opens_the_api_to_a_network_by_accident(token_file: str) -> None:
+    listen = "listeners=['http://0.0.0.0:0']"
+    for also in ([], ["auth.allow_anonymous=true"]):
+        with pytest.raises(ConfigError, match=r"listeners\[0\]: http://0.0.0.0:0 would let anyone .*token_file"):
+            refuse_open_listeners(load_config(None, [listen, *also]), authenticated=True)
+    refuse_open_listeners(load_config(None, [listen, f"auth.api.token_file={token_file}"]), authenticated=False)
+    refuse_open_listeners(load_config(None, ["listeners=['http://127.0.0.1:0']"]), authenticated=False)
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        (["auth.api.users=[admin]"], "auth.api.users: needs auth.password.file"),
+        (["auth.api.hosts=['http://a']"], r"auth.api.hosts\[0\]: 'http://a' is no host name"),
+        (["listeners=['https://127.0.0.1:0']"], "needs a tls section"),
+    ],
+)
+def test_wrong_settings_are_one_line(settings: list[str], line: str) -> None:
+    with pytest.raises(ConfigError, match=line) as raised:
+        load_config(None, settings)
+    assert "\n" not in str(raised.value)
+
+
+async def test_files_that_can_not_be_used_are_one_line(serve: Serve, passwd: Passwd, tmp_path: Path) -> None:
+    api: dict[str, Any]
+    for api, line in (
+        ({"token_file": str(tmp_path / "none")}, "No such file"),
+        ({"users": ["nobody"]}, "'nobody' is not in"),
+    ):
+        with pytest.raises(ConfigError, match=line):
+            await serve(auth={"password": {"file": passwd(admin="x")}, "api": api})
+    for text, line in (("", "has no token"), ("short", "16 signs or more"), ("two words in one line!", "no blanks")):
+        path = tmp_path / "tokens"
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(ConfigError, match=line) as raised:
+            read_tokens(str(path))
+        assert text == "" or text not in str(raised.value)
+    assert AuthConfig().api.token_file == ""
