@@ -43,11 +43,12 @@ class UnderWay:
 class Ownership:
     transactions: int  # that were asked for
     claims: int
+    prefix: bytes  # of all keys
 
     def __init__(self, cluster: str) -> None:
         self.transactions = 0
         self.claims = 0
-        self._prefix = f"/starlingmq/{cluster}/owners/"
+        self.prefix = f"/starlingmq/{cluster}/owners/".encode()
         self._node = 0
         self._incarnation = 0
         self._claims: dict[str, None] = {}
@@ -86,7 +87,14 @@ class Ownership:
     def key(self, client_id: str, node: int | None = None) -> bytes:
         """Of one node; without: the prefix of all of this client id."""
         name = client_id.replace("%", "%25").replace("/", "%2F")
-        return f"{self._prefix}{name}/{'' if node is None else node}".encode()
+        return self.prefix + f"{name}/{'' if node is None else node}".encode()
+
+    def names(self, key: bytes) -> tuple[str, int] | None:
+        """Client id and node of a key; None if it is none of ours."""
+        name, _, node = key[len(self.prefix) :].rpartition(b"/")
+        if not (key.startswith(self.prefix) and name and node.isdigit()):
+            return None
+        return name.decode().replace("%2F", "/").replace("%25", "%"), int(node)
 
     def take_requests(self, now: float) -> list[Txn]:
         if self._node == 0 or now < self._retry_at:

@@ -39,6 +39,7 @@ from starlingmq.cluster.handshake_desk import HandshakeDesk
 from starlingmq.cluster.lines import Line
 from starlingmq.cluster.links import Link
 from starlingmq.cluster.members import Members
+from starlingmq.cluster.owner_sweep import OwnerSweep
 from starlingmq.cluster.ownership import Ownership
 from starlingmq.cluster.queue_groups import QueueGroups
 from starlingmq.cluster.quorum import Quorum
@@ -130,6 +131,7 @@ class ClusterState:
         self.takeovers = Takeovers(
             broker, self.ownership, config.takeover_timeout, self._is_connected, self._applied_by, self._known_of
         )
+        self.owner_sweep = OwnerSweep(self.ownership, self.takeovers.has)
         rate = config.drain_rate
         self.drain = Drain(broker, self.reception, self.takeovers.say, self.takeovers.giving, rate)
         self.rebalancing = Rebalancing(broker, self.reception, rate)
@@ -164,6 +166,7 @@ class ClusterState:
         """etcd has answered, or tells of changes."""
         if isinstance(answer, TxnAnswer):
             self.ownership.answered(answer, now)
+            self.owner_sweep.answered(answer, now)
         self.leader.answered(answer, now)
         self.groups.answered(answer, now)
         self.retained.answered(answer, now)
@@ -319,6 +322,7 @@ class ClusterState:
         self.routes = Routes(me.number, me.incarnation, self._facts, config.route_log)
         self._facts = {}
         self.takeovers.enter(me.number, me.incarnation, self._session_facts)
+        self.owner_sweep.enter(me.number, me.incarnation, self.broker.ctx.now)
         self.groups.enter(me.number, me.incarnation)
         self.broker.peers.join(me.number, me.incarnation)
         self.handshakes.enter(me.number, me.incarnation, self.members.membership.revision, self._handshake_facts)
@@ -400,6 +404,7 @@ class ClusterState:
         self._pending = self.takeovers.turn(routes.version, routes.epoch, now) or self._pending
         self._ready.notices += self.takeovers.take_notices()
         self._ready.requests += self.ownership.take_requests(now)
+        self._ready.requests += self.owner_sweep.take_requests(now)
         self.groups.turn(now)
         self._ready.requests += self.groups.take_requests(now)
         self._look_at_serving(quorum, routes, now)
@@ -635,7 +640,9 @@ class ClusterState:
                 if due < soonest and self.relay is not None and self.relay.next_hop(number) is not None:
                     soonest = due
                 soonest = min(soonest, line.wake_at(self.config))
-            soonest = min(soonest, self.takeovers.wake_at(), self.ownership.wake_at() or inf)
+            soonest = min(
+                soonest, self.takeovers.wake_at(), self.ownership.wake_at() or inf, self.owner_sweep.wake_at() or inf
+            )
             now = self.broker.ctx.now
             soonest = min(soonest, self.drain.wake_at(now), self.rebalancing.wake_at(now))
             soonest = min(soonest, self.handshakes.wake_at(), self.groups.wake_at(), self.retained.wake_at())

@@ -86,6 +86,12 @@ class Takeovers:
         """By their epoch."""
         return self._moves.refused
 
+    def has(self, client_id: str) -> bool:
+        """Whether anything of a client id is here, or is being asked for."""
+        moves = self._moves
+        here = client_id in self._ctx.sessions or client_id in moves.arrivals or client_id in moves.departing
+        return here or client_id in self._claims.waiting or self._ownership.claiming(client_id)
+
     def departing(self) -> int:
         """Sessions on their way from here, those too that have to wait for a node that is away."""
         return len(self._moves.departures)
