@@ -54,11 +54,11 @@ class Node(msgspec.Struct, frozen=True):
 
 
 @contextlib.contextmanager
-def cluster(options: dict[str, str] | None = None) -> Iterator[list[Node]]:
-    """Three nodes that serve, on any core; stopped in the end. ``options`` are settings in the environment."""
+def cluster(options: dict[str, str] | None = None, count: int = NODES) -> Iterator[list[Node]]:
+    """Nodes that serve, on any core; stopped in the end. ``options`` are settings in the environment."""
     with tempfile.TemporaryDirectory(prefix="starlingmq-bench-") as name:
         folder = Path(name) / "cluster"
-        command = ["cluster", "up", "--nodes", str(NODES), "--dir", str(folder), "--base-port", "0"]
+        command = ["cluster", "up", "--nodes", str(count), "--dir", str(folder), "--base-port", "0"]
         with (Path(name) / "log").open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "starlingmq", *command, "--log-level", "warning"],
