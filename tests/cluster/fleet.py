@@ -95,6 +95,7 @@ class Fleet:
         self.cuts: set[tuple[int, int]] = set()  # (from, to): frames of this way are lost
         self.carried: list[Envelope] = []
         self._running = False
+        self._kept_at = 0.0  # when leases were last kept alive
         for _ in range(count):
             self.add(**settings)
 
@@ -146,17 +147,18 @@ class Fleet:
         finally:
             self._running = False
 
-    def advance(self, seconds: float) -> None:
+    def advance(self, seconds: float, step: float = 0.01) -> None:
         """Let time pass, in small steps."""
         end = self.now + seconds
         while self.now < end:
-            self.now = min(end, self.now + 0.01)
+            self.now = min(end, self.now + step)
             for name, answer in self.etcd.advance(self.now):
                 for node in self.nodes:
                     if node.name == name:
                         node.cluster.answered(answer, self.now)
-            for node in self.nodes:
-                if int(self.now * 100) % 100 == 0:
+            if self.now >= self._kept_at + 1.0:
+                self._kept_at = self.now
+                for node in self.nodes:
                     node.etcd.keep_alive(self.now)
             self.run()
 

@@ -12,21 +12,23 @@ from typing import Final
 
 from starlingmq.cluster.etcd import Compare, Delete, Get, Operation, Put, Txn, TxnAnswer
 
-PER_TXN: Final = 60
+PER_TXN: Final = 60  # or as many more that are done with them; etcd takes 128
 BYTES_PER_TXN: Final = 512 * 1024
 RETRY_SECONDS: Final = 0.1  # after an error of etcd; twice as long after each further one
 RETRY_SECONDS_MAX: Final = 2.0
 
 
 class Amendment:
-    """``key`` is to have ``value`` (None: to go) if its last revision is ``revision`` (0: if it is not there)."""
+    """``key`` is to have ``value`` (None: to go) if its last revision is ``revision`` (0: if it is not there); ``also``
+    is done with it."""
 
-    __slots__ = ("key", "revision", "value")
+    __slots__ = ("also", "key", "revision", "value")
 
-    def __init__(self, key: bytes, revision: int, value: bytes | None) -> None:
+    def __init__(self, key: bytes, revision: int, value: bytes | None, also: tuple[Put, ...] = ()) -> None:
         self.key = key
         self.revision = revision
         self.value = value
+        self.also = also
 
 
 class Amended:
@@ -44,6 +46,7 @@ class Amendments:
         self._prefix = tag
         self._waiting: dict[bytes, Amendment] = {}
         self._batch: list[Amendment] = []
+        self._under_way: dict[bytes, None] = {}  # the keys of the batch
         self._tag = ""
         self._tags = 0
         self._retry = RETRY_SECONDS
@@ -53,7 +56,7 @@ class Amendments:
         return len(self._waiting) + len(self._batch)
 
     def __contains__(self, key: bytes) -> bool:
-        return key in self._waiting or any(amendment.key == key for amendment in self._batch)
+        return key in self._waiting or key in self._under_way
 
     def add(self, amendment: Amendment) -> None:
         """In place of an earlier one of the same key, unless that is under way."""
@@ -68,13 +71,15 @@ class Amendments:
                 break
             amendment = self._waiting.pop(key)
             self._batch.append(amendment)
-            size += len(key) + len(amendment.value or b"")
+            self._under_way[key] = None
+            size += len(key) + len(amendment.value or b"") + sum([len(put.value) for put in amendment.also])
         self._tags += 1
         self._tag = f"{self._prefix} {self._tags}"
         compares = tuple([Compare(each.key, "mod_revision", "=", each.revision) for each in self._batch])
         writes: list[Operation] = []
         for each in self._batch:
             writes.append(Delete(each.key) if each.value is None else Put(each.key, each.value))
+            writes += each.also
         return [Txn(self._tag, compares, tuple(writes), tuple([Get(each.key) for each in self._batch]))]
 
     def answered(self, answer: TxnAnswer, now: float) -> Amended | None:
@@ -83,6 +88,7 @@ class Amendments:
             return None
         self._tag = ""
         batch, self._batch = self._batch, []
+        self._under_way = {}
         amended = Amended()
         amended.revision = answer.revision
         if answer.error:

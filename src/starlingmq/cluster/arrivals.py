@@ -31,6 +31,8 @@ class Arrival:
     waiting: dict[int, int]  # node -> its epoch
     streaming: dict[int, int]  # node -> its epoch
     late: dict[int, None]
+    willed: dict[int, None]  # those that had a will which its client's return cancels
+    settled: dict[int, None]  # late and willed ones that etcd does not let publish it any more
     deadline: float  # until which it is waited for
     best: int  # node whose session it is
     best_held: int  # in which epoch
@@ -56,6 +58,8 @@ class Arrival:
         self.waiting = dict(others)
         self.streaming = {}
         self.late = {}
+        self.willed = {}
+        self.settled = {}
         self.deadline = deadline
         self.best = 0
         self.best_held = 0

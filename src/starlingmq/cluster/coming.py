@@ -109,11 +109,12 @@ class Coming:
         """Something has happened to it, or its time is over."""
         moves = self._moves
         if arrival.finished:
+            moves.unsettled.pop(arrival, None)
             return
         if now >= arrival.deadline:
             for node in arrival.sources():
                 self.late(arrival, node)
-        if not arrival.open and not arrival.awaited():
+        if not arrival.open and not arrival.awaited() and self._wills_are_settled(arrival, now):
             arrival.open = arrival.changed = True
             moves.touch(arrival)
             self._go_on(arrival.client_id, arrival.epoch, 0)
@@ -123,6 +124,19 @@ class Coming:
             self._begin_anew(arrival)
         if over:
             self._finish(arrival)
+
+    def _wills_are_settled(self, arrival: Arrival, now: float) -> bool:
+        """Those of nodes that can not be asked; and those that a node has cancelled: it may die before etcd knows."""
+        moves = self._moves
+        nodes = [node for node in (*arrival.late, *arrival.willed) if node != moves.me]
+        for node in nodes:
+            if node not in arrival.settled and moves.cancelled(arrival.client_id, node, now):
+                arrival.settled[node] = None
+        if all(node in arrival.settled for node in nodes):
+            moves.unsettled.pop(arrival, None)
+            return True
+        moves.unsettled[arrival] = None
+        return False
 
     def late(self, arrival: Arrival, node: int) -> None:
         """Nobody waits for that node any more."""
@@ -268,6 +282,8 @@ class Coming:
             return
         if node in arrival.streaming:
             return
+        if head.willed:
+            arrival.willed[node] = None
         del arrival.waiting[node]
         arrival.streaming[node] = epoch
         arrival.changed = True

@@ -88,6 +88,7 @@ class Leaving:
         left = self._left(session)
         anew = session is not None and session.anew
         late = [arrival for arrival in moves.of(client_id) if arrival.epoch != epoch]
+        willed = session is not None and session.will is not None and session.will.delay != 0 and not clean
         ghost = mover.leave(client_id, node, epoch, clean)
         if ghost is None and not clean and any(arrival.session is None for arrival in late):
             ghost = mover.nobody(client_id, node, epoch)  # what is late goes there
@@ -104,6 +105,7 @@ class Leaving:
         trail = None if ghost.trail is None else (ghost.trail.node, ghost.trail.epoch, ghost.trail.sure)
         moves.depart(Departure(ghost, node, epoch, client_id))
         head = Head(client_id, epoch, held, expiry, left, last_id, granted, ghost.floor, trail, anew)
+        head.willed = willed
         for arrival in moves.of(client_id):
             if arrival.session is ghost:
                 head.former += [filter for filter in arrival.former if filter not in head.former]

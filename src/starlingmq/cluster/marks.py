@@ -68,12 +68,15 @@ class Marks:
         asked = self._asked.setdefault(node, {})
         highest = 0
         entries: list[tuple[str, int]] = []
+        clean: list[str] = []
         for arrival in ready:
             del wanted[arrival]
             asked[arrival] = None
             highest = max(highest, arrival.version)
             entries.append((arrival.client_id, arrival.epoch))
-        barrier = Barrier(route_epoch, highest, entries)
+            if arrival.discarded:
+                clean.append(arrival.client_id)
+        barrier = Barrier(route_epoch, highest, entries, clean)
         if own:
             self.put(node, barrier)
         else:
@@ -87,7 +90,7 @@ class Marks:
         if node != moves.me and moves.known(node) < (barrier.route_epoch, barrier.version):
             self._later.setdefault(node, []).append(barrier)
             return
-        mark = Mark(node, barrier.entries)
+        mark = Mark(node, barrier.entries, barrier.clean)
         for target in moves.members:  # whoever has something of an earlier owner's has to know as well
             if target != moves.me:
                 moves.say_at_once(target, mark)
@@ -108,7 +111,7 @@ class Marks:
         moves = self._moves
         for client_id, epoch in said.entries:
             if said.owner != moves.me:
-                self._came_for(node, said.owner, client_id, epoch)
+                self._came_for(node, said.owner, client_id, epoch, client_id in said.clean)
             for departure in moves.departing.get(client_id, ()):
                 if departure.epoch <= epoch:
                     moves.mark(departure, node)
@@ -126,13 +129,13 @@ class Marks:
         self._moves.touch(arrival)
         self._coming.open_session(arrival.session)
 
-    def _came_for(self, node: int, owner: int, client_id: str, epoch: int) -> None:
+    def _came_for(self, node: int, owner: int, client_id: str, epoch: int, clean: bool) -> None:
         """Somebody else owns it, and that he asks for it may be still on its way."""
         sessions = self._moves.ctx.sessions
         session = sessions.get(client_id)
         if session is None or session.epoch >= epoch or owner not in self._moves.members:
             return
-        self._leaving.asked(owner, Takeover(client_id, epoch, False))
+        self._leaving.asked(owner, Takeover(client_id, epoch, clean))
         session = sessions.get(client_id)
         if session is not None and session.epoch < epoch:  # it has to wait here until it is whole
             if session.moving is None:

@@ -53,6 +53,8 @@ from starlingmq.cluster.routes import Routes
 from starlingmq.cluster.stays import FACTS as HANDSHAKE_FACTS
 from starlingmq.cluster.takeover import FACTS, Takeovers
 from starlingmq.cluster.transfer import Declined, Rebalance
+from starlingmq.cluster.wills import FACTS as WILL_FACTS
+from starlingmq.cluster.wills import ClusterWills
 from starlingmq.config import ClusterConfig
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.forwarding import ForwardError
@@ -121,11 +123,12 @@ class ClusterState:
         self.quorum: Quorum | None = None
         self.relay: Relay | None = None
         self.routes: Routes | None = None
-        of_others = (FACTS, HANDSHAKE_FACTS, RETAINED_FACTS)
+        of_others = (FACTS, HANDSHAKE_FACTS, RETAINED_FACTS, WILL_FACTS)
         self._facts = {key: value for key, value in facts.items() if not key.startswith(of_others)}
         self._handshake_facts = {key: value for key, value in facts.items() if key.startswith(HANDSHAKE_FACTS)}
         self._session_facts = {key: value for key, value in facts.items() if key.startswith(FACTS)}
         self._retained_facts = {key: value for key, value in facts.items() if key.startswith(RETAINED_FACTS)}
+        self._will_facts = {key: value for key, value in facts.items() if key.startswith(WILL_FACTS)}
         self.ownership = Ownership(config.name)
         self.leader = Election(f"/starlingmq/{config.name}/leader".encode())
         self.takeovers = Takeovers(
@@ -139,6 +142,8 @@ class ClusterState:
         self.handshakes = HandshakeDesk(broker, config, self._is_connected)
         self.retained = RetainedIndex(broker, config, self._is_connected, self._is_leading)
         broker.peers.control = self._hear
+        self.wills = ClusterWills(broker, config, self._is_gone, self._is_leading)
+        self.takeovers.moves.cancelled = self.wills.cancelled
         self._number = 0
         self._incarnation = 0
         self._ready = ClusterReady()
@@ -170,6 +175,7 @@ class ClusterState:
         self.leader.answered(answer, now)
         self.groups.answered(answer, now)
         self.retained.answered(answer, now)
+        self.wills.answered(answer, now)
         self.members.answered(answer, now)
         self._look_at_members(now)
 
@@ -329,6 +335,8 @@ class ClusterState:
         self._handshake_facts = {}
         self.retained.enter(me.number, self._retained_facts)
         self._retained_facts = {}
+        self.wills.enter(me.number, self._will_facts)
+        self._will_facts = {}
         interest = self.broker.ctx.interest
         assert interest is not None
         self.routes.restart(interest.all())
@@ -363,6 +371,7 @@ class ClusterState:
         self.handshakes.set_members((self._number, *others))
         self.groups.pulls.set_members(tuple(others))
         self.retained.set_members(dict.fromkeys((self._number, *others)))
+        self.wills.foreign.set_members(dict.fromkeys((self._number, *others)))
         self._ready.peers = tuple(others.values())
 
     def _leave_if_idle(self, now: float) -> None:
@@ -387,6 +396,7 @@ class ClusterState:
             self.leader.tick(now)
             self._ready.requests += self.leader.take_requests()
             self.retained.registered(now)
+            self.wills.registered(now)
         quorum, relay, routes = self.quorum, self.relay, self.routes
         if quorum is None or relay is None or routes is None:
             return
@@ -410,8 +420,9 @@ class ClusterState:
         self._look_at_serving(quorum, routes, now)
         self._tell_where_to_go()
         self._answer_subscribers(quorum, routes, now)
+        self.wills.turn(now)
         self.retained.turn(now)
-        self._ready.notices += self.retained.take_notices()
+        self._ready.notices += [*self.retained.take_notices(), *self.wills.take_notices()]
         self._beat(quorum, relay, routes, now)
         for node, call in self.handshakes.turn(now):
             self._tell(node, call, relay)
@@ -477,6 +488,12 @@ class ClusterState:
 
     def _is_leading(self) -> bool:
         return self.leader.leading
+
+    def _is_gone(self, number: int) -> bool:
+        """Whether a node's lease has run out and it is not heard, or it is no member any more."""
+        members = self.members
+        known = any(member.number == number for member in members.membership.members)
+        return not known or (number not in members.online and not self._is_connected(number))
 
     def _is_connected(self, number: int) -> bool:
         return self.quorum is not None and self.quorum.is_connected(number)
@@ -617,13 +634,13 @@ class ClusterState:
                     line.data_frames += 1
                     self._send(number, data, relay)
         ready = self._ready
-        ready.requests += self.retained.take_requests(now)
+        ready.requests += [*self.retained.take_requests(now), *self.wills.take_requests(now)]
         self._ready = ClusterReady()
         return ready
 
     def pending(self) -> bool:
         """Whether there is work left for a next turn, without waiting for anything."""
-        return self._pending or (self.routes is not None and self.routes.pending())
+        return self._pending or (self.routes is not None and self.routes.pending()) or self.wills.pending()
 
     def wake_at(self) -> float:
         """When ``turn`` is to be called at the latest though nothing happened; 0.0: never."""
@@ -646,6 +663,7 @@ class ClusterState:
             now = self.broker.ctx.now
             soonest = min(soonest, self.drain.wake_at(now), self.rebalancing.wake_at(now))
             soonest = min(soonest, self.handshakes.wake_at(), self.groups.wake_at(), self.retained.wake_at())
+            soonest = min(soonest, self.wills.wake_at() or inf)
         return 0.0 if soonest == inf else soonest
 
     # What is there to be seen

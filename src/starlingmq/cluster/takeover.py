@@ -66,12 +66,12 @@ class Takeovers:
         self._broker = broker
         self._ctx = broker.ctx
         self._ownership = ownership
-        self._moves = Moves(broker, ownership, seconds, connected, applied, known)
+        self.moves = Moves(broker, ownership, seconds, connected, applied, known)
         self.offers = Offers(self._ctx, ownership)
         self.on_drain: Callable[[int, Declined | Rebalance], None] = lambda node, said: None
-        self._coming = Coming(self._moves, self.offers)
-        self._leaving = Leaving(self._moves, self._coming)
-        self._marks = Marks(self._moves, self._coming, self._leaving)
+        self._coming = Coming(self.moves, self.offers)
+        self._leaving = Leaving(self.moves, self._coming)
+        self._marks = Marks(self.moves, self._coming, self._leaving)
         claims = self._ctx.claims = Claims(2 * seconds)
         self._claims = claims
         broker.peers.control = self.take
@@ -79,12 +79,12 @@ class Takeovers:
     @property
     def completed(self) -> int:
         """Takeovers to this node that are over."""
-        return self._moves.completed
+        return self.moves.completed
 
     @property
     def refused(self) -> int:
         """By their epoch."""
-        return self._moves.refused
+        return self.moves.refused
 
     def has(self, client_id: str) -> bool:
         """Whether anything of a client id is here, or is being asked for."""
@@ -94,7 +94,7 @@ class Takeovers:
 
     def departing(self) -> int:
         """Sessions on their way from here, those too that have to wait for a node that is away."""
-        return len(self._moves.departures)
+        return len(self.moves.departures)
 
     def giving(self) -> int:
         """Those of them that can get on now."""
@@ -104,7 +104,7 @@ class Takeovers:
 
     def enter(self, me: int, incarnation: int, facts: dict[bytes, bytes]) -> None:
         """Our number is known. ``facts`` are ours of an earlier life."""
-        moves = self._moves
+        moves = self.moves
         moves.me = me
         self._ownership.enter(me, incarnation)
         sessions = self._ctx.sessions
@@ -125,7 +125,7 @@ class Takeovers:
 
     def set_members(self, members: Iterable[int]) -> None:
         """The numbers of all nodes, ours included."""
-        moves = self._moves
+        moves = self.moves
         before, moves.members = moves.members, dict.fromkeys(members)
         for node in moves.members:
             if node not in before:
@@ -148,13 +148,13 @@ class Takeovers:
         """That node has begun a new life, perhaps without what it was giving us."""
         self._marks.reborn(node)
         self._leaving.reborn(node)
-        for arrival in self._moves.from_node(node):
+        for arrival in self.moves.from_node(node):
             said = Takeover(arrival.client_id, arrival.epoch, arrival.discarded)
-            self._moves.say(node, said)
+            self.moves.say(node, said)
 
     def changed(self) -> None:
         """Some node is connected, or is not any more."""
-        moves = self._moves
+        moves = self.moves
         for node in moves.members:
             if not moves.connected(node):
                 for arrival in moves.from_node(node):
@@ -166,14 +166,14 @@ class Takeovers:
 
     def say(self, node: int, said: Said) -> None:
         """Tell a node, in order with what else it is told about sessions."""
-        self._moves.say(node, said)
+        self.moves.say(node, said)
 
     def take(self, node: int, payload: bytes) -> None:
         """What a node says to this one."""
         try:
             all_said = unpack(payload)
         except TransferError as error:
-            self._moves.notices.append(f"node {node}: {error}")
+            self.moves.notices.append(f"node {node}: {error}")
             return
         for said in all_said:
             self._heard(node, said)
@@ -200,7 +200,7 @@ class Takeovers:
 
     def look(self, now: float) -> None:
         """After what came was taken: who may go on, who waits in vain."""
-        moves = self._moves
+        moves = self.moves
         for client_id in self._claims.take():
             self._ownership.claim(client_id)
         for owned in self._ownership.take_owned():
@@ -209,7 +209,7 @@ class Takeovers:
             aware, self._ctx.aware = self._ctx.aware, []
             for session in aware:
                 self._coming.aware(session, now)
-        for arrival in moves.due(now):
+        for arrival in (*moves.due(now), *moves.unsettled):
             moves.touch(arrival)
         self._hear_own()
         while moves.touched:
@@ -226,7 +226,7 @@ class Takeovers:
 
     def turn(self, version: int, route_epoch: int, now: float) -> bool:
         """Once our own routes have their version: send what there is. Whether there is more for the next turn."""
-        moves = self._moves
+        moves = self.moves
         self._marks.ask(version, route_epoch)
         busy = self._leaving.give_on(now)
         self._hear_own()  # what we give ourselves is stored in the turn in which it is taken out
@@ -235,10 +235,10 @@ class Takeovers:
         return busy or len(moves.touched) != 0 or len(moves.giving) != 0
 
     def _hear_own(self) -> None:
-        said = self._moves.take_own()
+        said = self.moves.take_own()
         while said is not None:
-            self._heard(self._moves.me, said)
-            said = self._moves.take_own()
+            self._heard(self.moves.me, said)
+            said = self.moves.take_own()
 
     def _look_at_claims(self, now: float) -> None:
         waiting = self._claims.waiting
@@ -251,16 +251,16 @@ class Takeovers:
             )
         for client_id, epoch in self._claims.take_released():
             if client_id not in self._ctx.sessions and client_id not in waiting:
-                self._ownership.release(client_id, self._moves.me, epoch)
+                self._ownership.release(client_id, self.moves.me, epoch)
 
     def wake_at(self) -> float:
         """When ``turn`` is to be called though nothing happens; ``inf``: never."""
-        soonest = self._moves.wake_at()
+        soonest = self.moves.wake_at()
         for claim in self._claims.waiting.values():
             return min(soonest, claim.deadline)
         return soonest
 
     def take_notices(self) -> list[str]:
-        notices = self._moves.notices
-        self._moves.notices = []
+        notices = self.moves.notices
+        self.moves.notices = []
         return notices

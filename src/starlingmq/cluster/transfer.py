@@ -75,6 +75,7 @@ class Head(msgspec.Struct, array_like=True, tag=2):
     anew: bool = False
     former: list[bytes] = []  # filters of what is on its way to the sender, shared groups left out ...
     unknown: bool = False  # ... as far as they are known
+    willed: bool = False  # it had a will that its client's return has cancelled
 
 
 class Parts(msgspec.Struct, array_like=True, tag=3):
@@ -107,6 +108,7 @@ class Barrier(msgspec.Struct, array_like=True, tag=6):
     route_epoch: int
     version: int
     entries: list[tuple[str, int]]
+    clean: list[str] = []  # of those the client ids with a clean start
 
 
 class Mark(msgspec.Struct, array_like=True, tag=7):
@@ -114,6 +116,7 @@ class Mark(msgspec.Struct, array_like=True, tag=7):
 
     owner: int
     entries: list[tuple[str, int]]
+    clean: list[str] = []
 
 
 class Unknown(msgspec.Struct, array_like=True, tag=8):

@@ -339,6 +339,8 @@ class Connecting:
         client.meter = ctx.quotas.meter(ctx.now)
         self.watch(client)
         session.will = self._will(client, connect.will)
+        if session.will is not None:
+            self.will_changed(session)
         ctx.counters.clients_connected += 1
         if ctx.recording and (session.expiry != 0 or session.kept or session.will is not None):
             session.kept = True
@@ -350,6 +352,7 @@ class Connecting:
         if client.max_packet != 0 and len(frame) > client.max_packet:
             ctx.notice("packet_too_large", client, "CONNACK is larger than this client takes")
             session.will = None
+            self.will_changed(session)
             self.close(client, "packet_too_large")
             return
         if unknown and not session.kept:
@@ -393,6 +396,7 @@ class Connecting:
                 self._publish_will(session)  # likewise
             session.will = None  # came back in time [MQTT-3.1.3-9]
             session.will_at = 0.0
+            self.will_changed(session)
         if clean_start and not session.ended:
             self.end(session)
         return not session.ended
@@ -419,6 +423,7 @@ class Connecting:
         will = session.will
         if will is not None and will.delay != 0 and not clean_start and session.expiry != 0:
             session.will = None
+            self.will_changed(session)
         self.fail(earlier, Reason.SESSION_TAKEN_OVER, "another connection with this client id")
 
     def _agree(self, client: Client, connect: Connect, session: Session, agreed: Properties) -> None:
@@ -482,7 +487,11 @@ class Connecting:
         expiry = properties.pop(prop.MESSAGE_EXPIRY_INTERVAL, -1)
         raw = encode_property_bytes(properties)
         message = Message(packet.topic, packet.payload, packet.qos, packet.retain, raw, 0.0, client.client_id, 0.0)
-        return Will(message, cast(int, delay), cast(int, expiry), client)
+        identity = 0
+        if self.ctx.wills is not None:
+            self.ctx.sequence += 1
+            identity = self.ctx.sequence
+        return Will(message, cast(int, delay), cast(int, expiry), client, identity)
 
     # A connection ends
 
@@ -497,6 +506,7 @@ class Connecting:
                 self.ctx.interest.reconsider(session, before)
         if packet.reason == 0:
             session.will = None  # [MQTT-3.14.4-3]
+            self.will_changed(session)
         self.close(client, "disconnect")
 
     def fail(self, client: Client, reason: int, detail: str) -> None:
@@ -639,6 +649,12 @@ class Connecting:
             return
         session.will_at = self.ctx.now + will.delay
         self.ctx.arm(session, session.will_at)
+        self.will_changed(session)
+
+    def will_changed(self, session: Session) -> None:
+        """Have the other nodes know."""
+        if self.ctx.wills is not None:
+            self.ctx.wills.change(session.client_id)
 
     def _publish_will(self, session: Session) -> None:
         will = session.will
@@ -648,6 +664,13 @@ class Connecting:
             return
         if session.kept and not session.ended:
             self.ctx.write(Write(SESSION_PUT, session))  # in the same turn as the message: it is not published twice
+        if self.ctx.wills is not None and will.id != 0:
+            self.ctx.wills.fire(session.client_id, will)
+        else:
+            self.publish_will(will)
+
+    def publish_will(self, will: Will) -> None:
+        """It is due, and it is ours to publish."""
         message = will.message
         now = self.ctx.now
         message = Message(

@@ -20,6 +20,7 @@ from starlingmq.core.ready import Event, Notice, Ready, Write
 from starlingmq.core.retaining import Retaining
 from starlingmq.core.session import Session
 from starlingmq.core.timers import Wheel
+from starlingmq.core.wills import Wills
 
 TURN_WORK: Final = 8192  # messages taken and given in one turn before everybody else gets a turn: a few milliseconds
 
@@ -59,6 +60,7 @@ class Context:
     retaining: Retaining | None  # retained messages that other nodes must know
     leaving: dict[Session, None]  # on their way to another node, with something new to be sent there
     aware: list[Session]  # that came from elsewhere, and whose clients are aware that they begin anew
+    wills: Wills | None  # wills that other nodes must know
     isolated: bool  # too few other nodes are connected to serve
     serves_until: float  # when that is so, if nothing is heard of them meanwhile
     catching_up: bool  # a node has come whose routes are not all here yet: nothing is published before
@@ -120,6 +122,7 @@ class Context:
         self.retaining = None
         self.leaving = {}
         self.aware = []
+        self.wills = None
         self.isolated = False
         self.serves_until = math.inf
         self.catching_up = False

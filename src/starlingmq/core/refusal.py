@@ -161,6 +161,7 @@ class Refusal:
             return frame
         present = frame[body] != 0
         session.will = None  # it was never accepted
+        self.connecting.will_changed(session)
         client.mute = True
         self.ctx.notice("not_stored", client, "its session could not be stored")
         self.connecting.close(client, "storage failed")

@@ -10,16 +10,19 @@ class Will:
     """``message.expires_at`` is unset until it is published: the expiry interval counts from then [MQTT-3.1.3.2.4].
 
     ``delay`` is the Will Delay Interval and ``expiry`` the Message Expiry Interval, both in seconds (-1: none);
-    ``client`` is the connection that left it, under whose rights it is published.
+    ``client`` is the connection that left it, under whose rights it is published. ``id`` tells this will apart from all
+    others of this node, in a cluster; 0: there was none.
     """
 
     message: Message
     delay: int
     expiry: int
     client: Client
+    id: int
 
-    def __init__(self, message: Message, delay: int, expiry: int, client: Client) -> None:
+    def __init__(self, message: Message, delay: int, expiry: int, client: Client, id: int = 0) -> None:
         self.message = message
         self.delay = delay
         self.expiry = expiry
         self.client = client
+        self.id = id

@@ -22,6 +22,7 @@ class WillValue(msgspec.Struct, array_like=True):
     expiry: int
     username: str
     peer: str
+    id: int = 0
 
 
 class SessionValue(msgspec.Struct, array_like=True):
@@ -97,6 +98,7 @@ def encode_session(session: Session) -> bytes:
             will.expiry,
             will.client.username,
             will.client.peer,
+            will.id,
         )
     return _encoder.encode(
         SessionValue(
@@ -124,7 +126,7 @@ def restore_will(value: WillValue, client_id: str) -> Will:
     client.client_id = client_id
     client.username = value.username
     message = Message(value.topic, value.payload, value.qos, value.retain, value.properties, 0.0, client_id, 0.0)
-    return Will(message, value.delay, value.expiry, client)
+    return Will(message, value.delay, value.expiry, client, value.id)
 
 
 def encode_subscription(whole: bytes, subscription: Subscription) -> bytes:

@@ -1,0 +1,186 @@
+"""Wills of a cluster, one thing at a time: once, by whoever is there, and not when the client is back in time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.cluster.fleet import Fleet, NodeWorld
+from tests.harness import FakeClient
+
+from starlingmq.cluster.amendments import Amendment, Amendments
+from starlingmq.cluster.etcd import KeyValue, TxnAnswer
+from starlingmq.cluster.will_values import all_wills, decode_will
+from starlingmq.wire.mqtt import Publish, Subscribe, SubscribeRequest, Will
+from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, WILL_DELAY_INTERVAL, Properties
+
+KEYS = all_wills("test")
+
+
+def watch(fleet: Fleet, place: int) -> FakeClient:
+    watcher = fleet.connect(place, "watcher", clean_start=False, properties={SESSION_EXPIRY_INTERVAL: 3600})
+    watcher.send(Subscribe(1, [SubscribeRequest(b"will/#", 0)]))
+    fleet.advance(0.2)
+    watcher.receive()
+    return watcher
+
+
+def leave_will(fleet: Fleet, place: int, name: str, delay: int = 0, expiry: int = 0, **more: Any) -> FakeClient:
+    properties: Properties = {WILL_DELAY_INTERVAL: delay} if delay else {}
+    will = Will(b"will/" + name.encode(), b"gone", 1, False, properties)
+    more.setdefault("clean_start", False)
+    client = fleet.connect(place, name, will=will, properties={SESSION_EXPIRY_INTERVAL: expiry}, **more)
+    fleet.advance(0.1)
+    return client
+
+
+def published(watcher: FakeClient, seconds: float = 0.2) -> list[bytes]:
+    watcher.world.fleet.advance(seconds, 0.01 if seconds < 1.0 else 0.1)  # type: ignore[attr-defined]
+    return [packet.topic for packet in watcher.receive() if isinstance(packet, Publish)]
+
+
+def kept(fleet: Fleet) -> list[bytes]:
+    return [entry.key[len(KEYS) :] for entry in fleet.etcd.store.get(KEYS, prefix=True)]
+
+
+def kill(fleet: Fleet, place: int) -> NodeWorld:
+    """Without a word: its lease runs out by itself."""
+    node = fleet.nodes.pop(place)
+    node.etcd.close(fleet.now, revoke=False)
+    return node
+
+
+def test_its_own_node_publishes_a_will_and_says_so() -> None:
+    fleet = Fleet(2)
+    watcher = watch(fleet, 1)
+    client = leave_will(fleet, 0, "a")
+    assert kept(fleet) == [b"1/a"]
+    client.drop()
+    assert published(watcher) == [b"will/a"]
+    assert kept(fleet) == []
+
+
+def test_a_will_that_is_taken_back_is_nowhere() -> None:
+    fleet = Fleet(2)
+    watcher = watch(fleet, 1)
+    client = leave_will(fleet, 0, "a")
+    client.disconnect()
+    assert published(watcher) == []
+    assert kept(fleet) == []
+
+
+def test_a_delayed_will_is_told_when_it_is_due_and_published_then() -> None:
+    fleet = Fleet(2)
+    watcher = watch(fleet, 1)
+    leave_will(fleet, 0, "a", delay=5, expiry=60).drop()
+    assert published(watcher, 4.5) == []
+    (entry,) = fleet.etcd.store.get(KEYS, prefix=True)
+    assert fleet.now < decode_will(entry.value).due_at < fleet.now + 1.0
+    assert published(watcher, 1.0) == [b"will/a"]
+
+
+def test_a_client_that_is_back_elsewhere_cancels_its_will() -> None:
+    fleet = Fleet(2)
+    watcher = watch(fleet, 1)
+    leave_will(fleet, 0, "a", delay=5, expiry=60).drop()
+    fleet.advance(3.0)
+    again = fleet.connect(1, "a", clean_start=False, properties={SESSION_EXPIRY_INTERVAL: 60})
+    assert again.connack.session_present
+    assert published(watcher, 20.0) == []
+    assert kept(fleet) == []
+
+
+@pytest.mark.parametrize(("delay", "clean_start", "wills"), [(0, False, 1), (5, False, 0), (5, True, 1), (0, True, 1)])
+def test_a_takeover_elsewhere_is_the_end_of_the_connection(delay: int, clean_start: bool, wills: int) -> None:
+    """MQTT 5, 3.1.3.2.2: the will is sent, unless the new connection goes on with the session and it has a delay."""
+    fleet = Fleet(2)
+    watcher = watch(fleet, 1)
+    leave_will(fleet, 0, "a", delay=delay, expiry=60)
+    again = fleet.connect(1, "a", clean_start=clean_start, properties={SESSION_EXPIRY_INTERVAL: 60})
+    assert again.connack.session_present != clean_start
+    assert published(watcher, 20.0) == [b"will/a"] * wills
+
+
+def test_who_leads_publishes_the_wills_of_a_node_that_died() -> None:
+    fleet = Fleet(3)
+    watcher = watch(fleet, 2)
+    leave_will(fleet, 0, "a")
+    leave_will(fleet, 0, "b", delay=20, expiry=60)
+    leave_will(fleet, 0, "c", delay=60, expiry=0)
+    kill(fleet, 0)
+    assert sorted(published(watcher, 16.0)) == [b"will/a", b"will/c"], "c's session ended with its connection"
+    assert published(watcher, 20.0) == [b"will/b"]
+    assert published(watcher, 20.0) == []
+    assert [decode_will(entry.value).state for entry in fleet.etcd.store.get(KEYS, prefix=True)] == [2, 2, 2]
+
+
+def test_who_is_back_elsewhere_after_its_node_died_cancels_its_will() -> None:
+    fleet = Fleet(3)
+    watcher = watch(fleet, 2)
+    leave_will(fleet, 0, "a", delay=30, expiry=60)
+    kill(fleet, 0)
+    fleet.advance(16.0, 0.1)
+    fleet.connect(1, "a", clean_start=False, properties={SESSION_EXPIRY_INTERVAL: 60})
+    assert published(watcher, 60.0) == []
+
+
+def test_who_is_back_before_anybody_knows_that_its_node_died_cancels_its_will() -> None:
+    fleet = Fleet(3)
+    watcher = watch(fleet, 2)
+    leave_will(fleet, 0, "a", delay=30, expiry=60)
+    kill(fleet, 0)
+    fleet.connect(1, "a", clean_start=False, properties={SESSION_EXPIRY_INTERVAL: 60})
+    assert published(watcher, 60.0) == []
+
+
+def test_a_node_that_is_cut_off_does_not_publish_what_others_have_published() -> None:
+    fleet = Fleet(3)
+    watcher = watch(fleet, 2)
+    client = leave_will(fleet, 0, "a")
+    for other in (2, 3):
+        fleet.cut(1, other)
+    fleet.etcd.cut("n1")
+    assert published(watcher, 20.0) == [b"will/a"]
+    client.drop()
+    fleet.etcd.heal("n1", fleet.now)
+    fleet.heal()
+    assert published(watcher, 20.0) == []
+    assert kept(fleet) == []
+
+
+def test_a_new_connection_leaves_a_new_will() -> None:
+    fleet = Fleet(2)
+    watcher = watch(fleet, 1)
+    for _ in range(3):
+        client = leave_will(fleet, 0, "a", expiry=60)
+        client.drop()
+        assert published(watcher) == [b"will/a"]
+    assert kept(fleet) == []
+
+
+def test_while_etcd_is_away_a_will_waits() -> None:
+    fleet = Fleet(2)
+    watcher = watch(fleet, 1)
+    client = leave_will(fleet, 0, "a")
+    fleet.etcd.lose_leader(fleet.now, 5.0)
+    client.drop()
+    assert published(watcher, 4.0) == []
+    assert published(watcher, 8.0) == [b"will/a"]
+
+
+def test_of_two_that_want_a_key_one_gets_it_and_the_other_is_told() -> None:
+    changes = Amendments("t")
+    changes.add(Amendment(b"a", 3, b"ours"))
+    changes.add(Amendment(b"b", 4, None))
+    (asked,) = changes.take_requests(1.0)
+    assert [compare.operand for compare in asked.compares] == [3, 4]
+    there = (KeyValue(b"a", b"theirs", 1, 9),)
+    amended = changes.answered(TxnAnswer(asked.tag, False, 10, (there, (KeyValue(b"b", b"x", 1, 4),))), 1.0)
+    assert amended is not None and amended.done == []
+    assert [(each.key, revision, value) for each, revision, value in amended.void] == [(b"a", 9, b"theirs")]
+    (again,) = changes.take_requests(1.0)
+    assert [compare.key for compare in again.compares] == [b"b"], "what holds goes again"
+    unanswered = changes.answered(TxnAnswer(again.tag, False, 0, error="no answer"), 1.0)
+    assert unanswered is not None and unanswered.done == unanswered.void == []
+    assert changes.take_requests(1.0) == [] and changes.wake_at() > 1.0
+    assert len(changes.take_requests(2.0)) == 1

@@ -1,0 +1,274 @@
+"""The worlds of ``tests.sim`` with clients that leave wills, at any node, and come back at any other one, or not;
+``python -m tests.cluster.will_world --seeds N``.
+
+Each connection leaves another will. Of each of them must hold, whatever fails:
+
+- it is published once at most;
+- it is not published after its client was back, if it was back before its delay was over;
+- in the end it is published, if its client was not back in time and did not take it back; unless its node kept nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import inf
+from random import Random
+from unittest.mock import patch
+
+from tests.sim.checkers import Books
+from tests.sim.clients import FOREVER, Connection, Person
+from tests.sim.node import Node
+from tests.sim.world import LIVENESS_MAX, World
+
+from starlingmq.core.connecting import Connecting
+from starlingmq.core.will import Will as CoreWill
+from starlingmq.wire.mqtt import Connect, Disconnect, Packet, Will
+from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, WILL_DELAY_INTERVAL
+
+SLACK = 0.5  # seconds in which a node may learn that a connection is gone, when nothing is wrong
+
+
+@dataclass(slots=True)
+class Wish:
+    """Of one connection; times are its client's."""
+
+    payload: bytes
+    delay: int
+    node: Node
+    answered_at: float = 0.0  # CONNACK
+    ended_at: float = inf
+    polite: bool = False
+    silent: bool = False  # its node does not learn of the end before somebody tells it
+    back_at: float = inf  # the next CONNACK ...
+    back: Node | None = None  # ... and from whom
+    clean: bool = False  # which began a new session
+    tries: int = 0  # CONNECTs until then: one that was not answered may have cancelled it all the same
+
+    def in_time(self) -> bool:
+        kept = self.delay > 0 and not self.clean and self.answered_at != 0.0
+        return kept and not self.silent and self.back_at < self.ended_at + self.delay
+
+    def required(self) -> bool:
+        if self.polite or not self.answered_at or self.ended_at == inf or self.in_time():
+            return False
+        if self.delay > 0 and self.tries > 1:
+            return False
+        if self.silent:
+            return self.delay == 0 or self.clean
+        return self.delay == 0 or self.clean or self.back_at > self.ended_at + self.delay + 30.0
+
+
+class Wisher(Person):
+    def __init__(self, books: Books, random: Random, node: Node, name: str) -> None:
+        super().__init__(books, random, node, name, 5, True)
+        self.wishes: list[Wish] = []
+        self.done = False  # it comes once more, to take its leave
+        self.over = False
+        self.clean = False
+        self.pause = random.choice([0.3, 2.0, 6.0])
+
+    def come(self) -> None:
+        if self.ending or self.connection is not None:
+            return
+        nodes = [node for node in self.node.world.nodes if not node.gone and node.process is not None]  # type: ignore[attr-defined]
+        if nodes:
+            self.node = self.random.choice(nodes)
+        process = self.node.process
+        if process is None:
+            self.schedule.after(0.3, self.come)
+            return
+        self._tries += 1
+        self.connection = Connection(self, process)
+        delay = self.random.choice([0, 0, 1, 3, 8])
+        for earlier in self.wishes:
+            earlier.tries += earlier.back_at == inf
+        wish = Wish(b"%b %d" % (self.name.encode(), len(self.wishes)), delay, self.node)
+        self.wishes.append(wish)
+        clean = self.clean = not self.done and self.random.random() < 0.2
+        will = Will(b"will", wish.payload, 1, False, {WILL_DELAY_INTERVAL: delay} if delay else {})
+        self.say([Connect(5, self.name, clean, will=will, properties={SESSION_EXPIRY_INTERVAL: FOREVER})])
+        self.schedule.after(12.0, self._give_up, self._tries)
+
+    def begin(self, present: bool) -> None:
+        now = self.schedule.now
+        self.known = False
+        self.wishes[-1].answered_at = now
+        for wish in self.wishes[:-1]:
+            if wish.back_at == inf:
+                wish.back_at, wish.clean, wish.back = now, self.clean, self.node
+        if self.done:
+            self.wishes[-1].polite = self.over = True
+            self.say([Disconnect()])
+        else:
+            self.schedule.after(self.pause * self.random.random(), self.go, self._tries)
+
+    def go(self, tries: int) -> None:
+        """End this connection, one way or another."""
+        if not self.online or self._tries != tries:
+            return
+        how = self.random.choice(["politely", "cut", "silent"])
+        if how == "politely":
+            self.wishes[-1].polite = True
+            self.say([Disconnect()])
+        elif how == "cut":
+            self.cut()
+        elif self.connection is not None:
+            self.trace.note(self.name, "leaves without a word")
+            self.wishes[-1].silent = True
+            self.connection.open = False
+            self.ended()
+
+    def ended(self) -> None:
+        wish = self.wishes[-1]
+        if wish.ended_at == inf:
+            wish.ended_at = self.schedule.now
+        self.trace.note(self.name, "has no connection")
+        self.connection = None
+        self.online = False
+        if not self.over:
+            self.schedule.after(0.05 + self.pause * self.random.random(), self.come)
+
+    def take(self, packet: Packet) -> None:
+        """Nobody sends it anything."""
+
+    def finished(self) -> bool:
+        return True
+
+
+class WillWorld(World):
+    def __init__(self, seed: int, trace: bool = False) -> None:
+        super().__init__(seed, trace)
+        self.plan.subscribers = []
+        self.plan.publishers = self.plan.publishers[:1]
+        self.plan.kind = "calm" if self.plan.kind == "local" else self.plan.kind
+        self.more = Random(f"wills {seed}")
+        self.wishers: list[Wisher] = []
+        self.published: dict[bytes, list[float]] = {}
+
+    def _bring_people(self) -> None:
+        super()._bring_people()
+        for number in range(self.more.choice([2, 4, 8])):
+            wisher = Wisher(self.books, self.more, self.nodes[0], f"wisher{number}")
+            self.wishers.append(wisher)
+            self.schedule.after(self.more.random(), wisher.come)
+
+    def _settled(self) -> bool:
+        if self.healed:
+            for wisher in self.wishers:
+                if not wisher.done:
+                    wisher.done = True
+                    if wisher.connection is not None:
+                        wisher.cut()
+        return all(wisher.over for wisher in self.wishers) and super()._settled()
+
+    def _read_by_all(self) -> bool:
+        return True
+
+    def _liveness(self) -> None:
+        super()._liveness()
+        self._wait(lambda: not self.unpublished(), LIVENESS_MAX, "a will is not published")
+        self._wait(lambda: not self.left_over(), LIVENESS_MAX, "keys are left")
+        wrong = self.wrongly_published()
+        assert not wrong, f"{wrong[0]}, {len(wrong)} in all"
+
+    def wishes(self) -> Iterator[Wish]:
+        for wisher in self.wishers:
+            yield from wisher.wishes
+
+    def unpublished(self) -> list[str]:
+        """What is required, and is not published."""
+        if self.books.lossy:
+            return []
+        return [
+            f"the will {wish.payload!r} of a client at {wish.node.host} was never published"
+            for wish in self.wishes()
+            if wish.required() and not wish.node.gone and wish.payload not in self.published
+        ]
+
+    def wrongly_published(self) -> list[str]:
+        found: list[str] = []
+        for wish in self.wishes():
+            times = self.published.get(wish.payload, [])
+            if len(times) > 1:
+                found.append(f"the will {wish.payload!r} was published {len(times)} times")
+            # What only its own node knows may die with it, before etcd knows: see STATUS.
+            told = not self.plan.faulty or wish.back is not wish.node
+            if told and wish.in_time() and any(at > wish.back_at for at in times):
+                found.append(f"the will {wish.payload!r} was published though its client had come back in time")
+            if wish.polite and times and not self.plan.faulty:
+                found.append(f"the will {wish.payload!r} was published though its client had taken it back")
+        return found
+
+    def left_over(self) -> list[str]:
+        """Keys of wills whose clients are gone."""
+        numbers = [node.process.state.ctx.node for node in self.members() if node.process is not None]
+        prefix = b"/starlingmq/starling/wills/"
+        keys = [entry.key[len(prefix) :] for entry in self.etcd.model.store.get(prefix, prefix=True)]
+        return [f"{key!r} is left" for key in keys if int(key.split(b"/")[0]) in numbers]
+
+    def why(self) -> str:
+        return "; ".join([super().why(), *self.unpublished()[:3], *self.left_over()[:3]])
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Note what is published, wherever it is."""
+        publish = Connecting.publish_will
+
+        def noting(connecting: Connecting, will: CoreWill) -> None:
+            self.published.setdefault(will.message.payload, []).append(self.schedule.now)
+            self.trace.note("world", f"{will.message.payload!r} is published by n{connecting.ctx.node}")
+            publish(connecting, will)
+
+        with patch.object(Connecting, "publish_will", noting):
+            yield
+
+
+def run(seed: int, trace: bool = False) -> WillWorld:
+    world = WillWorld(seed, trace)
+    with world.listening():
+        world.live()
+    return world
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.cluster.will_world", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--failures", type=int, default=1, help="stop after so many")
+    parser.add_argument("--seed", type=int, help="live this one again, with a trace")
+    arguments = parser.parse_args()
+    logging.getLogger("starlingmq").setLevel(logging.CRITICAL)
+    if arguments.seed is not None:
+        run(arguments.seed, True)
+        return 0
+    began = time.perf_counter()
+    failures = wishes = required = published = 0
+    for seed in range(arguments.first, arguments.first + arguments.seeds):
+        try:
+            world = run(seed)
+        except Exception as error:  # whatever the code raises: this seed shows it
+            if arguments.failures == 1:
+                traceback.print_exc(limit=-4)
+            print(f"FAILED seed {seed}: {str(error)[:300]}", flush=True)
+            failures += 1
+            if failures >= arguments.failures:
+                return 1
+            continue
+        wishes += len(list(world.wishes()))
+        required += sum(wish.required() for wish in world.wishes())
+        published += len(world.published)
+    took = time.perf_counter() - began
+    print(f"{arguments.seeds} seeds in {took:.1f} s: {wishes} wills, {required} required, {published} published,")
+    print(f"{failures} failures")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
