@@ -239,12 +239,12 @@ def the_last_retained_message_is_not_kept() -> Any:
 
 
 def a_group_without_members_here_loses_what_comes() -> Any:
-    line_up = GroupEngine._line_up
+    line_up = GroupEngine.line_up
 
     def here_alone(self: GroupEngine, group: Any, message: Any, publisher: Any) -> bool:
         return line_up(self, group, message, publisher) if group.members or message.origin == 0 else False
 
-    return patch.object(GroupEngine, "_line_up", here_alone)
+    return patch.object(GroupEngine, "line_up", here_alone)
 
 
 def each_node_with_members_gets_what_is_for_the_group() -> Any:
@@ -290,7 +290,7 @@ def what_is_handed_over_is_kept_too() -> Any:
         done = hand_over(self, group, member, message, lent, publisher)
         if member.session.node != 0 and message.payload not in kept:
             kept.add(message.payload)
-            self._line_up(group, message.copy(), None)
+            self.line_up(group, message.copy(), None)
         return done
 
     return patch.object(GroupEngine, "_hand_over", both)

@@ -15,7 +15,7 @@ from starlingmq.api.listing import PAGE, Cursor, Limit, number_after
 from starlingmq.api.problem import ApiError
 from starlingmq.api.served import Served
 from starlingmq.api.sessions import text
-from starlingmq.core.groups import STRATEGIES
+from starlingmq.core.choosing import STRATEGIES
 
 log = logging.getLogger("starlingmq.http")
 

@@ -13,7 +13,8 @@ from typing import Final
 
 from starlingmq.cluster.frames import Allotment, Body, GroupPull, GroupReport, GroupState, Pull
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.groups import Group, Room
+from starlingmq.core.choosing import Room
+from starlingmq.core.groups import Group
 
 RESEND_SECONDS: Final = 0.25  # a pull that was not answered
 NOTIFIED_REST: Final = 1.0  # seconds that the loop rests when nodes say by themselves that there is something

@@ -16,7 +16,6 @@ from typing import Final, cast
 from starlingmq.core.client import HELD, Client
 from starlingmq.core.context import Context
 from starlingmq.core.forwarding import FOR_THE_NODE, encode_forward
-from starlingmq.core.groups import Sharing
 from starlingmq.core.message import Message
 from starlingmq.core.moving import Held, Moving
 from starlingmq.core.outgoing import RELEASED, Outgoing
@@ -25,6 +24,7 @@ from starlingmq.core.queue import MessageQueue
 from starlingmq.core.ready import QUEUE_DELETE, QUEUE_PUT, STREAM_PUT, WINDOW_PUT
 from starlingmq.core.router import Route
 from starlingmq.core.session import Session, Subscription
+from starlingmq.core.sharing import Sharing
 from starlingmq.core.stream import Stream
 from starlingmq.wire.mqtt import ack_frame, packet_id_bytes, publish_frame, publish_parts
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from starlingmq.core.groups import STRATEGIES, Group
+from starlingmq.core.choosing import STRATEGIES
+from starlingmq.core.groups import Group
 
 
 def cursor(group: Group) -> int:

@@ -9,22 +9,24 @@ from __future__ import annotations
 from typing import Final
 from zlib import crc32
 
-from starlingmq.core.client import Client
+from starlingmq.core.choosing import (
+    HASH_CLIENT,
+    HASH_TOPIC,
+    LEAST_INFLIGHT,
+    LOCAL_FIRST,
+    LOOKS_MAX,
+    RANDOM,
+    ROOM_LOOKS,
+    ROOM_MAX,
+    ROUND_ROBIN,
+    STICKY,
+    Room,
+    in_flight,
+    takes,
+)
 from starlingmq.core.filter_tree import Subscriber
 from starlingmq.core.message import Message
-from starlingmq.core.outgoing import Outgoing
 from starlingmq.core.session import Session, Subscription
-
-STRATEGIES: Final = (
-    "random",
-    "round_robin",
-    "sticky",
-    "hash_topic",
-    "hash_client",
-    "least_inflight",
-    "local_first",
-)
-RANDOM, ROUND_ROBIN, STICKY, HASH_TOPIC, HASH_CLIENT, LEAST_INFLIGHT, LOCAL_FIRST = range(7)
 
 LINGERS: Final = 1 << 31
 """In place of a node's number of members: it has none, but lost the last one with its connection, and waits for it."""
@@ -32,24 +34,6 @@ LINGERS: Final = 1 << 31
 _MULTIPLIER: Final = 6364136223846793005  # Knuth's MMIX generator: choosing a member needs no better
 _INCREMENT: Final = 1442695040888963407
 _MASK: Final = (1 << 64) - 1
-LOOKS_MAX: Final = 64  # members that are compared where the least busy one is wanted
-ROOM_MAX: Final = 1024  # messages that a member without a window may be promised at once
-ROOM_LOOKS: Final = 256  # members that are asked for room; the others are taken for alike
-
-
-class Room:
-    """What the members at another node can take, as far as this one knows."""
-
-    subscription: Subscription  # of that node
-    online: int
-    given: int
-    left: int
-
-    def __init__(self, subscription: Subscription, online: int, left: int) -> None:
-        self.subscription = subscription
-        self.online = online
-        self.given = left
-        self.left = left
 
 
 class Group(Subscriber):
@@ -274,7 +258,7 @@ class Group(Subscriber):
                 if client is None or not member.present or session.ended:
                     gone = True
                     break
-                if _takes(member, session, client, message, write_buffer):
+                if takes(member, session, client, message, write_buffer):
                     if self.strategy == STICKY:
                         self._sticky = member
                     return member
@@ -345,63 +329,3 @@ def _take_out(session: Session, group: Group) -> None:
         shares.remove(group)
         if not shares:
             session.shares = None
-
-
-def _takes(member: Subscription, session: Session, client: Client, message: Message, write_buffer: int) -> bool:
-    """Whether a member that is connected can take a message now."""
-    if client.blocked or client.size > write_buffer:
-        return False
-    if client.dialect is not None:
-        return message.publisher != client.client_id or client.dialect.echoes()
-    queue = session.queue
-    if queue is not None and len(queue) != 0:
-        return False
-    if message.qos != 0 and member.qos != 0:
-        window = session.window
-        return window is None or not window.full()
-    return True
-
-
-def in_flight(session: Session) -> int:
-    """What a member has not acknowledged; of one that acknowledges nothing, KiB that it has not read."""
-    window = session.window
-    if window is not None:
-        return len(window.entries)
-    client = session.client
-    return 0 if client is None else client.size >> 10
-
-
-class Sharing:
-    """What the rest of the core asks of whoever looks after the messages of groups (core.group_engine)."""
-
-    def take(self, group: Group, message: Message, publisher: Session | None) -> bool:
-        """A message that a group wants has entered here; whether there is anyone that it is for."""
-        raise NotImplementedError
-
-    def settle(self, outgoing: Outgoing) -> None:
-        """A member is done with what it was lent."""
-        raise NotImplementedError
-
-    def give_back(self, outgoing: Outgoing) -> bool:
-        """A member has gone and left this; False when its group has too."""
-        raise NotImplementedError
-
-    def stir(self, session: Session) -> None:
-        """A member (or a group's own line) may go on."""
-        raise NotImplementedError
-
-    def emptied(self, group: Group, lost: bool) -> None:
-        """The last member here, and anywhere, has left: ``lost`` with its connection, or because it wanted to."""
-        raise NotImplementedError
-
-    def joined(self, group: Group) -> None:
-        """It has a member here again, or another one."""
-        raise NotImplementedError
-
-    def changed(self, group: Group) -> None:
-        """Its line may move up: somebody may be able to take what could not be given before."""
-        raise NotImplementedError
-
-    def line_of(self, group: Group) -> Session:
-        """Where messages of a group wait at this node."""
-        raise NotImplementedError

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, cast
 
+from starlingmq.core.choosing import RANDOM, STRATEGIES
 from starlingmq.core.filter_tree import FilterTree
-from starlingmq.core.groups import RANDOM, STRATEGIES, Group, Sharing
+from starlingmq.core.groups import Group
 from starlingmq.core.session import Session, Subscription, merge
+from starlingmq.core.sharing import Sharing
 from starlingmq.core.stream import Stream
 from starlingmq.core.topics import levels, valid_topic
 from starlingmq.wire.reasons import ProtocolError, Reason
