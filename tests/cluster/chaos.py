@@ -33,6 +33,7 @@ CHECK_ROUNDS: Final = 10
 HOLD_SECONDS: Final = (0.2, 6.0)  # that a fault lasts
 REST_SECONDS: Final = 1.0  # between two, at most
 OVERLAP: Final = 0.3  # share of faults after which the next one does not wait until all serve again
+PATIENCE: Final = 45.0  # seconds until what roaming clients wait for counts as lost
 BACK_SECONDS: Final = 90.0  # until all serve after a fault; a start may have much to read
 
 
@@ -233,7 +234,7 @@ class Run:
         await self.cluster.whole()
         nodes = self.cluster.nodes
         self.load = (
-            RoamingLoad(nodes, self.rate, BACK_SECONDS, seed=self.seed, strict=False, wills=True)
+            RoamingLoad(nodes, self.rate, PATIENCE, seed=self.seed, strict=False, retained=True, wills=True)
             if self.seconds
             else Load(nodes, self.rate, patience=BACK_SECONDS)
         )

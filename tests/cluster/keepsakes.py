@@ -163,10 +163,6 @@ class Keepsakes:
     def roamers(self) -> list[Roamer]:
         return [*self.keepers, *self.witnesses]
 
-    @property
-    def people(self) -> list[Person]:
-        return [*self.roamers, *self.mourners]
-
     async def settle(self, patience: float) -> None:
         until = time.monotonic() + patience
         try:

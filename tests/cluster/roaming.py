@@ -49,7 +49,11 @@ class RoamingLoad(Load):
 
     async def __aenter__(self) -> RoamingLoad:
         await super().__aenter__()
-        self._tasks += [asyncio.create_task(person.live()) for person in self.keepsakes.people]
+        keepsakes = self.keepsakes
+        self._tasks += [asyncio.create_task(witness.live()) for witness in keepsakes.witnesses]
+        for witness in keepsakes.witnesses:
+            await asyncio.wait_for(witness.subscribed.wait(), self.patience)
+        self._tasks += [asyncio.create_task(each.live()) for each in (*keepsakes.keepers, *keepsakes.mourners)]
         self._tasks.append(asyncio.create_task(self._stir()))
         return self
 
