@@ -8,8 +8,8 @@ from tests.cluster.test_takeover import LASTING, lasting, publish, published, su
 from starlingmq.cluster.drain import Drain
 from starlingmq.cluster.transfer import Offer
 from starlingmq.core.session import MOVED_PREFIX
-from starlingmq.wire.mqtt import Connack, Connect, Disconnect
-from starlingmq.wire.properties import SERVER_REFERENCE
+from starlingmq.wire.mqtt import Connack, Connect, Disconnect, Will
+from starlingmq.wire.properties import SERVER_REFERENCE, WILL_DELAY_INTERVAL
 from starlingmq.wire.reasons import Reason
 
 
@@ -104,6 +104,31 @@ def test_sessions_of_absent_clients_go_to_the_others_with_all_they_have() -> Non
         assert client.connack.session_present
         fleet.advance(0.3)
         assert published(client.receive()) == [b"before", b"after"]
+
+
+def test_a_session_with_a_pending_will_goes_when_that_is_published() -> None:
+    fleet = fleet_of(2)
+    witness = fleet.connect(1, "w")
+    subscribe(witness, b"will", 1)
+    will = Will(b"will", b"gone", 1, properties={WILL_DELAY_INTERVAL: 3})
+    for client_id in ("stays away", "comes back"):
+        fleet.connect(0, client_id, clean_start=False, properties=LASTING, will=will).drop()
+    fleet[0].cluster.begin_drain(fleet.now, 30.0)
+    fleet.advance(2.0)
+    assert home(fleet, "stays away") == 0
+    assert lasting(fleet, 1, "comes back").connack.session_present
+    until(fleet, lambda: fleet[0].cluster.drain.done)
+    assert published(witness.receive()) == [b"gone"]
+    assert home(fleet, "stays away") == 1
+
+
+def test_a_will_that_is_due_after_the_end_is_not_waited_for() -> None:
+    fleet = fleet_of(2)
+    will = Will(b"will", b"gone", 1, properties={WILL_DELAY_INTERVAL: 300})
+    fleet.connect(0, "c", clean_start=False, properties=LASTING, will=will).drop()
+    began = fleet.now
+    done = drain(fleet, 0, 10.0)
+    assert fleet.now < began + 3.0 and done.sessions_left == 1 and home(fleet, "c") == 0
 
 
 def test_a_member_of_a_group_that_goes_takes_its_membership_along() -> None:

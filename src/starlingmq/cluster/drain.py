@@ -77,6 +77,7 @@ class Drain:
         self._giving = giving
         self._rate = rate
         self._busy_at = -inf  # when a client or a session was on its way from here last
+        self._kept = 0  # sessions with a delayed will that is not waited for
         self._hope_at = 0.0  # when somebody took sessions last
         self._ends = inf
         self._may = 0.0  # how much of the rate was not used yet
@@ -143,7 +144,7 @@ class Drain:
         if not hopeful and self._ends != inf:
             self.done = not self._giving()  # those who are here are told that all of us end
         else:
-            self.done = idle and (not hopeful or (not self.sessions_left and now >= self._busy_at + LINGER))
+            self.done = idle and (not hopeful or (self.sessions_left <= self._kept and now >= self._busy_at + LINGER))
 
     def wake_at(self, now: float) -> float:
         """When ``turn`` is to be called though nothing happens; ``inf``: never."""
@@ -165,7 +166,7 @@ class Drain:
         """Who is here, and whose session."""
         self._look_at = now + LOOK_SECONDS
         self.clients_left = len(self._broker.nats.clients)  # they leave as NATS has it
-        self.sessions_left = 0
+        self.sessions_left = self._kept = 0
         for session in self._ctx.sessions.values():
             client = session.client
             if session.node != 0 or session.is_line or session.client_id.startswith((MOVED_PREFIX, NATS_PREFIX)):
@@ -173,6 +174,9 @@ class Drain:
             if client is not None:
                 self.clients_left += 1
                 self._clients.append(client)
+            elif session.will_at != 0.0:  # it would go as if its client had come; it waits for its will
+                self.sessions_left += 1
+                self._kept += self._ends == inf or session.will_at > self._ends
             else:
                 self.sessions_left += 1
                 _, when = self._sent.get(session.client_id, (0, -inf))
