@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 BUSY: Final = 0x89
 USE_ANOTHER: Final = 0x9C
-DANGLING_SECONDS: Final = 5.0  # that a connection stays open whose client has left without a word
 VISITS_TOLD: Final = 8  # the last ones, of who complains
 SILENT: Final = 0.4  # share of those that leave so
 
@@ -68,8 +67,8 @@ class Roamer(Person):
                 self.load.lost += 1
             finally:
                 self._here.cancel()
-                if self._silent:
-                    asyncio.get_running_loop().call_later(DANGLING_SECONDS, peer.abort)
+                if self._silent and not self.load.over:
+                    self.load.leave_open(peer)
                 else:
                     peer.abort()
             await asyncio.sleep(0 if self._sent_to else AGAIN_SECONDS * self.load.draw.random())

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 
 from tests.cluster.keepsakes import Keepsakes
 from tests.cluster.load import Author, Load, Person
 from tests.cluster.real import Node
 from tests.cluster.roamer import Roamer, RoamingAuthor, RoamingReader, RoamingSharer, RoamingWanderer
+from tests.peer import Peer
+
+DANGLING_MAX = 10  # connections that stay open whose clients are elsewhere
 
 
 class RoamingLoad(Load):
@@ -40,6 +43,7 @@ class RoamingLoad(Load):
         self.counts: Counter[str] = Counter()
         self.twice: dict[tuple[str, str], list[int]] = {}  # reader and author -> what came twice, at QoS 2
         self.began = time.monotonic()
+        self.dangling: deque[Peer] = deque()
         super().__init__(nodes, rate, patience=patience)
         self.keepsakes = Keepsakes(self, retained, wills)
 
@@ -56,6 +60,17 @@ class RoamingLoad(Load):
         self._tasks += [asyncio.create_task(each.live()) for each in (*keepsakes.keepers, *keepsakes.mourners)]
         self._tasks.append(asyncio.create_task(self._stir()))
         return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await super().__aexit__()
+        for peer in self.dangling:
+            peer.abort()
+
+    def leave_open(self, peer: Peer) -> None:
+        """Its client has left without a word."""
+        self.dangling.append(peer)
+        if len(self.dangling) > DANGLING_MAX:
+            self.dangling.popleft().abort()
 
     async def _stir(self) -> None:
         """Have somebody go elsewhere, again and again."""
