@@ -88,7 +88,7 @@ class Takeovers:
 
     def has(self, client_id: str) -> bool:
         """Whether anything of a client id is here, or is being asked for."""
-        moves = self._moves
+        moves = self.moves
         here = client_id in self._ctx.sessions or client_id in moves.arrivals or client_id in moves.departing
         return here or client_id in self._claims.waiting or self._ownership.claiming(client_id)
 
