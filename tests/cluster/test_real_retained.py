@@ -1,0 +1,152 @@
+"""Retained messages and wills between real processes, on real etcd: seen everywhere, once, whatever becomes of a node."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from tests.cluster.real import Cluster, Node
+from tests.peer import Peer
+
+from starlingmq.client import Client
+from starlingmq.wire.mqtt import Connack, Connect, Will
+from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, WILL_DELAY_INTERVAL, Properties
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(150),
+    pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed"),
+]
+
+SECONDS: Final = 20.0
+LARGE: Final = b"x" * 100_000
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("retained"), 3, {"lease_ttl": 3}) as cluster:
+        asyncio.run(cluster.whole())
+        yield cluster
+        assert cluster.complaints() == []
+
+
+async def retained_at(node: Node, filter: str, wanted: int, version: int = 5) -> dict[str, bytes]:
+    """What somebody gets who subscribes there now."""
+    found: dict[str, bytes] = {}
+    async with Client(node.url, version=version) as client:
+        await client.subscribe(filter, 1)
+        async with asyncio.timeout(SECONDS):
+            while len(found) < wanted:
+                message = await anext(client.messages())
+                assert message.retain
+                found[message.topic] = message.payload
+    return found
+
+
+@pytest.mark.parametrize("version", [4, 5])
+async def test_what_is_retained_at_one_node_is_retained_at_all(three: Cluster, version: int) -> None:
+    first, *others = three.nodes
+    wanted = {f"seen{version}/{number}": b"%d" % number for number in range(20)}
+    async with Client(first.url, version=version) as client:
+        for topic, payload in wanted.items():
+            await client.publish(topic, payload, 1, retain=True)
+        for node in others:  # at once: what was acknowledged is there
+            assert await retained_at(node, f"seen{version}/#", 20, version) == wanted
+        await client.publish(f"seen{version}/0", b"", 1, retain=True)
+    del wanted[f"seen{version}/0"]
+    for node in others:
+        assert await retained_at(node, f"seen{version}/#", 19, version) == wanted
+
+
+async def test_a_large_one_is_there_though_its_node_is_killed_and_comes_back(three: Cluster) -> None:
+    first, *others = three.nodes
+    async with Client(first.url) as client:
+        await client.publish("large/one", LARGE, 1, retain=True)
+        await client.publish("large/small", b"small", 1, retain=True)
+        assert await retained_at(others[0], "large/#", 2) == {"large/one": LARGE, "large/small": b"small"}
+        await asyncio.sleep(0.5)  # the copy is on its way to one of them, nobody tells when it is there
+    first.kill()
+    await three.until(lambda: all(node.serves() for node in others), "the others serve")
+    for node in others:
+        assert (await retained_at(node, "large/#", 2))["large/one"] == LARGE
+    async with Client(others[0].url) as client:
+        await client.publish("large/small", b"other", 1, retain=True)
+    first.start()
+    await three.whole()
+    assert await retained_at(first, "large/#", 2) == {"large/one": LARGE, "large/small": b"other"}
+
+
+async def leave_will(node: Node, name: str, delay: int, version: int) -> Peer:
+    """A connection with a will; to be cut with ``abort``."""
+    peer = await Peer.open(node.url, version)
+    properties: Properties = {WILL_DELAY_INTERVAL: delay} if delay else {}
+    will = Will(f"will/{name}".encode(), b"gone", 1, False, properties if version == 5 else {})
+    expiry: Properties = {SESSION_EXPIRY_INTERVAL: 600} if version == 5 else {}
+    peer.send(Connect(version, name, False, will=will, properties=expiry))
+    assert (await peer.expect(Connack)).reason == 0
+    return peer
+
+
+async def comes(watcher: Client, seconds: float, enough: int = 0) -> list[str]:
+    """The wills that come within so many seconds, or until that is enough."""
+    found: list[str] = []
+    try:
+        async with asyncio.timeout(seconds):
+            async for message in watcher.messages():
+                found.append(message.topic.removeprefix("will/"))
+                if len(found) == enough:
+                    break
+    except TimeoutError:
+        pass
+    return found
+
+
+async def test_wills_of_a_node_that_was_killed_and_of_who_is_back_elsewhere(three: Cluster) -> None:
+    await three.whole()
+    first, second, third = three.nodes
+    async with Client(third.url) as watcher:
+        await watcher.subscribe("will/#", 1)
+        own = await leave_will(first, "own", 0, 5)
+        own.abort()
+        assert await comes(watcher, 2.0) == ["own"], "its own node publishes it"
+
+        peers = [
+            await leave_will(first, "killed4", 0, 4),
+            await leave_will(first, "killed5", 0, 5),
+            await leave_will(first, "late", 8, 5),
+            await leave_will(first, "back", 8, 5),
+        ]
+        moved = await leave_will(first, "moved", 60, 5)
+        moved.abort()
+        again = await leave_will(second, "moved", 60, 5)  # in time: nothing is published of the first connection
+        await asyncio.sleep(0.3)  # until etcd knows of them; CONNACK does not wait for that
+        first.kill()
+        async with asyncio.timeout(SECONDS):
+            while not second.serves():
+                await asyncio.sleep(0.1)
+        back = await leave_will(second, "back", 600, 5)
+        came = await comes(watcher, SECONDS, 3)
+        assert sorted(came[:2]) == ["killed4", "killed5"] and came[2:] == ["late"], came
+        first.start()
+        await three.whole()
+        assert await comes(watcher, 2.0) == [], "who comes back does not publish them again"
+        for peer in (*peers, again, back):
+            peer.abort()
+
+
+async def test_a_node_that_joins_has_all_of_it(tmp_path: Path) -> None:
+    with Cluster(tmp_path, 1, {"lease_ttl": 3}) as cluster:
+        await cluster.whole()
+        async with Client(cluster.nodes[0].url) as client:
+            wanted = {f"t/{number}": b"%d" % number for number in range(3000)}
+            for topic, payload in wanted.items():
+                await client.publish(topic, payload, 0, retain=True)
+            await client.publish("t/last", b"x", 1, retain=True)
+        fourth = cluster.add("n2")
+        await cluster.whole()
+        assert len(await retained_at(fourth, "t/#", 3001)) == 3001
+        assert cluster.complaints() == []
