@@ -316,6 +316,7 @@ class Broker:
             self._cluster,
             self._drain,
         )
+        await asyncio.sleep(0)  # the driver's first turn is not to count what comes now, which takes a while
         self._http = HttpSide(served)
         await self._http.open()
 

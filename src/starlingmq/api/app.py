@@ -11,7 +11,7 @@ from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 
 from starlingmq._version import __version__
-from starlingmq.api import cluster_views, health, messages, metrics, overview, sessions, upkeep_views
+from starlingmq.api import cluster_views, health, messages, metrics, overview, pages, sessions, upkeep_views
 from starlingmq.api.lag import Lag
 from starlingmq.api.problem import ApiError, Problem
 from starlingmq.api.served import Served
@@ -33,7 +33,12 @@ def make_app(served: Served, lag: Lag) -> Litestar:
     }
     routers = [Router(PREFIX, route_handlers=handlers, tags=[tag]) for tag, handlers in parts.items()]
     return Litestar(
-        route_handlers=[*health.routes(served), *metrics.routes(served, surveyor, lag, PREFIX), *routers],
+        route_handlers=[
+            *pages.routes(),
+            *health.routes(served),
+            *metrics.routes(served, surveyor, lag, PREFIX),
+            *routers,
+        ],
         openapi_config=OpenAPIConfig(
             title="StarlingMQ",
             version=__version__,

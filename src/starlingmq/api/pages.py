@@ -1,0 +1,35 @@
+"""The dashboard and the page about the API: a few files of the package, read once and served from memory."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import Final
+
+from litestar import Response, get
+from litestar.handlers import HTTPRouteHandler
+
+KINDS: Final = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
+PAGES: Final = {
+    "/": "index.html",
+    "/docs": "docs.html",
+    "/ui/app.js": "app.js",
+    "/ui/docs.js": "docs.js",
+    "/ui/icon.svg": "icon.svg",
+    "/ui/style.css": "style.css",
+}
+FRESH: Final = {"cache-control": "no-cache"}
+
+
+def routes() -> list[HTTPRouteHandler]:
+    return [_page(path, name) for path, name in PAGES.items()]
+
+
+def _page(path: str, name: str) -> HTTPRouteHandler:
+    body = files("starlingmq.api").joinpath("ui", name).read_bytes()
+    kind = KINDS[name.rpartition(".")[2]]
+
+    @get(path, include_in_schema=False)
+    async def page() -> Response[bytes]:
+        return Response(body, media_type=kind, headers=FRESH)
+
+    return page

@@ -1,0 +1,84 @@
+"""The dashboard in a real browser: what an operator sees, on a large screen and on a phone, and what he can do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .browser import BROWSER, browser
+from .conftest import TOKEN, Ask, Join, Serve
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")]
+
+EVIL = "<img src=x onerror=alert(1)>"
+SHOWN = "document.getElementById('view').textContent"
+FIRST_BYTES_MAX = 300_000
+
+
+async def test_what_an_operator_sees(serve: Serve, join: Join, ask: Ask, tmp_path: Path) -> None:
+    broker = await serve()
+    peer = await join(broker, EVIL)
+    await peer.subscribe("plant/+/temperature", "$share/workers/jobs", qos=1)
+    body = {"topic": f"plant/1/{EVIL}", "payload": "21.5", "retain": True}
+    assert (await ask(broker, "POST", "/api/v1/publish", json=body)).status_code == 200
+    url = broker.address("http")
+    async with browser(tmp_path) as page:
+        await page.look_like(1280, 800, dark=False)
+        await page.go(url + "/")
+        await page.until("document.body && document.body.dataset.shown === 'overview'")
+        assert page.bytes < FIRST_BYTES_MAX
+        assert await page.run("document.getElementById('state').textContent") == "serving"
+        await page.screenshot(tmp_path / "overview.png")
+        await page.run("location.hash = '#clients'")
+        await page.until(f"{SHOWN}.includes('MQTT 5.0')")
+        assert await page.run(f"{SHOWN}.includes({EVIL!r}) && !document.querySelector('#view img')")
+        await page.run("document.querySelector('#view td a').click()")
+        await page.until(f"{SHOWN}.includes('plant/+/temperature') && {SHOWN}.includes('$share/workers/jobs')")
+        await page.screenshot(tmp_path / "session.png")
+        await page.run("location.hash = '#retained'")
+        await page.until(f"{SHOWN}.includes('plant/1/')")
+        await page.run("document.querySelector('#view td a').click()")
+        await page.until(f"{SHOWN}.includes('21.5')")
+        for view, text in (("groups", "workers"), ("streams", "none"), ("nodes", "this one"), ("sessions", "yes")):
+            await page.run(f"location.hash = '#{view}'")
+            await page.until(f"document.body.dataset.shown === '{view}' && {SHOWN}.includes('{text}')")
+        await page.look_like(390, 844, dark=True)
+        for view in ("clients", "nodes", "overview"):
+            await page.run(f"location.hash = '#{view}'")
+            await page.until(f"document.body.dataset.shown === '{view}'")
+            assert await page.run("document.documentElement.scrollWidth") <= 390, f"{view} is wider than a phone"
+        await page.screenshot(tmp_path / "phone.png")
+        await page.go(url + "/docs")
+        await page.until("document.body && document.body.textContent.includes('/api/v1/publish')")
+        assert not page.problems
+
+
+async def test_who_has_no_token_sees_nothing_and_who_has_may_act(
+    serve: Serve, join: Join, token_file: str, tmp_path: Path
+) -> None:
+    broker = await serve(auth={"api": {"token_file": token_file}, "failures": {"delay": 0}})
+    await join(broker, "c1", properties={0x11: 100})
+    async with browser(tmp_path) as page:
+        await page.go(broker.address("http") + "/#clients")
+        await page.until("document.getElementById('login')?.open")
+        assert "c1" not in await page.run("document.body.textContent")
+
+        async def log_in(token: str) -> None:
+            await page.run(f"document.getElementById('token').value = '{token}'")
+            await page.run("document.querySelector('#login button').click()")
+
+        await log_in("not-the-token-0123456789")
+        await page.until("document.getElementById('refused').textContent.includes('needed')")
+        await page.until("document.getElementById('login').open")
+        await log_in(TOKEN)
+        await page.until(f"{SHOWN}.includes('c1')")
+        await page.screenshot(tmp_path / "clients.png")
+        await page.run("window.confirm = () => true; location.hash = '#session?client_id=c1'")
+        await page.until("document.querySelector('#view button')?.textContent === 'Disconnect'")
+        await page.run("document.querySelector('#view button').click()")
+        await page.until("document.querySelector('#view button')?.textContent === 'End session'")
+        assert broker.state.ctx.sessions["c1"].client is None
+        await broker.stop()
+        await page.until("document.getElementById('state').textContent === 'the broker does not answer'")
+        assert not [problem for problem in page.problems if "401" not in problem]
