@@ -18,7 +18,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
 
 from tests.sim.checkers import Books, Promise, Sent, matches
@@ -87,6 +87,7 @@ class RoamingBooks(Books):
 
 class Roamer(Subscriber):
     came_at = 0.0  # its last CONNECT
+    homes: Sequence[Node] = ()  # where it may come, while one of them runs; else anywhere
 
     def come(self) -> None:
         if self.ending or self.connection is not None:
@@ -94,6 +95,7 @@ class Roamer(Subscriber):
         world = self.node.world
         assert isinstance(world, RoamingWorld)
         nodes = [node for node in world.nodes if not node.gone and node.process is not None]
+        nodes = [node for node in nodes if node in self.homes] or nodes
         if nodes:
             self.node = self.random.choice(nodes)
         self.came_at = self.schedule.now
@@ -191,6 +193,7 @@ class RoamingWorld(World):
 
     def look(self) -> None:
         super().look()
+        self._look_at_owners()
         for node in self.nodes:
             if node.process is None or not node.process.cluster.number:
                 continue
@@ -198,6 +201,15 @@ class RoamingWorld(World):
             if node.process.has_left() and node.host not in self.left:
                 self.left[node.host] = None
                 self._note_who_is_lost(node)
+
+    def _look_at_owners(self) -> None:
+        """One epoch of a client id is one node's."""
+        owners: dict[tuple[str, int], str] = {}
+        for node, state in self._states():
+            for client_id, session in state.ctx.sessions.items():
+                if session.epoch and not client_id.startswith(MOVED_PREFIX):
+                    other = owners.setdefault((client_id, session.epoch), node.host)
+                    assert other == node.host, f"{client_id}: {other} and {node.host} own it in epoch {session.epoch}"
 
     def _liveness(self) -> None:
         super()._liveness()

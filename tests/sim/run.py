@@ -7,14 +7,19 @@ import logging
 import time
 import traceback
 
+from tests.cluster.takeover_world import RoamingWorld
 from tests.sim.seen import Seen, told
 from tests.sim.themes import THEMES
 from tests.sim.world import World
 
+ROAMING = "roaming"  # a theme: subscribers hop from node to node
+ROAMING_EVERY = 25  # of so many worlds the last one is about that
+
 
 def run(seed: int, trace: bool = False, theme: str = "") -> World:
     """Live one world. Raises AssertionError (or what the code that is tested raises) when something does not hold."""
-    world = World(seed, trace, theme)
+    roams = theme == ROAMING or (not theme and seed % ROAMING_EVERY == ROAMING_EVERY - 1)
+    world = RoamingWorld(seed, trace) if roams else World(seed, trace, theme)
     world.live()
     return world
 
@@ -25,7 +30,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--failures", type=int, default=1, help="stop after so many")
     parser.add_argument("--seed", type=int, help="live this one again, with a trace")
-    parser.add_argument("--theme", choices=list(THEMES), default="", help="all worlds are about this")
+    parser.add_argument("--theme", choices=[*THEMES, ROAMING], default="", help="all worlds are about this")
     arguments = parser.parse_args()
     if arguments.seed is not None:
         run(arguments.seed, True, arguments.theme)
