@@ -1,0 +1,69 @@
+"""Streams over a cluster of real processes: each message in the part of the node where it entered, all parts found by
+way of one node, and a node that joins found too."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.cluster.real import HOST, Cluster, Node
+
+from starlingmq.client import Client
+
+pytest.importorskip("pyspark")
+from starlingmq.spark.nodes import NodeBook
+from starlingmq.spark.options import Options
+from starlingmq.spark.source import parts, read_part
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+class StreamCluster(Cluster):
+    def _connect(self, node: Node) -> None:
+        def change(settings: dict[str, Any]) -> None:
+            define = [{"name": "all", "topics": ["t/#"]}]
+            settings["streams"] = {"listen": f"{HOST}:0", "define": define}
+
+        node.configure(change)
+        super()._connect(node)
+
+
+async def publish(node: Node, *payloads: bytes) -> None:
+    async with Client(node.url) as client:
+        for payload in payloads:
+            await client.publish("t/a", payload, qos=1)
+
+
+def read_all(book: NodeBook) -> dict[str, list[bytes]]:
+    """The payloads of each node's part."""
+    found: dict[str, list[bytes]] = {node: [] for node in book.bounds({})}
+    ends = {node: end for node, (_, end) in book.bounds({}).items()}
+    for part in parts(book, {}, ends):
+        for batch in read_part(part, book.options):
+            found[part.node] += batch.column("payload").to_pylist()
+    return found
+
+
+async def test_all_parts_are_found_by_way_of_one_node_and_so_is_who_joins(tmp_path: Path) -> None:
+    with StreamCluster(tmp_path, 2) as cluster:
+        await cluster.whole()
+        one, two = cluster.nodes
+        async with Client(two.url) as reader:  # its messages pass from node to node, and are kept once
+            assert await reader.subscribe("t/#", 1) == [1]
+            await publish(one, b"1", b"2")
+            await publish(two, b"3")
+        server = next(place["address"] for place in one.ask("stream.nodes")["nodes"] if place["name"] == one.name)
+        secret = Path(yaml.safe_load(one.settings.read_text())["cluster"]["secret_file"]).read_text().strip()
+        book = NodeBook(Options(servers=(server,), stream="all", token=secret, patience=10.0))
+        await cluster.until(lambda: len(book.look()) == 2, "both nodes tell where they are read")
+        assert await asyncio.to_thread(read_all, book) == {one.name: [b"1", b"2"], two.name: [b"3"]}
+        three = cluster.add("node3")
+        await cluster.whole()
+        await publish(three, b"4")
+        await cluster.until(lambda: len(book.look()) == 3, "the third node tells where it is read")
+        found = await asyncio.to_thread(read_all, book)
+        assert found == {one.name: [b"1", b"2"], two.name: [b"3"], three.name: [b"4"]}
+        book.close()
