@@ -19,7 +19,7 @@ CHECKED := src tests bench examples setup.py
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup setup-run setup-test run cluster test test-fast test-pure test-compiled style types conformance bench demo fuzz crash sim chaos chaos-storage chaos-cluster proto build clean
+.PHONY: help setup setup-run setup-test run cluster test test-fast test-pure test-compiled style types conformance bench bench-pipeline demo fuzz crash sim chaos chaos-storage chaos-cluster proto build clean
 
 help: ## what can be asked for
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -54,6 +54,9 @@ conformance: setup-run ## the ledger of the specification's statements and the t
 
 bench: setup-test ## measure against mosquitto, amqtt and nats-server, side by side
 	$(PY) -m bench $(ARGS)
+
+bench-pipeline: setup-test ## measure streams into Spark: rows/s, freshness, what reading costs publishers (ARGS="--rows 500000")
+	$(PY) -m bench.pipeline $(ARGS)
 
 demo: setup-run ## a broker with some traffic to look at
 	@exec scripts/demo $(BIN)

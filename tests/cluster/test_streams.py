@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.cluster.real import HOST, Cluster, Node
+from tests.cluster.real import Cluster, Node
 
+from starlingmq.cli.local_cluster import HOST
 from starlingmq.client import Client
 
 pytest.importorskip("pyspark")

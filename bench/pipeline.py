@@ -1,0 +1,278 @@
+"""``make bench-pipeline``: streams into Spark, on this machine. A broker and its service, one Spark of one core; by wall
+clock and by CPU, since the machine is shared.
+
+    source     a batch query from a stream into a sink that does nothing
+    baseline   the same messages through an MQTT client (paho) into memory, and from there into Spark
+    fresh      from a publish to its row being written by a streaming query with a trigger of 500 ms
+    beside     what a publisher waits for its PUBACK, alone and with a reader at full speed beside it
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import numpy as np
+from paho.mqtt.client import Client as PahoClient
+from paho.mqtt.client import MQTTMessage
+from paho.mqtt.enums import CallbackAPIVersion
+from pyspark.sql import SparkSession
+
+from bench.frames import ACK_SIZE, publish
+from bench.process import cpu_seconds
+from bench.wire import open_connection
+from starlingmq.spark import register
+from starlingmq.spark.options import Options
+from starlingmq.spark.source import Part, read_part
+
+PAYLOAD = 100
+TOPICS = 100
+WINDOW = 2000  # QoS 1 messages on the way
+BURST_S = 0.001
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
+class Broker:
+    """In a process of its own, with stream ``all`` (of t/#)."""
+
+    def __init__(self, directory: str) -> None:
+        self.address = f"127.0.0.1:{free_port()}"
+        command = [sys.executable, "-m", "starlingmq", "serve", "--listen", "mqtt://127.0.0.1:0"]
+        command += ["--data-dir", directory, "--set", "node.name=n1", "--set", f"streams.listen={self.address}"]
+        command += ["--set", "streams.define=[{name: all, topics: ['t/#']}]"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.port = int(self.process.stdout.readline().rsplit(":", 1)[1])
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        self.service = int(children[0])
+
+    def fill(self, count: int, topic: str = "t") -> None:
+        """Publish at QoS 1, as fast as it is acknowledged."""
+        frames = [publish(f"{topic}/{n % TOPICS}", bytes(PAYLOAD), 1, n + 1, 4) for n in range(WINDOW)]
+        sock = open_connection(self.port, "filler", 4)
+        data = b"".join(frames)
+        for _ in range(-(-count // WINDOW)):
+            sock.sendall(data)
+            left = WINDOW * ACK_SIZE
+            while left:
+                left -= len(sock.recv(left))
+        sock.close()
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(30)
+
+
+def begin_spark(directory: str) -> SparkSession:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    session = (
+        SparkSession.builder.master("local[1]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.memory", "2g")
+        .config("spark.sql.warehouse.dir", f"{directory}/warehouse")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    register(session)
+    return session
+
+
+def measured(act: Callable[[], object], *pids: int) -> tuple[float, list[float]]:
+    """Seconds, and seconds of CPU of each process with its children."""
+    before = [cpu_seconds(pid) for pid in pids]
+    began = time.monotonic()
+    act()
+    took = time.monotonic() - began
+    return took, [cpu_seconds(pid) - earlier for pid, earlier in zip(pids, before, strict=True)]
+
+
+def source(spark: SparkSession, broker: Broker, rows: int, rounds: int) -> dict[str, Any]:
+    options = {"servers": broker.address, "stream": "all", "rowsPerPartition": str(rows)}
+
+    def query() -> None:
+        spark.read.format("starlingmq").options(**options).load().write.format("noop").mode("overwrite").save()
+
+    query()  # Spark compiles what it runs
+    found = [measured(query, os.getpid(), broker.service) for _ in range(rounds)]
+    took, (spark_cpu, service_cpu) = min(found)
+    return {
+        "rows": rows,
+        "rows_per_s": round(rows / took),
+        "rows_per_s_of_spark_cpu": round(rows / spark_cpu),
+        "rows_per_s_of_service_cpu": round(rows / max(service_cpu, 0.01)),
+        "rows_per_s_of_all_cpu": round(rows / (spark_cpu + service_cpu)),
+    }
+
+
+def baseline(spark: SparkSession, broker: Broker, rows: int) -> dict[str, Any]:
+    """What users do without streams: an MQTT client on the driver, its messages in a list, a DataFrame of that."""
+    got: list[tuple[str, bytearray, int]] = []
+    done, subscribed = Event(), Event()
+    client = PahoClient(CallbackAPIVersion.VERSION2)
+
+    def on_message(client: PahoClient, data: object, message: MQTTMessage) -> None:
+        got.append((message.topic, bytearray(message.payload), message.qos))
+        if len(got) >= rows:
+            done.set()
+
+    client.on_message = on_message
+    client.on_subscribe = lambda *_: subscribed.set()
+    client.connect("127.0.0.1", broker.port)
+    client.loop_start()
+    client.subscribe("b/#", 1)
+    subscribed.wait(30)
+    filler = subprocess.Popen([sys.executable, "-m", "bench.pipeline", "--fill", str(broker.port), "--rows", str(rows)])
+
+    def query() -> None:
+        done.wait(120)
+        frame = spark.createDataFrame(list(got), "topic string, payload binary, qos int")
+        frame.write.format("noop").mode("overwrite").save()
+
+    took, (cpu,) = measured(query, os.getpid())
+    filler.wait(60)
+    client.disconnect()
+    client.loop_stop()
+    return {
+        "rows": rows,
+        "rows_per_s": round(len(got) / took),
+        "rows_per_s_of_spark_cpu": round(len(got) / cpu),
+        "lost": max(0, rows - len(got)),
+        "doubled": max(0, len(got) - rows),
+    }
+
+
+def fresh(spark: SparkSession, broker: Broker, directory: str, samples: int) -> dict[str, Any]:
+    """Payloads are the time they were published at; a sink on the driver looks at the clock."""
+    delays: list[float] = []
+
+    def look(batch: Any, number: int) -> None:
+        rows = batch.select("payload").collect()
+        now = time.time()
+        delays.extend(now - float(bytes(row.payload)) for row in rows)
+
+    options = {"servers": broker.address, "stream": "all", "topicFilter": "t/fresh"}
+    rows = spark.readStream.format("starlingmq").options(**options).load()
+    writer = rows.writeStream.foreachBatch(look).option("checkpointLocation", f"{directory}/fresh")
+    query = writer.trigger(processingTime="500 milliseconds").start()
+    sock = open_connection(broker.port, "fresh", 4)
+    end = time.monotonic() + 120
+    while len(delays) < samples and time.monotonic() < end and query.isActive:
+        sock.sendall(publish("t/fresh", f"{time.time():.6f}".encode(), 0, 0, 4))
+        time.sleep(0.1)
+    query.stop()
+    sock.close()
+    warm = np.array(delays[len(delays) // 3 :]) * 1000
+    median, p99 = (round(float(np.percentile(warm, share))) for share in (50, 99))
+    return {"samples": len(warm), "median_ms": median, "p99_ms": p99}
+
+
+def paced(broker: Broker, rate: float, seconds: float) -> dict[str, Any]:
+    """QoS 1 at a fixed rate, bursts a millisecond; what each burst waits for its last PUBACK."""
+    sock = open_connection(broker.port, "paced", 4)
+    burst = round(rate * BURST_S)
+    data = b"".join(publish(f"t/{n % TOPICS}", bytes(PAYLOAD), 1, n + 1, 4) for n in range(burst))
+    waiting: list[float] = []
+    waits: list[float] = []
+    acked = sent = 0
+    began = time.monotonic()
+    while (now := time.monotonic()) < began + seconds or waiting:
+        if now < began + seconds and now >= began + sent * BURST_S:
+            sock.sendall(data)
+            waiting.append(began + sent * BURST_S)
+            sent += 1
+        if select.select([sock], [], [], BURST_S / 4)[0]:
+            acked += len(sock.recv(1 << 16)) // ACK_SIZE
+            now = time.monotonic()
+            while waiting and acked >= burst:
+                acked -= burst
+                waits.append(now - waiting.pop(0))
+    sock.close()
+    times = np.array(waits) * 1000
+    return {
+        "messages_per_s": round(sent * burst / seconds),
+        "median_ms": round(float(np.median(times)), 2),
+        "p99_ms": round(float(np.percentile(times, 99)), 2),
+    }
+
+
+def beside(broker: Broker, rate: float, seconds: float, rows: int) -> dict[str, Any]:
+    paced(broker, rate, 1.0)
+    alone = paced(broker, rate, seconds)
+    command = [sys.executable, "-m", "bench.pipeline", "--read", broker.address, "--rows", str(rows)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reader:
+        assert reader.stdout is not None
+        reader.stdout.readline()
+        read = paced(broker, rate, seconds)
+        reader.terminate()
+    return {"alone": alone, "with_reader": read, "p99_ratio": round(read["p99_ms"] / alone["p99_ms"], 2)}
+
+
+def read_for_ever(address: str, rows: int) -> None:
+    options = Options(servers=(address,), stream="all")
+    print("reading", flush=True)
+    while True:
+        for _ in read_part(Part("n1", address, 0, rows, False), options):
+            pass
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.pipeline", description=__doc__)
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rate", type=float, default=50_000.0)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--only", default="source,baseline,fresh,beside")
+    parser.add_argument("--read", metavar="ADDRESS", help="read at full speed until ended")
+    parser.add_argument("--fill", type=int, metavar="PORT", help="publish to b/# at QoS 1")
+    given = parser.parse_args()
+    if given.read:
+        read_for_ever(given.read, given.rows)
+    if given.fill:
+        broker = Broker.__new__(Broker)
+        broker.port = given.fill
+        broker.fill(given.rows, "b")
+        return
+    wanted = given.only.split(",")
+    with tempfile.TemporaryDirectory(prefix="bench-pipeline-") as directory:
+        broker = Broker(f"{directory}/data")
+        try:
+            rows = -(-given.rows // WINDOW) * WINDOW
+            took, _ = measured(lambda: broker.fill(rows))
+            print(json.dumps({"filled": rows, "messages_per_s": round(rows / took)}), flush=True)
+            if "beside" in wanted:
+                print(json.dumps({"beside": beside(broker, given.rate, given.seconds, rows)}), flush=True)
+            if {"source", "baseline", "fresh"} & set(wanted):
+                spark = begin_spark(directory)
+                if "source" in wanted:
+                    print(json.dumps({"source": source(spark, broker, rows, given.rounds)}), flush=True)
+                if "fresh" in wanted:
+                    print(json.dumps({"fresh": fresh(spark, broker, directory, 60)}), flush=True)
+                if "baseline" in wanted:
+                    few = max(WINDOW, rows // 20 // WINDOW * WINDOW)
+                    print(json.dumps({"baseline": baseline(spark, broker, few)}), flush=True)
+                spark.stop()
+        finally:
+            broker.stop()
+
+
+if __name__ == "__main__":
+    main()

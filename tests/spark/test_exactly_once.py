@@ -1,0 +1,65 @@
+"""Published once, written once: though the driver is killed between any two steps, and the broker too."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.spark.brokers import TOKEN, StreamBroker
+from tests.spark.test_source import stream, written
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(540)]
+
+COUNT = 300
+
+
+class Driver:
+    def __init__(self, broker: StreamBroker, directory: Path) -> None:
+        command = [sys.executable, "-m", "tests.spark.driver", broker.address, TOKEN, str(directory)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+    def batches(self, count: int) -> None:
+        """Wait until so many more are done."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            assert not line.startswith("ended"), line
+            count -= 1
+            if not count:
+                return
+        raise AssertionError("the driver ended by itself")
+
+    def kill(self) -> None:
+        """With everything that it began: the JVM, and the Python workers."""
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        for number in [self.process.pid, *(child.pid for child in children)]:
+            os.kill(number, signal.SIGKILL)
+        self.process.communicate()
+
+
+def test_every_row_once_whoever_is_killed(spark: SparkSession, broker: StreamBroker, tmp_path: Path) -> None:
+    chance = random.Random(7)
+    payloads = [b"%d" % number for number in range(COUNT)]
+    broker.publish(payloads[: COUNT // 2])
+    for _ in range(2):
+        driver = Driver(broker, tmp_path)
+        try:
+            driver.batches(chance.randint(2, 6))
+            time.sleep(chance.random() / 2)  # no event to be waited for: any moment will do
+            broker.kill()
+            broker.start()
+            driver.batches(chance.randint(1, 3))
+            time.sleep(chance.random() / 2)
+        finally:
+            driver.kill()
+    broker.publish(payloads[COUNT // 2 :])
+    stream(spark, broker.options, tmp_path, startingOffsets="earliest").awaitTermination()
+    assert written(spark, tmp_path) == [("n1", offset, payload) for offset, payload in enumerate(payloads)]
