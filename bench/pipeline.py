@@ -1,5 +1,5 @@
-"""``make bench-pipeline``: streams into Spark, on this machine. A broker and its service, one Spark of one core; by wall
-clock and by CPU, since the machine is shared.
+"""``make bench-pipeline``: streams into Spark, on this machine. A broker and its service, one Spark of one core; by
+wall clock and by CPU, since the machine is shared.
 
     source     a batch query from a stream into a sink that does nothing
     baseline   the same messages through an MQTT client (paho) into memory, and from there into Spark
