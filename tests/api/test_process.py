@@ -1,0 +1,83 @@
+"""Readiness as a load balancer sees it: of a node that waits for its cluster, and of a real process until it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+import httpx
+
+from starlingmq import Broker
+from starlingmq.config import from_tree
+from tests.cli.commands import run, start
+
+from .conftest import TOKEN
+
+PATIENCE = 30.0
+
+
+def taken_port() -> socket.socket:
+    """A port where nobody answers."""
+    sock = socket.socket()
+    sock.bind(("127.0.0.1", 0))
+    return sock
+
+
+async def test_a_node_that_waits_for_its_cluster_lives_and_is_not_ready(tmp_path: Path) -> None:
+    with taken_port() as sock:
+        tree = {
+            "listeners": ["mqtt://127.0.0.1:0", "http://127.0.0.1:0"],
+            "node": {"data_dir": str(tmp_path / "data"), "shutdown_timeout": 0.1, "name": "one"},
+            "cluster": {
+                "enabled": True,
+                "listen": "127.0.0.1:0",
+                "etcd": {"endpoints": [f"127.0.0.1:{sock.getsockname()[1]}"]},
+            },
+        }
+        broker = Broker(from_tree(tree))
+        starting = asyncio.ensure_future(broker.start())
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while not any(address.startswith("http") for address in broker.addresses):
+                    await asyncio.sleep(0)
+            async with httpx.AsyncClient(base_url=broker.address("http"), trust_env=False) as client:
+                assert (await client.get("/health/live")).status_code == 200
+                ready = await client.get("/health/ready")
+                assert (ready.status_code, ready.json()["cluster"]) == (503, "joining")
+                assert (await client.get("/metrics")).status_code == 200
+                answer = await client.post("/api/v1/drain")
+                assert answer.status_code == 409 and "nowhere" in answer.json()["error"]
+        finally:
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            await broker.stop()
+
+
+async def test_a_real_process_is_asked_with_its_token_and_tells_no_secret(token_file: str) -> None:
+    command = start(
+        "serve",
+        *("--listen", "mqtt://127.0.0.1:0", "--listen", "http://127.0.0.1:0"),
+        *("--set", f"auth.api.token_file={token_file}"),
+    )
+    try:
+        assert command.process.stdout is not None
+        ready = (await asyncio.to_thread(command.process.stdout.readline)).decode().split()
+        url = next(word for word in ready if word.startswith("http://"))
+        async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=PATIENCE) as client:
+            assert (await client.get("/health/ready")).json()["status"] == "ok"
+            assert (await client.get("/api/v1/clients")).status_code == 401
+            client.headers["authorization"] = f"Bearer {TOKEN}"
+            assert (await client.get("/api/v1/clients")).json()["clients"] == []
+            assert (await client.post("/api/v1/publish", json={"topic": "a"})).json() == {"receivers": 0}
+    finally:
+        command.process.terminate()
+        code, _, errors = await asyncio.to_thread(command.finish)
+    assert code == 0
+    assert TOKEN not in errors
+
+
+def test_a_listener_that_is_open_to_a_network_is_one_line() -> None:
+    code, _, errors = run("serve", "--listen", "http://0.0.0.0:0", "--set", "auth.allow_anonymous=true")
+    assert code == 2
+    assert errors.count("\n") == 1 and "administer this broker" in errors
