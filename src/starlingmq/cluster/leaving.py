@@ -71,6 +71,7 @@ class Leaving:
             return
         if earlier is not None and earlier[1].epoch < said.epoch:
             moves.say(earlier[0], Head(said.client_id, earlier[1].epoch, OVERTAKEN))
+            moves.take_early((said.client_id, earlier[1].epoch))
         moves.deferred[said.client_id] = (node, said)
 
     def look_at(self, client_id: str) -> None:
@@ -94,6 +95,7 @@ class Leaving:
             ghost = mover.nobody(client_id, node, epoch)  # what is late goes there
             held = OWES
         if ghost is None:
+            moves.take_early((client_id, epoch))
             moves.say(node, Head(client_id, epoch, PASSED_ON if client_id in moves.departing else NOTHING))
             return
         for arrival in late:
@@ -103,7 +105,10 @@ class Leaving:
         granted = [Granted(g.whole, g.qos, g.no_local, g.retain_as_published, g.ids) for g in mover.granted(ghost)]
         last_id = 0 if ghost.window is None else ghost.window.last_id
         trail = None if ghost.trail is None else (ghost.trail.node, ghost.trail.epoch, ghost.trail.sure)
-        moves.depart(Departure(ghost, node, epoch, client_id))
+        departure = Departure(ghost, node, epoch, client_id)
+        moves.depart(departure)
+        for marked in moves.take_early((client_id, epoch)):
+            moves.mark(departure, marked)
         head = Head(client_id, epoch, held, expiry, left, last_id, granted, ghost.floor, trail, anew)
         head.willed = willed
         for arrival in moves.of(client_id):

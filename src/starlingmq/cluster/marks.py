@@ -112,6 +112,9 @@ class Marks:
         for client_id, epoch in said.entries:
             if said.owner != moves.me:
                 self._came_for(node, said.owner, client_id, epoch, client_id in said.clean)
+            deferred = moves.deferred.get(client_id)
+            if deferred is not None and deferred[1].epoch <= epoch:
+                moves.mark_early((client_id, deferred[1].epoch), node)
             for departure in moves.departing.get(client_id, ()):
                 if departure.epoch <= epoch:
                     moves.mark(departure, node)

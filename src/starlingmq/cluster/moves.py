@@ -24,6 +24,7 @@ ELSEWHERE: Final = "another node has this client id now"
 FACTS: Final = b"m"  # what the keys of our facts begin with
 ARRIVAL: Final = FACTS + b"a"
 DEPARTURE: Final = FACTS + b"d"
+EARLY: Final = FACTS + b"e"
 
 Turned = tuple[str, int]  # client id, epoch of its new owner
 
@@ -46,6 +47,7 @@ class Moves:
     unsettled: dict[Arrival, None]  # wait for that
     giving: dict[Departure, None]  # have, or may have, something to be said
     deferred: dict[str, tuple[int, Takeover]]  # client id -> asked for while it arrives: by whom, for what
+    early: dict[Turned, list[int]]  # whose marks came while it was put off
     overtaken: dict[str, int]  # client id -> epoch of another node that owns what we have asked for meanwhile
     notices: list[str]
     completed: int  # takeovers to this node that are over
@@ -74,6 +76,7 @@ class Moves:
         self.unsettled = {}
         self.giving = {}
         self.deferred = {}
+        self.early = {}
         self.overtaken = {}
         self.notices = []
         self.completed = self.refused = 0
@@ -186,6 +189,19 @@ class Moves:
         self.giving[departure] = None
         if departure.changed:
             self._changed_departures[departure] = None
+
+    def mark_early(self, turned: Turned, node: int) -> None:
+        """The mark of a node for what is asked for and can not be given yet: for ``depart`` to find."""
+        nodes = self.early.setdefault(turned, [])
+        if node not in nodes:
+            nodes.append(node)
+            self.fact(key(EARLY, *turned), encode_marks(nodes))
+
+    def take_early(self, turned: Turned) -> list[int]:
+        nodes = self.early.pop(turned, [])
+        if nodes:
+            self.fact(key(EARLY, *turned), None)
+        return nodes
 
     # Time
 

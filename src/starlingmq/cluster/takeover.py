@@ -27,7 +27,7 @@ from starlingmq.cluster.coming import Coming
 from starlingmq.cluster.departures import Departure, departed
 from starlingmq.cluster.leaving import Leaving
 from starlingmq.cluster.marks import Marks
-from starlingmq.cluster.moves import ARRIVAL, DEPARTURE, FACTS, Moves, key
+from starlingmq.cluster.moves import ARRIVAL, DEPARTURE, EARLY, FACTS, Moves, key
 from starlingmq.cluster.offers import Offers
 from starlingmq.cluster.ownership import Ownership
 from starlingmq.cluster.transfer import (
@@ -116,7 +116,9 @@ class Takeovers:
                 moves.depart(departure)
         by_number = {session.number: session for session in sessions.values()}
         for name, fact in facts.items():
-            if name.startswith(ARRIVAL):
+            if name.startswith(EARLY):
+                moves.early[name[10:].decode(), int.from_bytes(name[2:10], "big")] = decode_marks(fact)
+            elif name.startswith(ARRIVAL):
                 arrival = Arrival.restored(decode_arrival(fact), by_number, self._ctx.now + moves.seconds)
                 moves.add(arrival)
                 self._coming.attach(arrival)
