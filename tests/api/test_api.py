@@ -260,3 +260,22 @@ async def test_storage_and_streams_where_there_are_any(serve: Serve, ask: Ask, t
     for path in ("/routes", "/drain"):
         assert (await ask(kept, "GET", f"/api/v1{path}")).status_code == 409
     assert (await get(ask, kept, "/listeners"))["listeners"][0]["address"] == kept.address()
+
+
+async def test_clients_of_nats_are_seen_by_the_same_names(serve: Serve, ask: Ask) -> None:
+    broker = await serve(listeners=["nats://127.0.0.1:0", "http://127.0.0.1:0"])
+    host, _, port = broker.address("nats").partition("://")[2].rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b'CONNECT {"verbose": false}\r\nSUB a.* 1\r\nSUB b workers 2\r\nPING\r\n')
+    async with asyncio.timeout(10):
+        await reader.readuntil(b"PONG\r\n")
+    (client,) = (await get(ask, broker, "/clients"))["clients"]
+    assert (client["protocol"], client["subscriptions"]) == ("NATS", 2)
+    one = await get(ask, broker, "/session", client_id=client["client_id"])
+    assert [sub["filter"] for sub in one["subscriptions"]] == ["a/+", "$share/workers/b"]
+    assert len((await get(ask, broker, "/subscriptions"))["subscriptions"]) == 2
+    params = {"client_id": client["client_id"]}
+    assert (await ask(broker, "DELETE", "/api/v1/client", params=params)).status_code == 200
+    async with asyncio.timeout(10):
+        await reader.read()
+    writer.close()

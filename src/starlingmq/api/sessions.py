@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Annotated, Any, Final
@@ -122,11 +123,18 @@ def text(raw: bytes) -> str:
     return raw.decode("utf-8", "backslashreplace")
 
 
-def subscriptions_of(session: Session) -> list[Subscription]:
+def subscriptions_of(session: Session) -> list[SubscriptionInfo]:
+    """``DETAILS_MAX`` of them at most."""
     client = session.client
+    found: Iterable[tuple[bytes, Subscription]] = ()
     if client is not None and isinstance(client.dialect, NatsClient):
-        return list(client.dialect.subscriptions.values())
-    return [] if session.subscriptions is None else list(session.subscriptions.values())
+        found = ((one.whole(), one) for one in client.dialect.subscriptions.values())
+    elif session.subscriptions is not None:
+        found = session.subscriptions.items()  # by the name that was asked for, $share included
+    return [
+        SubscriptionInfo(session.client_id, text(name), one.qos, one.no_local, one.retain_as_published)
+        for name, one in islice(found, DETAILS_MAX)
+    ]
 
 
 def count_of(session: Session) -> int:
@@ -178,19 +186,6 @@ def session_info(session: Session) -> SessionInfo:
     )
 
 
-def subscription_info(session: Session, subscription: Subscription) -> SubscriptionInfo:
-    filter = subscription.filter
-    if session.subscriptions is not None:  # there it has the name that it was asked for with, $share included
-        filter = next((name for name, one in session.subscriptions.items() if one is subscription), filter)
-    return SubscriptionInfo(
-        session.client_id,
-        text(filter),
-        subscription.qos,
-        subscription.no_local,
-        subscription.retain_as_published,
-    )
-
-
 def detail(session: Session) -> SessionDetail:
     window = []
     if session.window is not None:
@@ -208,11 +203,10 @@ def detail(session: Session) -> SessionDetail:
             for index in range(min(len(stored), DETAILS_MAX - len(queue))):
                 reference = stored.peek(index)
                 queue.append(QueuedInfo(reference.flags & 3, None, reference.size))
-    names = subscriptions_of(session)[:DETAILS_MAX]
     return SessionDetail(
         session_info(session),
         None if session.client is None else client_info(session, session.client),
-        [subscription_info(session, one) for one in names],
+        subscriptions_of(session),
         window,
         queue,
         DETAILS_MAX,
@@ -251,14 +245,14 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
         )
         return SessionPage(served.name, [session_info(one) for one in page if not one.ended], following)
 
-    @get("/subscriptions", summary="Who subscribes to what on this node: whole sessions, of as many as make a page")
+    @get("/subscriptions", summary="Who subscribes to what on this node, by session, of each 1,000 at most")
     async def subscriptions(limit: Limit = PAGE, cursor: Cursor = None, q: Search = None) -> SubscriptionPage:
         page, following = await page_of(
             ctx.sessions, lambda one: count_of(one) != 0 and (not q or q in one.client_id), number_after(cursor), limit
         )
         found: list[SubscriptionInfo] = []
         for session in page:
-            found += [subscription_info(session, one) for one in subscriptions_of(session)[:DETAILS_MAX]]
+            found += subscriptions_of(session)
             if len(found) >= limit:
                 following = str(session.number) if following or session is not page[-1] else None
                 break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from time import monotonic
@@ -14,6 +15,7 @@ from litestar.params import JSONBody, Parameter
 from msgspec import Meta, Struct, to_builtins
 
 from starlingmq.api.cluster_views import nothing_to_report
+from starlingmq.api.listing import PIECE
 from starlingmq.api.problem import ApiError
 from starlingmq.api.served import Served
 from starlingmq.api.sessions import Done
@@ -82,7 +84,7 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
     async def ban(request: Request[Any, Any, Any], data: JSONBody[NewBan]) -> BanInfo:
         made = served.ban(data.kind, data.name, data.seconds, data.reason)
         if data.disconnect:
-            _disconnect(served, data.kind, data.name)
+            await _disconnect(served, data.kind, data.name)
         who = request.scope["state"]["user"] or "somebody"
         log.info("%s banned %s %r for %.0f s", who, data.kind, data.name, data.seconds)
         return BanInfo(made.kind, made.name, data.seconds, made.reason)
@@ -120,11 +122,12 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
     return [bans, ban, lift, storage, streams, config, listeners]
 
 
-def _disconnect(served: Served, kind: Kind, name: str) -> None:
-    """Close the connections of who is banned now."""
-    ctx = served.state.ctx
-    ctx.now = served.driver.clock()
-    for client in list(served.driver.clients):
+async def _disconnect(served: Served, kind: Kind, name: str) -> None:
+    """Close the connections of who is banned now, some a turn."""
+    for place, client in enumerate(list(served.driver.clients)):
+        if place % PIECE == PIECE - 1:
+            await asyncio.sleep(0)
+        served.state.ctx.now = served.driver.clock()
         session = client.session
         if session is None or client.link:
             continue
