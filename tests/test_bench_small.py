@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -85,3 +86,21 @@ def check_nats(results: dict[str, Any]) -> None:
     (hops,) = results["group_hops"]
     assert hops["errors"] == []
     assert hops["grouped"][0]["delivered"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(90)
+@pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed")
+def test_sessions_that_move_are_measured(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.sessions", "--clients", "100", "--rounds", "2", "--out", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=80,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    storm = json.loads((tmp_path / "sessions.json").read_text())["storm"]
+    assert (storm["found"], storm["messages"], storm["doubled"]) == (100, 100, 0)
+    assert (tmp_path / "sessions.png").read_bytes().startswith(PNG)
