@@ -340,3 +340,16 @@ def test_etcd_is_given_no_more_than_it_can_keep_until_it_compacts() -> None:
         now += 0.1
     assert batches <= 8, "some 3000 bytes in 20 s, 500 each"
     assert made.wake_at() > now - 1.0
+
+
+BY_HAND = (
+    (planted_retained.what_was_not_read_again_stays, test_what_the_watch_did_not_tell_is_read_again),
+    (planted_retained.nobody_asks_a_second_one_for_a_payload, test_the_next_one_is_asked_when_a_holder_does_not_answer),
+)
+
+
+@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+@pytest.mark.parametrize(("mistake", "test"), BY_HAND, ids=lambda each: each.__name__)
+def test_mistakes_are_found(mistake: Any, test: Any) -> None:
+    with mistake(), pytest.raises((AssertionError, LookupError)):
+        test()

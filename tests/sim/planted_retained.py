@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -55,18 +53,6 @@ def what_was_taken_away_comes_back_after_a_crash() -> Any:
     return patch.object(Context, "write", forgetful)
 
 
-def what_was_not_written_before_a_crash_never_is() -> Any:
-    begin = RetainedIndex._begin
-
-    def forgetful(self: RetainedIndex) -> None:
-        for _, topic, _ in self._restored:
-            self._uncover(topic)
-        self._restored = []
-        begin(self)
-
-    return patch.object(RetainedIndex, "_begin", forgetful)
-
-
 def what_was_not_read_again_stays() -> Any:
     def lazy(self: RetainedIndex) -> None:
         self.state = "following"
@@ -85,35 +71,12 @@ def a_page_takes_the_place_of_what_is_newer() -> Any:
     return patch.object(RetainedIndex, "_took_page", trusting)
 
 
-def it_is_written_before_it_is_stored() -> Any:
-    requests = RetainedIndex.take_requests
-
-    def early(self: RetainedIndex, now: float) -> Any:
-        self._stored.reached = self._stored_up_to
-        return requests(self, now)
-
-    return patch.object(RetainedIndex, "take_requests", early)
-
-
 def nobody_waits_for_what_is_on_its_way() -> Any:
     return patch.object(Retaining, "here", lambda self, needs: True)
 
 
 def routes_do_not_tell_what_was_retained_before() -> Any:
     return patch.object(Retaining, "tell", lambda self, node, sequence: None)
-
-
-@contextmanager
-def what_is_going_is_replaced() -> Iterator[None]:
-    add = RetainedWriter.add
-
-    def replacing(self: RetainedWriter, topic: bytes, sequence: int, value: bytes | None) -> None:
-        add(self, topic, sequence, value)
-        if topic in self._going and not self._tag:
-            self._going[topic] = self._gathering.pop(topic)
-
-    with patch.object(RetainedWriter, "add", replacing):
-        yield
 
 
 def nobody_asks_a_second_one_for_a_payload() -> Any:
@@ -132,8 +95,6 @@ FOUND: dict[Any, tuple[int, str]] = {
     a_batch_does_not_look_whether_it_was_done: (2, "all_retain"),
     what_the_watch_told_meanwhile_is_forgotten: (0, "all_retain"),
     what_was_published_here_gives_way_at_once: (20, "all_retain"),
-    what_was_not_written_before_a_crash_never_is: (16, "all_retain"),
-    what_was_not_read_again_stays: (27, "all_retain"),
     a_page_takes_the_place_of_what_is_newer: (4, "all_retain"),
     nobody_waits_for_what_is_on_its_way: (0, "all_retain_in_peace"),
     routes_do_not_tell_what_was_retained_before: (0, "all_retain_in_peace"),
