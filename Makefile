@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
 SEEDS ?= 2000
+JOBS ?= 2
 ROUNDS ?= 50
 MINUTES ?= 10
 NODES ?= 3
@@ -37,10 +38,10 @@ test-fast: setup-run ## the fast tests, interpreted, in seconds
 	STARLINGMQ_PURE=1 $(PY) -m pytest -q -m "not slow and not compiled_only" $(ARGS)
 
 test-pure: setup-test
-	STARLINGMQ_PURE=1 $(PY) -m pytest -q -m "not slow and not compiled_only" $(ARGS)
+	STARLINGMQ_PURE=1 $(PY) -m pytest -q -n $(JOBS) --dist loadfile -m "not slow and not compiled_only" $(ARGS)
 
 test-compiled: setup-test
-	$(PY) -m pytest -q $(ARGS)
+	$(PY) -m pytest -q -n $(JOBS) --dist loadfile $(ARGS)
 
 style: setup-run ## ruff
 	$(BIN)/ruff check $(CHECKED)
