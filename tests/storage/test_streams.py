@@ -24,7 +24,7 @@ from starlingmq.storage.streams import Definition, StreamLog
 from starlingmq.wire.mqtt import PUBREL, Ack, Disconnect, Publish
 from starlingmq.wire.reasons import Reason
 
-MISTAKES = (0, 4, 6, 29, 79, 101)  # seeds that find mistakes made on purpose: see planted.py
+MISTAKES = (0, 4, 6, 29, 79, 101, 322)  # seeds that find mistakes made on purpose: see planted.py
 
 
 class MemoryLog(MemoryJournal):
