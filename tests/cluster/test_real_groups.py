@@ -142,9 +142,10 @@ async def test_a_hop_of_a_group_takes_little(three: Cluster) -> None:
     first, second, third = three.nodes
     primary, workers = Workers("jobs.quick"), Workers("jobs.quick")
     await primary.nats(first)
+    async with asyncio.timeout(10.0):
+        while "jobs/quick" not in (known := groups(third)) or known["jobs/quick"]["primary"] != first.name:
+            await asyncio.sleep(0.02)
     await workers.nats(second)
-    await asyncio.sleep(0.2)
-    assert groups(third)["jobs/quick"]["primary"] == first.name
     await primary.close()
     times = []
     service = await nats.connect(nats_url(third.port))

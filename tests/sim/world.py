@@ -105,6 +105,7 @@ class World:
         end = self.schedule.now + seconds
         while True:
             self._pass(LOOK_SECONDS)
+            self._see_who_left()
             if done():
                 return
             assert self.schedule.now < end, f"{complaint}: {self.why()}"
@@ -273,7 +274,6 @@ class World:
         return all(person.finished() for person in self.people if not person.node.gone)
 
     def _settled(self) -> bool:
-        self._see_who_left()
         return self._all_serve() and self._finished() and not self.unequal() and not self.unretained()
 
     def _balanced(self) -> bool:
@@ -339,6 +339,8 @@ class World:
                 reader.subscribe(b"#", 1)
                 reader.come()
         for reader in self.readers:
+            if reader.node.gone or reader.node.leaving:
+                continue  # nobody is served there any more
             came = [self.books.sent[payload].topic for name, payload, _ in self.books.replays if name == reader.name]
             if sorted(came) != sorted(topics) and not self.books.lossy:
                 return False
