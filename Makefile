@@ -20,7 +20,7 @@ CHECKED := src tests bench examples setup.py
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup setup-run setup-test run cluster test test-fast test-pure test-compiled style types conformance bench bench-pipeline demo fuzz crash sim chaos chaos-storage chaos-cluster proto build clean
+.PHONY: help setup setup-run setup-test run cluster test test-fast test-pure test-compiled test-long style types conformance bench bench-pipeline demo fuzz crash sim chaos chaos-storage chaos-cluster proto build clean
 
 help: ## what can be asked for
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -41,7 +41,10 @@ test-pure: setup-test
 	STARLINGMQ_PURE=1 $(PY) -m pytest -q -n $(JOBS) --dist loadfile -m "not slow and not compiled_only" $(ARGS)
 
 test-compiled: setup-test
-	$(PY) -m pytest -q -n $(JOBS) --dist loadfile $(ARGS)
+	$(PY) -m pytest -q -n $(JOBS) --dist loadfile -m "not long" $(ARGS)
+
+test-long: setup-test ## the tests that take longest: rolling restarts, and Spark while everything is killed
+	$(PY) -m pytest -q -m long $(ARGS)
 
 style: setup-run ## ruff
 	$(BIN)/ruff check $(CHECKED)

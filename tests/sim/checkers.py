@@ -197,8 +197,8 @@ class Books:
         retained = [sent for sent in self.sent.values() if sent.retain and not sent.node.gone]
         for sent in [sent for sent in retained if sent.acknowledged_at]:
             others = [other for other in retained if other.topic == sent.topic and other is not sent]
-            own = [other for other in others if other.node is sent.node and other.ended_at > sent.at]
-            if written is not None and not any(o.delete or o.payload in written for o in [sent, *own]):
+            later = [other for other in others if other.ended_at > sent.at]  # in whose favour it may have been given up
+            if written is not None and not any(o.delete or o.payload in written for o in [sent, *later]):
                 found.append(f"{sent.payload!r} of {sent.node.host} was acknowledged and never retained")
             last = self.sent.get(kept.get(sent.topic, b""))
             if last is sent or sent.topic in lost:

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from tests.spark.brokers import TOKEN, StreamBroker
 from tests.spark.test_source import stream, written
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
 EACH = 60  # rows, nine batches: the last of the driver's are under way when it is killed
 

@@ -221,15 +221,24 @@ class RetainedIndex:
         self._begun = True
         self.writer.begin(*self._mark)
         for sequence, topic, message in self._restored:
-            if sequence > self.writer.mark and self._overlay.get(topic) == sequence:
-                self.writer.add(topic, sequence, self._encoded(topic, message))
-            elif self._overlay.get(topic) == sequence:
+            if self._overlay.get(topic) == sequence and (
+                sequence <= self.writer.mark or self._superseded(topic, message)
+            ):
                 self._uncover(topic)
+            elif self._overlay.get(topic) == sequence:
+                self.writer.add(topic, sequence, self._encoded(topic, message))
             if sequence <= self.writer.mark:
                 self._undelete(topic, sequence)
         if self._restored:
             self._store_up_to(self._restored[-1][0])
         self._restored = []
+
+    def _superseded(self, topic: bytes, message: Message | None) -> bool:
+        """Whether somebody has published to the topic since: what was not written before this node went down is not
+        to come after that. Clocks are believed here: what waits for a restart is older by more than they are apart."""
+        data = self._held.get(topic, (None, 0))[0]
+        value = None if data is None or message is None else self._decoded(topic, data)
+        return value is not None and message is not None and value.published_at > message.published_at
 
     def _changed(self, topic: bytes, data: bytes | None, revision: int) -> None:
         if self.state != "following":
