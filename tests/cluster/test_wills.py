@@ -181,6 +181,6 @@ def test_of_two_that_want_a_key_one_gets_it_and_the_other_is_told() -> None:
     (again,) = changes.take_requests(1.0)
     assert [compare.key for compare in again.compares] == [b"b"], "what holds goes again"
     unanswered = changes.answered(TxnAnswer(again.tag, False, 0, error="no answer"), 1.0)
-    assert unanswered is not None and unanswered.done == unanswered.void == []
+    assert unanswered is not None and unanswered.done == [] and unanswered.void == []
     assert changes.take_requests(1.0) == [] and changes.wake_at() > 1.0
     assert len(changes.take_requests(2.0)) == 1
