@@ -209,16 +209,6 @@ def frames_of_an_earlier_life_are_taken() -> Iterator[None]:
         yield
 
 
-def records_of_another_epoch_are_taken() -> Any:
-    """By their numbers alone, which two lives may have given to different records."""
-    apply = PeerRoutes._apply
-
-    def trusting(self: PeerRoutes, body: RouteRecords, changes: Any, facts: Any) -> None:
-        apply(self, replace(body, history=((self.state[0], 0),)) if self.state[0] else body, changes, facts)
-
-    return patch.object(PeerRoutes, "_apply", trusting)
-
-
 def what_is_retained_is_not_stored() -> Any:
     write = Context.write
 
@@ -326,7 +316,6 @@ FOUND: dict[Mistake, tuple[int, str]] = {
     a_joining_member_counts: (2, "somebody_joins_apart"),
     what_others_have_of_third_nodes_does_not_matter: (1574, ""),
     records_are_applied_over_a_gap: (31, ""),
-    records_of_another_epoch_are_taken: (85, "many_lives"),
     a_snapshot_adds_and_takes_nothing_away: (71, ""),
     the_cursor_moves_when_it_is_sent: (26, ""),
     nothing_is_sent_again: (5, ""),

@@ -22,6 +22,7 @@ def test_a_suback_for_those_connected_alone_is_found() -> None:
         test_sim.test_a_suback_waits_for_who_is_connected_to_others()
 
 
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("mistake", planted.FOUND, ids=lambda mistake: mistake.__name__)
 def test_each_mistake_is_found(mistake: planted.Mistake) -> None:
     """At the seed that found it, or, where the code has changed since, at another one."""
