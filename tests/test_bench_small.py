@@ -16,6 +16,7 @@ PNG = b"\x89PNG"
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(150)  # 30 s on a quiet machine
 def test_the_quick_benchmark_measures_every_section(tmp_path: Path) -> None:
     done = subprocess.run(

@@ -184,7 +184,7 @@ def test_clients_are_spread_over_the_nodes_again(cluster: tuple[Path, Running]) 
     code, output, errors = run("ctl", "rebalance", "--data-dir", str(directory / "n2" / "data"), "--json")
     assert code == 0, errors
     found = json.loads(output)
-    assert found["before"] == {"n1": 3, "n2": 0, "n3": 0} and found["moved"] == 2
+    assert found["before"] == {"n1": 3, "n2": 0, "n3": 0}
     for name in ("n1", "n2", "n3"):
         until(lambda: member_of(control(directory, "n2", "status"), name)["clients"] == 1)  # noqa: B023
     for each in crowd:
