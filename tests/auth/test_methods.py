@@ -249,14 +249,27 @@ async def test_claims_that_have_to_fit(serve: Serve, secret_file: str) -> None:
 
 async def test_a_token_brings_rules_and_an_end(serve: Serve, join: Join, secret_file: str) -> None:
     broker = await serve(auth={"jwt": {"secret_file": secret_file, "leeway": 0}, **FAST})
-    rules = [{"allow": "publish", "topics": ["mine/%c"]}, {"deny": "all"}]
+    rules = [{"allow": "publish", "topics": ["mine/%c"]}]
     peer = await join(broker, "c", password=token(acl=rules, exp=time.time() + 1.2))
     assert await peer.publish("mine/c") == Reason.NO_MATCHING_SUBSCRIBERS
-    assert await peer.publish("others") == Reason.NOT_AUTHORIZED
+    assert await peer.publish("others") == Reason.NOT_AUTHORIZED, "nothing is allowed that no rule allows"
     assert await peer.subscribe("mine/c") == [Reason.NOT_AUTHORIZED]
     assert (await peer.expect(Disconnect)).reason == Reason.NOT_AUTHORIZED
     assert await knock(broker.address(), None, token(acl=[{"allow": "fly"}])) == Reason.BAD_USER_NAME_OR_PASSWORD
     assert await knock(broker.address(), None, token(acl="all")) == Reason.BAD_USER_NAME_OR_PASSWORD
+
+
+async def test_who_is_granted_nothing_may_do_nothing_and_whose_token_is_silent_everything(
+    serve: Serve, join: Join, secret_file: str
+) -> None:
+    broker = await serve(auth={"jwt": {"secret_file": secret_file}, **FAST})
+    nothing = await join(broker, "n", password=token(acl=[]))
+    assert await nothing.publish("any") == Reason.NOT_AUTHORIZED
+    assert await nothing.subscribe("any") == [Reason.NOT_AUTHORIZED]
+    silent = await join(broker, "s", password=token())
+    assert await silent.publish("any") == Reason.NO_MATCHING_SUBSCRIBERS
+    rules = [{"deny": "connect"}]
+    assert await knock(broker.address(), None, token(acl=rules)) == Reason.NOT_AUTHORIZED
 
 
 # SCRAM
@@ -362,7 +375,7 @@ async def test_a_service_decides(serve: Serve, join: Join) -> None:
                 {
                     "result": "allow",
                     "username": "Ann",
-                    "rules": [{"allow": "publish", "topics": ["%u/#"]}, {"deny": "all"}],
+                    "rules": [{"allow": "publish", "topics": ["%u/#"]}],
                 }
             )
         return response({"result": "deny" if question["username"] == "bob" else "ignore"})

@@ -84,21 +84,21 @@ class Acl:
         self._rules = tuple(rules)
         self._default = default
 
-    def may_connect(self, client_id: str, username: str, peer: str) -> bool:
+    def may_connect(self, client_id: str, username: str, peer: str, granted: Sequence[Rule] = ()) -> bool:
         """Unlike everything else this is allowed where no rule says a word: ``default`` is for topics."""
-        for rule in self._rules:
+        for rule in (*granted, *self._rules):
             if rule.actions & CONNECT and rule.is_for(client_id, username, peer):
                 return rule.allow
         return True
 
-    def rights(self, client_id: str, username: str, peer: str, granted: Sequence[Rule] = ()) -> Rights:
+    def rights(self, client_id: str, username: str, peer: str, granted: Sequence[Rule] | None = None) -> Rights:
         """``granted`` comes before everything that is in the file: what a token brings."""
         grants: list[Grant] = []
-        for rule in (*granted, *self._rules):
+        for rule in (*(granted or ()), *self._rules):
             if rule.is_for(client_id, username, peer):
                 grants += rule.grants(client_id, username)
         rights = Rights(grants, self._default)
-        rights.source = tuple(granted)
+        rights.source = None if granted is None else tuple(granted)
         return rights
 
 
@@ -154,6 +154,11 @@ class Rule:
         return found
 
 
+def rules_of(rules: Sequence[AclRule]) -> tuple[Rule, ...]:
+    """Rules of any source, in order. Raises ConfigError."""
+    return tuple(Rule(rule, f"rules[{index}]") for index, rule in enumerate(rules))
+
+
 def read_acl(path: str) -> Acl:
     """Raises ConfigError with one line that names the file and the rule."""
     tree = read_yaml(path)
@@ -164,8 +169,7 @@ def read_acl(path: str) -> Acl:
 
 
 def acl_of(rules: AclFile) -> Acl:
-    found = [Rule(rule, f"rules[{index}]") for index, rule in enumerate(rules.rules)]
-    return Acl(found, rules.default == "allow")
+    return Acl(rules_of(rules.rules), rules.default == "allow")
 
 
 def _actions(named: str | tuple[str, ...] | UnsetType) -> int:

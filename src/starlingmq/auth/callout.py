@@ -19,7 +19,7 @@ import httpx
 import msgspec
 from msgspec import Meta
 
-from starlingmq.auth.acl import AclRule, Rule
+from starlingmq.auth.acl import AclRule, rules_of
 from starlingmq.auth.method import BUSY, REFUSED, Verdict
 from starlingmq.config_types import ConfigError
 from starlingmq.wire.reasons import Reason
@@ -39,7 +39,7 @@ ANSWER_MAX: Final = 64 * 1024  # bytes
 class CalloutAnswer(msgspec.Struct, frozen=True):
     result: Literal["allow", "deny", "ignore"]
     username: str | None = None
-    rules: tuple[AclRule, ...] = ()
+    rules: tuple[AclRule, ...] | None = None
     cache: Annotated[float, Meta(ge=0, le=86400)] | None = None
 
 
@@ -121,7 +121,7 @@ class Callout:
                     if len(body) > ANSWER_MAX:
                         raise ValueError(f"an answer of more than {ANSWER_MAX} bytes")
             answer = msgspec.json.decode(body, type=CalloutAnswer)
-            rules = tuple(Rule(rule, f"rules[{index}]") for index, rule in enumerate(answer.rules))
+            rules = None if answer.rules is None else rules_of(answer.rules)
         except (httpx.HTTPError, ValueError, ConfigError) as error:  # msgspec's errors are ValueErrors
             log.warning("%s: a client is refused: %s", self._config.url, str(error) or type(error).__name__)
             return NO_ANSWER, 0.0

@@ -18,12 +18,14 @@ from starlingmq.hooks import Authenticate, AuthRequest, AuthResult
 from starlingmq.wire.reasons import Reason
 
 if TYPE_CHECKING:
+    from starlingmq.auth.acl import Rule
     from starlingmq.core.access import Rights
     from starlingmq.core.client import Client
 
 log = logging.getLogger("starlingmq.auth")
 
-NOBODY: Final = Acl((), True)
+EVERYTHING: Final = Acl((), True)
+NOTHING: Final = Acl((), False)  # but what somebody is granted
 DELAYED_MAX: Final = 1000  # refusals that wait at once; of more nobody is delayed
 
 
@@ -47,7 +49,7 @@ class Chain:
 
     def __init__(self, config: AuthConfig, bans: Bans, hook: Authenticate | None = None, nkeys: bool = False) -> None:
         self.bans = bans
-        self.acl = read_acl(config.acl.file) if config.acl.file else NOBODY
+        self.acl = read_acl(config.acl.file) if config.acl.file else EVERYTHING
         self._config = config
         self._hook = hook
         self._nkeys = nkeys
@@ -75,25 +77,29 @@ class Chain:
         name = user if verdict.username is None else verdict.username
         if name != user and (ban := self.bans.of(monotonic(), "", name, "")) is not None:
             return AuthResult(Reason.BANNED)
-        if not self.acl.may_connect(request.client_id, name, request.peer):
+        if not self.acl.may_connect(request.client_id, name, request.peer, verdict.rules or ()):
             return AuthResult(Reason.NOT_AUTHORIZED)
-        rights = self.acl.rights(request.client_id, name, request.peer, verdict.rules) if self._rules(verdict) else None
+        rights = self._rights(request.client_id, name, request.peer, verdict.rules)
         return AuthResult(verdict.reason, verdict.data, verdict.username, rights, verdict.valid)
 
     def rights_of(self, client: Client) -> Rights | None:
         """What somebody who is connected may do by the rules of now."""
-        granted = client.rights.source if client.rights is not None else ()
-        assert isinstance(granted, tuple)
-        if self.acl is NOBODY and not granted:
-            return None
-        return self.acl.rights(client.client_id, client.username, client.peer, granted)
+        granted = client.rights.source if client.rights is not None else None
+        assert granted is None or isinstance(granted, tuple)
+        return self._rights(client.client_id, client.username, client.peer, granted)
 
     async def close(self) -> None:
         for method in self._methods:
             await method.close()
 
-    def _rules(self, verdict: Verdict) -> bool:
-        return self.acl is not NOBODY or bool(verdict.rules)
+    def _rights(self, client_id: str, username: str, peer: str, granted: Sequence[Rule] | None) -> Rights | None:
+        """None: everything. Where no file tells what else is allowed, who is granted something may do nothing more."""
+        acl = self.acl
+        if acl is EVERYTHING:
+            if granted is None:
+                return None
+            acl = NOTHING
+        return acl.rights(client_id, username, peer, granted)
 
     async def _ask(self, request: AuthRequest) -> Verdict:
         if self._hook is not None:

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``reason`` as in AuthResult. ``username`` renames the client; ``rules`` come before those of everybody;
-    ``valid`` is how many seconds it holds, 0 for as long as the connection."""
+    """``reason`` as in AuthResult. ``username`` renames the client; ``rules`` come before those of everybody,
+    None: nothing is said of what it may do; ``valid`` is how many seconds it holds, 0 for as long as the connection."""
 
     reason: int = Reason.SUCCESS
     username: str | None = None
     data: bytes | None = None
-    rules: Sequence[Rule] = ()
+    rules: Sequence[Rule] | None = None
     valid: float = 0.0
 
 

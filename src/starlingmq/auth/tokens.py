@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import jwt
 import msgspec
 
-from starlingmq.auth.acl import AclFile, Rule
+from starlingmq.auth.acl import AclFile, Rule, rules_of
 from starlingmq.auth.method import REFUSED, Verdict
 from starlingmq.config_build import build
 from starlingmq.config_types import ConfigError
@@ -89,16 +89,15 @@ class Tokens:
             return REFUSED
         if config.client_id_claim and claims.get(config.client_id_claim) != request.client_id:
             return REFUSED
-        rules: list[Rule] = []
+        rules: tuple[Rule, ...] | None = None
         if config.acl_claim in claims:
             try:
-                granted = build(AclFile, {"rules": claims[config.acl_claim]})
-                rules = [Rule(rule, f"rules[{index}]") for index, rule in enumerate(granted.rules)]
+                rules = rules_of(build(AclFile, {"rules": claims[config.acl_claim]}).rules)
             except (ConfigError, msgspec.ValidationError, TypeError, AttributeError):
                 return REFUSED
         expiry = claims.get("exp")
         valid = float(expiry) + config.leeway - time.time() if isinstance(expiry, int | float) else 0.0
-        return Verdict(username=name, rules=tuple(rules), valid=max(valid, 0.001) if expiry is not None else 0.0)
+        return Verdict(username=name, rules=rules, valid=max(valid, 0.001) if expiry is not None else 0.0)
 
     def _add_secret(self, path: str) -> None:
         secret = _read(path, "auth.jwt.secret_file").strip()
