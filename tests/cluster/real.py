@@ -185,6 +185,10 @@ class Node:
             and not any(each["through"] or each["behind"] or each["queued"] for each in members)
         )
 
+    def sees(self, other: Node) -> bool:
+        """Whether it counts the other as connected. Raises AwayError."""
+        return any(member["name"] == other.name and member["connected"] for member in self.status()["members"])
+
     def routes(self) -> list[dict[str, Any]]:
         """What each node wants, as this one has it."""
         found: list[dict[str, Any]] = self.ask("cluster.routes", limit=str(ROUTES_MAX))["nodes"]
@@ -287,6 +291,13 @@ class Cluster:
             for other in self.nodes:
                 if other not in away:
                     self.part(node, other)
+
+    async def cut_off(self, *away: Node) -> None:
+        """Isolate these, and wait until both sides have noticed: who has not would still lose the others for a moment
+        after all is healed."""
+        self.isolate(*away)
+        pairs = [(node, other) for node in self.nodes for other in self.nodes if (node in away) != (other in away)]
+        await self.until(lambda: not any(node.sees(other) for node, other in pairs), "they miss each other")
 
     def heal(self) -> None:
         for proxy in self.proxies.values():
