@@ -6,6 +6,7 @@ import asyncio
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import count
 
 import pytest
 from tests.cluster.real import Cluster, Node
@@ -24,6 +25,7 @@ pytestmark = [
 
 NOT_FOUND = 0x92
 TIMEOUT = 6.0
+WATCHERS = count(1)
 SETTINGS = {"handshake_timeout": f"{TIMEOUT:g}s", "member_timeout": "1.5s", "heartbeat_interval": "300ms"}
 
 
@@ -93,6 +95,11 @@ class Publisher:
         return f"handshakes/{self.name}"
 
 
+def durable(node: Node) -> Client:
+    """Of what other nodes acknowledge for a session that ends with its connection nothing is kept there."""
+    return Client(node.url, client_id=f"watcher{next(WATCHERS)}", session_expiry=600)
+
+
 async def received(watcher: Client, publisher: Publisher, cluster: Cluster) -> list[bytes]:
     """All that comes for a topic until a last message from each node: none overtakes what came from there before."""
     for node in cluster.nodes:
@@ -111,7 +118,7 @@ async def received(watcher: Client, publisher: Publisher, cluster: Cluster) -> l
 async def test_a_publisher_goes_on_at_another_node_and_repeats_itself_at_a_third(three: Cluster, version: int) -> None:
     first, second, third = three.nodes
     publisher = Publisher(f"hopper{version}", version)
-    async with Client(third.url) as watcher:
+    async with durable(third) as watcher:
         await watcher.subscribe(publisher.topic, 2)
         await publisher.come(first)
         await publisher.publish(b"once")
@@ -129,7 +136,7 @@ async def test_a_publisher_goes_on_at_another_node_and_repeats_itself_at_a_third
 async def test_a_publish_that_comes_again_at_another_node_goes_its_way_once(three: Cluster, version: int) -> None:
     first, second, third = three.nodes
     publisher = Publisher(f"again{version}", version)
-    async with Client(third.url) as watcher:
+    async with durable(third) as watcher:
         await watcher.subscribe(publisher.topic, 2)
         await publisher.come(first)
         await publisher.publish(b"once")
@@ -144,7 +151,7 @@ async def test_a_publish_that_comes_again_at_another_node_goes_its_way_once(thre
 async def test_what_a_killed_node_held_is_there_when_it_is_back(three: Cluster) -> None:
     first, second, third = three.nodes
     publisher = Publisher("patient", 5)
-    async with Client(third.url) as watcher:
+    async with durable(third) as watcher:
         await watcher.subscribe(publisher.topic, 2)
         await publisher.come(first)
         await publisher.publish(b"kept")
@@ -165,7 +172,7 @@ async def test_what_a_killed_node_held_is_there_when_it_is_back(three: Cluster) 
 async def test_a_holder_that_is_cut_off_is_waited_for(three: Cluster) -> None:
     first, second, third = three.nodes
     publisher = Publisher("waiting", 5)
-    async with Client(third.url) as watcher:
+    async with durable(third) as watcher:
         await watcher.subscribe(publisher.topic, 2)
         await publisher.come(first)
         await publisher.publish(b"waited for")
@@ -184,7 +191,7 @@ async def test_a_holder_that_is_cut_off_is_waited_for(three: Cluster) -> None:
 async def test_a_holder_that_is_cut_off_for_long_is_told_as_lost(three: Cluster) -> None:
     first, second, third = three.nodes
     older, newer = Publisher("older", 4), Publisher("newer", 5)
-    async with Client(third.url) as watcher:
+    async with durable(third) as watcher:
         for publisher in (older, newer):
             await watcher.subscribe(publisher.topic, 2)
             await publisher.come(first)
