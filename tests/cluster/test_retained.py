@@ -14,6 +14,7 @@ from tests.sim.world import World
 
 import starlingmq
 from starlingmq.cluster.etcd import KeyValue, Put, TxnAnswer
+from starlingmq.cluster.retained import RetainedIndex
 from starlingmq.cluster.retained_values import decode_value, prefix
 from starlingmq.cluster.retained_writer import RetainedWriter
 from starlingmq.wire.mqtt import Ack, Publish, Suback, Subscribe, SubscribeRequest
@@ -252,6 +253,43 @@ def what_was_taken_away_stays_away() -> None:
     world.pass_time(12.0)
     assert b"a/1" not in retained_in(world.etcd.model.store)
     assert not world.unretained()
+
+
+def what_was_published_since_stays() -> None:
+    """n1 takes one while it does not reach etcd, n2 takes another one, n1 crashes and comes back."""
+    world = keeping_world(False)
+    first, second = world.nodes
+    old, new = (
+        Publisher(world.books, world.random, node, name, 5, True) for node, name in ((first, "p"), (second, "q"))
+    )
+    for publisher in (old, new):
+        publisher.come()
+        publisher.retained = 1.0
+    world.pass_time(1.0)
+    world.etcd.cut("n1")
+    for publisher in (old, new):
+        publisher.publish(b"a/1", 1)
+        world.pass_time(1.0)
+        assert not publisher.sent, "it was acknowledged"
+    kept = retained_in(world.etcd.model.store)[b"a/1"]
+    first.crash(False)
+    world.pass_time(0.5)
+    world.start_if_wanted(first)
+    world.etcd.heal("n1")
+    world.pass_time(12.0)
+    assert retained_in(world.etcd.model.store)[b"a/1"] == kept
+    assert not world.unretained()
+
+
+def test_what_was_published_since_stays() -> None:
+    what_was_published_since_stays()
+
+
+@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+def test_what_comes_after_it_from_an_earlier_life_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RetainedIndex, "_superseded", lambda *_: False)
+    with pytest.raises(AssertionError):
+        what_was_published_since_stays()
 
 
 def test_what_was_taken_away_stays_away() -> None:

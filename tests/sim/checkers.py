@@ -197,7 +197,10 @@ class Books:
         retained = [sent for sent in self.sent.values() if sent.retain and not sent.node.gone]
         for sent in [sent for sent in retained if sent.acknowledged_at]:
             others = [other for other in retained if other.topic == sent.topic and other is not sent]
-            later = [other for other in others if other.ended_at > sent.at]  # in whose favour it may have been given up
+            # It may have been given up for one that its own node took later, and, had that node not written it when it
+            # crashed, for one of any node.
+            crashed = any(crash > sent.at for crash in sent.node.crashes)
+            later = [o for o in others if o.ended_at > sent.at and (crashed or o.node is sent.node)]
             if written is not None and not any(o.delete or o.payload in written for o in [sent, *later]):
                 found.append(f"{sent.payload!r} of {sent.node.host} was acknowledged and never retained")
             last = self.sent.get(kept.get(sent.topic, b""))
