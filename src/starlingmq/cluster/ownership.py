@@ -19,7 +19,8 @@ from starlingmq.cluster.etcd import Compare, Delete, Get, KeyValue, Operation, P
 
 CLAIMS_PER_TXN: Final = 60  # two operations each; etcd takes 128
 RELEASES_PER_TXN: Final = 60
-TXNS_UNDER_WAY: Final = 8
+TXNS_UNDER_WAY: Final = 8  # full ones; while two are, what comes is collected: each costs etcd as much as many claims
+SMALL_UNDER_WAY: Final = 2
 RETRY_SECONDS: Final = 0.1  # after an error of etcd; twice as long after each further one
 RETRY_SECONDS_MAX: Final = 2.0
 TAG: Final = "owners-"
@@ -100,10 +101,15 @@ class Ownership:
         if self._node == 0 or now < self._retry_at:
             return []
         requests: list[Txn] = []
-        while (self._claims or self._releases) and len(self._under_way) < TXNS_UNDER_WAY:
+        while self._may_ask():
             requests.append(self._next_claims() if self._claims else self._next_releases())
         self.transactions += len(requests)
         return requests
+
+    def _may_ask(self) -> bool:
+        full = len(self._claims) >= CLAIMS_PER_TXN or len(self._releases) >= RELEASES_PER_TXN
+        most = TXNS_UNDER_WAY if full else SMALL_UNDER_WAY
+        return bool(self._claims or self._releases) and len(self._under_way) < most
 
     def _tag(self, under_way: UnderWay) -> str:
         self._tags += 1

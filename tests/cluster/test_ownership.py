@@ -1,0 +1,35 @@
+"""What claims and releases cost etcd: what comes while a request is under way is asked for together."""
+
+from __future__ import annotations
+
+from starlingmq.cluster.etcd import Put, Txn, TxnAnswer
+from starlingmq.cluster.ownership import CLAIMS_PER_TXN, SMALL_UNDER_WAY, TXNS_UNDER_WAY, Ownership
+
+
+def entered() -> Ownership:
+    ownership = Ownership("test")
+    ownership.enter(1, 1)
+    return ownership
+
+
+def claimed(requests: list[Txn]) -> list[int]:
+    """How many client ids each of them claims."""
+    return [sum(isinstance(operation, Put) for operation in request.success) for request in requests]
+
+
+def test_who_comes_while_requests_are_under_way_waits_for_one_of_them_and_shares_the_next() -> None:
+    ownership = entered()
+    asked: list[Txn] = []
+    for number in range(30):
+        ownership.claim(f"c{number}")
+        asked += ownership.take_requests(1.0)
+    assert claimed(asked) == [1] * SMALL_UNDER_WAY
+    ownership.answered(TxnAnswer(asked[0].tag, True, 7, ((),)), 1.0)
+    assert claimed(ownership.take_requests(1.0)) == [30 - SMALL_UNDER_WAY]
+
+
+def test_full_requests_do_not_wait() -> None:
+    ownership = entered()
+    for number in range(2 * TXNS_UNDER_WAY * CLAIMS_PER_TXN):
+        ownership.claim(f"c{number}")
+    assert claimed(ownership.take_requests(1.0)) == [CLAIMS_PER_TXN] * TXNS_UNDER_WAY
