@@ -189,6 +189,14 @@ class Node:
         """Whether it counts the other as connected. Raises AwayError."""
         return any(member["name"] == other.name and member["connected"] for member in self.status()["members"])
 
+    def owes(self) -> int:
+        """Messages, and whatever else lines carry, that other nodes have not stored yet. Raises AwayError."""
+        return sum(member["queued"] + member["unacknowledged"] for member in self.status()["members"])
+
+    def etcd_address(self) -> str:
+        """Where its own etcd answers."""
+        return f"{HOST}:{yaml.safe_load(self.settings.read_text())['cluster']['etcd']['client_port']}"
+
     def routes(self) -> list[dict[str, Any]]:
         """What each node wants, as this one has it."""
         found: list[dict[str, Any]] = self.ask("cluster.routes", limit=str(ROUTES_MAX))["nodes"]

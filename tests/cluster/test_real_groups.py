@@ -113,12 +113,17 @@ def groups(node: Node) -> dict[str, dict[str, Any]]:
     return {each["filter"]: each for each in json.loads(run.stdout)["groups"]}
 
 
+def members(cluster: Cluster, filter: str) -> list[int]:
+    """How many each node knows of."""
+    return [groups(node)[filter]["members"] if filter in groups(node) else 0 for node in cluster.nodes]
+
+
 async def test_members_and_publishers_of_both_protocols_on_all_nodes(three: Cluster) -> None:
     workers = Workers("jobs.mixed")
     for node in three.nodes:
         await workers.mqtt(node)
         await workers.nats(node)
-    await asyncio.sleep(0.1)
+    await three.until(lambda: members(three, "jobs/mixed") == [6, 6, 6], "all nodes know of all members")
     wanted: set[bytes] = set()
     for node in three.nodes:
         async with Client(node.url) as devices:

@@ -9,9 +9,12 @@ from typing import Final
 
 import pytest
 from tests.cluster.real import Cluster, Node
+from tests.net.etcds import connected
 from tests.peer import Peer
 
 from starlingmq.client import Client
+from starlingmq.cluster.etcd import Get, Txn
+from starlingmq.cluster.will_values import REGISTERED, all_wills, decode_will, wills_of
 from starlingmq.wire.mqtt import Connack, Connect, Will
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, WILL_DELAY_INTERVAL, Properties
 
@@ -67,7 +70,7 @@ async def test_a_large_one_is_there_though_its_node_is_killed_and_comes_back(thr
         await client.publish("large/one", LARGE, 1, retain=True)
         await client.publish("large/small", b"small", 1, retain=True)
         assert await retained_at(others[0], "large/#", 2) == {"large/one": LARGE, "large/small": b"small"}
-        await asyncio.sleep(0.5)  # the copy is on its way to one of them, nobody tells when it is there
+    await three.until(lambda: not first.owes(), "the copy is where it is to be")
     first.kill()
     await three.until(lambda: all(node.serves() for node in others), "the others serve")
     for node in others:
@@ -88,6 +91,19 @@ async def leave_will(node: Node, name: str, delay: int, version: int) -> Peer:
     peer.send(Connect(version, name, False, will=will, properties=expiry))
     assert (await peer.expect(Connack)).reason == 0
     return peer
+
+
+async def etcd_has_wills(*wanted: tuple[Node, str]) -> None:
+    """Wait until it has the wills of these clients, of these nodes and of no others."""
+    status = wanted[0][0].status()
+    numbers = {member["name"]: member["number"] for member in status["members"]}
+    keys = {wills_of(status["cluster"], numbers[node.name]) + name.encode() for node, name in wanted}
+    prefix = all_wills(status["cluster"])
+    async with connected(wanted[0][0].etcd_address()) as client, asyncio.timeout(SECONDS):
+        while True:
+            answer = await client.done(Txn("wills", (), (Get(prefix, prefix=True),)))
+            if {entry.key for entry in answer.found[0] if decode_will(entry.value).state == REGISTERED} == keys:
+                break
 
 
 async def comes(watcher: Client, seconds: float, enough: int = 0) -> list[str]:
@@ -122,7 +138,8 @@ async def test_wills_of_a_node_that_was_killed_and_of_who_is_back_elsewhere(thre
         moved = await leave_will(first, "moved", 60, 5)
         moved.abort()
         again = await leave_will(second, "moved", 60, 5)  # in time: nothing is published of the first connection
-        await asyncio.sleep(0.3)  # until etcd knows of them; CONNACK does not wait for that
+        left = [(first, name) for name in ("killed4", "killed5", "late", "back")]
+        await etcd_has_wills(*left, (second, "moved"))  # CONNACK does not wait for that
         first.kill()
         async with asyncio.timeout(SECONDS):
             while not second.serves():
