@@ -9,12 +9,10 @@ once: ``python -m tests.cluster.drain_world --seeds N``.
 
 from __future__ import annotations
 
-import argparse
-import logging
 import sys
-import time
-import traceback
+from collections import Counter
 
+from tests.cluster import seeded
 from tests.cluster.takeover_world import RoamingWorld
 from tests.sim import faults
 from tests.sim.clients import Publisher
@@ -120,40 +118,11 @@ def run(seed: int, trace: bool = False) -> DrainWorld:
     return world
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.cluster.drain_world", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=100)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--failures", type=int, default=1, help="stop after so many")
-    parser.add_argument("--seed", type=int, help="live this one again, with a trace")
-    arguments = parser.parse_args()
-    logging.getLogger("starlingmq").setLevel(logging.CRITICAL)
-    if arguments.seed is not None:
-        run(arguments.seed, True)
-        return 0
-    began = time.perf_counter()
-    failures = drained = handed = lost = 0
-    for seed in range(arguments.first, arguments.first + arguments.seeds):
-        try:
-            world = run(seed)
-        except Exception as error:  # whatever the code raises: this seed shows it
-            if arguments.failures == 1:
-                traceback.print_exc(limit=-4)
-            print(f"FAILED seed {seed} ({KINDS[seed % len(KINDS)]}): {str(error)[:300]}", flush=True)
-            failures += 1
-            if failures >= arguments.failures:
-                return 1
-            continue
-        drained += world.drained
-        handed += world.handed
-        lost += len(world.books.lost)
-    took = time.perf_counter() - began
-    print(
-        f"{arguments.seeds} seeds in {took:.1f} s: {drained} restarts after which nothing was left, {handed} sessions"
-    )
-    print(f"handed over, {lost} subscriptions of sessions that were not found, {failures} failures")
-    return 1 if failures else 0
+def figures(world: DrainWorld) -> Counter[str]:
+    seen = Counter({"restarts after which nothing was left": world.drained, "sessions handed over": world.handed})
+    seen["subscriptions of sessions that were not found"] = len(world.books.lost)
+    return seen
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(seeded.main("drain_world", __doc__, run, figures))

@@ -11,19 +11,16 @@ PUBCOMP who has not said PUBREL on that connection, and where everything is kept
 
 from __future__ import annotations
 
-import argparse
-import logging
 import sys
-import time
-import traceback
+from collections import Counter
 from random import Random
 
 import msgspec
+from tests.cluster import seeded
 from tests.cluster.takeover_world import RoamingBooks
 from tests.sim.checkers import Promise, Sent
 from tests.sim.clients import Publisher, Subscriber
 from tests.sim.node import Node
-from tests.sim.seen import Seen
 from tests.sim.world import World
 
 from starlingmq.wire.mqtt import Ack, Packet, Publish
@@ -194,40 +191,10 @@ def run(seed: int, trace: bool = False, theme: str = "") -> HandshakeWorld:
     return world
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.cluster.handshake_world", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=200)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--failures", type=int, default=1, help="stop after so many")
-    parser.add_argument("--seed", type=int, help="live this one again, with a trace")
-    arguments = parser.parse_args()
-    logging.getLogger("starlingmq").setLevel(logging.CRITICAL)
-    if arguments.seed is not None:
-        run(arguments.seed, True)
-        return 0
-    began = time.perf_counter()
-    failures = 0
-    seen = Seen()
-    for seed in range(arguments.first, arguments.first + arguments.seeds):
-        try:
-            world = run(seed)
-        except Exception as error:  # whatever the code raises: this seed shows it
-            if arguments.failures == 1:
-                traceback.print_exc(limit=-4)
-            print(f"FAILED seed {seed}: {str(error)[:300]}", flush=True)
-            failures += 1
-            if failures >= arguments.failures:
-                return 1
-            continue
-        for name, count in world.figures().items():
-            seen[name] += count
-        seen["hops"] += world.hopped
-        seen["told that a handshake is unknown"] += world.unknown
-        seen["acknowledged"] += world.books.acknowledged_count
-    print(f"{arguments.seeds} seeds in {time.perf_counter() - began:.1f} s, {failures} failures")
-    print(", ".join(f"{count} {name}" for name, count in seen.items()))
-    return 1 if failures else 0
+def figures(world: HandshakeWorld) -> Counter[str]:
+    more = {"hops": world.hopped, "told that a handshake is unknown": world.unknown}
+    return Counter({**world.figures(), **more, "acknowledged": world.books.acknowledged_count})
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(seeded.main("handshake_world", __doc__, run, figures))

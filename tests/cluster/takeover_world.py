@@ -12,15 +12,12 @@ Beside what holds in every world:
 
 from __future__ import annotations
 
-import argparse
-import logging
 import sys
-import time
-import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from random import Random
 
+from tests.cluster import seeded
 from tests.sim.checkers import Books, Promise, Sent, matches
 from tests.sim.clients import Publisher, Subscriber
 from tests.sim.node import Node
@@ -266,42 +263,12 @@ def run(seed: int, trace: bool = False) -> RoamingWorld:
     return world
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.cluster.takeover_world", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=200)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--failures", type=int, default=1, help="stop after so many")
-    parser.add_argument("--seed", type=int, help="live this one again, with a trace")
-    arguments = parser.parse_args()
-    logging.getLogger("starlingmq").setLevel(logging.CRITICAL)
-    if arguments.seed is not None:
-        run(arguments.seed, True)
-        return 0
-    began = time.perf_counter()
-    failures = takeovers = lost = messages = 0
-    excused: Counter[str] = Counter()
-    for seed in range(arguments.first, arguments.first + arguments.seeds):
-        try:
-            world = run(seed)
-        except Exception as error:  # whatever the code raises: this seed shows it
-            if arguments.failures == 1:
-                traceback.print_exc(limit=-4)
-            print(f"FAILED seed {seed}: {str(error)[:300]}", flush=True)
-            failures += 1
-            if failures >= arguments.failures:
-                return 1
-            continue
-        takeovers += world.takeovers()
-        lost += len(world.books.lost)
-        messages += world.books.acknowledged_count
-        excused += world.books.excused
-    took = time.perf_counter() - began
-    print(f"{arguments.seeds} seeds in {took:.1f} s: {takeovers} takeovers, {lost} subscriptions of sessions that were")
-    print(f"not found, {messages} messages acknowledged, {failures} failures")
-    for reason, count in excused.items():
-        print(f"{count} looks at a promise that nobody could keep: {reason}")
-    return 1 if failures else 0
+def figures(world: RoamingWorld) -> Counter[str]:
+    """``excused``: looks at a promise that nobody could keep, by reason."""
+    seen = Counter({"takeovers": world.takeovers(), "messages acknowledged": world.books.acknowledged_count})
+    seen["subscriptions of sessions that were not found"] = len(world.books.lost)
+    return seen + Counter({f"excused: {reason}": count for reason, count in world.books.excused.items()})
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(seeded.main("takeover_world", __doc__, run, figures))

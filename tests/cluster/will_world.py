@@ -10,11 +10,8 @@ Each connection leaves another will. Of each of them must hold, whatever fails:
 
 from __future__ import annotations
 
-import argparse
-import logging
 import sys
-import time
-import traceback
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +19,7 @@ from math import inf
 from random import Random
 from unittest.mock import patch
 
+from tests.cluster import seeded
 from tests.sim.checkers import Books
 from tests.sim.clients import FOREVER, Connection, Person
 from tests.sim.node import Node
@@ -237,38 +235,10 @@ def run(seed: int, trace: bool = False) -> WillWorld:
     return world
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.cluster.will_world", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=100)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--failures", type=int, default=1, help="stop after so many")
-    parser.add_argument("--seed", type=int, help="live this one again, with a trace")
-    arguments = parser.parse_args()
-    logging.getLogger("starlingmq").setLevel(logging.CRITICAL)
-    if arguments.seed is not None:
-        run(arguments.seed, True)
-        return 0
-    began = time.perf_counter()
-    failures = wishes = required = published = 0
-    for seed in range(arguments.first, arguments.first + arguments.seeds):
-        try:
-            world = run(seed)
-        except Exception as error:  # whatever the code raises: this seed shows it
-            if arguments.failures == 1:
-                traceback.print_exc(limit=-4)
-            print(f"FAILED seed {seed}: {str(error)[:300]}", flush=True)
-            failures += 1
-            if failures >= arguments.failures:
-                return 1
-            continue
-        wishes += len(list(world.wishes()))
-        required += sum(wish.required() for wish in world.wishes())
-        published += len(world.published)
-    took = time.perf_counter() - began
-    print(f"{arguments.seeds} seeds in {took:.1f} s: {wishes} wills, {required} required, {published} published,")
-    print(f"{failures} failures")
-    return 1 if failures else 0
+def figures(world: WillWorld) -> Counter[str]:
+    required = sum(wish.required() for wish in world.wishes())
+    return Counter({"wills": len(list(world.wishes())), "required": required, "published": len(world.published)})
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(seeded.main("will_world", __doc__, run, figures))

@@ -1,0 +1,44 @@
+"""The command of a kind of worlds: lives one after the other by their seeds, and tells what they saw and which fail."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from typing import TypeVar
+
+W = TypeVar("W")
+
+
+def main(name: str, doc: str | None, run: Callable[[int, bool], W], figures: Callable[[W], Counter[str]]) -> int:
+    """``run`` lives a seed, with a trace or without one, and raises where something is wrong; ``figures`` is what is
+    added up over all that are well. ``name`` is that of the module. The exit status."""
+    parser = argparse.ArgumentParser(prog=f"python -m tests.cluster.{name}", description=doc)
+    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--failures", type=int, default=1, help="stop after so many")
+    parser.add_argument("--seed", type=int, help="live this one again, with a trace")
+    arguments = parser.parse_args()
+    logging.getLogger("starlingmq").setLevel(logging.CRITICAL)
+    if arguments.seed is not None:
+        run(arguments.seed, True)
+        return 0
+    began = time.perf_counter()
+    failures = 0
+    seen: Counter[str] = Counter()
+    for seed in range(arguments.first, arguments.first + arguments.seeds):
+        try:
+            seen.update(figures(run(seed, False)))
+        except Exception as error:  # whatever the code raises: this seed shows it
+            if arguments.failures == 1:
+                traceback.print_exc(limit=-4)
+            print(f"FAILED seed {seed}: {str(error)[:300]}", flush=True)
+            failures += 1
+            if failures >= arguments.failures:
+                return 1
+    print(f"{arguments.seeds} seeds in {time.perf_counter() - began:.1f} s, {failures} failures")
+    print(", ".join(f"{count} {what}" for what, count in seen.items()))
+    return 1 if failures else 0
