@@ -14,6 +14,20 @@ members = st.builds(frames.MemberInfo, st.text(max_size=9), numbers, numbers, st
 memberships = st.builds(frames.Membership, numbers, st.lists(members, max_size=4).map(tuple))
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=9)
 ids = st.integers(1, 65535)
+allotments = st.builds(frames.Allotment, numbers, numbers, numbers, numbers)
+pulls = st.builds(
+    frames.Pull, st.binary(max_size=20), numbers, st.lists(allotments, max_size=3).map(tuple), st.booleans()
+)
+states = st.builds(
+    frames.GroupState,
+    st.binary(max_size=20),
+    numbers,
+    numbers,
+    numbers,
+    numbers,
+    st.lists(st.tuples(numbers, numbers), max_size=3).map(tuple),
+    st.booleans(),
+)
 bodies: st.SearchStrategy[frames.Body] = st.one_of(
     st.builds(
         frames.Heartbeat,
@@ -51,5 +65,7 @@ bodies: st.SearchStrategy[frames.Body] = st.one_of(
         numbers,
         st.lists(st.tuples(st.integers(0, 3), numbers, numbers), max_size=3).map(tuple),
     ),
+    st.builds(frames.GroupPull, numbers, st.lists(pulls, max_size=3).map(tuple)),
+    st.builds(frames.GroupReport, numbers, st.lists(states, max_size=3).map(tuple)),
 )
 envelopes = st.builds(frames.Envelope, numbers, numbers, numbers, numbers, bodies, st.booleans())

@@ -209,7 +209,20 @@ def _primary(world: World, random: Random) -> Node:
 
 def primary_dies(world: World, random: Random) -> End:
     """At any step of what it does."""
-    node = _primary(world, random)
+    return _dies(world, random, _primary(world, random))
+
+
+def writer_dies(world: World, random: Random) -> End:
+    """One that may hand over what entered there before any primary knows of it, at any step of what it does."""
+    allowed = [
+        node
+        for node in world.nodes
+        if node.process is not None and any(group.standing for group in node.process.state.router.groups())
+    ]
+    return _dies(world, random, random.choice(allowed) if allowed else _primary(world, random))
+
+
+def _dies(world: World, random: Random, node: Node) -> End:
     node.down += 1
     node.machine.fuse = random.randint(0, 12)
     if node.process is not None:

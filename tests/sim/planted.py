@@ -286,6 +286,22 @@ def what_is_handed_over_is_kept_too() -> Any:
     return patch.object(GroupEngine, "_hand_over", both)
 
 
+def what_goes_at_once_is_kept_nowhere() -> Any:
+    """By a standing allotment: it is in no line, so it seems to need no storing before its publisher is told."""
+    take, forward = GroupEngine.take, Delivery.forward_to_member
+
+    def unkept(self: Delivery, message: Any, session: Any, key: bytes, stored: bool) -> None:
+        forward(self, message, session, key, False)
+
+    def taken(self: GroupEngine, group: Any, message: Any, publisher: Any) -> bool:
+        if not group.standing:
+            return take(self, group, message, publisher)
+        with patch.object(Delivery, "forward_to_member", unkept):
+            return take(self, group, message, publisher)
+
+    return patch.object(GroupEngine, "take", taken)
+
+
 def what_follows_a_refused_commit_overtakes_it() -> Any:
     """The tickets of the driver have a twin here, and it is that one that makes the mistake."""
     stored = Commits._stored
@@ -328,6 +344,7 @@ FOUND: dict[Mistake, tuple[int, str]] = {
     what_a_lost_member_had_is_nobody_elses: (3, "groups_lose_their_primary"),
     what_was_lent_when_a_node_died_stays_lent: (1, "groups_lose_their_primary"),
     what_is_handed_over_is_kept_too: (0, "groups_have_two_primaries"),
+    what_goes_at_once_is_kept_nowhere: (5, "groups_lose_their_primary"),
     what_follows_a_refused_commit_overtakes_it: (2, "disks_fail"),
     **planted_retained.FOUND,
 }

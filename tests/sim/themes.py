@@ -158,6 +158,7 @@ def groups_lose_their_primary(plan: Plan, more: Random) -> None:
     _strike(plan, more, faults.primary_is_cut, more.randint(0, 2), 1.0)
     _strike(plan, more, faults.primary_loses_its_key, more.randint(0, 2), 1.0)
     _strike(plan, more, faults.cut_client, more.choice([0, 6, 40]), 1.0)
+    _strike(plan, more, faults.writer_dies, more.choice([0, 1, 2]), 0.5)
 
 
 def groups_have_two_primaries(plan: Plan, more: Random) -> None:

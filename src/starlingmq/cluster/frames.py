@@ -139,7 +139,8 @@ class Allotment:
 
     node: int
     online: int
-    room: int
+    room: int  # for what is in line now
+    standing: int = 0  # for what enters later
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +150,7 @@ class Pull:
     key: bytes  # $share/name/filter
     epoch: int
     allotments: tuple[Allotment, ...]
+    stands: bool = False  # the node may choose for what enters there, until there is another pull or another primary
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +171,7 @@ class GroupState:
     online: int
     room: int
     taken: tuple[tuple[int, int], ...] = ()  # node -> how much of its allotment was used
+    wants: bool = False  # messages enter there, and little or nothing is allotted beforehand
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ Pure: requests out, answers in.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Final
 
 from starlingmq.cluster.etcd import (
@@ -183,7 +184,7 @@ class GroupElections:
             self._asked.clear()
             requests.append(self._txn([], (), (Get(self._prefix, prefix=True),)))
             return requests
-        names = [share for share in self._todo if share not in self._asked][: self._batch]
+        names = list(islice((share for share in self._todo if share not in self._asked), self._batch))
         if names:
             compares: list[Compare] = []
             writes: list[Put | Delete] = []

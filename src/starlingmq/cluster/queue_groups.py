@@ -8,6 +8,7 @@ from starlingmq.cluster.etcd import Answer, Request
 from starlingmq.cluster.frames import Body, GroupPull, GroupReport
 from starlingmq.cluster.group_elections import GroupElections
 from starlingmq.cluster.group_pull import GroupPulls
+from starlingmq.cluster.group_supply import GroupSupply
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.groups import Group
 
@@ -16,11 +17,13 @@ class QueueGroups:
     """``connected`` says of a node whether it can be reached."""
 
     elections: GroupElections
-    pulls: GroupPulls
+    pulls: GroupPulls  # of groups that this node is the primary of
+    supply: GroupSupply  # for those that another node is
 
     def __init__(self, broker: BrokerState, cluster: str, connected: Callable[[int], bool]) -> None:
         self.elections = GroupElections(cluster)
         self.pulls = GroupPulls(broker, connected)
+        self.supply = GroupSupply(broker, connected, lambda group, node, epoch: self._lead(group, node, epoch, False))
         self._broker = broker
         self._followed: dict[bytes, Group] = {}
         broker.groups.cluster()
@@ -29,12 +32,30 @@ class QueueGroups:
         """Our number is known."""
         self.elections.enter(node, incarnation)
         self.pulls.enter(node)
+        self.supply.enter(node)
+
+    def set_members(self, numbers: tuple[int, ...]) -> None:
+        """All members but this one."""
+        self.pulls.set_members(numbers)
+
+    def reborn(self, node: int) -> None:
+        """A new life of that node."""
+        self.pulls.reborn(node)
+        self.supply.reborn(node)
+
+    def connected(self, node: int) -> None:
+        """There is a new stream to that node."""
+        self.pulls.connected(node)
+        self.supply.connected(node)
 
     def answered(self, answer: Answer, now: float) -> None:
         self.elections.answered(answer, now)
 
     def received(self, source: int, incarnation: int, body: GroupPull | GroupReport, now: float) -> None:
-        self.pulls.received(source, incarnation, body, now)
+        if isinstance(body, GroupPull):
+            self.supply.pulled(source, incarnation, body)
+        else:
+            self.pulls.reported(source, body, now)
 
     def turn(self, now: float) -> None:
         """After what the turn brought in: follow who is primary of what, ask, and tell."""
@@ -54,30 +75,49 @@ class QueueGroups:
                 if self._followed.get(share) is not group:
                     self._followed[share] = group
                     self._follow(share, group)
-                self.pulls.changed(group)
+                if group.primary:
+                    self.pulls.changed(share, group)
+                else:
+                    self.supply.changed(share, group)
         for share in self.elections.take_changes():
             followed = self._followed.get(share)
             if followed is not None:
                 self._follow(share, followed)
         self.pulls.turn(now)
+        self.supply.turn()
 
     def _over(self, share: bytes) -> None:
         self.elections.want(share, False)
         self._followed.pop(share, None)
         self.pulls.forget(share)
+        self.supply.forget(share)
 
     def _follow(self, share: bytes, group: Group) -> None:
         primary = self.elections.primary(share)
-        ours = self.elections.is_ours(primary)
-        self.pulls.follow(group, primary.node, primary.epoch, ours)
+        self._lead(group, primary.node, primary.epoch, self.elections.is_ours(primary))
+
+    def _lead(self, group: Group, node: int, epoch: int, ours: bool) -> None:
+        """The primary of a group is that node (0: nobody) from now on: nothing holds that another one said."""
+        share = group.share()
+        self.pulls.forget(share)
+        self.supply.forget(share)
+        group.epoch = max(group.epoch, epoch)
+        group.primary = ours
+        group.standing = False
+        group.chooser = node
+        group.rooms = {}
+        group.waits_at = {}
         if ours:
+            self.pulls.lead(share, group)
             self._broker.groups.changed(group)
+        elif node != 0:
+            self.supply.serve(node, share, group)
 
     def take_requests(self, now: float) -> list[Request]:
         return self.elections.take_requests(now)
 
     def take_out(self) -> list[tuple[int, Body]]:
-        return self.pulls.take_out()
+        return self.pulls.take_out() + self.supply.take_out()
 
     def wake_at(self) -> float:
         """When ``turn`` has something though nothing happens; inf: never."""

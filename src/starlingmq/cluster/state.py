@@ -184,6 +184,7 @@ class ClusterState:
         line = self.lines.get(number)
         if line is not None:
             line.link.resend()
+            self.groups.connected(number)
 
     def disconnected(self, number: int, now: float) -> None:
         """The stream is gone. Whether the peer is, heartbeats tell."""
@@ -250,7 +251,7 @@ class ClusterState:
             line.link.reset_sender(envelope.incarnation)
             if reborn:
                 self.takeovers.reborn(envelope.source)
-                self.groups.pulls.reborn(envelope.source)
+                self.groups.reborn(envelope.source)
         self._take(line, envelope, quorum, routes, now)
 
     def _take(self, line: Line, envelope: Envelope, quorum: Quorum, routes: Routes, now: float) -> None:
@@ -267,7 +268,8 @@ class ClusterState:
         elif isinstance(body, HandshakeReply):
             self.handshakes.replied(envelope.source, body, now)
         elif isinstance(body, (GroupPull, GroupReport)):
-            self.groups.received(envelope.source, source, body, now)
+            if target == self._incarnation:  # what was meant for an earlier life of ours would count as one of this
+                self.groups.received(envelope.source, source, body, now)
         elif isinstance(body, Heartbeat):
             routes.heartbeat(envelope.source, body, now)
             self._tell_retained(envelope.source, body.retained)
@@ -369,7 +371,7 @@ class ClusterState:
             self.broker.peers.strangers(dict.fromkeys(others))
         self.takeovers.set_members((self._number, *others))
         self.handshakes.set_members((self._number, *others))
-        self.groups.pulls.set_members(tuple(others))
+        self.groups.set_members(tuple(others))
         self.retained.set_members(dict.fromkeys((self._number, *others)))
         self.wills.foreign.set_members(dict.fromkeys((self._number, *others)))
         self._ready.peers = tuple(others.values())

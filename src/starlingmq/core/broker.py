@@ -223,7 +223,7 @@ class BrokerState:
         if session.queue is not None or session.replay is not None or (window is not None and window.owed):
             self._more(client)
         elif session.shares is not None:
-            self.groups.stir(session)
+            self.groups.relieve(session)
 
     def _more(self, client: Client) -> None:
         session = client.session

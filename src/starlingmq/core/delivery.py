@@ -450,7 +450,7 @@ class Delivery:
         if session.queue is not None and not session.is_line:
             self.pump(session)
         if session.shares is not None:
-            self.sharing.stir(session)
+            self.sharing.relieve(session)
 
     def pump(self, session: Session) -> None:
         """Send from the queue what the client can take now."""

@@ -26,20 +26,25 @@ GROUPS_PER_TURN: Final = 256
 
 
 class GroupEngine(GroupLines):
+    at_once: int  # messages that entered here and went to another node's members before its primary knew of them
     _given: list[Outgoing]  # written to connections in the turn before; they leave the line in this one
 
     def __init__(self, ctx: Context, router: Router, delivery: Delivery) -> None:
         super().__init__(ctx, router, delivery)
+        self.at_once = 0
         self._given = []
 
     # What comes in
 
     def take(self, group: Group, message: Message, publisher: Session | None) -> bool:
         group.received += 1
-        if not self.has_line(group) and (group.primary or group.strategy == LOCAL_FIRST):
+        chooses = group.primary or group.standing
+        if (chooses or group.strategy == LOCAL_FIRST) and not self.has_line(group):
             write_buffer = self.ctx.write_buffer
-            member = group.choose(message, write_buffer) if group.primary else group.choose_here(message, write_buffer)
+            member = group.choose(message, write_buffer) if chooses else group.choose_here(message, write_buffer)
             if member is not None and self._hand_over(group, member, message, None, publisher):
+                if group.standing and member.session.node != 0:
+                    self.at_once += 1
                 return True
         return self.line_up(group, message, publisher)
 
@@ -177,6 +182,16 @@ class GroupEngine(GroupLines):
         if shares is not None:
             for group in shares:
                 if group.line is not None or self.news is not None:
+                    self.changed(group)
+
+    def relieve(self, session: Session) -> None:
+        """After each write to a member, and each acknowledgement: of a member of very many groups nearly all have
+        nothing to wait for, and nobody else is to hear of them."""
+        shares = session.shares
+        if shares is not None:
+            for group in shares:
+                if group.full or self.has_line(group):
+                    group.full = False
                     self.changed(group)
 
     def pending(self) -> bool:

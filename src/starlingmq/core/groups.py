@@ -45,11 +45,13 @@ class Group(Subscriber):
     members: list[Subscription]
     nodes: dict[int, Subscription]  # other nodes with members, or where the last one was lost lately, by number ...
     counts: dict[int, int]  # ... and how many members each has
-    rooms: dict[int, Room]  # the primary's: what nodes can take ...
-    waits_at: dict[int, int]  # ... and how much is in line there
+    rooms: dict[int, Room]  # the primary's: what nodes can take; another node's: what it may send there (standing)
+    waits_at: dict[int, int]  # the primary's: how much is in line at other nodes
     line: Session | None  # what waits here for a member, and what was lent to members; None: nothing ever did
+    full: bool  # none of the members here could take any when their room was last asked for
     gone_at: float  # when it ends, its last member here having been lost; 0.0: that is not so
     primary: bool  # this node chooses: it was elected, or stands alone
+    standing: bool  # it is not, but lets this node choose for what enters here, as far as ``rooms`` go
     chooser: int  # number of the node that does; 0: there is none, or no cluster
     epoch: int  # of the primary, as far as this node knows; 0: there is none, or no cluster
     received: int  # messages taken in here
@@ -70,8 +72,10 @@ class Group(Subscriber):
         self.counts = {}
         self.rooms = {}
         self.line = None
+        self.full = False
         self.gone_at = 0.0
         self.primary = True
+        self.standing = False
         self.chooser = 0
         self.epoch = 0
         self.waits_at = {}
@@ -193,11 +197,17 @@ class Group(Subscriber):
         self.waits_at.pop(node, None)
 
     def can_take(self, node: int, online: int, room: int) -> None:
-        """What another node says of its members."""
+        """What another node says of its members, or their primary."""
         subscription = self.nodes.get(node)
         if subscription is None:
             return
         self.rooms[node] = Room(subscription, online, room)
+
+    def wants(self) -> bool:
+        """Whether messages enter here, and the primary, elsewhere, has left little or nothing to this node's choice."""
+        if self.primary or self.received == 0:
+            return False
+        return not self.standing or any(room.left * 2 < room.given for room in self.rooms.values())
 
     # Choosing
 
@@ -320,6 +330,7 @@ class Group(Subscriber):
             window = session.window
             limit = min(ROOM_MAX, client.window_limit) if client.dialect is None and member.qos != 0 else ROOM_MAX
             found += limit if window is None else max(0, limit - len(window.entries))
+        self.full = found == 0
         return found if looks == count else found * count // looks
 
 

@@ -24,7 +24,11 @@ class Sharing:
         raise NotImplementedError
 
     def stir(self, session: Session) -> None:
-        """A member (or a group's own line) may go on."""
+        """A member has come back."""
+        raise NotImplementedError
+
+    def relieve(self, session: Session) -> None:
+        """A member (or a group's own line) may take more."""
         raise NotImplementedError
 
     def emptied(self, group: Group, lost: bool) -> None:

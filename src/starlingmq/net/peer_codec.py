@@ -231,13 +231,21 @@ def _put_data(body: Data, field: pb.Data) -> None:
 def _put_pull(body: GroupPull, field: pb.GroupPull) -> None:
     field.number = body.number
     for pull in body.pulls:
-        allotments = [pb.Allotment(node=each.node, online=each.online, room=each.room) for each in pull.allotments]
-        field.pulls.add(key=pull.key, epoch=pull.epoch, allotments=allotments)
+        allotments = [
+            pb.Allotment(node=each.node, online=each.online, room=each.room, standing=each.standing)
+            for each in pull.allotments
+        ]
+        field.pulls.add(key=pull.key, epoch=pull.epoch, allotments=allotments, stands=pull.stands)
 
 
 def _to_pull(message: pb.GroupPull) -> GroupPull:
     pulls = [
-        Pull(pull.key, pull.epoch, tuple(Allotment(each.node, each.online, each.room) for each in pull.allotments))
+        Pull(
+            pull.key,
+            pull.epoch,
+            tuple(Allotment(each.node, each.online, each.room, each.standing) for each in pull.allotments),
+            pull.stands,
+        )
         for pull in message.pulls
     ]
     return GroupPull(message.number, tuple(pulls))
@@ -253,6 +261,7 @@ def _put_report(body: GroupReport, field: pb.GroupReport) -> None:
             online=state.online,
             room=state.room,
             taken=[pb.Taken(node=node, count=count) for node, count in state.taken],
+            wants=state.wants,
         )
 
 
@@ -265,6 +274,7 @@ def _to_report(message: pb.GroupReport) -> GroupReport:
             state.online,
             state.room,
             tuple((each.node, each.count) for each in state.taken),
+            state.wants,
         )
         for state in message.states
     ]

@@ -280,24 +280,28 @@ class HandshakeReply(_message.Message):
     def __init__(self, number: _Optional[int] = ..., since: _Optional[int] = ..., answers: _Optional[bytes] = ...) -> None: ...
 
 class Allotment(_message.Message):
-    __slots__ = ("node", "online", "room")
+    __slots__ = ("node", "online", "room", "standing")
     NODE_FIELD_NUMBER: _ClassVar[int]
     ONLINE_FIELD_NUMBER: _ClassVar[int]
     ROOM_FIELD_NUMBER: _ClassVar[int]
+    STANDING_FIELD_NUMBER: _ClassVar[int]
     node: int
     online: int
     room: int
-    def __init__(self, node: _Optional[int] = ..., online: _Optional[int] = ..., room: _Optional[int] = ...) -> None: ...
+    standing: int
+    def __init__(self, node: _Optional[int] = ..., online: _Optional[int] = ..., room: _Optional[int] = ..., standing: _Optional[int] = ...) -> None: ...
 
 class Pull(_message.Message):
-    __slots__ = ("key", "epoch", "allotments")
+    __slots__ = ("key", "epoch", "allotments", "stands")
     KEY_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ALLOTMENTS_FIELD_NUMBER: _ClassVar[int]
+    STANDS_FIELD_NUMBER: _ClassVar[int]
     key: bytes
     epoch: int
     allotments: _containers.RepeatedCompositeFieldContainer[Allotment]
-    def __init__(self, key: _Optional[bytes] = ..., epoch: _Optional[int] = ..., allotments: _Optional[_Iterable[_Union[Allotment, _Mapping[str, object]]]] = ...) -> None: ...
+    stands: bool
+    def __init__(self, key: _Optional[bytes] = ..., epoch: _Optional[int] = ..., allotments: _Optional[_Iterable[_Union[Allotment, _Mapping[str, object]]]] = ..., stands: _Optional[bool] = ...) -> None: ...
 
 class GroupPull(_message.Message):
     __slots__ = ("number", "pulls")
@@ -316,20 +320,22 @@ class Taken(_message.Message):
     def __init__(self, node: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
 
 class GroupState(_message.Message):
-    __slots__ = ("key", "epoch", "waiting", "online", "room", "taken")
+    __slots__ = ("key", "epoch", "waiting", "online", "room", "taken", "wants")
     KEY_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     ONLINE_FIELD_NUMBER: _ClassVar[int]
     ROOM_FIELD_NUMBER: _ClassVar[int]
     TAKEN_FIELD_NUMBER: _ClassVar[int]
+    WANTS_FIELD_NUMBER: _ClassVar[int]
     key: bytes
     epoch: int
     waiting: int
     online: int
     room: int
     taken: _containers.RepeatedCompositeFieldContainer[Taken]
-    def __init__(self, key: _Optional[bytes] = ..., epoch: _Optional[int] = ..., waiting: _Optional[int] = ..., online: _Optional[int] = ..., room: _Optional[int] = ..., taken: _Optional[_Iterable[_Union[Taken, _Mapping[str, object]]]] = ...) -> None: ...
+    wants: bool
+    def __init__(self, key: _Optional[bytes] = ..., epoch: _Optional[int] = ..., waiting: _Optional[int] = ..., online: _Optional[int] = ..., room: _Optional[int] = ..., taken: _Optional[_Iterable[_Union[Taken, _Mapping[str, object]]]] = ..., wants: _Optional[bool] = ...) -> None: ...
 
 class GroupReport(_message.Message):
     __slots__ = ("number", "states")
