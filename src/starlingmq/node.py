@@ -277,8 +277,8 @@ class Broker:
         if isinstance(store, DirectoryStore):
             actions |= Upkeep(store, driver.state).actions()
             actions |= StreamUpkeep(store, driver.state, self.config.node.name, self._readable_nodes).actions()
-            names = dict[int, str] if self._cluster is None else self._cluster.names
-            actions |= GroupActions(driver.state, names).actions()
+        names = dict[int, str] if self._cluster is None else self._cluster.names
+        actions |= GroupActions(driver.state, names).actions()
         if self._cluster is None:
             actions["cluster.status"] = _no_member
         else:

@@ -83,6 +83,7 @@ async def test_sessions_and_one_of_them(serve: Serve, join: Join, ask: Ask) -> N
     assert {(sub["client_id"], sub["filter"]) for sub in subs} == {("away", "a/#"), ("there", "$share/g/b")}
     groups = (await get(ask, broker, "/groups"))["groups"]
     assert [(group["name"], group["filter"], group["members"]) for group in groups] == [("g", "b", 1)]
+    assert (groups[0]["primary"], groups[0]["lag"], groups[0]["online_here"]) == ("this node", 0, 1)
     assert (await ask(broker, "GET", "/api/v1/session", params={"client_id": "nobody"})).status_code == 404
 
 

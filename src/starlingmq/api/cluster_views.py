@@ -8,14 +8,12 @@ from typing import Annotated, Any, Final
 from litestar import Request, delete, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import Parameter
-from msgspec import Struct
+from msgspec import Struct, convert
 
 from starlingmq._version import __version__
 from starlingmq.api.listing import PAGE, Cursor, Limit, number_after
 from starlingmq.api.problem import ApiError
 from starlingmq.api.served import Served
-from starlingmq.api.sessions import text
-from starlingmq.core.choosing import STRATEGIES
 
 log = logging.getLogger("starlingmq.http")
 
@@ -25,18 +23,35 @@ Prefix = Annotated[str, Parameter(max_length=65535, description="Only filters th
 NodeName = Annotated[str, Parameter(max_length=1000, description="Only those of this node.")]
 
 
+class GroupNode(Struct, frozen=True):
+    """What is known of another node's part: beside ``members`` only at the primary."""
+
+    members: int
+    online: int | None = None
+    room: int | None = None
+    waiting: int | None = None
+
+
 class GroupInfo(Struct, frozen=True):
+    """What core.group_figures says, with the names of nodes."""
+
     name: str
     filter: str
     strategy: str
+    primary: str
+    here: bool
+    epoch: int
     members: int
-    members_online: int
-    members_elsewhere: int
-    primary_here: bool
-    waiting: int
+    members_here: int
+    online_here: int
+    cursor: int
+    waiting_here: int
+    lag: int
+    lent: int
     received: int
     given: int
     redelivered: int
+    nodes: dict[str, GroupNode]
 
 
 class GroupPage(Struct, frozen=True):
@@ -76,27 +91,13 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
     async def wanted(prefix: Prefix = "", node: NodeName = "", limit: Limit = PAGE) -> dict[str, Any]:
         return await act("cluster.routes", prefix=prefix, name=node, limit=str(limit))
 
-    @get("/groups", summary="Shared subscriptions and queue groups, with what waits for them here")
+    @get("/groups", summary="Shared subscriptions and queue groups: primary, members, and what waits for them")
     async def groups(limit: Limit = PAGE, cursor: Cursor = None) -> GroupPage:
         after = number_after(cursor)
-        known = state.router.groups()
-        found = [
-            GroupInfo(
-                text(group.name),
-                text(group.filter),
-                STRATEGIES[group.strategy],
-                len(group.members),
-                group.online(),
-                sum(group.counts.values()),
-                group.primary,
-                group.waiting(),
-                group.received,
-                group.given,
-                group.redelivered,
-            )
-            for group in known[after : after + limit]
-        ]
-        return GroupPage(served.name, found, str(after + limit) if len(known) > after + limit else None)
+        asked = {"after": str(after), "limit": str(limit)}
+        found = await served.actions["groups"](nothing_to_report, asked)
+        infos = convert(found["groups"], list[GroupInfo])
+        return GroupPage(served.name, infos, str(after + limit) if found["more"] else None)
 
     @get("/drain", summary="How far draining is")
     async def draining() -> dict[str, Any]:

@@ -22,6 +22,7 @@ from starlingmq.api.lag import Lag
 from starlingmq.api.served import Served
 from starlingmq.api.survey import Survey, Surveyor
 from starlingmq.core.counters import BUCKETS, Histogram
+from starlingmq.core.group_figures import title
 from starlingmq.storage.opening import DirectoryStore
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -128,11 +129,27 @@ class Figures:
         }
         for name, (value, text) in now.items():
             yield GaugeMetricFamily(f"starlingmq_{name}", text, value=value)
-        waiting = {
-            f"{group.name.decode(errors='replace')}/{group.filter.decode(errors='replace')}": float(group.waiting())
-            for group in state.router.groups()[:LABELS_MAX]
-        }
-        yield gauge("starlingmq_group_waiting", "Messages that wait for a member.", waiting, "group")
+        yield from self._groups()
+
+    def _groups(self) -> Iterator[Metric]:
+        waiting: dict[str, float] = {}
+        lag: dict[str, float] = {}
+        members: dict[str, float] = {}
+        for group in self.served.state.router.groups()[:LABELS_MAX]:
+            name = title(group)
+            waiting[name] = float(group.waiting())
+            members[name] = float(len(group.members) + sum(group.counts.values()))
+            if group.primary:
+                lag[name] = waiting[name] + sum(group.waits_at.values())
+        yield gauge("starlingmq_group_waiting", "Messages that wait here for a member.", waiting, "group")
+        yield gauge("starlingmq_group_lag", "The same at all nodes, of groups whose primary this is.", lag, "group")
+        yield gauge("starlingmq_group_members", "Members, at all nodes.", members, "group")
+        at_once = self.served.state.groups.at_once
+        yield CounterMetricFamily(
+            "starlingmq_group_sent_at_once",
+            "Messages to members elsewhere that no primary was asked about.",
+            value=at_once,
+        )
 
     def _latencies(self) -> Iterator[Metric]:
         counters = self.served.state.ctx.counters

@@ -34,6 +34,7 @@ def groups(
     table = Table("group", "filter", "strategy", "primary", "members", "here", "cursor", "lag", "lent", "redelivered")
     for column in range(4, 10):
         table.columns[column].justify = "right"
+    table.add_column("elsewhere")
     for each in found["groups"]:
         table.add_row(
             each["name"],
@@ -46,8 +47,15 @@ def groups(
             f"{each['lag']:,}",
             f"{each['lent']:,}",
             f"{each['redelivered']:,}",
+            "; ".join(elsewhere(name, told) for name, told in each["nodes"].items()),
         )
     console = Console()
     if not console.is_terminal:
         console = Console(width=max(console.width, WIDTH_MIN))
     console.print(table)
+
+
+def elsewhere(name: str, told: dict[str, int]) -> str:
+    """What is known of another node's part in a group."""
+    members = f"{name}: {told['members']:,}"
+    return f"{members}, {told['waiting']:,} waiting" if told.get("waiting") else members

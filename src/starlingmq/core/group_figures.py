@@ -26,16 +26,24 @@ def cursor(group: Group) -> int:
     return min(stored) if stored else -1
 
 
+def title(group: Group) -> str:
+    return f"{group.name.decode(errors='replace')}/{group.filter.decode(errors='replace')}"
+
+
 def figures(group: Group) -> dict[str, object]:
-    """``lag`` is what waits at this node and, as far as its primary knows, at others."""
+    """All that this node knows. ``lag`` is what waits at this node and, as far as its primary knows, at others.
+
+    ``nodes`` has the other ones, by number: how many members each has, and at the primary how many of them are there
+    (``online``), how many messages they can take (``room``), and how many wait there (``waiting``).
+    """
     line = group.line
     lent = 0
     if line is not None and line.window is not None:
         lent = len(line.window.entries) - len(line.window.owed)
     waiting = group.waiting()
     found: dict[str, object] = {
-        "name": group.name.decode(),
-        "filter": group.filter.decode(),
+        "name": group.name.decode(errors="replace"),
+        "filter": group.filter.decode(errors="replace"),
         "strategy": STRATEGIES[group.strategy],
         "primary": group.chooser,
         "here": group.primary,
@@ -50,5 +58,18 @@ def figures(group: Group) -> dict[str, object]:
         "received": group.received,
         "given": group.given,
         "redelivered": group.redelivered,
+        "nodes": elsewhere(group),
     }
+    return found
+
+
+def elsewhere(group: Group) -> dict[int, dict[str, int]]:
+    found: dict[int, dict[str, int]] = {}
+    for node in sorted({**group.counts, **group.waits_at}):
+        told = found[node] = {"members": group.counts.get(node, 0)}
+        if group.primary:
+            room = group.rooms.get(node)
+            told["online"] = 0 if room is None else room.online
+            told["room"] = 0 if room is None else room.given
+            told["waiting"] = group.waits_at.get(node, 0)
     return found
