@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ import nkeys  # type: ignore[import-untyped]
 import pytest
 
 from starlingmq import Broker
+from starlingmq.client import Client
 from starlingmq.config import Config, from_tree
+from starlingmq.core.ready import Event
 
 from .conftest import ServedBroker
 
@@ -79,6 +82,54 @@ async def test_natsjs_finds_its_way_where_servers_leave_and_come_back() -> None:
     assert ["update", [names[1]]] in told
     assert ["ldm", None] in told
     assert [name for what, name in told if what == "reconnect"] == [names[1], names[0]]
+
+
+@pytest.mark.parametrize("why", ["slow consumer", "keep_alive_timeout"])
+async def test_natsjs_comes_back_after_it_was_frozen(why: str) -> None:
+    """Twice: it does not read while a lot is sent to it, or while it is asked whether it is there. A server of NATS has
+    no word for the first either: who does not read would not read that."""
+    seed = nkeys.encode_seed(b"f" * 32, nkeys.PREFIX_BYTE_USER).decode()
+    key = nkeys.from_seed(bytearray(seed.encode())).public_key.decode()
+    settings: dict[str, Any] = {"nats": {"nkeys": [key]}, "limits": {"publisher_hold": 0.0, "queue_bytes": 1_000_000}}
+    if why != "slow consumer":
+        settings["nats"] |= {"ping_interval": 0.5, "max_pings_out": 1}
+    ended: asyncio.Queue[str] = asyncio.Queue()
+    told: list[list[Any]] = []
+
+    def note(event: Event) -> None:
+        if event.kind == "disconnected":
+            ended.put_nowait(event.detail)
+
+    async def until(what: str) -> None:
+        assert process.stdout is not None
+        while not told or told[-1][0] != what:
+            line = await process.stdout.readline()
+            assert line, f"it ended after {told}"
+            told.append(json.loads(line))
+
+    listeners = ["nats://127.0.0.1:0", "mqtt://127.0.0.1:0"]
+    async with Broker(served(listeners, **settings), on_event=note) as broker, Client(broker.address("mqtt")) as author:
+        name = broker.address("nats").removeprefix("nats://")
+        arguments = ["node", "nats_trouble.js", name, seed]
+        process = await asyncio.create_subprocess_exec(*arguments, cwd=JS, stdout=subprocess.PIPE, limit=1 << 20)
+        try:
+            async with asyncio.timeout(SCENARIO_SECONDS):
+                await until("ready")
+                for _ in range(2):
+                    process.send_signal(signal.SIGSTOP)
+                    while ended.empty() and why == "slow consumer":
+                        await author.publish("js/trouble/much", bytes(100_000), 1)
+                    assert await ended.get() == why
+                    process.send_signal(signal.SIGCONT)
+                    await until("reconnect")
+                await process.wait()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+    assert process.returncode == 0
+    errors = [data for what, data in told if what == "error"]
+    assert (errors.count("NATS_PROTOCOL_ERR") != 0) == (why != "slow consumer")
 
 
 def served(listeners: list[str] | None = None, **sections: Any) -> Config:
