@@ -105,3 +105,21 @@ def test_sessions_that_move_are_measured(tmp_path: Path) -> None:
     storm = json.loads((tmp_path / "sessions.json").read_text())["storm"]
     assert (storm["found"], storm["messages"], storm["doubled"]) == (100, 100, 0)
     assert (tmp_path / "sessions.png").read_bytes().startswith(PNG)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(90)
+@pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed")
+def test_many_groups_are_measured(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.many_groups", "--groups", "60", "--seconds", "0.2", "--out", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=80,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((tmp_path / "many_groups.json").read_text())
+    assert (found["groups"], found["missing"], found["doubled"]) == (60, 0, 0)
