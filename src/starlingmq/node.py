@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from starlingmq._version import __version__
 from starlingmq.auth.bans import Ban, Bans, Kind
 from starlingmq.auth.chain import Chain
+from starlingmq.auth.readers import StreamReaders
 from starlingmq.config import Config, ConfigError, ListenerConfig, refuse_open_listeners
 from starlingmq.config_api import API_SCHEMES
 from starlingmq.config_auth import methods_of
@@ -277,6 +278,7 @@ class Broker:
         if isinstance(store, DirectoryStore):
             actions |= Upkeep(store, driver.state).actions()
             actions |= StreamUpkeep(store, driver.state, self.config.node.name, self._readable_nodes).actions()
+            actions |= StreamReaders(lambda: self._chain, lambda: self.hooks.timeout).actions()
         names = dict[int, str] if self._cluster is None else self._cluster.names
         actions |= GroupActions(driver.state, names).actions()
         if self._cluster is None:

@@ -18,6 +18,7 @@ from starlingmq import Broker
 from starlingmq.bulk.protocol import SCHEMA, Bounds, Nodes, Ticket
 from starlingmq.client import Client
 from starlingmq.config import ConfigError, load_config
+from starlingmq.hooks import AuthRequest
 from starlingmq.spark.nodes import Connection, LostRows, NodeBook, StreamError
 from starlingmq.spark.options import Options
 from starlingmq.spark.source import Part, read_part
@@ -89,6 +90,44 @@ async def test_who_has_no_token_reads_nothing(broker: Broker) -> None:
     for token in ("", "another token"):
         with pytest.raises(StreamError, match="the token is missing or wrong"):
             await rows(options(broker, token=token), 0, 1)
+
+
+RULES = """default: deny
+rules:
+- {allow: stream, users: [ann], streams: [all]}
+- {allow: publish}
+"""
+
+
+async def test_who_may_not_read_a_stream_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "acl.yaml").write_text(RULES)
+    config = load_config(None, [*settings(tmp_path / "data"), f"auth.acl.file={tmp_path / 'acl.yaml'}"])
+
+    def known(request: AuthRequest) -> bool:
+        return request.username is None or request.password == b"secret"
+
+    async with Broker(config, listeners=["mqtt://127.0.0.1:0"], authenticate=known) as broker:
+        await publish(broker, 3)
+        ann = options(broker, user="ann", password="secret")
+        assert len(await rows(ann, 0, 3)) == 3
+        refusals = {
+            "a reader without a name .* may not read stream all": options(broker),
+            "user 'bob' may not read stream all: no rule": options(broker, user="bob", password="secret"),
+            "user 'ann' is not let in: not authorized": options(broker, user="ann", password="guessed"),
+            "the token is missing": msgspec.structs.replace(ann, token=""),
+        }
+        for words, given in refusals.items():
+            book = NodeBook(given)
+            with pytest.raises(StreamError, match=words):
+                await rows(given, 0, 3)
+            for ask_for in (book.bounds, lambda _, book=book: book.seek("n1", 0.0)):
+                with pytest.raises(StreamError, match=words):
+                    await asyncio.to_thread(ask_for, {})
+            await asyncio.to_thread(book.close)
+        (tmp_path / "acl.yaml").write_text(RULES.replace("ann", "bob"))
+        broker.reload(config)
+        with pytest.raises(StreamError, match="user 'ann' may not read stream all"):
+            await rows(ann, 0, 3)
 
 
 async def test_a_node_that_is_not_there_is_waited_for_and_named(broker: Broker) -> None:

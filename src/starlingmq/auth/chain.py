@@ -82,6 +82,18 @@ class Chain:
         rights = self._rights(request.client_id, name, request.peer, verdict.rules)
         return AuthResult(verdict.reason, verdict.data, verdict.username, rights, verdict.valid)
 
+    async def reader(self, username: str | None, password: bytes | None, peer: str) -> tuple[int, Rights | None]:
+        """Whether somebody who reads streams is let in (a reason code), and what its rights are (None: all there are).
+        Who says no name has shown the token, and has the rights of a client without a name."""
+        if username is not None:
+            result = await self.authenticate(AuthRequest("", username, password, 5, peer, "", "", "", None, {}))
+            return result.reason, result.rights
+        if self.bans.of(monotonic(), peer.rpartition(":")[0], "", "") is not None:
+            return Reason.BANNED, None
+        if not self.acl.may_connect("", "", peer):
+            return Reason.NOT_AUTHORIZED, None
+        return Reason.SUCCESS, self._rights("", "", peer, None)
+
     def rights_of(self, client: Client) -> Rights | None:
         """What somebody who is connected may do by the rules of now."""
         granted = client.rights.source if client.rights is not None else None

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -24,6 +25,7 @@ from starlingmq.bulk.protocol import (
     MISSING,
     SCHEMA,
     TRIMMED,
+    USER,
     Bounds,
     Commit,
     Limit,
@@ -31,6 +33,7 @@ from starlingmq.bulk.protocol import (
     Progress,
     Seek,
     Ticket,
+    Wanted,
 )
 from starlingmq.bulk.reader import StreamMissing, StreamReader, Trimmed
 from starlingmq.core.topics import valid_filter
@@ -63,6 +66,18 @@ class _Token(fl.ServerMiddlewareFactory):  # type: ignore[misc]
             raise fl.FlightUnauthenticatedError("the token is missing or wrong (option token)")
 
 
+class _Shown(fl.ServerMiddleware):  # type: ignore[misc]
+    """Who a call says it comes from: the header ``USER``, "" without."""
+
+    def __init__(self, user: str) -> None:
+        self.user = user
+
+
+class _Users(fl.ServerMiddlewareFactory):  # type: ignore[misc]
+    def start_call(self, info: Any, headers: dict[str, list[str]]) -> _Shown:
+        return _Shown((headers.get(USER) or [""])[0])
+
+
 class StreamFlight(fl.FlightServerBase):  # type: ignore[misc]
     def __init__(self, settings: Settings) -> None:
         scheme = "grpc+tls" if settings.cert else "grpc"
@@ -70,15 +85,15 @@ class StreamFlight(fl.FlightServerBase):  # type: ignore[misc]
         super().__init__(
             f"{scheme}://{host}:{settings.port}",
             tls_certificates=[(settings.cert, settings.key)] if settings.cert else None,
-            middleware={"token": _Token(settings.token)} if settings.token else None,
+            middleware={"user": _Users()} | ({"token": _Token(settings.token)} if settings.token else {}),
         )
         self._settings = settings
         self._directory = Path(settings.data_dir) / "streams"
         self._readers: dict[str, StreamReader] = {}
         self._lock = threading.Lock()
-        self._actions: dict[str, Callable[[bytes], Any]] = {
-            "nodes": lambda body: self._ask("stream.nodes", {}),
-            "streams": lambda body: self._streams(),
+        self._actions: dict[str, Callable[[fl.ServerCallContext, bytes], Any]] = {
+            "nodes": lambda context, body: self._ask("stream.nodes", {}),
+            "streams": self._streams,
             "seek": self._seek,
             "limit": self._limit,
             "commit": self._commit,
@@ -92,6 +107,10 @@ class StreamFlight(fl.FlightServerBase):  # type: ignore[misc]
         for filter in filters:
             if not valid_filter(filter):
                 raise fl.FlightServerError(f"{filter.decode()!r} is no topic filter")
+        try:
+            self._permit(context, wanted.stream)
+        except BrokerGone as error:
+            raise fl.FlightUnavailableError(str(error)) from None
         return fl.GeneratorStream(SCHEMA, self._batches(wanted, TopicFilter(filters)))
 
     def do_action(self, context: fl.ServerCallContext, action: fl.Action) -> list[fl.Result]:
@@ -99,7 +118,7 @@ class StreamFlight(fl.FlightServerBase):  # type: ignore[misc]
         if act is None:
             raise fl.FlightServerError(f"there is no action {action.type!r}")
         try:
-            found = act(action.body.to_pybytes())
+            found = act(context, action.body.to_pybytes())
         except StreamMissing as error:
             raise _problem(Problem(code=MISSING, message=str(error))) from None
         except Trimmed as error:
@@ -112,6 +131,25 @@ class StreamFlight(fl.FlightServerBase):  # type: ignore[misc]
 
     def list_actions(self, context: fl.ServerCallContext) -> list[tuple[str, str]]:
         return [(name, "see starlingmq.bulk.protocol") for name in self._actions]
+
+    # Who may read what
+
+    def _permit(self, context: fl.ServerCallContext, stream: str) -> None:
+        """Raises FlightUnauthorizedError where the rules do not let this caller read the stream, BrokerGone."""
+        user, allowed = self._readable(context, [stream])
+        if stream not in allowed:
+            who = f"user {user!r}" if user else "a reader without a name (options user, password)"
+            raise fl.FlightUnauthorizedError(f"{who} may not read stream {stream}: no rule of auth.acl allows it")
+
+    def _readable(self, context: fl.ServerCallContext, streams: list[str]) -> tuple[str, list[str]]:
+        """Who calls, and which of the streams it may read. Raises FlightUnauthenticatedError for one who is not who it
+        says, BrokerGone."""
+        peer = unquote(context.peer()).partition(":")[2]  # ipv4:127.0.0.1:4711, ipv6:[::1]:4711
+        arguments = {"user": context.get_middleware("user").user, "peer": peer, "streams": "\n".join(streams)}
+        found = self._ask("stream.access", arguments)
+        if found["refused"]:
+            raise fl.FlightUnauthenticatedError(f"{found['refused']} (options user, password)")
+        return found["user"], found["allowed"]
 
     # Reading
 
@@ -138,11 +176,18 @@ class StreamFlight(fl.FlightServerBase):  # type: ignore[misc]
 
     # Actions
 
-    def _streams(self) -> list[Bounds]:
+    def _streams(self, context: fl.ServerCallContext, body: bytes) -> list[Bounds]:
+        names = [path.parent.name for path in sorted(self._directory.glob("*/STREAM"))]
+        if body:
+            name = msgspec.json.decode(body, type=Wanted).stream
+            self._permit(context, name)
+            names = [name] if name in names else []
+        else:
+            names = self._readable(context, names)[1]
         found = []
-        for path in sorted(self._directory.glob("*/STREAM")):
+        for name in names:
             try:
-                reader = self._reader(path.parent.name)
+                reader = self._reader(name)
                 bounds = (reader.first, reader.next)
             except (StreamMissing, FileNotFoundError):  # deleted just now
                 continue
@@ -150,16 +195,19 @@ class StreamFlight(fl.FlightServerBase):  # type: ignore[misc]
             found.append(Bounds(stream=reader.name, first=bounds[0], next=bounds[1], topics=topics))
         return found
 
-    def _seek(self, body: bytes) -> int:
+    def _seek(self, context: fl.ServerCallContext, body: bytes) -> int:
         wanted = msgspec.json.decode(body, type=Seek)
+        self._permit(context, wanted.stream)
         return self._reader(wanted.stream).offset_at(wanted.when)
 
-    def _limit(self, body: bytes) -> int:
+    def _limit(self, context: fl.ServerCallContext, body: bytes) -> int:
         wanted = msgspec.json.decode(body, type=Limit)
+        self._permit(context, wanted.stream)
         return self._reader(wanted.stream).limit(wanted.start, wanted.bytes)
 
-    def _commit(self, body: bytes) -> int:
+    def _commit(self, context: fl.ServerCallContext, body: bytes) -> int:
         told = msgspec.json.decode(body, type=Commit)
+        self._permit(context, told.stream)
         arguments = {"name": told.stream, "consumer": told.consumer, "next": str(told.next)}
         lag: int = self._ask("stream.commit", {**arguments, "pins": "true" if told.pins else "false"})["lag"]
         return lag

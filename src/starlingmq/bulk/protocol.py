@@ -2,13 +2,15 @@
 
     do_get     a ``Ticket``: its rows, as batches of ``SCHEMA``. The metadata of a batch is a ``Progress``
     do_action  ``nodes``    -> Nodes: where streams are read
-               ``streams``  -> list of Bounds: what this node may be read of
+               ``streams``  -> list of Bounds: what may be read here; a Wanted: of this stream only
                ``seek``     Seek -> offset: the first one published then or later
                ``limit``    Limit -> offset: how far so many bytes reach
                ``commit``   Commit -> lag, in messages
     An error that is the reader's to deal with carries a ``Problem``.
 
-All of it is JSON. Who connects shows the token, if the service wants one: ``authorization: Bearer TOKEN``.
+All of it is JSON. Who connects shows the token, if the service wants one: ``authorization: Bearer TOKEN``; and who it
+is, if the rules of the broker ask for that: the header ``USER`` is ``Basic``, as in HTTP. A call about a stream that
+this user may not read is refused (FlightUnauthorizedError).
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ SCHEMA: Final = pa.schema(
     ]
 )
 
+USER: Final = "x-starlingmq-user"
 TRIMMED: Final = "trimmed"
 MISSING: Final = "missing"
 
@@ -74,6 +77,10 @@ class Nodes(msgspec.Struct, frozen=True, kw_only=True):
 
     node: str
     nodes: list[Place]
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    stream: str
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import pyarrow.flight as fl  # type: ignore[import-untyped]
 from starlingmq.bulk.protocol import (
     MISSING,
     TRIMMED,
+    USER,
     Bounds,
     Commit,
     Limit,
@@ -22,6 +24,7 @@ from starlingmq.bulk.protocol import (
     Progress,
     Seek,
     Ticket,
+    Wanted,
 )
 from starlingmq.spark.options import Options
 
@@ -49,7 +52,10 @@ class Connection:
 
     def __init__(self, address: str, options: Options) -> None:
         self.address = address
-        self._token = options.token
+        self._headers = [(b"authorization", f"Bearer {options.token}".encode())] if options.token else []
+        if options.user:
+            shown = base64.b64encode(f"{options.user}:{options.password}".encode())
+            self._headers.append((USER.encode(), b"Basic " + shown))
         scheme = "grpc+tls" if options.ca else "grpc"
         self._client = fl.FlightClient(f"{scheme}://{address}", tls_root_certs=options.ca.encode() or None)
 
@@ -57,8 +63,7 @@ class Connection:
         self._client.close()
 
     def _options(self, timeout: float | None = None) -> fl.FlightCallOptions:
-        headers = [(b"authorization", f"Bearer {self._token}".encode())] if self._token else []
-        return fl.FlightCallOptions(headers=headers, timeout=timeout)
+        return fl.FlightCallOptions(headers=self._headers, timeout=timeout)
 
     def ask(self, action: str, body: msgspec.Struct | None, kind: type[T]) -> T:
         """Raises NodeAway, StreamError."""
@@ -165,8 +170,8 @@ class NodeBook:
         self.patiently(self.look)
         found: dict[str, tuple[int, int]] = {}
         for node in dict.fromkeys([*self.addresses, *expected]):
-            bounds = {one.stream: one for one in self.ask(node, "streams", None, list[Bounds])}
-            mine = bounds.get(self.options.stream)
+            wanted = Wanted(stream=self.options.stream)
+            mine = next(iter(self.ask(node, "streams", wanted, list[Bounds])), None)
             if mine is not None:
                 found[node] = (mine.first, mine.next)
             elif node in expected:

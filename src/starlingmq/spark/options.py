@@ -20,6 +20,8 @@ NAMES: Final = (
     "servers",
     "stream",
     "token",
+    "user",
+    "password",
     "tlsCa",
     "startingOffsets",
     "endingOffsets",
@@ -47,6 +49,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     servers: tuple[str, ...]
     stream: str
     token: str = ""
+    user: str = ""
+    password: str = ""
     ca: str = ""  # PEM, not a path: executors may not have the file
     starting: str | dict[str, int] = EARLIEST
     ending: str | dict[str, int] = LATEST
@@ -86,6 +90,8 @@ def read_options(given: Mapping[str, str], streaming: bool) -> Options:
         servers=servers,
         stream=options["stream"],
         token=options.get("token", ""),
+        user=options.get("user", ""),
+        password=options.get("password", ""),
         ca=_read_ca(options.get("tlsCa", "")),
         starting=_offsets(options, "startingOffsets", LATEST if streaming else EARLIEST),
         ending=_offsets(options, "endingOffsets", LATEST),
