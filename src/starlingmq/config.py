@@ -254,6 +254,13 @@ class LimitsConfig(Section, frozen=True):
         Duration,
         Meta(description="How long a full receiver holds its publishers back before messages for it are dropped."),
     ] = 1.0
+    producers: Annotated[
+        Count, Meta(description="Producers whose numbered messages are known, such as partitions of Spark sinks.")
+    ] = 100_000
+    producer_expiry: Annotated[
+        PositiveDuration,
+        Meta(description="How long a producer that is not heard of is known: a batch may be tried again that late."),
+    ] = 7 * 86400.0
     log_rate: Annotated[
         Count, Meta(description="Log lines a second and a reason; what is beyond is counted. 0 sets no limit.")
     ] = 5

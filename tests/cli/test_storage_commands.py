@@ -28,8 +28,8 @@ PAYLOAD = b"x" * 500
 class Serving:
     """A broker in a process of its own, on a data directory."""
 
-    def __init__(self, data: Path, *settings: str) -> None:
-        command = [sys.executable, "-m", "starlingmq", "serve", "--listen", "mqtt://127.0.0.1:0"]
+    def __init__(self, data: Path, *settings: str, listen: str = "mqtt://127.0.0.1:0") -> None:
+        command = [sys.executable, "-m", "starlingmq", "serve", "--listen", listen]
         command += ["--data-dir", str(data), *settings]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert self.process.stdout is not None

@@ -24,6 +24,7 @@ class StreamBroker:
     def __init__(self, data: Path, name: str, *settings: str) -> None:
         self.data = data
         self.address = f"127.0.0.1:{free_port()}"
+        self.url = f"mqtt://127.0.0.1:{free_port()}"
         self.settings = [
             f"node.name={name}",
             "streams.define=[{name: all, topics: ['#']}]",
@@ -36,7 +37,7 @@ class StreamBroker:
 
     def start(self) -> None:
         words = [word for setting in self.settings for word in ("--set", setting)]
-        self.serving = Serving(self.data, *words)
+        self.serving = Serving(self.data, *words, listen=self.url)
 
     def stop(self) -> None:
         if self.serving is not None:
@@ -52,8 +53,7 @@ class StreamBroker:
         asyncio.run(self._publish(list(payloads), topic))
 
     async def _publish(self, payloads: list[bytes], topic: str) -> None:
-        assert self.serving is not None
-        async with Client(self.serving.url) as client:
+        async with Client(self.url) as client:
             for payload in payloads:
                 await client.publish(topic, payload, qos=1)
 

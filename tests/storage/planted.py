@@ -243,6 +243,36 @@ BUGS = {
         "            pass\n        self._begin(message)\n        put_receiver",
         "test_streams.py::test_lives",
     ),
+    "what is known of a producer is kept without its message": Bug(
+        "storage/operations.py",
+        "            put_receiver(self._receivers, 0, 0, PRODUCER, write.value + write.topic)",
+        "            self._close()\n"
+        "            put_receiver(self._receivers, 0, 0, PRODUCER, write.value + write.topic)\n"
+        "            known = message.copy()\n"
+        "            put_message(self._record, known, b'', self._receivers.getvalue(), False)\n"
+        "            self._receivers.truncate(0)\n"
+        "            self.records.append(self._record.getvalue())\n"
+        "            self._record.truncate(0)",
+        "test_producers.py::test_lives",
+    ),
+    "what is known of a producer is not kept": Bug(
+        "storage/image.py",
+        "                self._produced(PRODUCER_FACT",
+        "                (PRODUCER_FACT",
+        "test_producers.py::test_lives",
+    ),
+    "a checkpoint does not know producers": Bug(
+        "storage/durable.py",
+        "            self._values.put(fact_key(PRODUCER_FACT + write.topic), write.value)",
+        "            pass",
+        "test_producers.py::test_lives",
+    ),
+    "a producer leaves out what was refused": Bug(
+        "core/producers.py",
+        "        if number == next or (number > next and qos == 0):",
+        "        if number >= next:",
+        "test_producers.py::test_nothing_is_left_out",
+    ),
     "a stream refuses nobody": Bug(
         "core/publishing.py",
         "        if stream.full:\n            return True\n",

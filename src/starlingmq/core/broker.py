@@ -563,6 +563,7 @@ class BrokerState:
             self.connecting.look_at_session(cast(Session, item))
         self.groups.turn()
         self.publishing.expire_retained(LOOKS_PER_TURN)
+        self.publishing.producers.tick()
         self.sys.tick()
         self.nats.leaving.tick()
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from starlingmq.core.access import Rights
     from starlingmq.core.dialect import Dialect
+    from starlingmq.core.producers import Production
     from starlingmq.core.quotas import Meter
     from starlingmq.core.session import Session
 
@@ -41,6 +42,7 @@ class Client:
     username: str
     rights: Rights | None  # what it may do; None: whatever hooks do not forbid
     counted_as: str  # the user whose connection this is, for core.quotas
+    production: Production | None  # it numbers what it publishes (see core.producers)
     meter: Meter | None  # how fast it may publish; None: as fast as it can
     valid_until: float  # when it has to be gone, or to have proved anew who it is; 0.0: never
     session: Session | None
@@ -94,6 +96,7 @@ class Client:
         self.username = ""
         self.rights = None
         self.counted_as = ""
+        self.production = None
         self.meter = None
         self.valid_until = 0.0
         self.session = None

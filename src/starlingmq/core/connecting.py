@@ -22,6 +22,7 @@ from starlingmq.core.context import ISOLATED, Context
 from starlingmq.core.delivery import Delivery
 from starlingmq.core.job import Job
 from starlingmq.core.message import Message
+from starlingmq.core.producers import named_by
 from starlingmq.core.publishing import Publishing
 from starlingmq.core.qos import MAX_PACKET_ID, WINDOW_MAX
 from starlingmq.core.ready import AUTHENTICATE, INBOUND_DELETE, SESSION_DELETE, SESSION_PUT, Answer, Question, Write
@@ -106,6 +107,7 @@ class Connecting:
         client.problem_information = number(connect.properties, prop.REQUEST_PROBLEM_INFORMATION, 1) == 1
         client.username = client.certificate_name if client.identity else connect.username or ""
         client.state = AUTHENTICATING
+        named_by(connect.properties)  # nothing else is looked at in one that makes no sense
         client.max_packet = number(connect.properties, prop.MAXIMUM_PACKET_SIZE, 0)
         self._check(client, connect)
         method = connect.properties.get(prop.AUTHENTICATION_METHOD)
@@ -247,7 +249,7 @@ class Connecting:
         if ctx.refusing and self._needs_storage(connect, session):
             self._refuse(client, Reason.QUOTA_EXCEEDED, "nothing can be stored at the moment")
             return
-        refusal = self._no_room(client, session)
+        refusal = self._no_room(client, session, connect.properties)
         if refusal:
             self._refuse(client, Reason.QUOTA_EXCEEDED, refusal)
             return
@@ -263,13 +265,15 @@ class Connecting:
         if earlier_claim is not None:
             self.fail(earlier_claim.client, Reason.SERVER_BUSY, "another connection with this client id")
 
-    def _no_room(self, client: Client, session: Session | None) -> str:
+    def _no_room(self, client: Client, session: Session | None, properties: Properties) -> str:
         """Why a limit keeps the client out; "" if none does."""
         ctx = self.ctx
         if ctx.quotas.short_of_memory:
             return "the server has less memory than it wants to keep free"
         if session is None and ctx.limits.sessions != 0 and len(ctx.sessions) >= ctx.limits.sessions:
             return "the server has all the sessions it takes"
+        if self.publishing.producers.full(client, properties):
+            return "the server has all the producers it knows (limits.producers)"
         if not ctx.quotas.sign_in(client, None if session is None else session.client):
             return "this user has all the connections it may have"
         return ""
@@ -331,6 +335,7 @@ class Connecting:
             session.trail.backlog = None
         before = session.expiry
         self._agree(client, connect, session, agreed)
+        self.publishing.producers.begin(client, connect.properties, agreed)
         if ctx.interest is not None:
             ctx.interest.reconsider(session, before)
         session.client = client
@@ -355,7 +360,7 @@ class Connecting:
             self.will_changed(session)
             self.close(client, "packet_too_large")
             return
-        if unknown and not session.kept:
+        if unknown and not session.kept and client.production is None:
             ctx.send(client, frame)  # nothing of it is stored, so it waits for nothing
         else:
             ctx.send_stored(client, frame)
@@ -371,6 +376,8 @@ class Connecting:
         the end of a session that is kept."""
         if connect.will is not None or (session is not None and session.kept):
             return True
+        if connect.version == 5 and named_by(connect.properties) is not None:
+            return True  # what it is told of its messages may not be stored yet
         if connect.version == 5:
             return number(connect.properties, prop.SESSION_EXPIRY_INTERVAL, 0) != 0
         return not connect.clean_start

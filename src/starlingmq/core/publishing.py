@@ -15,6 +15,7 @@ from starlingmq.core.delivery import Delivery
 from starlingmq.core.elsewhere import CANCELLED, COMPLETED
 from starlingmq.core.group_engine import GroupEngine
 from starlingmq.core.message import Message
+from starlingmq.core.producers import AGAIN, NEW, OTHER, Producers, Production
 from starlingmq.core.qos import Inbound, Parking
 from starlingmq.core.ready import (
     FACT_DELETE,
@@ -54,6 +55,7 @@ class Publishing:
     delivery: Delivery
     groups: GroupEngine
     retained: RetainedTree
+    producers: Producers
     retained_wheel: Wheel  # retained messages that expire
     postponed: list[tuple[Client, Message | None, int]]  # until all routes are here: at most one of each connection
     _asked: dict[Question, int]  # packet id of the PUBLISH a question is about
@@ -66,6 +68,7 @@ class Publishing:
         self.delivery = delivery
         self.groups = groups
         self.retained = retained
+        self.producers = Producers(ctx)
         self.retained_wheel = Wheel()
         self.postponed = []
         self._asked = {}
@@ -106,6 +109,8 @@ class Publishing:
                 return
             if first & 8 and trail is not None:
                 trail.waits().repeated[packet.packet_id] = None
+        if client.production is not None:
+            client.production.came(packet.topic, packet.payload)
         if ctx.refusing and packet.qos != 0:
             self._not_now(client, message, packet.packet_id)
             return
@@ -222,8 +227,13 @@ class Publishing:
         if ctx.full_streams != 0 and message.qos != 0 and stream_is_full(route):
             self._not_now(client, message, packet_id, "stream_full", "a stream is full")
             return
+        production = client.production
         if message.qos == 2:
+            if production is not None:
+                production.hold(packet_id)
             self._hold(client, session, packet_id, message)
+            return
+        if production is not None and not self._is_new(client, production, message, packet_id):
             return
         if message.retain:
             message = self._stamp(message)
@@ -233,10 +243,41 @@ class Publishing:
                 if message.qos == 1 and client.version == 5:
                     self._acknowledge(client, 0x40, packet_id, reason)
                     return
+        if production is not None:
+            self.producers.publish(production, production.number, production.digest, message)
         # Who can not be told that there is no room to retain it at least has it delivered.
         found = self.delivery.fan_out(message, route, session)
         if message.qos == 1:
             self._acknowledge(client, 0x40, packet_id, 0 if found != 0 else 0x10)
+
+    def _is_new(self, client: Client, production: Production, message: Message, packet_id: int) -> bool:
+        """Whether a numbered message of QoS 0 or 1 is to be published; if not, it is answered."""
+        verdict = production.judge(production.number, production.digest, message.qos)
+        if verdict == NEW:
+            return True
+        if verdict == AGAIN:
+            self.ctx.drop("published_again", client.client_id)
+            if message.qos == 1:
+                self._acknowledge(client, 0x40, packet_id, 0)
+            return False
+        self.ctx.drop("numbered_wrong", client.client_id)
+        reason = Reason.PAYLOAD_FORMAT_INVALID if verdict == OTHER else Reason.IMPLEMENTATION_SPECIFIC_ERROR
+        self._acknowledge(client, 0x40, packet_id, reason)
+        return False
+
+    def _release_numbered(self, client: Client, production: Production, message: Message, packet_id: int) -> bool:
+        """A QoS 2 message of a producer may go its way; False if it is not to be acknowledged: one before it is
+        missing, or another one had its number."""
+        number, digest = production.held.pop(packet_id, (-1, 0))
+        verdict = production.judge(number, digest, 2)
+        if verdict == NEW:
+            if message.offset >= 0:
+                message = message.copy()  # with what is known of the producer it is one record
+            self.producers.publish(production, number, digest, message)
+            self.route(message, client.session)
+            return True
+        self.ctx.drop("published_again" if verdict == AGAIN else "numbered_wrong", client.client_id)
+        return verdict == AGAIN
 
     def _not_now(
         self,
@@ -385,7 +426,11 @@ class Publishing:
             else:
                 self._unknown_handshake(client, packet_id)
             return
-        self.route(message, session)
+        if client.production is None:
+            self.route(message, session)
+        elif not self._release_numbered(client, client.production, message, packet_id):
+            self._unknown_handshake(client, packet_id)
+            return
         if ctx.recording and session.expiry != 0:
             ctx.write(Write(INBOUND_COMPLETED, session, packet_id))
         ctx.send_stored(client, ack_frame(0x70, packet_id))

@@ -35,6 +35,7 @@ RETAINED_DELETE: Final = 13  # topic
 FACT_PUT: Final = 14  # topic = a key of the cluster's, value: not looked into by a store
 FACT_DELETE: Final = 15  # topic = the key
 STREAM_PUT: Final = 16  # in Deliveries: the session is a stream, which is to keep the message
+PRODUCER_PUT: Final = 17  # message, topic = the key of a producer, value: what is known of it with this message
 
 
 class Write:

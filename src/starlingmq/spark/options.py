@@ -92,22 +92,22 @@ def read_options(given: Mapping[str, str], streaming: bool) -> Options:
         token=options.get("token", ""),
         user=options.get("user", ""),
         password=options.get("password", ""),
-        ca=_read_ca(options.get("tlsCa", "")),
+        ca=read_ca(options.get("tlsCa", "")),
         starting=_offsets(options, "startingOffsets", LATEST if streaming else EARLIEST),
         ending=_offsets(options, "endingOffsets", LATEST),
         since=_timestamp(options),
         filters=tuple(filter.strip() for filter in options.get("topicFilter", "").split(",") if filter.strip()),
-        rows_max=_number(options, "maxRowsPerTrigger", 0),
+        rows_max=read_number(options, "maxRowsPerTrigger", 0),
         bytes_max=_size(options, "maxBytesPerTrigger"),
-        rows_per_partition=_number(options, "rowsPerPartition", ROWS_PER_PARTITION),
-        fail_on_loss=_flag(options, "failOnDataLoss", True),
+        rows_per_partition=read_number(options, "rowsPerPartition", ROWS_PER_PARTITION),
+        fail_on_loss=read_flag(options, "failOnDataLoss", True),
         consumer=options.get("consumer", ""),
-        pins=_flag(options, "pinRetention", False),
-        patience=float(_number(options, "patience", int(PATIENCE_SECONDS))),
+        pins=read_flag(options, "pinRetention", False),
+        patience=float(read_number(options, "patience", int(PATIENCE_SECONDS))),
     )
 
 
-def _read_ca(path: str) -> str:
+def read_ca(path: str) -> str:
     if not path:
         return ""
     try:
@@ -141,7 +141,7 @@ def _timestamp(options: Mapping[str, str]) -> float | None:
     return (when if when.tzinfo is not None else when.replace(tzinfo=UTC)).timestamp()
 
 
-def _number(options: Mapping[str, str], name: str, otherwise: int) -> int:
+def read_number(options: Mapping[str, str], name: str, otherwise: int) -> int:
     text = options.get(name, "").strip()
     if not text:
         return otherwise
@@ -155,10 +155,10 @@ def _size(options: Mapping[str, str], name: str) -> int:
     for unit, factor in UNITS.items():
         if text.endswith(unit) and text.removesuffix(unit).strip().isdigit():
             return int(text.removesuffix(unit)) * factor
-    return _number(options, name, 0)
+    return read_number(options, name, 0)
 
 
-def _flag(options: Mapping[str, str], name: str, otherwise: bool) -> bool:
+def read_flag(options: Mapping[str, str], name: str, otherwise: bool) -> bool:
     text = options.get(name, "").strip().lower()
     if text not in ("", "true", "false"):
         raise OptionError(f"{name}: {text!r} is neither true nor false")

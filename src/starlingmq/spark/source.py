@@ -14,7 +14,14 @@ from typing import Any, Final, cast
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -36,7 +43,9 @@ from pyspark.sql.types import (
 
 from starlingmq.bulk.protocol import Ticket
 from starlingmq.spark.nodes import AGAIN_SECONDS, Connection, LostRows, NodeAway, NodeBook, StreamError
-from starlingmq.spark.options import EARLIEST, LATEST, Options, read_options
+from starlingmq.spark.options import EARLIEST, LATEST, OptionError, Options, read_options
+from starlingmq.spark.sink import BatchWriter, StreamWriter, check_columns
+from starlingmq.spark.sink_options import SinkOptions, read_sink_options
 
 log = logging.getLogger("starlingmq.spark")
 
@@ -81,6 +90,19 @@ class StarlingSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return StreamReader(read_options(cast(Mapping[str, str], self.options), streaming=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return BatchWriter(self._sink(schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return StreamWriter(self._sink(schema, overwrite))
+
+    def _sink(self, schema: StructType, overwrite: bool) -> SinkOptions:
+        if overwrite:
+            raise OptionError("mode overwrite: what was published stays so; use mode append")
+        options = read_sink_options(cast(Mapping[str, str], self.options))
+        check_columns(schema, options)
+        return options
 
 
 class Part(InputPartition):

@@ -23,9 +23,11 @@ from typing import Final, Literal
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.counters import Histogram
 from starlingmq.core.message import Message
+from starlingmq.core.producers import PRODUCER_FACT
 from starlingmq.core.ready import (
     FACT_DELETE,
     FACT_PUT,
+    PRODUCER_PUT,
     RETAINED_DELETE,
     RETAINED_PUT,
     SESSION_DELETE,
@@ -194,6 +196,8 @@ class DurableStore:
             self._values.delete(retained_key(write.topic))
         elif kind == FACT_PUT:
             self._values.put(fact_key(write.topic), write.value)
+        elif kind == PRODUCER_PUT:
+            self._values.put(fact_key(PRODUCER_FACT + write.topic), write.value)
         elif kind == FACT_DELETE:
             self._values.delete(fact_key(write.topic))
         elif session is None:

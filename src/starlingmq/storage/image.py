@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from starlingmq.core.message import Message
+from starlingmq.core.producers import PRODUCER_FACT, STATE_SIZE, later_state
 from starlingmq.core.ready import (
     FACT_DELETE,
     FACT_PUT,
@@ -34,6 +35,7 @@ from starlingmq.storage.records import (
     INBOUND,
     MESSAGE,
     OPERATIONS,
+    PRODUCER,
     STREAM,
     RecordError,
     decode_message,
@@ -189,6 +191,9 @@ class Image:
             if flags & STREAM:
                 self.kept.append(StreamPut(number, decode_number(ids), message))
                 continue
+            if flags & PRODUCER:
+                self._produced(PRODUCER_FACT + ids[STATE_SIZE:], ids[:STATE_SIZE])
+                continue
             image = self.session(number)
             self.touched[number] = None
             if offset < image.as_of:
@@ -199,6 +204,11 @@ class Image:
                 image.window[packet_id] = WindowValue(packet_id, offset, flags & 7, PUBLISHED, ids)
             else:
                 image.put(offset, flags & 7, expires_of(message), message.size(), ids)
+
+    def _produced(self, fact: bytes, state: bytes) -> None:
+        state = later_state(state, self.facts.get(fact, b""))
+        self.facts[fact] = state
+        self.changes.put(fact_key(fact), state)
 
     def _operation(self, offset: int, operation: Operation) -> None:
         kind = operation.kind

@@ -33,6 +33,7 @@ from starlingmq.core.ready import (
     INBOUND_COMPLETED,
     INBOUND_DELETE,
     INBOUND_PUT,
+    PRODUCER_PUT,
     QUEUE_DELETE,
     QUEUE_PUT,
     RETAINED_DELETE,
@@ -53,6 +54,7 @@ from starlingmq.core.stream import Stream
 from starlingmq.storage.records import (
     INBOUND,
     OPERATIONS,
+    PRODUCER,
     STREAM,
     Reader,
     RecordError,
@@ -197,6 +199,15 @@ class TurnEncoder:
             self._begin(message if message is self._message or message.offset < 0 else message.copy())
             self._retained = True
             return
+        if kind == PRODUCER_PUT:
+            self.rare.append(write)
+            message = write.message
+            assert message is not None
+            if message.offset >= 0 and message is not self._message:
+                message = message.copy()
+            self._begin(message)
+            put_receiver(self._receivers, 0, 0, PRODUCER, write.value + write.topic)
+            return
         if session is None:
             self._other(write, 0)
             return
@@ -312,6 +323,7 @@ class TurnEncoder:
             data = encode_number(len(write.topic)) + write.topic + write.value
         elif kind == FACT_DELETE:
             data = write.topic
+            self._ordered = True  # what comes with a message after it is new
         elif kind != SESSION_DELETE:
             raise ValueError(f"no such write: {kind}")
         out = self._operation(kind, number)

@@ -10,7 +10,8 @@ MESSAGE     u8 1, u8 QoS | retain << 2 | retained << 3 | expires << 4 | passed <
             does), origin and sequence (if it was passed on between nodes), lengths of topic, publisher, properties
             and receivers; those; the rest is payload.
             A receiver: session, u16 packet id (0: queued), u8 flags; with HAS_IDS: length, identifiers. A stream is
-            one too (docs/STREAMS.md), and its own log has the same record, without receivers.
+            one too (docs/STREAMS.md), and its own log has the same record, without receivers. So is what is known of a
+            producer with this message: what is in one record is there as a whole or not at all.
 OPERATIONS  u8 2, then operations: u8 kind (a number of core.ready), session, and what ``operations`` says for each.
 """
 
@@ -30,6 +31,7 @@ OPERATIONS: Final = 2
 
 INBOUND: Final = 16  # receiver flags: not a delivery but a QoS 2 handshake that holds the message,
 STREAM: Final = 32  # not a session but a stream, in which the message has the offset that the identifiers are
+PRODUCER: Final = 64  # not a receiver but who published it: the identifiers are its state and its key (core.producers)
 RETAINED: Final = 8  # message flags: it is its topic's retained message from now on
 
 EXPIRES: Final = 16

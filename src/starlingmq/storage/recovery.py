@@ -122,6 +122,7 @@ def _restore(state: BrokerState, kv: Kv, journal: Journal, streams: StreamLogs, 
         if not message.expired(state.ctx.now):
             state.restoring.retain(message)
             recovered.retained += 1
+    state.publishing.producers.restore(image.facts)
     state.peers.restore(image.highest, image.facts)
     state.groups.restored()
     state.ctx.next_number = max(state.ctx.next_number, image.next_number)

@@ -1,0 +1,228 @@
+"""A publisher whose messages are numbered, as pure state: bytes in, bytes out; see ``core.producers`` for the protocol.
+
+    connection_made()        -> CONNECT is in ``take()``
+    receive(data)            CONNACK says how many messages are there already: those are not sent again
+    offer(topic, ...)        the next message of the epoch; the same ones in the same order at each attempt
+    finish()                 nothing more comes; ``done`` when everything is acknowledged
+
+The law: message n is sent only after all before it were sent on this connection, or are known to be there; it is
+forgotten when it is acknowledged. What is not acknowledged is sent again on the next connection. So an attempt can be
+cut off anywhere and made again, here or by another process, as long as it offers the same messages to the same broker.
+
+One QoS for all of them: at QoS 2 a message counts later than one of QoS 1 that was sent after it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from starlingmq.client.errors import explain
+from starlingmq.client.frames import Frames
+from starlingmq.wire.mqtt import ack_frame, decode, encode, publish_frame
+from starlingmq.wire.packets import CONNACK, DISCONNECT, PINGRESP, Connack, Connect, Disconnect, Pingreq
+from starlingmq.wire.producers import DIGEST, EPOCH, NEXT, PRODUCER, digest_of
+from starlingmq.wire.properties import MAXIMUM_PACKET_SIZE, RECEIVE_MAXIMUM, USER_PROPERTY, Properties
+from starlingmq.wire.reasons import Reason
+
+WINDOW: Final = 10_000  # messages on their way at once
+DONE: Final = 1 << 62  # a number above all: the broker has the whole epoch
+
+
+class ProducerError(Exception):
+    """Why the messages can not be published; trying the same again does not help. One line."""
+
+
+class NotAccepted(Exception):
+    """The broker does not take them at the moment; another connection may help. One line."""
+
+
+Row = tuple[bytes, bytes, bool, bytes, int]  # topic, payload, retain, properties, digest up to here
+
+
+class ProducerState:
+    def __init__(
+        self,
+        name: str,
+        epoch: int,
+        qos: int,
+        username: str | None = None,
+        password: bytes | None = None,
+        window: int = WINDOW,
+    ) -> None:
+        self.name = name
+        self.epoch = epoch
+        self.qos = qos
+        self.connected = False
+        self.skipped = 0  # messages that were there already
+        self.published = 0
+        self._credentials = (username, password)
+        self._window_max = self._window = window
+        self._packet_max = 0
+        self._sent: deque[Row] = deque()  # on this connection, and not acknowledged
+        self._waiting: deque[Row] = deque()
+        self._first = 0  # number of the first of those
+        self._known = 0  # messages that the broker has, by what it said last ...
+        self._known_digest = 0  # ... and over them
+        self._digest = 0  # over what was offered
+        self._finished = False
+        self._flushed = False  # at QoS 0 nothing is acknowledged: what comes back after it stands for it
+        self._out: list[bytes] = []
+        self._frames = Frames()
+
+    @property
+    def offered(self) -> int:
+        return self._first + len(self._sent) + len(self._waiting)
+
+    @property
+    def done(self) -> bool:
+        """Whether everything that was offered is there."""
+        return self._finished and not self._sent and not self._waiting and (self.qos != 0 or self._flushed)
+
+    @property
+    def room(self) -> bool:
+        """Whether more may be offered: memory is bounded by twice the window."""
+        return len(self._waiting) < self._window_max
+
+    # The connection
+
+    def connection_made(self) -> None:
+        username, password = self._credentials
+        properties: Properties = {USER_PROPERTY: [(PRODUCER, self.name), (EPOCH, str(self.epoch))]}
+        self._frames = Frames()
+        self._out = [encode(Connect(5, "", True, 0, username, password, None, properties), 5)]
+        self._flushed = False
+
+    def connection_lost(self) -> None:
+        """What was sent and not acknowledged waits again, before everything else."""
+        self.connected = False
+        self._out = []
+        self._waiting.extendleft(reversed(self._sent))
+        self._sent.clear()
+
+    def take(self) -> bytes:
+        """The bytes to write now."""
+        data = b"".join(self._out)
+        self._out = []
+        return data
+
+    def receive(self, data: bytes) -> None:
+        """Raises ProducerError, NotAccepted; MqttError for bytes that make no sense."""
+        for first, whole, start, end in self._frames.feed(data):
+            kind = first >> 4
+            if kind in (4, 5, 7):
+                packet_id = whole[start] << 8 | whole[start + 1]
+                self._acknowledged(kind, packet_id, whole[start + 2] if end - start > 2 else 0)
+            elif kind == CONNACK:
+                connack = decode(first, whole, start, end, 5)
+                assert isinstance(connack, Connack)
+                self._accepted(connack)
+            elif kind == PINGRESP:
+                self._flushed = True
+            elif kind == DISCONNECT:
+                packet = decode(first, whole, start, end, 5)
+                assert isinstance(packet, Disconnect)
+                raise NotAccepted(f"the broker ended the connection: {explain(packet.reason, packet.properties)}")
+        self._pump()
+
+    def _accepted(self, connack: Connack) -> None:
+        if connack.reason:
+            text = f"the broker refused the connection: {explain(connack.reason, connack.properties)}"
+            if connack.reason in (Reason.BAD_USER_NAME_OR_PASSWORD, Reason.NOT_AUTHORIZED, Reason.BANNED):
+                raise ProducerError(text)
+            raise NotAccepted(text)
+        pairs = connack.properties.get(USER_PROPERTY)
+        said = dict(pair for pair in pairs if isinstance(pair, tuple)) if isinstance(pairs, list) else {}
+        if NEXT not in said or DIGEST not in said:
+            raise ProducerError("the broker knows no producers, so it can not tell what is there already")
+        window = connack.properties.get(RECEIVE_MAXIMUM, 65_535)
+        self._window = min(self._window_max, window if isinstance(window, int) else 65_535)
+        packet_max = connack.properties.get(MAXIMUM_PACKET_SIZE, 0)
+        self._packet_max = packet_max if isinstance(packet_max, int) else 0
+        self._known = DONE if said[NEXT] == "done" else int(said[NEXT])
+        self._known_digest = int(said[DIGEST], 16)
+        if self._known < self._first:
+            raise ProducerError(
+                f"the broker has {self._known} messages of {self.name}, of {self._first} that it had acknowledged"
+            )
+        while self._waiting and self._first < self._known:
+            row = self._waiting.popleft()
+            self._first += 1
+            self._check(self._first, row[4])
+        self.connected = True
+
+    def _check(self, count: int, digest: int) -> None:
+        """The first so many messages have this digest: they must be those that the broker has."""
+        if count == self._known and digest != self._known_digest:
+            raise ProducerError(
+                f"the first {count} messages of {self.name} are not those that were published at an earlier attempt, "
+                "so what is missing can not be told: they have to be the same, in the same order"
+            )
+
+    # Messages
+
+    def offer(self, topic: bytes, payload: bytes, retain: bool, properties: bytes) -> None:
+        """Raises ProducerError."""
+        self._digest = digest_of(self._digest, topic, payload)
+        if self._first < self._known:
+            self._first += 1
+            self.skipped += 1
+            self._check(self._first, self._digest)
+            return
+        self._waiting.append((topic, payload, retain, properties, self._digest))
+
+    def pump(self) -> None:
+        """Put what may be sent now into ``take``."""
+        if self.connected:
+            self._pump()
+
+    def finish(self) -> None:
+        self._finished = True
+        self.pump()
+
+    def _pump(self) -> None:
+        waiting, sent, out = self._waiting, self._sent, self._out
+        number = self._first + len(sent)
+        for _ in range(min(len(waiting), self._window - len(sent)) if self.qos else len(waiting)):
+            row = waiting.popleft()
+            topic, payload, retain, properties, _ = row
+            packet_id = number % 65_535 + 1 if self.qos else 0
+            frame = publish_frame(topic, payload, self.qos, retain, False, packet_id, 5, properties)
+            if self._packet_max and len(frame) > self._packet_max:
+                raise ProducerError(
+                    f"a message to {topic.decode()} is a packet of {len(frame)} bytes, "
+                    f"and the broker takes {self._packet_max} (limits.max_packet_size)"
+                )
+            out.append(frame)
+            number += 1
+            if self.qos:
+                sent.append(row)
+            else:
+                self._first += 1
+                self.published += 1
+        if self._finished and self.qos == 0 and not self._flushed:
+            out.append(encode(Pingreq(), 5))
+
+    def _acknowledged(self, kind: int, packet_id: int, reason: int) -> None:
+        place = (packet_id - 1 - self._first) % 65_535
+        if place >= len(self._sent):
+            raise NotAccepted(f"the broker acknowledged packet {packet_id}, which is not on its way")
+        if reason >= 0x80:
+            self._refused(place, reason)
+        if kind == 5:
+            self._out.append(ack_frame(0x62, packet_id))
+            return
+        if place:
+            raise NotAccepted(f"the broker acknowledged packet {packet_id} before those that went before it")
+        self._sent.popleft()
+        self._first += 1
+        self.published += 1
+
+    def _refused(self, place: int, reason: int) -> None:
+        topic = self._sent[place][0].decode()
+        text = f"message {self._first + place} of {self.name}, to {topic}, is refused: {explain(reason)}"
+        if reason == Reason.PAYLOAD_FORMAT_INVALID:
+            raise ProducerError(f"{text}: another one was published under this number")
+        if reason in (Reason.NOT_AUTHORIZED, Reason.TOPIC_NAME_INVALID, Reason.RETAIN_NOT_SUPPORTED):
+            raise ProducerError(text)
+        raise NotAccepted(text)

@@ -1,0 +1,202 @@
+"""The sink of the format ``starlingmq``: rows become messages, each published once however often it is tried.
+
+A partition's rows are numbered in their order, under a name that is the same at each attempt: of a streaming query its
+id and the partition, with the batch as the epoch. The broker keeps how far it has come (see ``core.producers``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+)
+
+from starlingmq.core.topics import valid_topic
+from starlingmq.spark.options import OptionError
+from starlingmq.spark.publishing import Message, publish
+from starlingmq.spark.sink_options import SinkOptions
+from starlingmq.wire.properties import (
+    CONTENT_TYPE,
+    CORRELATION_DATA,
+    MESSAGE_EXPIRY_INTERVAL,
+    PAYLOAD_FORMAT_INDICATOR,
+    RESPONSE_TOPIC,
+    USER_PROPERTY,
+    Properties,
+    encode_property_bytes,
+)
+
+QUERY_ID: Final = "sql.streaming.queryId"  # what Spark tells its tasks of a streaming query ...
+BATCH_ID: Final = "streaming.sql.batchId"  # ... and of its batch
+
+NUMBERS: Final = (ByteType, ShortType, IntegerType, LongType)
+WANTED: Final[dict[str, tuple[type[DataType], ...]]] = {
+    "topic": (StringType,),
+    "payload": (BinaryType, StringType),
+    "qos": NUMBERS,
+    "retain": (BooleanType,),
+    "properties": (ArrayType,),
+    "expiry": NUMBERS,
+}
+PASSED_OVER: Final = ("client_id", "timestamp", "node", "offset")  # columns of the source that a broker gives anew
+NAMES: Final = {
+    "mqtt.payload_format": PAYLOAD_FORMAT_INDICATOR,
+    "mqtt.content_type": CONTENT_TYPE,
+    "mqtt.response_topic": RESPONSE_TOPIC,
+    "mqtt.correlation_data": CORRELATION_DATA,
+}
+
+
+class RowError(Exception):
+    """A row that can not be published."""
+
+
+class Written(WriterCommitMessage):
+    """``published``: rows that were new to the broker."""
+
+    def __init__(self, partition: int, published: int) -> None:
+        self.partition = partition
+        self.published = published
+
+
+def check_columns(schema: StructType, options: SinkOptions) -> None:
+    """Raises OptionError, which says what to change."""
+    columns = {field.name: field.dataType for field in schema.fields}
+    for name, kind in columns.items():
+        if name in PASSED_OVER:
+            continue
+        if name not in WANTED:
+            known = ", ".join(WANTED)
+            raise OptionError(f"column {name}: the sink knows {known}; put it into the payload (to_json), or drop it")
+        if not isinstance(kind, WANTED[name]):
+            wanted = " or ".join(each.typeName() for each in WANTED[name])
+            raise OptionError(f"column {name} is {kind.simpleString()}, and has to be {wanted}")
+    if "payload" not in columns:
+        raise OptionError("there is no column payload, binary or string: what is to be published?")
+    if "topic" not in columns and not options.topic:
+        raise OptionError("there is no column topic, and no option topic: where is it to be published?")
+    properties = columns.get("properties")
+    if isinstance(properties, ArrayType) and not (
+        isinstance(properties.elementType, StructType) and properties.elementType.fieldNames() == ["name", "value"]
+    ):
+        raise OptionError("column properties has to be an array of struct(name string, value string)")
+
+
+def properties_of(pairs: list[dict[str, str]] | None, expiry: int | None) -> bytes:
+    """The column ``properties``, as the source has it, and ``expiry`` in seconds, encoded. Raises RowError."""
+    found: Properties = {}
+    users: list[tuple[str, str]] = []
+    for pair in pairs or ():
+        name, value = pair["name"], pair["value"]
+        identifier = NAMES.get(name)
+        if identifier is None:
+            users.append((name, value))
+            continue
+        try:
+            if identifier == CORRELATION_DATA:
+                found[identifier] = bytes.fromhex(value)
+            elif identifier == PAYLOAD_FORMAT_INDICATOR:
+                found[identifier] = 1 if value == "1" else 0
+            else:
+                found[identifier] = value
+        except ValueError:
+            raise RowError(f"property {name} is {value!r}, and has to be hexadecimal") from None
+    if users:
+        found[USER_PROPERTY] = users
+    if expiry is not None:
+        found[MESSAGE_EXPIRY_INTERVAL] = min(max(expiry, 0), 0xFFFFFFFF)
+    return encode_property_bytes(found)
+
+
+def messages_of(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[Message]:
+    """Raises RowError."""
+    rows = batch.num_rows
+    columns = set(batch.schema.names)
+
+    def column(name: str, otherwise: object) -> list[Any]:
+        if name not in columns:
+            return [otherwise] * rows
+        values = batch.column(name)
+        if values.null_count and otherwise is not None:
+            values = pc.fill_null(values, otherwise)
+        return list(values.to_pylist())
+
+    payload = batch.column("payload").cast(pa.binary()).to_pylist()
+    topics = column("topic", options.topic)
+    pairs = column("properties", None) if "properties" in columns else None
+    expiries = column("expiry", None) if "expiry" in columns else None
+    known: dict[str, bytes] = {}
+    plain = pairs is None and expiries is None
+    for place, (topic, qos, retain) in enumerate(
+        zip(topics, column("qos", options.qos), column("retain", options.retain), strict=True)
+    ):
+        name = known.get(topic)
+        if name is None:
+            name = known[topic] = topic.encode()
+            if not valid_topic(name):
+                raise RowError(f"{topic!r} is no topic to publish to")
+        if qos not in (0, 1, 2):
+            raise RowError(f"qos is {qos}, and has to be 0, 1 or 2")
+        properties = b""
+        if not plain:
+            properties = properties_of(
+                None if pairs is None else pairs[place], None if expiries is None else expiries[place]
+            )
+        yield name, payload[place] or b"", qos, retain, properties
+
+
+def write(options: SinkOptions, name: str, epoch: int, batches: Iterator[pa.RecordBatch]) -> Written:
+    """One task. Raises PublishError, RowError."""
+    context = TaskContext.get()
+    assert context is not None
+    partition = context.partitionId()
+    rows = (message for batch in batches for message in messages_of(batch, options))
+    published = asyncio.run(publish(options, options.endpoint(partition), f"{name}/{partition}", epoch, rows))
+    return Written(partition, published)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Made once, on the driver: its name is that of all its tasks, at each of their attempts."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self.options = options
+        self.name = options.key or f"write-{uuid.uuid4()}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return write(self.options, self.name, self.options.batch, iterator)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    def __init__(self, options: SinkOptions) -> None:
+        self.options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        query = context.getLocalProperty(QUERY_ID) if context is not None else None
+        batch = context.getLocalProperty(BATCH_ID) if context is not None else None
+        if not query or not batch:
+            raise RowError("Spark does not tell which query and batch this is; write it with foreachBatch")
+        return write(self.options, self.options.key or query, int(batch), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Everything is acknowledged already."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """What was published stays so, and is left out when the batch is tried again."""

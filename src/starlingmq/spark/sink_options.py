@@ -1,0 +1,88 @@
+"""The options of the sink, checked once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from starlingmq.client.endpoint import Endpoint, parse_url
+from starlingmq.client.producer import WINDOW
+from starlingmq.spark.options import PATIENCE_SECONDS, OptionError, read_ca, read_flag, read_number
+
+NAMES: Final = (
+    "servers",
+    "user",
+    "password",
+    "tlsCa",
+    "topic",
+    "qos",
+    "retain",
+    "idempotencyKey",
+    "batchId",
+    "window",
+    "patience",
+)
+OF_SPARK: Final = ("path", "checkpointlocation", "querytype")
+
+
+class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """``topic``, ``qos``, ``retain``: of rows that have no such column, or null in it. ``key``: what batches are known
+    by ("": by the query, or this very write)."""
+
+    servers: tuple[str, ...]
+    user: str = ""
+    password: str = ""
+    ca: str = ""
+    topic: str = ""
+    qos: int = 1
+    retain: bool = False
+    key: str = ""
+    batch: int = 0
+    window: int = WINDOW
+    patience: float = PATIENCE_SECONDS
+
+    def endpoint(self, partition: int) -> Endpoint:
+        """Where the rows of a partition go: at each attempt to the same node, which knows what it has of them."""
+        return parse_url(self.servers[partition % len(self.servers)])
+
+
+def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
+    """Raises OptionError."""
+    known = {name.lower(): name for name in NAMES}
+    options: dict[str, str] = {}
+    for key, value in given.items():
+        if key.lower() in known:
+            options[known[key.lower()]] = value
+        elif key.lower() not in OF_SPARK:
+            raise OptionError(f"{key}: there is no such option of the sink; there are {', '.join(NAMES)}")
+    servers = tuple(server.strip() for server in options.get("servers", "").split(",") if server.strip())
+    if not servers:
+        raise OptionError("servers: name at least one node, as mqtt://host:port")
+    for server in servers:
+        try:
+            parse_url(server)
+        except ValueError as error:
+            raise OptionError(f"servers: {error}") from None
+    qos = options.get("qos", "1").strip()
+    if qos not in ("0", "1", "2"):
+        raise OptionError(f"qos: {qos!r} is none of 0, 1 and 2")
+    batch = options.get("batchId", "").strip()
+    if batch and not batch.isdecimal():
+        raise OptionError(f"batchId: {batch!r} is not a number")
+    if batch and not options.get("idempotencyKey"):
+        raise OptionError("batchId: of what? it goes with idempotencyKey")
+    return SinkOptions(
+        servers=servers,
+        user=options.get("user", ""),
+        password=options.get("password", ""),
+        ca=read_ca(options.get("tlsCa", "")),
+        topic=options.get("topic", ""),
+        qos=int(qos),
+        retain=read_flag(options, "retain", False),
+        key=options.get("idempotencyKey", ""),
+        batch=int(batch or "0"),
+        window=min(65_535, read_number(options, "window", WINDOW)),
+        patience=float(read_number(options, "patience", int(PATIENCE_SECONDS))),
+    )
