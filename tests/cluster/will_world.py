@@ -25,7 +25,7 @@ from tests.sim.clients import FOREVER, Connection, Person
 from tests.sim.node import Node
 from tests.sim.world import LIVENESS_MAX, World
 
-from starlingmq.core.connecting import Connecting
+from starlingmq.core.ending import Ending
 from starlingmq.core.will import Will as CoreWill
 from starlingmq.wire.mqtt import Connect, Disconnect, Packet, Will
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, WILL_DELAY_INTERVAL
@@ -217,14 +217,14 @@ class WillWorld(World):
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Note what is published, wherever it is."""
-        publish = Connecting.publish_will
+        publish = Ending.publish_will
 
-        def noting(connecting: Connecting, will: CoreWill) -> None:
+        def noting(ending: Ending, will: CoreWill) -> None:
             self.published.setdefault(will.message.payload, []).append(self.schedule.now)
-            self.trace.note("world", f"{will.message.payload!r} is published by n{connecting.ctx.node}")
-            publish(connecting, will)
+            self.trace.note("world", f"{will.message.payload!r} is published by n{ending.ctx.node}")
+            publish(ending, will)
 
-        with patch.object(Connecting, "publish_will", noting):
+        with patch.object(Ending, "publish_will", noting):
             yield
 
 

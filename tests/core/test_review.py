@@ -218,7 +218,7 @@ def test_a_group_member_that_ended_is_given_nothing_while_it_is_cleared_away() -
     many = [SubscribeRequest(b"a/%d" % number, 0, False, False, 0) for number in range(3000)]
     sub.send(Subscribe(1, [SubscribeRequest(b"$share/g/t", 1, False, False, 0), *many]))
     pub = w.connect("pub")
-    w.state.connecting.fail(sub.client, 0x98, "")
+    w.state.ending.fail(sub.client, 0x98, "")
     w.state.receive(pub.client, encode(Publish(b"t", b"", qos=1, packet_id=1), 5), w.now)
     w.run()
     assert pub.expect(Ack).reason == 0x10

@@ -288,7 +288,7 @@ class Episode:
         assert sorted(ctx.sessions) == sorted(client.client_id for client in self.sane), list(ctx.sessions)
         assert ctx.counters.connections_open == 2
         assert self.state.router.tree.filters() == [EXCHANGE.encode()]
-        assert not self.state.connecting._waiting
+        assert not self.state.ending.waiting
         assert not self.state.publishing._asked
         assert not self.state.subscribing._asked
         assert not ctx.jobs

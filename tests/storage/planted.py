@@ -86,13 +86,13 @@ BUGS = {
         0,
     ),
     "a will that was published is not written": Bug(
-        "core/connecting.py",
+        "core/ending.py",
         "self.ctx.write(Write(SESSION_PUT, session))  # in the same turn",
         "pass  # in the same turn",
         0,
     ),
     "the end of a session is not written": Bug(
-        "core/connecting.py", "ctx.write(Write(SESSION_DELETE, session))", "pass", 5
+        "core/ending.py", "ctx.write(Write(SESSION_DELETE, session))", "pass", 5
     ),
     "the delay of a will begins again at each start": Bug(
         "core/restoring.py",

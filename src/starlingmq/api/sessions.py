@@ -268,7 +268,7 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
         if found.client is None:
             raise ApiError(404, "that client is not connected to this node")
         ctx.now = served.driver.clock()
-        served.state.connecting.fail(found.client, Reason.ADMINISTRATIVE_ACTION, "closed by an operator")
+        served.state.ending.fail(found.client, Reason.ADMINISTRATIVE_ACTION, "closed by an operator")
         served.driver.poke()
         log.info("%s closed the connection of client %r", request.scope["state"]["user"] or "somebody", client_id)
         return Done("disconnected")
@@ -280,9 +280,9 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
             raise ApiError(409, "that session is on its way between nodes; try again in a moment")
         ctx.now = served.driver.clock()
         if found.client is not None:
-            served.state.connecting.fail(found.client, Reason.ADMINISTRATIVE_ACTION, "ended by an operator")
+            served.state.ending.fail(found.client, Reason.ADMINISTRATIVE_ACTION, "ended by an operator")
         if not found.ended:
-            served.state.connecting.end(found)
+            served.state.ending.end(found)
         stored = await served.driver.stored()
         log.info("%s ended the session of client %r", request.scope["state"]["user"] or "somebody", client_id)
         return Done("ended" if stored else "ended, and to be stored once the disk works")

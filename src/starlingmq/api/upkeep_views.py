@@ -137,5 +137,5 @@ async def _disconnect(served: Served, kind: Kind, name: str) -> None:
             "address": client.peer.rpartition(":")[0].strip("[]") == name.strip("[]"),
         }[kind]
         if is_meant:
-            served.state.connecting.fail(client, Reason.ADMINISTRATIVE_ACTION, "banned")
+            served.state.ending.fail(client, Reason.ADMINISTRATIVE_ACTION, "banned")
     served.driver.poke()

@@ -224,7 +224,7 @@ class Coming:
         try:
             subscribing.on_subscribe(client, session, subscribe)
         except MqttError as error:
-            self._moves.broker.connecting.fail(client, error.reason, error.detail)
+            self._moves.broker.ending.fail(client, error.reason, error.detail)
 
     def attach(self, arrival: Arrival) -> None:
         """Have the session know what is still under way to it."""

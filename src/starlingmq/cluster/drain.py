@@ -205,7 +205,7 @@ class Drain:
             reference = self._ctx.mqtt.server_reference or fitting.get(node, "")
             self._sent[session.client_id] = (node, now)
             self._given[node] = self._given.get(node, 0) + 1
-            self._broker.connecting.send_away(client, reference)
+            self._broker.ending.send_away(client, reference)
             self.sessions_left += not session.ended
             if client.version == 5 and reference:
                 self.moved += 1

@@ -78,7 +78,7 @@ class Rebalancing:
             self._room[node] -= 1
             self.surplus -= 1
             self.moved += 1
-            self._broker.connecting.send_away(client, fitting[node])
+            self._broker.ending.send_away(client, fitting[node])
         if not self._clients or not self.surplus or self._ctx.doors.shut:
             self.active = False
             self._clients.clear()

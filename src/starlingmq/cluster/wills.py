@@ -11,7 +11,7 @@ Every step is a change of one key that holds only while the key is as it was: so
 it. Whoever has it says so before it publishes, and remembers by what it stores in the same turn that it has. What it
 had taken when it died it publishes when it is back: nobody else can know whether it had.
 
-Pure: what the core has and answers of etcd in; requests, and calls of ``core.connecting``, out.
+Pure: what the core has and answers of etcd in; requests, and calls of ``core.ending``, out.
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ class ClusterWills:
         else:
             self.fired += 1
             self._fact(_due_key(name, will), None)
-        self._broker.connecting.publish_will(will)
+        self._broker.ending.publish_will(will)
         self._look_later(name)
 
     # Steps

@@ -13,7 +13,9 @@ from starlingmq.config import LimitsConfig, MqttConfig, NatsConfig, QueueGroupsC
 from starlingmq.core.client import AUTHENTICATING, CLOSED, DEAF, NEW, OPEN, PACED, TURN_OVER, Client
 from starlingmq.core.connecting import Connecting
 from starlingmq.core.context import TURN_WORK, Context
+from starlingmq.core.deadlines import Deadlines
 from starlingmq.core.delivery import Delivery
+from starlingmq.core.ending import Ending
 from starlingmq.core.entitling import EntitleJob, RightsOf
 from starlingmq.core.group_engine import GroupEngine
 from starlingmq.core.message import Message
@@ -81,6 +83,8 @@ class BrokerState:
     groups: GroupEngine
     publishing: Publishing
     subscribing: Subscribing
+    ending: Ending
+    deadlines: Deadlines
     connecting: Connecting
     restoring: Restoring
     refusal: Refusal
@@ -110,14 +114,27 @@ class BrokerState:
         self.groups.configure(QueueGroupsConfig() if groups is None else groups)
         self.publishing = Publishing(self.ctx, self.router, self.delivery, self.groups, self.retained)
         self.subscribing = Subscribing(self.ctx, self.router, self.delivery, self.retained)
-        self.connecting = Connecting(self.ctx, self.router, self.delivery, self.publishing, self.subscribing, secret)
-        self.peers = Peers(self.ctx, self.router, self.delivery, self.publishing, self.connecting)
-        self._spare = Ready()
-        self.refusal = Refusal(self.ctx, self.connecting, self.delivery)
-        self.restoring = Restoring(
-            self.ctx, self.router, self.retained, self.publishing.retained_wheel, self.connecting, self.groups
+        self.ending = Ending(self.ctx, self.delivery, self.publishing, self.subscribing)
+        self.deadlines = Deadlines(self.ctx, self.ending, self.delivery, self.publishing)
+        self.connecting = Connecting(
+            self.ctx,
+            self.router,
+            self.delivery,
+            self.publishing,
+            self.subscribing,
+            self.ending,
+            self.deadlines,
+            secret,
         )
-        self.mover = Mover(self.ctx, self.router, self.delivery, self.connecting, self.subscribing, self.restoring)
+        self.peers = Peers(self.ctx, self.router, self.delivery, self.publishing, self.ending)
+        self._spare = Ready()
+        self.refusal = Refusal(self.ctx, self.ending, self.delivery)
+        self.restoring = Restoring(
+            self.ctx, self.router, self.retained, self.publishing.retained_wheel, self.ending, self.groups
+        )
+        self.mover = Mover(
+            self.ctx, self.router, self.delivery, self.connecting, self.ending, self.subscribing, self.restoring
+        )
         self.sys = SysTopics(self.ctx, self.publishing, version)
         self.nats = Nats(
             self.ctx,
@@ -126,6 +143,8 @@ class BrokerState:
             self.publishing,
             self.subscribing,
             self.connecting,
+            self.ending,
+            self.deadlines,
             NatsConfig() if nats is None else nats,
             secret,
             version,
@@ -161,20 +180,20 @@ class BrokerState:
         client = Client(listener, peer, now)
         ctx.counters.connections_opened += 1
         ctx.counters.connections_open += 1
-        self.connecting.watch(client)
+        self.deadlines.watch(client)
         welcome = ctx.quotas.enter(client)
         limit = ctx.limits.max_connections
         if listener.startswith(LISTENERS):
             self.nats.open(client)
             if limit != 0 and ctx.counters.connections_open > limit:
-                self.connecting.fail(client, Reason.SERVER_BUSY, "more connections than the server takes")
+                self.ending.fail(client, Reason.SERVER_BUSY, "more connections than the server takes")
         elif limit != 0 and ctx.counters.connections_open > limit + TURNED_AWAY:
-            self.connecting.fail(client, Reason.SERVER_BUSY, "far more connections than the server takes")
+            self.ending.fail(client, Reason.SERVER_BUSY, "far more connections than the server takes")
         elif limit != 0 and ctx.counters.connections_open > limit:
             client.full = Reason.SERVER_BUSY  # told so when its CONNECT has shown its version
         if not welcome and client.state != CLOSED:
             if client.dialect is not None:
-                self.connecting.fail(client, Reason.QUOTA_EXCEEDED, "more connections than its address may have")
+                self.ending.fail(client, Reason.QUOTA_EXCEEDED, "more connections than its address may have")
             else:
                 client.full = Reason.QUOTA_EXCEEDED
         return client
@@ -190,14 +209,14 @@ class BrokerState:
         ctx.quotas.leave(client)
         ctx.unhalt(client, DEAF | PACED)  # nothing will drain it any more, and nothing more comes
         if client.halted == 0 or not client.rest:
-            self.connecting.close(client, "connection lost")
+            self.ending.close(client, "connection lost")
 
     def not_stored(self, client: Client, now: float) -> None:
         """Something this client was to hear could not be stored: it hears nothing more, and its connection ends."""
         self.ctx.now = now
         if client.state != CLOSED:
             self.ctx.notice("not_stored", client, "what it was to be told could not be stored")
-        self.connecting.close(client, "storage failed")
+        self.ending.close(client, "storage failed")
         client.last_words = False
 
     def blocked(self, client: Client) -> None:
@@ -421,7 +440,7 @@ class BrokerState:
         if client.state == AUTHENTICATING:
             if kind == DISCONNECT:
                 decode(first, data, start, end, client.version)
-                self.connecting.close(client, "disconnect")
+                self.ending.close(client, "disconnect")
                 return
             if kind != AUTH or client.version != 5:
                 raise ProtocolError("a packet before CONNACK")  # [MQTT-3.1.2-30]
@@ -445,7 +464,7 @@ class BrokerState:
             self.subscribing.on_unsubscribe(client, session, cast(Unsubscribe, packet))
         elif kind == DISCONNECT:
             packet = decode(first, data, start, end, client.version)
-            self.connecting.on_disconnect(client, session, cast(Disconnect, packet))
+            self.ending.on_disconnect(client, session, cast(Disconnect, packet))
         elif kind == AUTH and client.version == 5:
             self.connecting.on_auth(client, cast(Auth, decode(first, data, start, end, 5)))
         elif kind == CONNECT:
@@ -486,9 +505,9 @@ class BrokerState:
     def _end_for(self, client: Client, error: MqttError) -> None:
         unknown = error.reason == Reason.PACKET_IDENTIFIER_NOT_FOUND and client.version != 5
         session = client.session
-        self.connecting.fail(client, error.reason, error.detail)
+        self.ending.fail(client, error.reason, error.detail)
         if unknown and session is not None and not session.ended:
-            self.connecting.end(session)
+            self.ending.end(session)
 
     # Hooks
 
@@ -505,7 +524,7 @@ class BrokerState:
             elif question.kind == SUBSCRIBE:
                 self.subscribing.answered(question, answer)
         except MqttError as error:
-            self.connecting.fail(question.client, error.reason, error.detail)
+            self.ending.fail(question.client, error.reason, error.detail)
         resumable = self.ctx.resumable
         if self.ctx.work > 0 and resumable and resumable[-1] is question.client:
             self._resume(resumable.pop())
@@ -531,7 +550,7 @@ class BrokerState:
             try:
                 self.publishing.resume(client, message, packet_id)
             except MqttError as error:
-                self.connecting.fail(client, error.reason, error.detail)
+                self.ending.fail(client, error.reason, error.detail)
 
     # Turns and time
 
@@ -554,13 +573,13 @@ class BrokerState:
             self._resume(ctx.resumable.popleft())
         while ctx.unsendable:
             client = ctx.unsendable.pop()
-            self.connecting.fail(client, Reason.PACKET_TOO_LARGE, "the answer is larger than this client takes")
+            self.ending.fail(client, Reason.PACKET_TOO_LARGE, "the answer is larger than this client takes")
         for item in ctx.client_wheel.due(now, LOOKS_PER_TURN):
-            self.connecting.look_at_client(cast(Client, item))
+            self.deadlines.look_at_client(cast(Client, item))
         for item in ctx.pace_wheel.due(now, LOOKS_PER_TURN):
             ctx.unhalt(cast(Client, item), PACED)
         for item in ctx.session_wheel.due(now, LOOKS_PER_TURN):
-            self.connecting.look_at_session(cast(Session, item))
+            self.deadlines.look_at_session(cast(Session, item))
         self.groups.turn()
         self.publishing.expire_retained(LOOKS_PER_TURN)
         self.publishing.producers.tick()
@@ -582,7 +601,7 @@ class BrokerState:
         if client.halted == 0:
             self.ctx.ready.pause.append(client)
             if client.gone:
-                self.connecting.close(client, "connection lost")
+                self.ending.close(client, "connection lost")
 
     def pending(self) -> bool:
         """Whether there is work left for a next turn, without waiting for anything."""
@@ -623,4 +642,4 @@ class BrokerState:
             client = session.client
             if client is not None and session.node == 0:
                 known = ctx.mqtt.server_reference or ctx.doors.reference(client.listener)
-                self.connecting.fail(client, Reason.USE_ANOTHER_SERVER if known else Reason.SERVER_SHUTTING_DOWN, "")
+                self.ending.fail(client, Reason.USE_ANOTHER_SERVER if known else Reason.SERVER_SHUTTING_DOWN, "")

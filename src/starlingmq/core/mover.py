@@ -12,6 +12,7 @@ from starlingmq.core.anew import renumber
 from starlingmq.core.connecting import Connecting
 from starlingmq.core.context import Context
 from starlingmq.core.delivery import Delivery
+from starlingmq.core.ending import Ending
 from starlingmq.core.moving import Moving
 from starlingmq.core.outgoing import Outgoing
 from starlingmq.core.qos import MAX_PACKET_ID, SendWindow
@@ -42,6 +43,7 @@ class Mover:
     router: Router
     delivery: Delivery
     connecting: Connecting
+    ending: Ending
     subscribing: Subscribing
     restoring: Restoring
 
@@ -51,6 +53,7 @@ class Mover:
         router: Router,
         delivery: Delivery,
         connecting: Connecting,
+        ending: Ending,
         subscribing: Subscribing,
         restoring: Restoring,
     ) -> None:
@@ -58,6 +61,7 @@ class Mover:
         self.router = router
         self.delivery = delivery
         self.connecting = connecting
+        self.ending = ending
         self.subscribing = subscribing
         self.restoring = restoring
 
@@ -208,7 +212,7 @@ class Mover:
     def left(self, session: Session) -> None:
         """All of it has gone."""
         session.epoch = 0
-        self.connecting.end(session)
+        self.ending.end(session)
 
     # Coming
 

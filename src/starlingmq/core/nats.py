@@ -13,7 +13,9 @@ from starlingmq.config_nats import NatsConfig
 from starlingmq.core.client import ASKING, CLOSED, NEW, OPEN, TURN_OVER, WORKING, Client
 from starlingmq.core.connecting import Connecting
 from starlingmq.core.context import Context
+from starlingmq.core.deadlines import Deadlines
 from starlingmq.core.delivery import Delivery
+from starlingmq.core.ending import Ending
 from starlingmq.core.job import Job
 from starlingmq.core.nats_client import NatsClient
 from starlingmq.core.nats_connecting import NatsConnecting
@@ -60,7 +62,7 @@ class Nats:
 
     ctx: Context
     delivery: Delivery
-    connecting: Connecting
+    ending: Ending
     config: NatsConfig
     reader: NatsReader
     spellings: Spellings
@@ -84,19 +86,21 @@ class Nats:
         publishing: Publishing,
         subscribing: Subscribing,
         connecting: Connecting,
+        ending: Ending,
+        deadlines: Deadlines,
         config: NatsConfig,
         secret: bytes,
         version: str,
     ) -> None:
         self.ctx = ctx
         self.delivery = delivery
-        self.connecting = connecting
+        self.ending = ending
         self.reader = NatsReader()
         self.spellings = Spellings()
         self.keys = NatsKeys(secret)
         self.info = NatsInfo(ctx, self.keys, config, secret, version)
-        self.errors = NatsErrors(ctx, connecting)
-        self.entry = NatsConnecting(ctx, connecting, self.errors, self.keys, config)
+        self.errors = NatsErrors(ctx, ending)
+        self.entry = NatsConnecting(ctx, connecting, ending, deadlines, self.errors, self.keys, config)
         self.publishing = NatsPublishing(ctx, router, delivery, publishing, self.errors, self.spellings)
         self.subscribing = NatsSubscribing(ctx, router, subscribing, self.errors)
         self.leaving = NatsLeaving(self)

@@ -8,6 +8,8 @@ from starlingmq.config_nats import NatsConfig
 from starlingmq.core.client import ASKING, AUTHENTICATING, NEW, OPEN, Client
 from starlingmq.core.connecting import Connecting
 from starlingmq.core.context import Context
+from starlingmq.core.deadlines import Deadlines
+from starlingmq.core.ending import Ending
 from starlingmq.core.nats_client import NatsClient
 from starlingmq.core.nats_errors import AUTHORIZATION_VIOLATION, NatsErrors
 from starlingmq.core.nats_keys import NatsKeys
@@ -20,15 +22,26 @@ from starlingmq.wire.nats import PARSER_ERROR, NatsError
 class NatsConnecting:
     ctx: Context
     connecting: Connecting
+    ending: Ending
+    deadlines: Deadlines
     errors: NatsErrors
     keys: NatsKeys
     config: NatsConfig
 
     def __init__(
-        self, ctx: Context, connecting: Connecting, errors: NatsErrors, keys: NatsKeys, config: NatsConfig
+        self,
+        ctx: Context,
+        connecting: Connecting,
+        ending: Ending,
+        deadlines: Deadlines,
+        errors: NatsErrors,
+        keys: NatsKeys,
+        config: NatsConfig,
     ) -> None:
         self.ctx = ctx
         self.connecting = connecting
+        self.ending = ending
+        self.deadlines = deadlines
         self.errors = errors
         self.keys = keys
         self.config = config
@@ -133,7 +146,7 @@ class NatsConnecting:
         client.session = session
         client.state = OPEN
         client.keep_alive = self.config.ping_interval
-        self.connecting.watch(client)
+        self.deadlines.watch(client)
         ctx.counters.clients_connected += 1
         ctx.event("connected", client.client_id, client.peer)
 

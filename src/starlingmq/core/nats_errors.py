@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Final
 
 from starlingmq.core.client import CLOSED, OPEN, Client
-from starlingmq.core.connecting import Connecting
 from starlingmq.core.context import ISOLATED, Context
+from starlingmq.core.ending import Ending
 from starlingmq.wire.nats_frames import error_frame
 from starlingmq.wire.reasons import Reason
 
@@ -30,11 +30,11 @@ WORDS: Final[dict[int, str]] = {
 
 class NatsErrors:
     ctx: Context
-    connecting: Connecting
+    ending: Ending
 
-    def __init__(self, ctx: Context, connecting: Connecting) -> None:
+    def __init__(self, ctx: Context, ending: Ending) -> None:
         self.ctx = ctx
-        self.connecting = connecting
+        self.ending = ending
 
     def say(self, client: Client, text: str) -> None:
         """An error after which the connection goes on."""
@@ -47,19 +47,19 @@ class NatsErrors:
             return
         self.ctx.notice("nats", client, text)
         self.ctx.send(client, error_frame(text))
-        self.connecting.close(client, text)
+        self.ending.close(client, text)
 
     def end(self, client: Client, why: str) -> None:
         """End the connection of who is to come back; ``why`` is for the log."""
         if client.state == CLOSED:
             return
         self.ctx.notice("nats", client, why)
-        self.connecting.close(client, why)
+        self.ending.close(client, why)
 
     def isolated(self, client: Client) -> None:
         if client.state != OPEN:
             self.ctx.send(client, error_frame("Node Is Isolated"))  # whoever is about to connect tries another server
-        self.connecting.fail(client, Reason.SERVER_UNAVAILABLE, ISOLATED)
+        self.ending.fail(client, Reason.SERVER_UNAVAILABLE, ISOLATED)
 
     def may_not_publish(self, client: Client, subject: bytes, counted: str, why: str = "") -> None:
         """A message is not taken; ``counted`` as dropped for that reason."""

@@ -55,5 +55,5 @@ class NatsLeaving:
         clients = self._owner.clients
         stay = math.ceil((self._end - now) / self._each) if now < self._end else 0
         for client in list(clients.values())[: min(len(clients) - stay, CLOSED_PER_LOOK)]:
-            self._owner.connecting.close(client, "lame duck")
+            self._owner.ending.close(client, "lame duck")
         self.due_at = now + max(TICK, min(self._each, self._end - now)) if clients else 0.0

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from starlingmq.core.client import OPEN, Client
-from starlingmq.core.connecting import Connecting
 from starlingmq.core.context import Context
 from starlingmq.core.delivery import Delivery
+from starlingmq.core.ending import Ending
 from starlingmq.core.forwarding import FOR_THE_NODE, ForwardReader
 from starlingmq.core.message import Message
 from starlingmq.core.publishing import HEARD_FACT, Publishing
@@ -68,20 +68,20 @@ class Peers:
     router: Router
     delivery: Delivery
     publishing: Publishing
-    connecting: Connecting
+    ending: Ending
     by_number: dict[int, Peer]
     highest: dict[int, int]  # what was found in the store, of nodes that are not added yet
     facts: dict[bytes, bytes]  # what was found there of the cluster's state machines
     control: Callable[[int, bytes], None] | None  # takes what a node has to say to this one, in order with messages
 
     def __init__(
-        self, ctx: Context, router: Router, delivery: Delivery, publishing: Publishing, connecting: Connecting
+        self, ctx: Context, router: Router, delivery: Delivery, publishing: Publishing, ending: Ending
     ) -> None:
         self.ctx = ctx
         self.router = router
         self.delivery = delivery
         self.publishing = publishing
-        self.connecting = connecting
+        self.ending = ending
         self.by_number = {}
         self.highest = {}
         self.facts = {}
@@ -133,7 +133,7 @@ class Peers:
         peer = self.by_number.pop(number, None)
         if peer is not None:
             self.down(peer)
-            self.connecting.end(peer.session)
+            self.ending.end(peer.session)
             if self.ctx.recording:
                 self.ctx.write(Write(FACT_DELETE, topic=HEARD_FACT + str(number).encode()))
 
@@ -141,7 +141,7 @@ class Peers:
         """Give up what an earlier run kept for nodes that are no members any more."""
         for session in list(self.ctx.links.values()):
             if session.node not in members and session.node not in self.by_number:
-                self.connecting.end(session)
+                self.ending.end(session)
 
     def tell(self, number: int, payload: bytes) -> bool:
         """Say something to a node; False if it is no member."""

@@ -21,9 +21,9 @@ from __future__ import annotations
 from typing import Final
 
 from starlingmq.core.client import Client
-from starlingmq.core.connecting import Connecting
 from starlingmq.core.context import Context
 from starlingmq.core.delivery import Delivery
+from starlingmq.core.ending import Ending
 from starlingmq.core.job import Job
 from starlingmq.core.ready import INBOUND_DELETE, Write
 from starlingmq.core.session import Session
@@ -65,12 +65,12 @@ class ReleaseJob(Job):
 
 class Refusal:
     ctx: Context
-    connecting: Connecting
+    ending: Ending
     delivery: Delivery
 
-    def __init__(self, ctx: Context, connecting: Connecting, delivery: Delivery) -> None:
+    def __init__(self, ctx: Context, ending: Ending, delivery: Delivery) -> None:
         self.ctx = ctx
-        self.connecting = connecting
+        self.ending = ending
         self.delivery = delivery
 
     def answer(self, client: Client, held: bytes) -> bytes:
@@ -161,12 +161,12 @@ class Refusal:
             return frame
         present = frame[body] != 0
         session.will = None  # it was never accepted
-        self.connecting.will_changed(session)
+        self.ending.will_changed(session)
         client.mute = True
         self.ctx.notice("not_stored", client, "its session could not be stored")
-        self.connecting.close(client, "storage failed")
+        self.ending.close(client, "storage failed")
         if not present and client.version != 3 and not session.ended:
-            self.connecting.end(session)
+            self.ending.end(session)
         client.last_words = True
         code = int(Reason.QUOTA_EXCEEDED) if client.version == 5 else 3
         return encode(Connack(False, code), client.version)
@@ -175,7 +175,7 @@ class Refusal:
         """There is no way to refuse just this: the connection ends, and the client knows that it was not done."""
         client.mute = True
         self.ctx.notice("not_stored", client, "what it was to be told could not be stored")
-        self.connecting.close(client, "storage failed")
+        self.ending.close(client, "storage failed")
         client.last_words = client.version == 5
         return encode(Disconnect(Reason.QUOTA_EXCEEDED), 5) if client.version == 5 else b""
 

@@ -6,8 +6,8 @@ as if the connection had just been lost.
 
 from __future__ import annotations
 
-from starlingmq.core.connecting import Connecting
 from starlingmq.core.context import Context
+from starlingmq.core.ending import Ending
 from starlingmq.core.group_engine import GroupEngine
 from starlingmq.core.message import Message
 from starlingmq.core.outgoing import Outgoing
@@ -28,7 +28,7 @@ class Restoring:
     router: Router
     retained: RetainedTree
     retained_wheel: Wheel
-    connecting: Connecting
+    ending: Ending
     sharing: GroupEngine
 
     def __init__(
@@ -37,14 +37,14 @@ class Restoring:
         router: Router,
         retained: RetainedTree,
         retained_wheel: Wheel,
-        connecting: Connecting,
+        ending: Ending,
         sharing: GroupEngine,
     ) -> None:
         self.ctx = ctx
         self.router = router
         self.retained = retained
         self.retained_wheel = retained_wheel
-        self.connecting = connecting
+        self.ending = ending
         self.sharing = sharing
 
     def session(self, number: int, client_id: str, expiry: int) -> Session:

@@ -1,7 +1,7 @@
 """Wills of a cluster, as the core sees them: which ones changed, and which are due.
 
 One that is due is not published by the core at once: another node may have been told meanwhile that this one is gone,
-or that the client is back. ``cluster.wills`` finds that out, and says so (``Connecting.publish_will``).
+or that the client is back. ``cluster.wills`` finds that out, and says so (``Ending.publish_will``).
 """
 
 from __future__ import annotations
