@@ -68,7 +68,7 @@ class GroupElections:
         self._seen = 0  # revision up to which the watch has told
         self._watching = False
         self._tag = ""  # of the transaction under way
-        self._names: list[bytes] = []  # that it is about
+        self._names: list[bytes] = []  # that it is about; none: it reads all there are
         self._tags = 0
         self._batch = CAMPAIGNS_PER_TXN
         self._retry = RETRY_SECONDS
@@ -136,7 +136,7 @@ class GroupElections:
             self._retry = min(2 * self._retry, RETRY_SECONDS_MAX)
             return
         self._retry, self._retry_at = RETRY_SECONDS, 0.0
-        if not self._watching:
+        if not names:
             self._watching = True
             there = {entry.key: entry for entry in answer.found[0]}
             for share in list(self._primaries):
@@ -147,6 +147,8 @@ class GroupElections:
             self._tell_up_to(answer.revision)
             self._requests.append(Watch(self._prefix, answer.revision + 1))
             return
+        if not self._watching:
+            return  # the watch was lost meanwhile: all is read anew, and what became of this campaign with it
         if answer.succeeded:
             self._batch = CAMPAIGNS_PER_TXN
             for share in names:
