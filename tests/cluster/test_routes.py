@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+from tests.cluster import planting
+
 from starlingmq.cluster.frames import (
     Body,
     Heartbeat,
@@ -39,8 +42,14 @@ def heartbeat(routes: Routes) -> Heartbeat:
     return Heartbeat(routes.epoch, routes.version, routes.vector(), {}, frozenset(), True, nobody, {}, 1, {})
 
 
-def begin(me: int, wants: dict[bytes, int] | None = None, incarnation: int = 1, store: Store | None = None) -> Routes:
-    routes = Routes(me, incarnation, store.facts if store else {}, 1000)
+def begin(
+    me: int,
+    wants: dict[bytes, int] | None = None,
+    incarnation: int = 1,
+    store: Store | None = None,
+    kind: type[Routes] = Routes,
+) -> Routes:
+    routes = kind(me, incarnation, store.facts if store else {}, 1000)
     routes.restart(wants or {})
     return routes
 
@@ -252,6 +261,36 @@ def test_versions_that_were_told_and_lost_are_replaced_by_a_snapshot() -> None:
         two.received(1, body, 5.0)
     assert two.take_changes() == [(1, b"other", 1), (1, b"lost", 0)]
     assert two.vector()[1] == (2, 2)
+
+
+def tell_other_records_under_the_same_number(kind: type[Routes]) -> None:
+    """Version 2 is told, and lost by who told it. Its next life gives out version 2 again, to something else, and goes
+    on: who has heard the first one is not to take the rest by its numbers."""
+    store = Store()
+    one, two = begin(1, {b"a": 1}), begin(2, kind=kind)
+    exchange(one, two)
+    store.take(one.take_facts())
+    one.originate([(b"lost", 1)])
+    for _, body in one.take_out():
+        two.received(1, body, 0.0)
+    one = begin(1, {b"a": 1, b"other": 1}, 2, store)
+    one.take_out()  # what it tells at its start comes to nobody
+    one.originate([(b"new", 1)])
+    for _, body in one.take_out():
+        two.received(1, body, 5.0)
+    exchange(one, two, 5.0)
+    assert two.table(1) == {b"a": 1, b"other": 1, b"new": 1}
+
+
+def test_records_of_another_epoch_are_not_taken_by_their_numbers() -> None:
+    tell_other_records_under_the_same_number(Routes)
+
+
+def test_where_they_are_that_shows() -> None:
+    known = "state[0] == body.epoch or (state[0] != 0 and in_history(body.history, state))"
+    wrong = planting.load((("peer_routes", known, "True"),))["routes"].Routes
+    with pytest.raises(AssertionError, match="lost"):
+        tell_other_records_under_the_same_number(wrong)
 
 
 def test_a_large_snapshot_comes_in_pieces_and_is_in_force_when_it_is_whole() -> None:
