@@ -12,7 +12,7 @@ import msgspec
 from tests.harness import TURNS_MAX, FakeClient, World
 from tests.sim.etcd_model import EtcdModel
 
-from starlingmq.cluster.frames import Envelope
+from starlingmq.cluster.frames import Data, Envelope
 from starlingmq.cluster.state import ClusterState
 from starlingmq.config import ClusterConfig
 from starlingmq.core.client import Client
@@ -93,6 +93,7 @@ class Fleet:
         self.etcd = EtcdModel(Random(1))
         self.nodes: list[NodeWorld] = []
         self.cuts: set[tuple[int, int]] = set()  # (from, to): frames of this way are lost
+        self.mute: set[tuple[int, int]] = set()  # (from, to): its data frames are, so nobody takes the other for gone
         self.carried: list[Envelope] = []
         self._running = False
         self._kept_at = 0.0  # when leases were last kept alive
@@ -117,7 +118,8 @@ class Fleet:
         return node.cluster.serving and len(status) == len(self.nodes) - 1 and all(peer.connected for peer in status)
 
     def carry(self, source: NodeWorld, hop: int, envelope: Envelope) -> None:
-        if (source.cluster.number, hop) in self.cuts:
+        way = (source.cluster.number, hop)
+        if way in self.cuts or (way in self.mute and isinstance(envelope.body, Data)):
             return
         for node in self.nodes:
             if node.cluster.number == hop:
@@ -132,6 +134,19 @@ class Fleet:
 
     def heal(self) -> None:
         self.cuts.clear()
+
+    def speak(self) -> None:
+        """Nobody is mute any more, and whoever was sends again what was lost."""
+        muted, self.mute = self.mute, set()
+        for one, other in muted:
+            for node in self.nodes:
+                if node.cluster.number == one:
+                    node.cluster.connected(other, self.now)
+        self.run()
+
+    def end(self, place: int) -> None:
+        """That node is gone, with all it had."""
+        del self.nodes[place]
 
     def run(self) -> None:
         """Take turns until nobody has anything to do now."""
