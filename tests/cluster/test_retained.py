@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 from tests.cluster.fleet import Fleet, NodeWorld
 from tests.harness import FakeClient
 from tests.sim import planted_retained
 from tests.sim.clients import Publisher
-from tests.sim.retained import retained_in
+from tests.sim.retained import payload_of, retained_in
 from tests.sim.world import World
 
 import starlingmq
-from starlingmq.cluster.etcd import KeyValue, Put, TxnAnswer
+from starlingmq.cluster.etcd import KeyValue, Put, Request, Txn, TxnAnswer
 from starlingmq.cluster.retained import RetainedIndex
 from starlingmq.cluster.retained_values import decode_value, prefix
 from starlingmq.cluster.retained_writer import RetainedWriter
@@ -219,13 +220,14 @@ def test_the_next_one_is_asked_when_a_holder_does_not_answer() -> None:
     assert got(subscriber) == {b"big": LARGE}
 
 
-def keeping_world(power: bool) -> World:
+def keeping_world(power: bool, **retained: int) -> World:
     """Two nodes that serve, and store; nobody is there."""
     for seed in range(2000):
         world = World(seed)
         settings = world.settings
         calm = world.plan.kind == "calm" and world.plan.nodes == 2
         if calm and settings.keeps and settings.power == power and settings.cluster.retained_window < 0.1:
+            settings.cluster = structs.replace(settings.cluster, **retained)
             world.form()
             return world
     raise AssertionError("no seed draws such a world")
@@ -300,6 +302,52 @@ def test_what_was_taken_away_stays_away() -> None:
 def test_what_comes_back_after_a_crash_is_found() -> None:
     with planted_retained.what_was_taken_away_comes_back_after_a_crash(), pytest.raises(AssertionError):
         what_was_taken_away_stays_away()
+
+
+def test_what_still_lay_in_etcd_at_a_restart_is_not_given_up() -> None:
+    """n1 crashes while a large message of it is on its way into etcd. It is done there when the next life has read what
+    there is: something that n2 published later, in whose favour it would be given up."""
+    world = keeping_world(False, retained_inline=1, retained_copies=0)
+    publishers = [Publisher(world.books, world.random, node, f"p{node.host}", 5, True) for node in world.nodes]
+    for publisher in publishers:
+        publisher.come()
+        publisher.retained = 1.0
+    node = world.nodes[0]
+    assert node.process is not None
+    former, lies = node.process.etcd, list[Request]()
+    request = former.request
+
+    def is_batch(asked: Request) -> bool:
+        return isinstance(asked, Txn) and asked.tag.startswith("retained write")
+
+    def hold(asked: Request) -> None:
+        lies.append(asked) if is_batch(asked) else request(asked)
+
+    former.request = hold  # type: ignore[method-assign, assignment]
+    publishers[0].publish(b"a/1", 1)
+    world.pass_time(0.5)
+    assert lies and not publishers[0].sent, "it was acknowledged"
+    publishers[1].publish(b"a/1", 1)
+    world.pass_time(0.5)
+    node.crash(False)
+    world.pass_time(0.5)
+    world.start_if_wanted(node)
+    assert node.process is not None
+    again = node.process.etcd.request
+
+    def overtaken(asked: Request) -> None:
+        if is_batch(asked) and lies:
+            former.session.request(lies.pop(), world.schedule.now)
+            world.schedule.after(0.1, again, asked)
+        else:
+            again(asked)
+
+    node.process.etcd.request = overtaken  # type: ignore[method-assign, assignment]
+    world.pass_time(5.0)
+    assert not lies and not world.unretained()
+    processes = [each.process for each in world.nodes if each.process is not None]
+    for topic, value in retained_in(world.etcd.model.store).items():
+        assert payload_of(processes, topic, value), f"nobody has what is retained for {topic!r}"
 
 
 # The writer

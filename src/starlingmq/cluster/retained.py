@@ -99,7 +99,7 @@ class RetainedIndex:
         self._read_at = 0  # revision of the last page
         self._complete_at = 0  # revision that the watch has to reach; 0: not known
         self._mark = (0, 0)  # ours, as read, and its revision
-        self._begun = False  # our mark is known
+        self._begun = False  # what of an earlier life is done is known
         self._revisions: dict[bytes, int] = {}  # topic -> revision of what was taken since reading began; < 0: deleted
         self._expiring: dict[bytes, int] = {}  # topic -> revision of a message that expires
         self._led = False
@@ -184,7 +184,7 @@ class RetainedIndex:
             for topic in written.done:
                 self._undelete(topic, written.done[topic])
             if self.state == "settling" and not self._complete_at:
-                if written.revision >= self._read_at:
+                if written.last and written.revision >= self._read_at:
                     self._complete_at = written.revision
                 else:
                     self.writer.ask()
@@ -213,19 +213,19 @@ class RetainedIndex:
             return
         self.state = "settling"
         if not self._begun:
-            self._begin()
+            self.writer.begin(*self._mark)
         self.writer.ask()
 
     def _begin(self) -> None:
-        """Our mark is known: what of our earlier life is not done goes first."""
+        """We have written our mark, and the watch has told of it: what of our earlier life is not done by now never
+        will be by itself, be it that it still lay in etcd when we read. It goes first."""
         self._begun = True
-        self.writer.begin(*self._mark)
         for sequence, topic, message in self._restored:
-            if self._overlay.get(topic) == sequence and (
-                sequence <= self.writer.mark or self._superseded(topic, message)
-            ):
+            if self._overlay.get(topic) != sequence or topic in self._retaining.changed:
+                pass  # a later one of ours takes its place
+            elif sequence <= self.writer.mark or self._superseded(topic, message):
                 self._uncover(topic)
-            elif self._overlay.get(topic) == sequence:
+            else:
                 self.writer.add(topic, sequence, self._encoded(topic, message))
             if sequence <= self.writer.mark:
                 self._undelete(topic, sequence)
@@ -309,6 +309,8 @@ class RetainedIndex:
             self._show(topic, *held)
 
     def _complete(self) -> None:
+        if not self._begun:
+            self._begin()
         self.state = "following"
         revisions, self._revisions = self._revisions, {}
         for topic, message in self._broker.retained.items():

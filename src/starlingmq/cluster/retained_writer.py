@@ -45,11 +45,13 @@ class Entry:
 
 
 class Written:
-    """What is done: in which ``revision`` at the latest, and the sequences by topic."""
+    """What is done: in which ``revision`` at the latest, and the sequences by topic. ``last``: it was what was asked
+    for last, so nothing that was asked for before can be done any more, by an earlier life neither."""
 
-    def __init__(self, revision: int, done: dict[bytes, int]) -> None:
+    def __init__(self, revision: int, done: dict[bytes, int], last: bool) -> None:
         self.revision = revision
         self.done = done
+        self.last = last
 
 
 class RetainedWriter:
@@ -175,16 +177,16 @@ class RetainedWriter:
         self._retry = RETRY_SECONDS
         if answer.succeeded:
             self._mark_revision = answer.revision
-            return self._done(self._batch_mark, answer.revision)
+            return self._done(self._batch_mark, answer.revision, True)
         self._asked = True
         found: tuple[KeyValue, ...] = answer.found[-1]
         if not found:
             self._mark_revision = 0
             return None
         self._mark_revision = found[0].mod_revision  # an earlier attempt was done, or one of an earlier life
-        return self._done(int(found[0].value), found[0].mod_revision)
+        return self._done(int(found[0].value), found[0].mod_revision, False)
 
-    def _done(self, mark: int, revision: int) -> Written:
+    def _done(self, mark: int, revision: int, last: bool) -> Written:
         self.mark = max(self.mark, mark)
         done: dict[bytes, int] = {}
         for topic, entry in self._going.items():
@@ -194,7 +196,7 @@ class RetainedWriter:
         for topic in done:
             del self._going[topic]
         self.written += len(done)
-        return Written(revision, done)
+        return Written(revision, done, last)
 
     def wake_at(self) -> float:
         """When ``take_requests`` has something though nothing happens; 0.0: never."""
