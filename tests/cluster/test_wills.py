@@ -101,6 +101,31 @@ def test_a_takeover_elsewhere_is_the_end_of_the_connection(delay: int, clean_sta
     assert published(watcher, 20.0) == [b"will/a"] * wills
 
 
+def test_a_clean_start_ends_a_session_though_it_is_still_on_its_way() -> None:
+    """And though the client comes back to where it is on its way to: its will is due, and what it had is gone."""
+    fleet = Fleet(3)
+    watcher, publisher = watch(fleet, 2), fleet.connect(2, "p")
+    client = leave_will(fleet, 0, "a", delay=60, expiry=3600)
+    client.send(Subscribe(1, [SubscribeRequest(b"t", 1)]))
+    fleet.advance(0.1)
+    fleet.mute = {(2, 3)}  # which is not asked for its mark
+    client = leave_will(fleet, 1, "a", delay=60, expiry=3600)
+    session = fleet[1].state.ctx.sessions["a"]
+    assert client.connack.session_present and session.moving is not None
+    client.drop()
+    publisher.send(Publish(b"t", b"of before", 1, packet_id=1))
+    fleet.connect(0, "a", clean_start=True, properties={SESSION_EXPIRY_INTERVAL: 3600})
+    fleet.advance(0.1)
+    assert session.ended
+    again = fleet.connect(1, "a", clean_start=False, properties={SESSION_EXPIRY_INTERVAL: 3600})
+    assert again.connack.session_present, "the one that began with the clean start"
+    fleet.speak()
+    assert published(watcher, 5.0) == [b"will/a"]
+    assert not [packet for packet in again.receive() if isinstance(packet, Publish)]
+    names = [name for node in fleet.nodes for name in node.state.ctx.sessions if not name.startswith("$node/")]
+    assert sorted(names) == ["a", "p", "watcher"]
+
+
 def test_who_leads_publishes_the_wills_of_a_node_that_died() -> None:
     fleet = Fleet(3)
     watcher = watch(fleet, 2)

@@ -122,6 +122,10 @@ class Arrival:
     def all_late(self) -> bool:
         return all(node in self.late for node in (*self.waiting, *self.streaming))
 
+    def wanted(self) -> bool:
+        """Whether who wants the session from here has to wait for what is not here yet."""
+        return not self.discarded and not self.all_late()
+
     def over(self, members: Iterable[int]) -> bool:
         """Nobody has anything of it, nor will what comes to both be mistaken for what comes to us alone."""
         if self.has_sources():

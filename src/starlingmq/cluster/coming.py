@@ -296,9 +296,11 @@ class Coming:
             arrival.vague[node] = None
         there = arrival.session or self._ctx.sessions.get(arrival.client_id)
         none = there is None or there.ended
-        if (not arrival.open or none) and head.held > arrival.best_held:
+        if arrival.discarded:
+            pass  # what it had is dropped as it comes
+        elif (not arrival.open or none) and head.held > arrival.best_held:
             self._come(node, arrival, head)
-        elif none and not arrival.discarded:  # it only owes, and nobody is here to get it
+        elif none:  # it only owes, and nobody is here to get it
             head = Head(head.client_id, head.epoch, head.held, min(NEVER, self._ctx.mqtt.max_session_expiry))
             head.anew = True
             self._come(0, arrival, head)

@@ -50,10 +50,12 @@ class Leaving:
             return
         if arrivals and not claiming:
             moves.broker.connecting.not_claimed(client_id, Reason.SERVER_BUSY, ELSEWHERE)
-        if all(arrival.all_late() for arrival in arrivals):
-            self._give(node, client_id, epoch, said.clean)
-        else:
+        if said.clean:
+            self._discard(client_id, epoch, arrivals)
+        if any(arrival.wanted() for arrival in arrivals):
             self._defer(node, said)
+        else:
+            self._give(node, client_id, epoch, said.clean)
 
     def _is_newer(self, client_id: str, epoch: int, arrivals: list[Arrival], session: Session | None) -> bool:
         """Whether this node, or one that it has given the session to, owns it by a higher epoch."""
@@ -74,10 +76,23 @@ class Leaving:
             moves.take_early((said.client_id, earlier[1].epoch))
         moves.deferred[said.client_id] = (node, said)
 
+    def _discard(self, client_id: str, epoch: int, arrivals: list[Arrival]) -> None:
+        """Its client begins with nothing: what is not all here yet is waited for no more. It would be too late if the
+        client came back here meanwhile, and found it."""
+        moves = self._moves
+        for arrival in arrivals:
+            arrival.discarded = arrival.open = arrival.changed = True
+            moves.touch(arrival)
+        earlier = moves.deferred.get(client_id)
+        if earlier is not None and earlier[1].epoch < epoch:
+            del moves.deferred[client_id]
+            moves.say(earlier[0], Head(client_id, earlier[1].epoch, OVERTAKEN))
+            moves.take_early((client_id, earlier[1].epoch))
+
     def look_at(self, client_id: str) -> None:
         """Something has happened to what is on its way here: perhaps who waits for it can have it."""
         deferred = self._moves.deferred.get(client_id)
-        if deferred is not None and all(arrival.all_late() for arrival in self._moves.of(client_id)):
+        if deferred is not None and not any(arrival.wanted() for arrival in self._moves.of(client_id)):
             del self._moves.deferred[client_id]
             self.asked(*deferred)
 
@@ -88,7 +103,7 @@ class Leaving:
         expiry = 0 if session is None else session.expiry
         left = self._left(session)
         anew = session is not None and session.anew
-        late = [arrival for arrival in moves.of(client_id) if arrival.epoch != epoch]
+        late = [arrival for arrival in moves.of(client_id) if arrival.epoch != epoch and not arrival.discarded]
         willed = session is not None and session.will is not None and session.will.delay != 0 and not clean
         ghost = mover.leave(client_id, node, epoch, clean)
         if ghost is None and not clean and any(arrival.session is None for arrival in late):
