@@ -10,7 +10,8 @@ from tests.harness import FakeClient
 
 from starlingmq.cluster.amendments import Amendment, Amendments
 from starlingmq.cluster.etcd import KeyValue, TxnAnswer
-from starlingmq.cluster.will_values import all_wills, decode_will
+from starlingmq.cluster.foreign_wills import ForeignWills
+from starlingmq.cluster.will_values import REGISTERED, RegisteredWill, all_wills, decode_will, encode_will
 from starlingmq.wire.mqtt import Publish, Subscribe, SubscribeRequest, Will
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, WILL_DELAY_INTERVAL, Properties
 
@@ -191,6 +192,38 @@ def test_while_etcd_is_away_a_will_waits() -> None:
     client.drop()
     assert published(watcher, 4.0) == []
     assert published(watcher, 8.0) == [b"will/a"]
+
+
+def following() -> ForeignWills:
+    """Of node 1, of two."""
+    foreign = ForeignWills("test", lambda node: False, lambda: False, 2.0)
+    foreign.enter(1)
+    foreign.set_members({1: None, 2: None})
+    return foreign
+
+
+def asks(foreign: ForeignWills, epoch: int, found: RegisteredWill | None) -> list[Amendment]:
+    """A client is back here in that epoch, and finds that at node 2; what is to be changed there."""
+    assert not foreign.cancelled("c", 2, epoch)
+    (request,) = foreign.take_requests(1.0)
+    there = () if found is None else (KeyValue(KEYS + b"2/c", encode_will(found), 1, 10),)
+    foreign.answered(TxnAnswer(request.tag, True, 20, (there,)), 1.0)
+    return foreign.take_amendments()
+
+
+def test_a_will_that_its_client_has_left_since_is_not_cancelled() -> None:
+    """It was back here, went to where it had been, and etcd was slow."""
+    foreign = following()
+    (change,) = asks(foreign, 5, RegisteredWill(REGISTERED, 7, delay=3, epoch=3))
+    assert change.revision == 10 and not foreign.cancelled("c", 2, 5)
+    foreign.know(change.key, encode_will(RegisteredWill(REGISTERED, 8, delay=3, epoch=6)), 12)
+    assert foreign.take_amendments() == [] and foreign.cancelled("c", 2, 5)
+
+
+def test_what_was_found_when_a_client_was_back_before_does_not_count_when_it_is_again() -> None:
+    foreign = following()
+    assert asks(foreign, 5, None) == []  # and nobody wants to know any more
+    assert len(asks(foreign, 9, RegisteredWill(REGISTERED, 8, delay=3, epoch=6))) == 1
 
 
 def test_of_two_that_want_a_key_one_gets_it_and_the_other_is_told() -> None:

@@ -114,7 +114,7 @@ class Coming:
         if now >= arrival.deadline:
             for node in arrival.sources():
                 self.late(arrival, node)
-        if not arrival.open and not arrival.awaited() and self._wills_are_settled(arrival, now):
+        if not arrival.open and not arrival.awaited() and self._wills_are_settled(arrival):
             arrival.open = arrival.changed = True
             moves.touch(arrival)
             self._go_on(arrival.client_id, arrival.epoch, 0)
@@ -125,12 +125,12 @@ class Coming:
         if over:
             self._finish(arrival)
 
-    def _wills_are_settled(self, arrival: Arrival, now: float) -> bool:
+    def _wills_are_settled(self, arrival: Arrival) -> bool:
         """Those of nodes that can not be asked; and those that a node has cancelled: it may die before etcd knows."""
         moves = self._moves
         nodes = [node for node in (*arrival.late, *arrival.willed) if node != moves.me]
         for node in nodes:
-            if node not in arrival.settled and moves.cancelled(arrival.client_id, node, now):
+            if node not in arrival.settled and moves.cancelled(arrival.client_id, node, arrival.owned):
                 arrival.settled[node] = None
         if all(node in arrival.settled for node in nodes):
             moves.unsettled.pop(arrival, None)

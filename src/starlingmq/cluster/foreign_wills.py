@@ -42,6 +42,16 @@ class Plan:
         self.sent = False
 
 
+class Cancel:
+    """A client is back elsewhere since ``epoch``: what it left before is not to be published."""
+
+    __slots__ = ("done", "epoch")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.done = False
+
+
 class ForeignWills:
     cancellations: int  # wills of clients that came back at another node in time
 
@@ -61,7 +71,7 @@ class ForeignWills:
         self._loads: list[bytes] = []  # prefixes to be read
         self._load = ""  # tag of the read under way
         self._after = b""
-        self._cancels: dict[bytes, bool] = {}  # key -> whether that is done
+        self._cancels: dict[bytes, Cancel] = {}
         self._asking: dict[str, list[bytes]] = {}  # tag -> keys asked for
         self._to_ask: list[bytes] = []
         self._tags = 0
@@ -134,8 +144,9 @@ class ForeignWills:
             self._notices.append(str(error))
             value = None
         node, name = self._owner(key)
-        if self._cancels.get(key) is False:
-            self._cancel(key, value, revision)
+        cancel = self._cancels.get(key)
+        if cancel is not None and not cancel.done:
+            self._cancel(cancel, key, value, revision)
         if value is None or name.startswith(TAKEN):
             return
         if value.state == REGISTERED and node in self._loaded:
@@ -147,8 +158,9 @@ class ForeignWills:
     def settled(self, key: bytes, revision: int) -> None:
         """By us, as of ``revision``."""
         self._plans.pop(key, None)
-        if key in self._cancels:
-            self._cancels[key] = True
+        cancel = self._cancels.get(key)
+        if cancel is not None:
+            cancel.done = True
             self.cancellations += 1
         node, _ = self._owner(key)
         if node not in self._members and revision:
@@ -156,22 +168,24 @@ class ForeignWills:
 
     # A client that is back
 
-    def cancelled(self, client_id: str, node: int, now: float) -> bool:
+    def cancelled(self, client_id: str, node: int, epoch: int) -> bool:
         key = wills_of(self._cluster, node) + client_id.encode()
-        state = self._cancels.get(key)
-        if state is None:
-            self._cancels[key] = False
+        cancel = self._cancels.get(key)
+        if cancel is None or cancel.epoch < epoch:
+            self._cancels[key] = Cancel(epoch)
             self._to_ask.append(key)
             return False
-        if state:
+        if cancel.done:
             del self._cancels[key]
-        return state
+        return cancel.done
 
-    def _cancel(self, key: bytes, value: RegisteredWill | None, revision: int) -> None:
+    def _cancel(self, cancel: Cancel, key: bytes, value: RegisteredWill | None, revision: int) -> None:
         if value is None or value.state != REGISTERED or value.delay == 0:
-            self._cancels[key] = True  # there is none, or nobody can take it back
+            cancel.done = True  # there is none, or nobody can take it back
+        elif value.epoch > cancel.epoch:
+            cancel.done = True  # its client has been there again since, and that is the will of this connection
         elif 0.0 < value.due_at <= self._now:
-            self._cancels[key] = True  # it was due before
+            cancel.done = True  # it was due before
         else:
             settled = encode_will(RegisteredWill(SETTLED, value.id))
             self._amendments.append(Amendment(key, revision, settled))

@@ -43,7 +43,7 @@ class Moves:
     departures: dict[Turned, Departure]
     departing: dict[str, list[Departure]]  # the same by client id
     touched: dict[Arrival, None]  # are to be looked at
-    cancelled: Callable[[str, int, float], bool]  # whether the will of a client id at a node is settled (cluster.wills)
+    cancelled: Callable[[str, int, int], bool]  # whether the will of a client id at a node is settled (cluster.wills)
     unsettled: dict[Arrival, None]  # wait for that
     giving: dict[Departure, None]  # have, or may have, something to be said
     deferred: dict[str, tuple[int, Takeover]]  # client id -> asked for while it arrives: by whom, for what
@@ -72,7 +72,7 @@ class Moves:
         self.departures = {}
         self.departing = {}
         self.touched = {}
-        self.cancelled = lambda client_id, node, now: True
+        self.cancelled = lambda client_id, node, epoch: True
         self.unsettled = {}
         self.giving = {}
         self.deferred = {}

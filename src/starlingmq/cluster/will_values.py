@@ -28,7 +28,8 @@ class WillValueError(ValueError):
 
 class RegisteredWill(msgspec.Struct, array_like=True):
     """``seconds`` after its connection is lost it is due, at the latest; ``due_at`` is when that is known, in Unix
-    seconds, 0.0 before. ``delay`` is what the client asked for. All but the first two are empty unless REGISTERED."""
+    seconds, 0.0 before. ``delay`` is what the client asked for, ``epoch`` the one in which its node owned the client
+    id then. All but the first two are empty unless REGISTERED."""
 
     state: int
     id: int
@@ -44,6 +45,7 @@ class RegisteredWill(msgspec.Struct, array_like=True):
     publisher: str = ""
     seconds: int = 0
     due_at: float = 0.0
+    epoch: int = 0
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -71,7 +73,7 @@ def decode_will(data: bytes) -> RegisteredWill:
     return value
 
 
-def registered(will: Will, session_expiry: int, due_at: float) -> RegisteredWill:
+def registered(will: Will, session_expiry: int, due_at: float, epoch: int = 0) -> RegisteredWill:
     message = will.message
     return RegisteredWill(
         REGISTERED,
@@ -88,6 +90,7 @@ def registered(will: Will, session_expiry: int, due_at: float) -> RegisteredWill
         message.publisher,
         min(will.delay, session_expiry),
         due_at,
+        epoch,
     )
 
 

@@ -301,7 +301,7 @@ class ClusterWills:
                 self._amend(name, entry, RegisteredWill(FIRING, first.id))
         elif will is not None and session is not None:
             due_at = session.will_at if session.client is None else 0.0
-            value = registered(will, session.expiry, due_at)
+            value = registered(will, session.expiry, due_at, session.epoch)
             if known != value:
                 self._amend(name, entry, value)
         elif entry.revision:
@@ -336,10 +336,10 @@ class ClusterWills:
     def _took_not(self, void: Amendment, revision: int, value: bytes) -> None:
         self.foreign.know(void.key, value or None, revision)
 
-    def cancelled(self, client_id: str, node: int, now: float) -> bool:
-        """Whether what a client may have left at a node that can not be asked is settled, now that it is back here: to
-        be asked until it is."""
-        return self.foreign.cancelled(client_id, node, now)
+    def cancelled(self, client_id: str, node: int, epoch: int) -> bool:
+        """Whether what a client may have left at a node that can not be asked is settled, now that it is back here,
+        since ``epoch``: to be asked until it is."""
+        return self.foreign.cancelled(client_id, node, epoch)
 
     # What goes out
 
