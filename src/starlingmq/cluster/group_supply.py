@@ -17,7 +17,7 @@ from starlingmq.core.choosing import Room
 from starlingmq.core.groups import Group
 
 GIVEN_PER_PULL: Final = 2048  # messages of one group
-STATES_PER_FRAME: Final = 2000
+STATES_PER_FRAME: Final = 500  # and of what is told by ourselves to each node in a turn
 LINED_PER_ANSWER: Final = 100
 
 
@@ -71,6 +71,7 @@ class GroupSupply:
         self._me = 0
         self._choosers: dict[int, Chooser] = {}
         self._restless: dict[int, None] = {}  # choosers that have news
+        self._more = False  # than were told of in this turn
         self._out: list[tuple[int, Body]] = []
 
     def enter(self, node: int) -> None:
@@ -186,22 +187,28 @@ class GroupSupply:
     # Telling
 
     def turn(self) -> None:
-        """Tell the primaries by ourselves what they can not know: however many groups, a frame or a few for each."""
+        """Tell the primaries by ourselves what they can not know: one frame for each, however many groups."""
+        self._more = False
         if not self._restless:
             return
         notify = self._broker.ctx.groups.notify
         for node in list(self._restless):
             chooser = self._choosers[node]
-            if notify and not self._connected(node):
+            if not notify:
+                chooser.news.clear()
+            elif self._connected(node):
+                self._notify(node, chooser)
+            else:
                 continue
-            del self._restless[node]
-            news, chooser.news = chooser.news, {}
-            if notify:
-                self._notify(node, chooser, news)
+            if chooser.news:
+                self._more = True
+            else:
+                del self._restless[node]
 
-    def _notify(self, node: int, chooser: Chooser, news: dict[bytes, None]) -> None:
+    def _notify(self, node: int, chooser: Chooser) -> None:
         states: list[GroupState] = []
-        for share in news:
+        for share in list(islice(chooser.news, STATES_PER_FRAME)):
+            del chooser.news[share]
             state = self._state(chooser.groups[share], ())
             said = chooser.said.get(share)
             if (
@@ -213,8 +220,12 @@ class GroupSupply:
             ):
                 chooser.said[share] = state
                 states.append(state)
-        for first in range(0, len(states), STATES_PER_FRAME):
-            self._out.append((node, GroupReport(0, tuple(states[first : first + STATES_PER_FRAME]))))
+        if states:
+            self._out.append((node, GroupReport(0, tuple(states))))
+
+    def pending(self) -> bool:
+        """Whether there is more to tell in a next turn."""
+        return self._more
 
     def take_out(self) -> list[tuple[int, Body]]:
         out, self._out = self._out, []

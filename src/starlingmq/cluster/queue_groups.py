@@ -119,6 +119,10 @@ class QueueGroups:
     def take_out(self) -> list[tuple[int, Body]]:
         return self.pulls.take_out() + self.supply.take_out()
 
+    def pending(self) -> bool:
+        """Whether a next turn has something to do, without waiting for anything."""
+        return self.supply.pending()
+
     def wake_at(self) -> float:
         """When ``turn`` has something though nothing happens; inf: never."""
         retry = self.elections.wake_at()

@@ -428,7 +428,7 @@ class ClusterState:
         self._beat(quorum, relay, routes, now)
         for node, call in self.handshakes.turn(now):
             self._tell(node, call, relay)
-        self._pending = self._pending or self.handshakes.pending()
+        self._pending = self._pending or self.handshakes.pending() or self.groups.pending()
         for target, body in (*routes.take_out(), *self.groups.take_out()):
             self._tell(target, body, relay)
         for key, fact in routes.take_facts():
