@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Literal
 from unittest.mock import patch
 
 import pytest
@@ -172,6 +173,34 @@ def test_what_a_broken_stream_took_along_is_said_again_on_the_next(way: tuple[in
     fleet[source - 1].cluster.connected(target, fleet.now)
     fleet.advance(0.02)
     assert got(worker) == [b"x"], "long before it would be asked for, or asked again"
+
+
+@pytest.mark.parametrize("strategy", ["hash_topic", "hash_client"])
+def test_the_same_member_gets_a_topic_or_what_a_client_says_wherever_it_enters(
+    strategy: Literal["hash_topic", "hash_client"],
+) -> None:
+    fleet = Fleet(3)
+    for node in fleet.nodes:
+        node.state.groups.configure(QueueGroupsConfig(strategy=strategy))
+    share = b"$share/g/t/+"
+    workers = [fleet.connect(place, f"w{place}{number}") for place in range(3) for number in range(place + 1)]
+    for worker in workers:
+        worker.send(Subscribe(1, [SubscribeRequest(share, 1)]))
+        worker.expect(Suback)
+    fleet.advance(0.3)
+    seen: dict[bytes, set[str]] = {}
+    for client in range(8):
+        for place in (0, 1, 2, 0, 1, 2):
+            publisher = fleet.connect(place, f"p{client}")
+            for topic in range(8):
+                publisher.send(Publish(b"t/%d" % topic, b"%d" % client, 1, packet_id=topic + 1))
+            fleet.advance(0.1)
+            publisher.drop()
+    for worker in workers:
+        for packet in [packet for packet in worker.receive() if isinstance(packet, Publish)]:
+            what = packet.topic if strategy == "hash_topic" else packet.payload
+            seen.setdefault(what, set()).add(worker.client.client_id)
+    assert len(seen) == 8 and all(len(names) == 1 for names in seen.values()), seen
 
 
 def test_what_stands_is_used_up_and_given_anew() -> None:

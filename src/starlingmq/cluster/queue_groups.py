@@ -25,11 +25,13 @@ class QueueGroups:
         self.pulls = GroupPulls(broker, connected)
         self.supply = GroupSupply(broker, connected, lambda group, node, epoch: self._lead(group, node, epoch, False))
         self._broker = broker
+        self._node = 0
         self._followed: dict[bytes, Group] = {}
         broker.groups.cluster()
 
     def enter(self, node: int, incarnation: int) -> None:
         """Our number is known."""
+        self._node = node
         self.elections.enter(node, incarnation)
         self.pulls.enter(node)
         self.supply.enter(node)
@@ -101,6 +103,7 @@ class QueueGroups:
         share = group.share()
         self.pulls.forget(share)
         self.supply.forget(share)
+        group.node = self._node
         group.epoch = max(group.epoch, epoch)
         group.primary = ours
         group.standing = False

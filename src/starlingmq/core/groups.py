@@ -1,4 +1,4 @@
-"""A shared subscription group: who is in it, and who of them gets the next message (docs/GROUPS.md).
+"""A shared subscription group: who of its members gets the next message (docs/GROUPS.md).
 
 Whoever is chosen can take the message now: it has a connection that is read, nothing queued, and room in its window.
 If there is nobody, the message waits in the group's line. What is done with what was chosen is in core.group_engine.
@@ -24,7 +24,7 @@ from starlingmq.core.choosing import (
     in_flight,
     takes,
 )
-from starlingmq.core.filter_tree import Subscriber
+from starlingmq.core.group_members import GroupMembers
 from starlingmq.core.message import Message
 from starlingmq.core.session import Session, Subscription
 
@@ -36,13 +36,12 @@ _INCREMENT: Final = 1442695040888963407
 _MASK: Final = (1 << 64) - 1
 
 
-class Group(Subscriber):
+class Group(GroupMembers):
     """``name`` and ``filter`` as in $share/name/filter."""
 
     name: bytes
     filter: bytes
     strategy: int
-    members: list[Subscription]
     nodes: dict[int, Subscription]  # other nodes with members, or where the last one was lost lately, by number ...
     counts: dict[int, int]  # ... and how many members each has
     rooms: dict[int, Room]  # the primary's: what nodes can take; another node's: what it may send there (standing)
@@ -50,6 +49,7 @@ class Group(Subscriber):
     line: Session | None  # what waits here for a member, and what was lent to members; None: nothing ever did
     full: bool  # none of the members here could take any when their room was last asked for
     gone_at: float  # when it ends, its last member here having been lost; 0.0: that is not so
+    node: int  # the number of this one, in a cluster
     primary: bool  # this node chooses: it was elected, or stands alone
     standing: bool  # it is not, but lets this node choose for what enters here, as far as ``rooms`` go
     chooser: int  # number of the node that does; 0: there is none, or no cluster
@@ -57,23 +57,22 @@ class Group(Subscriber):
     received: int  # messages taken in here
     given: int  # messages given to members here
     redelivered: int  # that a member had, and did not acknowledge before it left
-    _present: list[Subscription]  # members with a connection, and some that were lately
-    _places: dict[str, int]  # client id -> index in members
     _state: int
     _turn: int
     _sticky: Subscription | None
 
     def __init__(self, name: bytes, filter: bytes, seed: int, strategy: int = RANDOM) -> None:
+        super().__init__()
         self.name = name
         self.filter = filter
         self.strategy = strategy
-        self.members = []
         self.nodes = {}
         self.counts = {}
         self.rooms = {}
         self.line = None
         self.full = False
         self.gone_at = 0.0
+        self.node = 0
         self.primary = True
         self.standing = False
         self.chooser = 0
@@ -82,8 +81,6 @@ class Group(Subscriber):
         self.received = 0
         self.given = 0
         self.redelivered = 0
-        self._present = []
-        self._places = {}
         self._state = seed & _MASK
         self._turn = 0
         self._sticky = None
@@ -95,74 +92,17 @@ class Group(Subscriber):
         """What its members subscribe to."""
         return b"$share/%b/%b" % (self.name, self.filter)
 
-    # Members
-
-    def join(self, subscription: Subscription) -> None:
-        """Add a member, or replace what it subscribed with before."""
-        session = subscription.session
-        place = self._places.get(session.client_id)
-        if place is None:
-            self._places[session.client_id] = len(self.members)
-            self.members.append(subscription)
-        else:
-            self._let_go(self.members[place])
-            self.members[place] = subscription
+    def enlist(self, session: Session) -> None:
         if session.shares is None:
             session.shares = []
         session.shares.append(self)
-        client = session.client
-        if client is not None:
-            main = client.session
-            if main is not None and main is not session:  # of a NATS client: what it takes is known of its connection
-                if main.shares is None:
-                    main.shares = []
-                main.shares.append(self)
-            self._appear(subscription)
 
-    def leave(self, session: Session) -> None:
-        place = self._places.get(session.client_id, -1)
-        if place < 0 or self.members[place].session is not session:
-            return  # not (any more) a member, or a later session of the same client is
-        del self._places[session.client_id]
-        self._let_go(self.members[place])
-        last = self.members.pop()
-        if place < len(self.members):
-            self.members[place] = last
-            self._places[last.session.client_id] = place
-
-    def _let_go(self, member: Subscription) -> None:
-        member.present = False
-        session = member.session
-        _take_out(session, self)
-        client = session.client
-        if client is not None and client.session is not None and client.session is not session:
-            _take_out(client.session, self)
-
-    def come(self, session: Session) -> None:
-        """A member has a connection again."""
-        place = self._places.get(session.client_id, -1)
-        if place >= 0 and self.members[place].session is session:
-            self._appear(self.members[place])
-
-    def _appear(self, member: Subscription) -> None:
-        if not member.present:
-            member.present = True
-            self._present.append(member)
-
-    def _purge(self) -> None:
-        """Those that are not there any more, all at once."""
-        there: list[Subscription] = []
-        for member in self._present:
-            if member.present and (member.session.client is None or member.session.ended):
-                member.present = False
-            if member.present:
-                there.append(member)
-        self._present = there
-
-    def online(self) -> int:
-        """Members here with a connection."""
-        self._purge()
-        return len(self._present)
+    def strike(self, session: Session) -> None:
+        shares = session.shares
+        if shares is not None and self in shares:
+            shares.remove(self)
+            if not shares:
+                session.shares = None
 
     def waiting(self) -> int:
         """Messages in line here."""
@@ -223,6 +163,8 @@ class Group(Subscriber):
                 total += room.online
         if total == 0:
             return None
+        if self.strategy == HASH_TOPIC or self.strategy == HASH_CLIENT:
+            return self._hashed(message, write_buffer, self._place(message, total))
         place = here
         if here != 0 and (self.strategy == LOCAL_FIRST or total == here):
             place = 0
@@ -243,6 +185,24 @@ class Group(Subscriber):
                 if place < 0:
                     return second
         return second if second is not None else self.choose_here(message, write_buffer)
+
+    def _hashed(self, message: Message, write_buffer: int, place: int) -> Subscription | None:
+        """All count members in the same order, that of the nodes: wherever a topic enters, the same one gets it."""
+        found: Subscription | None = None
+        for node in sorted([self.node, *self.rooms]):
+            if node == self.node:
+                member = self.choose_here(message, write_buffer)
+                place -= len(self._present)
+            else:
+                room = self.rooms[node]
+                able = room.left > 0 and room.subscription.session.client is not None
+                member = room.subscription if able else None
+                place -= room.online if able else 0
+            if member is not None:
+                found = member
+                if place < 0:
+                    break
+        return found
 
     def choose_here(self, message: Message, write_buffer: int) -> Subscription | None:
         """A member of this node, or None when none can take the message now."""
@@ -332,11 +292,3 @@ class Group(Subscriber):
             found += limit if window is None else max(0, limit - len(window.entries))
         self.full = found == 0
         return found if looks == count else found * count // looks
-
-
-def _take_out(session: Session, group: Group) -> None:
-    shares = session.shares
-    if shares is not None and group in shares:
-        shares.remove(group)
-        if not shares:
-            session.shares = None
