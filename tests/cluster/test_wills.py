@@ -10,7 +10,7 @@ from tests.harness import FakeClient
 
 from starlingmq.cluster.amendments import Amendment, Amendments
 from starlingmq.cluster.etcd import KeyValue, TxnAnswer
-from starlingmq.cluster.foreign_wills import ForeignWills
+from starlingmq.cluster.foreign_wills import PAGE, TAKEN_PER_TURN, ForeignWills
 from starlingmq.cluster.will_values import REGISTERED, RegisteredWill, all_wills, decode_will, encode_will
 from starlingmq.wire.mqtt import Publish, Subscribe, SubscribeRequest, Will
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, WILL_DELAY_INTERVAL, Properties
@@ -242,3 +242,36 @@ def test_of_two_that_want_a_key_one_gets_it_and_the_other_is_told() -> None:
     assert unanswered is not None and unanswered.done == [] and unanswered.void == []
     assert changes.take_requests(1.0) == [] and changes.wake_at() > 1.0
     assert len(changes.take_requests(2.0)) == 1
+
+
+def test_the_wills_of_a_large_node_are_taken_over_some_turns_the_first_due_first() -> None:
+    """What a turn does follows what is due, not how many there are: 20,000 wait, few of them not for long."""
+    foreign = ForeignWills("test", lambda node: node == 2, lambda: True, 1.0)
+    foreign.enter(1)
+    foreign.set_members({1: None, 2: None})
+    now = 100.0
+    foreign.turn(now)
+    (load,) = foreign.take_requests(now)
+    foreign.answered(TxnAnswer(load.tag, True, 5, ((),)), now)
+    now += 1.0
+    foreign.turn(now)
+    wills = [
+        KeyValue(
+            KEYS + b"2/%05d" % number, encode_will(RegisteredWill(REGISTERED, number, due_at=now + number % 100)), 1, 1
+        )
+        for number in range(20_000)
+    ]
+    for place in range(0, len(wills) + 1, PAGE):
+        (load,) = foreign.take_requests(now)
+        foreign.answered(TxnAnswer(load.tag, True, 5, (tuple(wills[place : place + PAGE]),)), now)
+    taken: list[bytes] = []
+    turns = 0
+    while len(taken) < len(wills):
+        now = max(now, foreign.wake_at())
+        foreign.turn(now)
+        came = foreign.take_amendments()
+        assert 0 < len(came) <= TAKEN_PER_TURN
+        taken += [amendment.key for amendment in came]
+        turns += 1
+    assert turns == len(wills) / TAKEN_PER_TURN and foreign.wake_at() == 0.0
+    assert taken == [will.key for will in sorted(wills, key=lambda will: (decode_will(will.value).due_at, will.key))]

@@ -8,6 +8,8 @@ member any more. Its clients' connections count as lost since then.
 from __future__ import annotations
 
 from collections.abc import Callable
+from heapq import heappop, heappush
+from math import inf
 from typing import Final
 
 from starlingmq.cluster.amendments import Amendment
@@ -27,6 +29,7 @@ from starlingmq.cluster.will_values import (
 PAGE: Final = 500
 GETS_PER_TXN: Final = 60
 RETRY_SECONDS: Final = 0.5
+TAKEN_PER_TURN: Final = 200  # wills of nodes that are gone; the rest in the next ones
 
 
 class Plan:
@@ -67,6 +70,7 @@ class ForeignWills:
         self._members: dict[int, None] = {}
         self._gone_since: dict[int, float] = {}  # of nodes that have, or may have, wills
         self._plans: dict[bytes, Plan] = {}
+        self._due: list[tuple[float, bytes]] = []  # a heap: when, key; of plans, and of some that are no more
         self._loaded: dict[int, None] = {}  # nodes whose wills are among the plans
         self._loads: list[bytes] = []  # prefixes to be read
         self._load = ""  # tag of the read under way
@@ -95,6 +99,7 @@ class ForeignWills:
             if self._led:
                 self._led = False
                 self._plans, self._loaded, self._loads, self._load = {}, {}, [], ""
+                self._due = []
                 self._gone_since = {}
             return
         if not self._led:
@@ -106,10 +111,22 @@ class ForeignWills:
         for node in list(self._gone_since):
             if node not in self._members:
                 self._look_at(node, now)
-        for plan in self._plans.values():
-            if plan.due_at <= now and not plan.sent:
-                plan.sent = True
-                self._take(plan)
+        for _ in range(TAKEN_PER_TURN):
+            if self._next_due() > now:
+                break
+            plan = self._plans[heappop(self._due)[1]]
+            plan.sent = True
+            self._take(plan)
+
+    def _next_due(self) -> float:
+        """When the first of those that are planned is due; what is planned no more is left out."""
+        while self._due:
+            due_at, key = self._due[0]
+            plan = self._plans.get(key)
+            if plan is not None and not plan.sent and plan.due_at == due_at:
+                return due_at
+            heappop(self._due)
+        return inf
 
     def _look_at(self, node: int, now: float) -> None:
         if not self._gone(node):
@@ -151,7 +168,8 @@ class ForeignWills:
             return
         if value.state == REGISTERED and node in self._loaded:
             since = self._gone_since.get(node, 0.0)
-            self._plans[key] = Plan(key, revision, value, value.due_at or since + value.seconds)
+            plan = self._plans[key] = Plan(key, revision, value, value.due_at or since + value.seconds)
+            heappush(self._due, (plan.due_at, key))
         elif node not in self._members:
             self._amendments.append(Amendment(key, revision, None))
 
@@ -252,8 +270,9 @@ class ForeignWills:
 
     def wake_at(self) -> float:
         """0.0: never."""
-        soonest = [plan.due_at for plan in self._plans.values() if not plan.sent]
+        soonest = [self._next_due()]
         soonest += [since + self._patience for node, since in self._gone_since.items() if node not in self._loaded]
         if self._to_ask or (self._loads and not self._load):
             soonest.append(self._retry_at)
-        return min([when for when in soonest if when], default=0.0)
+        when = min([when for when in soonest if when])
+        return 0.0 if when == inf else when
