@@ -17,7 +17,7 @@ from tests.sim.node import Node
 import starlingmq
 from starlingmq.cluster.foreign_wills import ForeignWills
 from starlingmq.cluster.wills import DUE, ClusterWills, Entry
-from starlingmq.core.connecting import Connecting
+from starlingmq.core.ending import Ending
 from starlingmq.wire.mqtt import Connect, Will, encode
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL
 
@@ -88,13 +88,13 @@ class Mourned:
 def publishing() -> Iterator[list[bytes]]:
     """The wills that are published."""
     published: list[bytes] = []
-    publish = Connecting.publish_will
+    publish = Ending.publish_will
 
-    def noting(connecting: Connecting, will: Any) -> None:
+    def noting(ending: Ending, will: Any) -> None:
         published.append(will.message.payload)
-        publish(connecting, will)
+        publish(ending, will)
 
-    with patch.object(Connecting, "publish_will", noting):
+    with patch.object(Ending, "publish_will", noting):
         yield published
 
 
