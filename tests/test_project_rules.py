@@ -46,6 +46,7 @@ RANKS: Final = (
     ("storage", "net", "auth", "api", "hooks", "log", "client", "process"),
     ("bulk",),
     ("spark",),
+    ("pipeline",),
     ("node",),
     ("pytest_plugin",),
     ("cli", "__main__"),

@@ -93,7 +93,12 @@ def begin(spark: SparkSession, broker: StreamBroker, path: Path, **more: str) ->
     rows = spark.readStream.format("starlingmq").options(**options).load()
     rows = rows.withColumn("topic", F.lit("out/a")).withColumn("qos", (F.col("offset") % 3).cast("int"))
     writer = rows.where("qos > 0").writeStream.format("starlingmq").options(**sink(broker))
-    return writer.option("checkpointLocation", str(path / "checkpoint")).trigger(availableNow=True).start()
+    return (
+        writer.queryName("out")
+        .option("checkpointLocation", str(path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
 
 
 def wanted(count: int) -> list[int]:

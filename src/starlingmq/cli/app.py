@@ -25,6 +25,7 @@ COMMANDS: Final = {
     "backup": "starlingmq.cli.backup",
     "restore": "starlingmq.cli.restore",
     "passwd": "starlingmq.cli.passwd",
+    "pipeline": "starlingmq.cli.pipeline",
     "config": "starlingmq.cli.config_cmd",
 }
 

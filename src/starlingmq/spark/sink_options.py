@@ -24,7 +24,7 @@ NAMES: Final = (
     "window",
     "patience",
 )
-OF_SPARK: Final = ("path", "checkpointlocation", "querytype")
+OF_SPARK: Final = ("path", "checkpointlocation", "queryname")  # it passes these on as well
 
 
 class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,1 @@
+"""Pipelines as files: a stream, decoded, through SQL, into a sink (docs/SPARK.md)."""

@@ -1,0 +1,241 @@
+"""A pipeline in Spark: its tables and steps made, which finds what is wrong with them, and its queries begun."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, cast
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StringType, StructField, StructType
+
+from starlingmq.config_types import ConfigError
+from starlingmq.pipeline.config import (
+    FILES,
+    ROWS,
+    DecodeConfig,
+    PipelineConfig,
+    SinkConfig,
+    TableConfig,
+    secret,
+    sql_line,
+)
+from starlingmq.spark import decode_json, register
+from starlingmq.spark.nodes import NodeBook, StreamError
+from starlingmq.spark.options import OptionError, read_options
+from starlingmq.spark.payloads import MALFORMED
+from starlingmq.spark.sink import check_columns
+from starlingmq.spark.sink_options import read_sink_options
+
+PLACE: Final = re.compile(r"line (\d+),? pos(?:ition)? \d+")
+
+
+class PipelineError(ConfigError):
+    """Why a pipeline can not run; one line, which begins with its file."""
+
+
+def begin_session(pipeline: PipelineConfig, master: str) -> SparkSession:
+    """Spark, here or on a cluster; ``master`` "" is all cores of this machine."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if not master:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    settings = {
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        **({"spark.jars.packages": ",".join(pipeline.packages)} if pipeline.packages else {}),
+        **({"spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false"} if not master else {}),
+        **pipeline.spark,
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # what it says is said in our one line
+        builder = SparkSession.builder.appName(pipeline.name).master(master or "local[*]")
+        session = builder.config(map=dict(settings)).getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    register(session)
+    return session
+
+
+def source_options(pipeline: PipelineConfig) -> dict[str, str]:
+    source = pipeline.source
+    options = {
+        "servers": ",".join(source.servers),
+        "stream": source.stream,
+        "token": source.token or secret(source.token_file, "source.token_file"),
+        "user": source.user,
+        "password": secret(source.password_file, "source.password_file"),
+        "tlsCa": source.tls_ca,
+        "startingOffsets": source.start,
+        "topicFilter": ",".join(source.topics),
+        "maxRowsPerTrigger": str(source.max_rows or ""),
+        "maxBytesPerTrigger": str(source.max_bytes or ""),
+        "failOnDataLoss": str(source.fail_on_data_loss).lower(),
+        "patience": str(source.patience),
+        "consumer": pipeline.name,
+    }
+    return {name: value for name, value in options.items() if value}
+
+
+def reach(pipeline: PipelineConfig, path: str | Path) -> None:
+    """Look whether the stream is there, without Spark. Raises PipelineError."""
+    book = None
+    try:
+        book = NodeBook(read_options(source_options(pipeline), streaming=True))
+        book.bounds({})
+    except (StreamError, OptionError) as error:
+        raise PipelineError(f"{path}: source: {error}") from None
+    finally:
+        if book is not None:
+            book.close()
+
+
+class Pipeline:
+    """``path`` is named in what goes wrong. Making one asks nobody; ``result`` is what the last step makes."""
+
+    def __init__(self, spark: SparkSession, pipeline: PipelineConfig, path: str | Path) -> None:
+        self.spark = spark
+        self.config = pipeline
+        self.path = path
+        self._source = source_options(pipeline)
+        self.malformed: DataFrame | None = None
+        self.result = self._plan()
+
+    # Planning
+
+    def _plan(self) -> DataFrame:
+        config = self.config
+        rows = self._explained("source", lambda: self._read())
+        rows = self._explained("decode.schema", lambda: decoded(rows, config.decode))
+        if config.dead_letter is not None:
+            self.malformed = rows.where(F.col(MALFORMED).isNotNull())
+            rows = rows.where(F.col(MALFORMED).isNull()).drop(MALFORMED)
+        mark = config.watermark
+        if mark is not None:
+            rows = self._explained("watermark", lambda: rows.withWatermark(mark.column, f"{mark.delay} seconds"))
+        rows.createOrReplaceTempView(ROWS)
+        for index, table in enumerate(config.tables):
+            found = self._explained(f"tables[{index}]", partial(self._table, table))
+            found.createOrReplaceTempView(table.name)
+        result = rows
+        for index, step in enumerate(config.steps):
+            result = self._step(index, step.sql)
+            result.createOrReplaceTempView(step.name)
+        self._check_sink(result)
+        return result
+
+    def _read(self) -> DataFrame:
+        return self.spark.readStream.format("starlingmq").options(**self._source).load()
+
+    def _table(self, table: TableConfig) -> DataFrame:
+        reader = self.spark.read.format(table.format).options(**table.options)
+        return reader.load(table.path) if table.path else reader.load()
+
+    def _explained(self, where: str, make: Any) -> DataFrame:
+        try:
+            found: DataFrame = make()
+            return found
+        except (PySparkException, OptionError) as error:
+            raise PipelineError(f"{self.path}: {where}: {said(error)}") from None
+
+    def _step(self, index: int, sql: str) -> DataFrame:
+        try:
+            found = self.spark.sql(sql)
+            _ = found.schema
+            return found
+        except PySparkException as error:
+            place = PLACE.search(str(error))
+            line = sql_line(self.path, index) + (int(place[1]) - 1 if place else 0)
+            name = self.config.steps[index].name
+            raise PipelineError(f"{self.path}:{line}: step {name}: {said(error)}") from None
+
+    def _check_sink(self, result: DataFrame) -> None:
+        sink = self.config.sink
+        missing = [name for name in sink.partition_by if name not in result.columns]
+        if missing:
+            raise PipelineError(f"{self.path}: sink.partition_by: the result has no column {', '.join(missing)}")
+        if sink.format == "topic":
+            try:
+                check_columns(result.schema, read_sink_options(sink.options))
+            except OptionError as error:
+                raise PipelineError(f"{self.path}: sink: {error}") from None
+
+    # Running
+
+    def start(self) -> list[StreamingQuery]:
+        """Begin its queries: the pipeline, and what is malformed. Raises PipelineError."""
+        queries = [self._begin(self.config.name, self._writer(self.result, self.config.sink), "result")]
+        letter = self.config.dead_letter
+        if letter is not None and self.malformed is not None:
+            writer = self.malformed.writeStream.format(letter.format).option("path", letter.path)
+            queries.append(self._begin(f"{self.config.name}_dead_letter", writer, "dead_letter"))
+        return queries
+
+    def _begin(self, name: str, writer: DataStreamWriter, part: str) -> StreamingQuery:
+        trigger = self.config.trigger
+        checkpoint = (
+            str(Path(self.config.checkpoint) / part)
+            if "://" not in self.config.checkpoint
+            else (f"{self.config.checkpoint}/{part}")
+        )
+        writer = writer.queryName(name).option("checkpointLocation", checkpoint)
+        if trigger.available_now:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=f"{int(trigger.every * 1000)} milliseconds")
+        try:
+            return writer.start()
+        except PySparkException as error:
+            raise PipelineError(f"{self.path}: sink: {said(error)}") from None
+
+    @staticmethod
+    def _writer(result: DataFrame, sink: SinkConfig) -> DataStreamWriter:
+        writer = result.writeStream.outputMode(sink.mode)
+        if sink.format == "jdbc":
+
+            def into_tables(batch: DataFrame, _: int) -> None:
+                batch.write.format("jdbc").mode("append").options(**sink.options).save()
+
+            return writer.foreachBatch(into_tables)
+        writer = writer.format("starlingmq" if sink.format == "topic" else sink.format).options(**sink.options)
+        if sink.partition_by:
+            writer = writer.partitionBy(*sink.partition_by)
+        return writer.option("path", sink.path) if sink.format in (*FILES, "delta", "iceberg") else writer
+
+
+def decoded(rows: DataFrame, decode: DecodeConfig) -> DataFrame:
+    """Columns for what payloads say, and ``_malformed`` for what they do not."""
+    if decode.format == "raw":
+        return rows
+    if decode.format == "json":
+        return decode_json(rows, decode.schema)
+    fields = cast(StructType, StructType.fromDDL(decode.schema))
+    whole = StructType([*fields.fields, StructField(MALFORMED, StringType())])
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": MALFORMED, **decode.options}
+    # from_csv takes its schema as text only
+    ddl = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in whole.fields)
+    found = rows.withColumn("_decoded", F.from_csv(F.col("payload").cast("string"), ddl, options))
+    columns = [F.col(f"_decoded.`{field.name}`").alias(field.name) for field in whole.fields]
+    kept = [F.col(name) for name in rows.columns if name != "payload" and name not in fields.fieldNames()]
+    return found.select(*columns[:-1], *kept, columns[-1])
+
+
+def said(error: Exception) -> str:
+    """What Spark says, without the query and the plan, in one line."""
+    text = str(error).split("== SQL")[0].split("JVM stacktrace")[0].split(";\n")[0]
+    found = re.search(r"(?:StreamError|PublishError|RowError|OptionError|LostRows|PipelineError): (.*)", str(error))
+    return " ".join((found[1] if found else text).split())
+
+
+def failure(path: str | Path, query: StreamingQuery) -> PipelineError | None:
+    """Why a query has ended, if it has failed."""
+    error = query.exception()
+    return None if error is None else PipelineError(f"{path}: {query.name}: {said(error)}")

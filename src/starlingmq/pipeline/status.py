@@ -1,0 +1,90 @@
+"""How the pipelines of this machine are: each that runs writes it into a file, which others read."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+STATE_HOME: Final = "XDG_STATE_HOME"
+
+
+class Status(msgspec.Struct, kw_only=True):
+    """Times in Unix seconds, rates in rows a second, ``lag`` in rows that wait at the nodes. ``problem``: why it ended,
+    "" if it was told to or runs."""
+
+    name: str
+    file: str
+    pid: int
+    began: float
+    heard: float
+    state: str = "running"  # or ended
+    rows: int = 0
+    rate: float = 0.0
+    lag: int = 0
+    batch: int = -1
+    batch_seconds: float = 0.0
+    problem: str = ""
+
+    def take(self, progress: Any) -> None:
+        """What Spark tells of a batch that is done."""
+        self.heard = time.time()
+        if progress["batchId"] == self.batch:
+            return
+        self.batch = progress["batchId"]
+        self.rows += progress["numInputRows"]
+        self.rate = float(progress["processedRowsPerSecond"] or 0.0)
+        self.batch_seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
+        self.lag = sum(_lag(source) for source in progress["sources"])
+
+    def write(self) -> None:
+        """Whoever reads it finds the whole of it, or of the one before it."""
+        path = status_path(self.name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_suffix(f".{os.getpid()}")
+        new.write_bytes(msgspec.json.encode(self))
+        new.replace(path)
+
+
+def _lag(source: Any) -> int:
+    """Rows between where a batch ended and what there was then."""
+    try:
+        end = msgspec.json.decode(str(source["endOffset"]).encode(), type=dict[str, int])
+        latest = msgspec.json.decode(str(source["latestOffset"]).encode(), type=dict[str, int])
+    except msgspec.MsgspecError:
+        return 0
+    return sum(max(0, offset - end.get(node, 0)) for node, offset in latest.items())
+
+
+def status_path(name: str) -> Path:
+    home = os.environ.get(STATE_HOME) or str(Path.home() / ".local" / "state")
+    return Path(home) / "starlingmq" / "pipelines" / f"{name}.json"
+
+
+def read_status(name: str) -> Status | None:
+    """None for one that never ran here. A pipeline whose process is gone without a word has died."""
+    try:
+        found = msgspec.json.decode(status_path(name).read_bytes(), type=Status)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    if found.state == "running" and not _alive(found.pid):
+        found.state, found.problem = "ended", "its process is gone"
+    return found
+
+
+def all_statuses() -> list[Status]:
+    names = sorted(path.stem for path in status_path("x").parent.glob("*.json"))
+    return [found for name in names if (found := read_status(name)) is not None]
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,215 @@
+"""Pipelines from files: run in the suite's Spark, and what is wrong with them said in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pyspark.sql import SparkSession
+
+from starlingmq.config_types import ConfigError
+from starlingmq.pipeline.config import read_pipeline
+from starlingmq.pipeline.run import Pipeline, PipelineError, failure, reach
+from starlingmq.pipeline.status import Status, all_statuses, read_status
+from tests.spark.brokers import TOKEN, StreamBroker
+
+
+def tree(tmp_path: Path, address: str = "127.0.0.1:1", **more: Any) -> dict[str, Any]:
+    return {
+        "name": "hot",
+        "source": {"servers": [address], "stream": "all", "token": TOKEN, "patience": 1},
+        "sink": {"path": str(tmp_path / "hot.parquet")},
+        "checkpoint": str(tmp_path / "checkpoint"),
+        "trigger": {"available_now": True},
+    } | more
+
+
+def written(tmp_path: Path, pipeline: dict[str, Any] | str) -> Path:
+    file = tmp_path / "hot.yaml"
+    file.write_text(pipeline if isinstance(pipeline, str) else yaml.safe_dump(pipeline))
+    return file
+
+
+def plan(spark: SparkSession, tmp_path: Path, pipeline: dict[str, Any] | str) -> Pipeline:
+    file = written(tmp_path, pipeline)
+    return Pipeline(spark, read_pipeline(file), file)
+
+
+def run(spark: SparkSession, tmp_path: Path, pipeline: dict[str, Any]) -> Pipeline:
+    planned = plan(spark, tmp_path, pipeline)
+    reach(planned.config, planned.path)
+    for query in planned.start():
+        query.awaitTermination()
+    return planned
+
+
+READINGS = [b'{"id": "a", "value": 1}', b'{"id": "b", "value": 20}', b"no json", b'{"id": "a", "value": 30}']
+STEPS = [
+    {"name": "warm", "sql": "SELECT id, value, offset FROM rows WHERE value > 10"},
+    {"sql": "SELECT w.*, d.place FROM warm w JOIN devices d USING (id)"},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(240)
+def test_a_pipeline_with_tables_steps_and_dead_letters(
+    spark: SparkSession, broker: StreamBroker, tmp_path: Path
+) -> None:
+    broker.publish(READINGS)
+    (tmp_path / "devices.csv").write_text("id,place\na,roof\nb,cellar\n")
+    pipeline = tree(
+        tmp_path,
+        broker.address,
+        decode={"format": "json", "schema": "id string, value int"},
+        tables=[{"name": "devices", "format": "csv", "path": f"{tmp_path}/devices.csv", "options": {"header": "true"}}],
+        steps=STEPS,
+        sink={"path": str(tmp_path / "hot"), "partition_by": ["place"]},
+        dead_letter={"path": str(tmp_path / "dead"), "format": "json"},
+    )
+    for _ in range(2):  # the second time there is nothing new
+        run(spark, tmp_path, pipeline)
+        rows = spark.read.parquet(str(tmp_path / "hot")).orderBy("offset").collect()
+        assert [(row.id, row.value, row.place) for row in rows] == [("b", 20, "cellar"), ("a", 30, "roof")]
+        assert [row._malformed for row in spark.read.json(str(tmp_path / "dead")).collect()] == ["no json"]
+    assert (tmp_path / "hot" / "place=roof").is_dir()
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(240)
+def test_windows_csv_and_back_to_topics(spark: SparkSession, broker: StreamBroker, tmp_path: Path) -> None:
+    broker.publish([b"a;1", b"a;2", b"b;x"], "in")
+    sql = "SELECT concat('out/', id) AS topic, string(value) AS payload FROM rows"
+    pipeline = tree(
+        tmp_path,
+        broker.address,
+        decode={"format": "csv", "schema": "id string, value int", "options": {"sep": ";"}},
+        steps=[{"sql": f"{sql} WHERE _malformed IS NULL"}],
+        sink={"format": "topic", "options": {"servers": broker.url}},
+    )
+    pipeline["source"]["topics"] = ["in"]
+    run(spark, tmp_path, pipeline)
+    options = broker.options | {"topicFilter": "out/#"}
+    found = spark.read.format("starlingmq").options(**options).load().orderBy("offset").collect()
+    assert [(row.topic, bytes(row.payload)) for row in found] == [("out/a", b"1"), ("out/a", b"2")]
+    counts = plan(
+        spark,
+        tmp_path,
+        tree(
+            tmp_path,
+            watermark={"delay": "10s"},
+            steps=[{"sql": "SELECT window(timestamp, '1 minute') AS minute, count(*) AS n FROM rows GROUP BY 1"}],
+        ),
+    )
+    assert counts.result.columns == ["minute", "n"] and counts.result.isStreaming
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_what_is_wrong_is_said_where_it_is(spark: SparkSession, broker: StreamBroker, tmp_path: Path) -> None:
+    text = yaml.safe_dump(tree(tmp_path, broker.address))
+    lines = len(text.splitlines())
+    for sql, line, words in (
+        ("  - sql: SELECT nothing FROM rows", lines + 2, "step result: .*nothing"),
+        ("  - name: one\n    sql: |\n      SELECT topic\n      FORM rows x", lines + 5, "step one: .*[Ss]yntax"),
+        ("  - sql: SELECT * FROM row", lines + 2, "step result: .*`row`"),
+    ):
+        with pytest.raises(PipelineError, match=rf"hot.yaml:{line}: {words}"):
+            plan(spark, tmp_path, f"{text}steps:\n{sql}\n")
+    for more, words in (
+        ({"decode": {"format": "json", "schema": "id strange"}}, "decode.schema: .*STRANGE"),
+        ({"sink": {"path": "x", "partition_by": ["day"]}}, "sink.partition_by: the result has no column day"),
+        ({"sink": {"format": "topic", "options": {"servers": broker.url}}, "steps": [{"sql": "SELECT 1 AS payload"}]},
+         "sink: column payload is int, and has to be binary or string"),
+        ({"tables": [{"name": "devices", "path": f"{tmp_path}/none"}]}, r"tables\[0\]: .*none"),
+    ):  # fmt: skip
+        with pytest.raises(PipelineError, match=words):
+            plan(spark, tmp_path, tree(tmp_path, broker.address, **more))
+    for source, words in (({"servers": ["127.0.0.1:1"]}, "does not answer"), ({"stream": "x"}, "there is no stream x")):
+        pipeline = tree(tmp_path, broker.address)
+        pipeline["source"] |= source
+        with pytest.raises(PipelineError, match=rf"hot.yaml: source: .*{words}"):
+            reach(read_pipeline(written(tmp_path, pipeline)), tmp_path / "hot.yaml")
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(240)
+def test_how_it_is_and_why_it_ended(
+    spark: SparkSession, broker: StreamBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    broker.publish(READINGS)
+    steps = [{"sql": "SELECT topic, payload, raise_error('no good') AS x FROM rows"}]
+    planned = plan(spark, tmp_path, tree(tmp_path, broker.address, steps=steps))
+    (query,) = planned.start()
+    with pytest.raises(Exception, match="no good"):
+        query.awaitTermination()
+    assert "hot.yaml: hot: " in str(failure(planned.path, query)) and "no good" in str(failure(planned.path, query))
+    planned = plan(spark, tmp_path, tree(tmp_path, broker.address, checkpoint=str(tmp_path / "other")))
+    (query,) = planned.start()
+    query.awaitTermination()
+    status = Status(name="hot", file="hot.yaml", pid=2**22 + 1, began=1.0, heard=1.0)
+    for progress in query.recentProgress:
+        status.take(progress)
+    status.write()
+    found = read_status("hot")
+    assert found is not None and (found.rows, found.lag, found.state, found.problem) == (
+        len(READINGS),
+        0,
+        "ended",
+        "its process is gone",
+    )
+    assert [one.name for one in all_statuses()] == ["hot"] and read_status("none") is None
+
+
+def command(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
+    line = [sys.executable, "-m", "starlingmq", "pipeline", *words]
+    return subprocess.run(line, capture_output=True, text=True, timeout=120, env=environment, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_the_commands(broker: StreamBroker, tmp_path: Path) -> None:
+    broker.publish(READINGS)
+    file = written(tmp_path, tree(tmp_path, broker.address, steps=[{"sql": "SELECT offset, payload FROM rows"}]))
+    validated = command(tmp_path, "validate", str(file))
+    assert validated.stdout == f"{file}: hot is well; into parquet: offset bigint, payload binary\n", validated.stderr
+    done = command(tmp_path, "run", "--once", str(file))
+    assert done.stdout == "hot has ended: 4 rows read\n" and list((tmp_path / "hot.parquet").glob("*.parquet"))
+    (status,) = json.loads(command(tmp_path, "list", "--json").stdout)
+    assert (status["name"], status["state"], status["rows"], status["problem"]) == ("hot", "ended", 4, "")
+    broker.stop()
+    refused = command(tmp_path, "run", str(file))
+    assert refused.returncode == 2 and "source: " in refused.stderr and "does not answer" in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+    unknown = command(tmp_path, "status", "other")
+    assert unknown.returncode == 2 and "no pipeline other has run here; there are: hot" in unknown.stderr
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"sinks": {}}, "hot.yaml: sinks: unknown key; the nearest is sink"),
+        ({"sink": {"format": "parket", "path": "x"}}, "sink.format: 'parket' is not one of csv, delta"),
+        ({"sink": {}}, "sink.path: where is the parquet to be written"),
+        ({"sink": {"format": "topic"}}, "sink.options.servers: topic needs it"),
+        ({"decode": {"format": "json"}}, "decode.schema: json and csv need one"),
+        ({"dead_letter": {"path": "x"}}, "dead_letter: raw payloads are not decoded"),
+        ({"steps": [{"sql": "SELECT 1", "name": "rows"}]}, r"steps\[0\].name: rows is there already"),
+        ({"trigger": {"every": "soon"}}, "trigger.every: .*a duration such as"),
+        ({"sink": {"path": "x", "mode": "complete"}}, "sink.mode: parquet takes append only"),
+    ],
+)
+def test_settings_that_can_not_be(tmp_path: Path, more: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        read_pipeline(written(tmp_path, tree(tmp_path, **more)))
