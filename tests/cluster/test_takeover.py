@@ -210,3 +210,30 @@ def test_options_of_subscriptions_move() -> None:
     publisher.send(Publish(b"t", b"x", 1, retain=True, packet_id=1))
     found = client.expect(Publish)
     assert found.retain and found.qos == 1 and found.subscription_ids == [7]
+
+
+def test_what_was_taken_for_the_clients_session_and_is_not_goes_on() -> None:
+    """Of two nodes that have something the one with the older session answers first. The client has asked for it at yet
+    another node meanwhile, and comes back: so it goes from here to here, and then the newer one comes."""
+    fleet = Fleet(4)
+    older, newer, here, last = [node.cluster.number for node in fleet.nodes]
+    client = lasting(fleet, 0)
+    subscribe(client, b"t", 1)
+    client.drop()
+    for other in (newer, here, last):
+        fleet.cut(older, other)
+    fleet.advance(6.0, 0.05)
+    lasting(fleet, 1).drop()
+    fleet.mute = {(newer, older), (newer, here), (last, older), (last, newer), (last, here)}
+    fleet.heal()
+    fleet.advance(2.0, 0.05)
+    for place in (2, 3, 2):
+        fake = fleet[place].open(5, "c")
+        fake.send(Connect(5, "c", False, properties=LASTING))
+        fleet.advance(0.2)
+    fleet.speak()
+    fleet.advance(6.0, 0.05)
+    assert fake.expect(Connack).reason == 0
+    subscribe(fake, b"t", 1)  # it knows that it begins anew
+    names = [name for node in fleet.nodes for name in node.state.ctx.sessions if not name.startswith("$node/")]
+    assert names == ["c"]

@@ -313,9 +313,12 @@ class Coming:
             arrival.whole = False
         left = head.left if head.left > 0.0 else float(head.expiry)
         granted = [mover.Granted(g.whole, g.qos, g.no_local, g.retain_as_published, g.ids) for g in head.granted]
+        earlier = arrival.session
         session = arrival.session = self._moves.broker.mover.come(
             arrival.client_id, arrival.owned, head.expiry, left, granted, head.last_id, head.anew
         )
+        if earlier is not None and earlier is not session:
+            self._detach(arrival, earlier)  # it goes on to the next owner as it is
         session.floor = 0 if node == 0 else head.floor
         session.trail = (
             Trail(*arrival.newest, False) if node == 0 else self._trail(arrival, arrival.streaming[node], head)
@@ -385,17 +388,22 @@ class Coming:
         client_id = arrival.client_id
         moves.remove(arrival)
         moves.completed += 1
-        session = arrival.session
-        if session is not None and not session.ended and session.moving is not None:
-            session.moving.sources.pop(arrival.epoch, None)
-            if session.moving.sources:
-                self.open_session(session)
-            else:
-                moves.broker.mover.settle(session)
+        if arrival.session is not None:
+            self._detach(arrival, arrival.session)
         claims = self._ctx.claims
         waited_for = client_id in moves.arrivals or (claims is not None and client_id in claims.waiting)
         if not waited_for and client_id not in self._ctx.sessions:
             moves.ownership.release(client_id, moves.me, arrival.owned)
+
+    def _detach(self, arrival: Arrival, session: Session) -> None:
+        """Nothing of this comes to that session any more."""
+        if session.ended or session.moving is None:
+            return
+        session.moving.sources.pop(arrival.epoch, None)
+        if session.moving.sources:
+            self.open_session(session)
+        else:
+            self._moves.broker.mover.settle(session)
 
     def _trail(self, arrival: Arrival, epoch: int, head: Head) -> Trail | None:
         """Where handshakes of a session are that comes from the owner of ``epoch``, if nobody owned it since."""

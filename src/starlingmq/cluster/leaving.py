@@ -46,6 +46,7 @@ class Leaving:
         back = said.offered and session is not None and session.client is not None
         if back or self._is_newer(client_id, epoch, arrivals, session):
             moves.refused += 1
+            moves.take_early((client_id, epoch))
             moves.say(node, Head(client_id, epoch, OVERTAKEN))
             return
         if arrivals and not claiming:
