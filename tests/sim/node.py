@@ -114,6 +114,7 @@ class Node:
         self.machine.fuse = NEVER
         self.crashes.append(self.world.schedule.now)
         self.world.seen["crashes"] += 1
+        self.world.seen["group messages sent at once"] += process.state.groups.at_once
         process.die()
         if power:
             self.world.seen["power failures"] += 1

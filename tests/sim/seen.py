@@ -22,6 +22,7 @@ EVERYTHING = (
     "losses of the leader",
     "errors of disks",
     "group messages sent across",
+    "group messages sent at once",
     "retained messages replayed",
 )
 """What two hundred worlds are to have seen of."""

@@ -241,6 +241,8 @@ class World:
         doubled = self.books.doubled_in_groups()
         assert not doubled, f"doubled: {doubled[0]}, {len(doubled)} in all"
         self.seen["joins"] += sum(not node.gone for node in self.nodes[self.plan.nodes :])
+        lives = [node.process for node in self.nodes if node.process is not None]
+        self.seen["group messages sent at once"] += sum(life.state.groups.at_once for life in lives)
         self.seen["errors of disks"] += sum(node.machine.trouble for node in self.nodes)
         if self.plan.kind == "local":
             assert self.network.data_frames == 0, "messages between clients of one node went to another one"
