@@ -118,6 +118,11 @@ def members(cluster: Cluster, filter: str) -> list[int]:
     return [groups(node)[filter]["members"] if filter in groups(node) else 0 for node in cluster.nodes]
 
 
+def told_as_table(node: Node) -> str:
+    command = [sys.executable, "-m", "starlingmq", "ctl", "groups", "--data-dir", str(node.data_dir)]
+    return subprocess.run(command, capture_output=True, timeout=SECONDS, text=True, check=True).stdout
+
+
 async def test_members_and_publishers_of_both_protocols_on_all_nodes(three: Cluster) -> None:
     workers = Workers("jobs.mixed")
     for node in three.nodes:
@@ -139,6 +144,14 @@ async def test_members_and_publishers_of_both_protocols_on_all_nodes(three: Clus
     told = [groups(node)["jobs/mixed"] for node in three.nodes]
     assert {each["primary"] for each in told} == {three.nodes[0].name}
     assert [each["lag"] for each in told] == [0, 0, 0] and {each["members"] for each in told} == {6}
+    first, second, third = three.nodes
+    there = {"members": 2, "online": 2, "waiting": 0}
+    assert {name: node | {"room": 0} for name, node in told[0]["nodes"].items()} == {
+        second.name: there | {"room": 0},
+        third.name: there | {"room": 0},
+    }
+    assert told[2]["nodes"] == {first.name: {"members": 2}, second.name: {"members": 2}}
+    assert f"{second.name}: 2; {third.name}: 2" in told_as_table(first)
     await workers.close()
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_broker, directory_of
 from starlingmq.cli.progress import progress
 
-WIDTH_MIN: Final = 140  # columns where there is no terminal
+WIDTH_MIN: Final = 170  # columns where there is no terminal
 
 
 def groups(

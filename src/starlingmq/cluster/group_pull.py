@@ -78,8 +78,7 @@ class GroupPulls:
     def reborn(self, node: int) -> None:
         """A new life of that node: it knows of no pull, and was allotted nothing."""
         if node in self._loops:
-            loop = self._loops[node] = Loop()
-            loop.stale = dict.fromkeys(self._mine)
+            self._loops[node] = Loop()
 
     def connected(self, node: int) -> None:
         """There is another stream to that node: what was asked on the one before may be lost."""
