@@ -20,7 +20,7 @@ CHECKED := src tests bench examples setup.py
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup setup-run setup-test run cluster test test-fast test-pure test-compiled test-long style types conformance bench bench-pipeline demo fuzz crash sim chaos chaos-storage chaos-cluster proto build clean
+.PHONY: help setup setup-run setup-test ready-pure run cluster test interpreted test-fast test-pure test-compiled test-long style types conformance bench bench-pipeline demo fuzz crash sim chaos chaos-storage chaos-cluster proto build clean
 
 help: ## what can be asked for
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -31,13 +31,20 @@ run: setup-run ## set everything up and run one broker (ARGS="--listen mqtt://12
 cluster: system-cluster setup-run ## set everything up and run a cluster of three nodes, etcd included (NODES=3 DIR=starling)
 	@exec $(BIN)/starlingmq cluster up --nodes $(NODES) --dir $(DIR) $(ARGS)
 
-test: setup-test ## set everything up and run all tests: style, types, interpreted, compiled
-	@$(MAKE) style types test-pure test-compiled
+# Compiling takes one core for minutes, in which what needs nothing compiled is run.
+test: ready-pure ## set everything up and run all tests: style, types, interpreted, compiled
+	@$(MAKE) -j 2 .stamps/compiled interpreted
+	@$(MAKE) test-compiled
+
+interpreted: ready-pure
+	@$(MAKE) style
+	@$(MAKE) types
+	@$(MAKE) test-pure
 
 test-fast: setup-run ## the fast tests, interpreted, in seconds
 	STARLINGMQ_PURE=1 $(PY) -m pytest -q -m "not slow and not compiled_only" $(ARGS)
 
-test-pure: setup-test
+test-pure: ready-pure
 	STARLINGMQ_PURE=1 $(PY) -m pytest -q -n $(JOBS) --dist loadfile -m "not slow and not compiled_only" $(ARGS)
 
 test-compiled: setup-test
@@ -46,11 +53,11 @@ test-compiled: setup-test
 test-long: setup-test ## the tests that take longest: rolling restarts, and Spark while everything is killed
 	$(PY) -m pytest -q -m long $(ARGS)
 
-style: setup-run ## ruff
+style: .stamps/installed ## ruff
 	$(BIN)/ruff check $(CHECKED)
 	$(BIN)/ruff format --check $(CHECKED)
 
-types: setup-run .stamps/spark ## mypy --strict, no module exempted
+types: .stamps/installed .stamps/spark ## mypy --strict, no module exempted
 	$(BIN)/mypy --strict $(CHECKED)
 
 conformance: setup-run ## the ledger of the specification's statements and the tests that hold them
@@ -95,7 +102,8 @@ build: setup-run ## source and compiled wheel in dist/
 setup: setup-test ## everything that run and test need
 
 setup-run: system-run .stamps/compiled
-setup-test: system-test setup-run .stamps/js .stamps/spark
+setup-test: ready-pure .stamps/compiled
+ready-pure: system-test .stamps/installed .stamps/js .stamps/spark
 
 .PHONY: system-run system-cluster system-test
 system-run:
