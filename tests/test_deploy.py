@@ -1,0 +1,56 @@
+"""What is handed to operators: it speaks of metrics, commands and settings that there are."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+DEPLOY = ROOT / "deploy"
+SUFFIX = re.compile(r"_(total|bucket|sum|count)$")
+
+
+def metrics() -> set[str]:
+    """All words in the module that makes them which may be a metric's name, or the end of one."""
+    tree = ast.parse((ROOT / "src/starlingmq/api/metrics.py").read_text(encoding="utf-8"))
+    words = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    return words | {f"starlingmq_{word}" for word in words}
+
+
+@pytest.mark.parametrize("name", ["prometheus/alerts.yaml", "grafana/starlingmq.json"])
+def test_the_metrics_that_are_asked_for_are_told(name: str) -> None:
+    asked = set(re.findall(r"\bstarlingmq_\w+", (DEPLOY / name).read_text(encoding="utf-8")))
+    assert asked
+    known = metrics()
+    assert [each for each in sorted(asked) if each not in known and SUFFIX.sub("", each) not in known] == []
+
+
+def test_the_dashboard_is_what_its_script_writes() -> None:
+    written = subprocess.run([sys.executable, ROOT / "scripts/grafana-dashboard"], capture_output=True, check=True)
+    assert json.loads(written.stdout) == json.loads((DEPLOY / "grafana/starlingmq.json").read_text(encoding="utf-8"))
+
+
+def test_each_alert_says_what_it_means_and_what_to_look_at() -> None:
+    (group,) = yaml.safe_load((DEPLOY / "prometheus/alerts.yaml").read_text(encoding="utf-8"))["groups"]
+    for rule in group["rules"]:
+        assert rule["labels"]["severity"] in ("critical", "warning")
+        assert rule["annotations"]["summary"] and rule["annotations"]["description"].endswith((".", "?")), rule["alert"]
+    scrape = yaml.safe_load((DEPLOY / "prometheus/scrape.yaml").read_text(encoding="utf-8"))
+    assert scrape["scrape_configs"][0]["job_name"] == "starlingmq"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_understands_the_unit(tmp_path: Path) -> None:
+    text = (DEPLOY / "systemd/starlingmq.service").read_text(encoding="utf-8")
+    unit = tmp_path / "starlingmq.service"
+    unit.write_text(text.replace("/opt/starlingmq/bin/starlingmq", "/bin/true"), encoding="utf-8")
+    checked = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True)
+    assert checked.returncode == 0 and not [line for line in checked.stderr.splitlines() if unit.name in line]
