@@ -237,3 +237,31 @@ def test_what_was_taken_for_the_clients_session_and_is_not_goes_on() -> None:
     subscribe(fake, b"t", 1)  # it knows that it begins anew
     names = [name for node in fleet.nodes for name in node.state.ctx.sessions if not name.startswith("$node/")]
     assert names == ["c"]
+
+
+def test_who_does_not_know_that_it_begins_anew_still_gets_what_it_was_subscribed_to() -> None:
+    """It began anew at another node, and was gone before it could hear so. Back where its session is that is found
+    first, and what the other node has comes then, as the later one."""
+    fleet = Fleet(3)
+    here, there, third = [node.cluster.number for node in fleet.nodes]
+    publisher, client = fleet.connect(2, "p"), lasting(fleet, 0)
+    subscribe(client, b"t", 1)
+    client.drop()
+    fleet.cut(here, there)
+    fleet.cut(here, third)
+    fleet.advance(6.0, 0.05)
+    begun = lasting(fleet, 1)
+    assert not begun.connack.session_present
+    begun.drop()
+    fleet.mute = {(there, here)}
+    fleet.heal()
+    fleet.advance(2.0, 0.05)
+    client = fleet[0].open(5, "c")
+    client.send(Connect(5, "c", False, properties=LASTING))
+    fleet.advance(0.3)
+    fleet.speak()
+    fleet.advance(0.3)
+    assert not client.expect(Connack).session_present
+    publish(publisher, b"t", b"one")
+    fleet.advance(0.2)
+    assert published(client.receive()) == [b"one"]

@@ -219,11 +219,13 @@ class Mover:
     def come(
         self, client_id: str, epoch: int, expiry: int, left: float, granted: list[Granted], last_id: int, anew: bool
     ) -> Session:
-        """A session comes from another node, in place of an earlier one that may have come."""
+        """A session comes from another node, in place of an earlier one that may have come. If its client does not know
+        of it (``anew``), the earlier one's subscriptions hold until it does (core.anew)."""
         ctx = self.ctx
         session = ctx.sessions.get(client_id)
         if session is not None:
-            self.subscribing.forget(session)
+            if not anew:
+                self.subscribing.forget(session)
             renumber(ctx, session, last_id)
         else:
             session = Session(client_id, ctx.next_number)
@@ -239,13 +241,13 @@ class Mover:
             session.kept = True
             ctx.write(Write(SESSION_PUT, session))
         for entry in granted:
+            before = None if session.subscriptions is None else session.subscriptions.get(entry.whole)
             self.restoring.subscription(
                 session, entry.whole, entry.qos, entry.no_local, entry.retain_as_published, entry.ids
             )
             assert session.subscriptions is not None
             subscription = session.subscriptions[entry.whole]
-            if ctx.interest is not None and not entry.whole.startswith(b"$SYS/"):
-                ctx.interest.add(entry.whole, session, subscription)
+            self.subscribing.count(entry.whole, session, before, subscription)
             if ctx.recording:
                 ctx.write(Write(SUBSCRIPTION_PUT, session, topic=entry.whole, subscription=subscription))
         if last_id != 0:
