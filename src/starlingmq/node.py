@@ -206,6 +206,7 @@ class Broker:
             config.mqtt, config.limits, clock(), secrets.token_bytes(32), __version__, config.nats, config.queue_groups
         )
         state.nats.info.server_name = config.node.name
+        state.publishing.producers.shared = any(listener.reuse_port for listener in config.listeners)
         state.nats.keys.verify = self._verifier(config)
         ctx = state.ctx
         ctx.allow_anonymous = config.auth.allow_anonymous is not False

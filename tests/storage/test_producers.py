@@ -178,6 +178,23 @@ def test_a_name_is_one_users_and_forgotten_in_time() -> None:
     assert join(world, 0, username="ann")[1] == "0"
 
 
+def test_who_may_come_to_another_node_is_no_producer() -> None:
+    world = StoredWorld()
+    world.state.publishing.producers.shared = True
+    client = world.open()
+    client.send(Connect(5, "", properties={USER_PROPERTY: [(PRODUCER, "sink/0"), (EPOCH, "0")]}))
+    assert client.expect(Connack).reason == Reason.QUOTA_EXCEEDED and client.closed
+
+
+def test_a_producer_has_no_session_that_lasts() -> None:
+    world = StoredWorld()
+    said: Properties = {USER_PROPERTY: [(PRODUCER, "sink/0"), (EPOCH, "0")]}
+    for clean_start, more in ((False, said), (True, said | {SESSION_EXPIRY_INTERVAL: 10})):
+        client = world.open()
+        client.send(Connect(5, "c", clean_start, properties=more))
+        assert client.expect(Connack).reason == Reason.PROTOCOL_ERROR and client.closed
+
+
 @pytest.mark.parametrize("said", [[(PRODUCER, "a")], [(PRODUCER, "a"), (EPOCH, "-1")], [(PRODUCER, "a" * 257)]])
 def test_a_producer_that_makes_no_sense_is_refused(said: list[tuple[str, str]]) -> None:
     client = StoredWorld().open()

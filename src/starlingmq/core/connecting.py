@@ -103,7 +103,6 @@ class Connecting:
         client.problem_information = number(connect.properties, prop.REQUEST_PROBLEM_INFORMATION, 1) == 1
         client.username = client.certificate_name if client.identity else connect.username or ""
         client.state = AUTHENTICATING
-        named_by(connect.properties)  # nothing else is looked at in one that makes no sense
         client.max_packet = number(connect.properties, prop.MAXIMUM_PACKET_SIZE, 0)
         self._check(client, connect)
         method = connect.properties.get(prop.AUTHENTICATION_METHOD)
@@ -135,6 +134,9 @@ class Connecting:
             len(connect.client_id) <= 23 and connect.client_id.isascii() and connect.client_id.isalnum()
         ):
             raise ProtocolError("the client id is not 1 to 23 letters and digits", Reason.CLIENT_IDENTIFIER_NOT_VALID)
+        lasting = not connect.clean_start or number(connect.properties, prop.SESSION_EXPIRY_INTERVAL, 0) != 0
+        if connect.version == 5 and named_by(connect.properties) is not None and lasting:
+            raise ProtocolError("a producer begins anew each time: with a clean start and no session expiry interval")
         bound = self.ctx.mqtt.max_keep_alive
         if bound != 0 and connect.version != 5 and not 0 < connect.keep_alive <= bound:
             raise ProtocolError(f"the keep alive is over {bound} s", Reason.UNSPECIFIED_ERROR)
@@ -254,8 +256,9 @@ class Connecting:
             return "the server has less memory than it wants to keep free"
         if session is None and ctx.limits.sessions != 0 and len(ctx.sessions) >= ctx.limits.sessions:
             return "the server has all the sessions it takes"
-        if self.publishing.producers.full(client, properties):
-            return "the server has all the producers it knows (limits.producers)"
+        no_producer = self.publishing.producers.refusal(client, properties)
+        if no_producer:
+            return no_producer
         if not ctx.quotas.sign_in(client, None if session is None else session.client):
             return "this user has all the connections it may have"
         return ""

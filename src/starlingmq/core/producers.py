@@ -21,7 +21,8 @@ above the producer's begins with number 0; one below it is done. At QoS 2 a mess
 PUBREL. What is known of a producer goes into the journal in the record of the message itself, so no crash can keep one
 without the other; and CONNACK waits until what it tells is stored.
 
-A name is one user's. It is forgotten ``limits.producer_expiry`` after its last connection or message.
+A producer has no session that lasts: what is sent again on its next connection would get other numbers. A name is one
+user's. It is forgotten ``limits.producer_expiry`` after its last connection or message.
 """
 
 from __future__ import annotations
@@ -120,11 +121,13 @@ class Production:
 class Producers:
     ctx: Context
     by_key: dict[bytes, Producer]  # about in the order of their last use
+    shared: bool  # clients that come back to the same address may come to another node
     _look_at: float
 
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
         self.by_key = {}
+        self.shared = False
         self._look_at = 0.0
 
     def restore(self, facts: dict[bytes, bytes]) -> None:
@@ -138,11 +141,16 @@ class Producers:
         for producer in sorted(found, key=lambda each: each.used):
             self.by_key[producer.key] = producer
 
-    def full(self, client: Client, properties: Properties) -> bool:
-        """Whether this CONNECT is of one producer more than there may be."""
-        limit = self.ctx.limits.producers
+    def refusal(self, client: Client, properties: Properties) -> str:
+        """Why this CONNECT can not be a producer's; "" if it can, or is none."""
         named = named_by(properties)
-        return named is not None and len(self.by_key) >= limit and key_of(client, named[0]) not in self.by_key
+        if named is None:
+            return ""
+        if self.shared:
+            return "nodes share this port (reuse_port, serve --workers), and only one of them knows a producer"
+        if len(self.by_key) >= self.ctx.limits.producers and key_of(client, named[0]) not in self.by_key:
+            return "the server has all the producers it knows (limits.producers)"
+        return ""
 
     def begin(self, client: Client, properties: Properties, agreed: Properties) -> None:
         """A connection is accepted: if it is a producer's, ``agreed`` gets what it is to know."""
