@@ -265,3 +265,25 @@ def test_who_does_not_know_that_it_begins_anew_still_gets_what_it_was_subscribed
     publish(publisher, b"t", b"one")
     fleet.advance(0.2)
     assert published(client.receive()) == [b"one"]
+
+
+def test_who_waits_for_a_session_and_is_owed_something_has_none_to_give() -> None:
+    """One node after the other claims the client id, and its client is gone each time before it is answered. The second
+    one hears from the first that it may be owed something; that is not a session in place of the one that there is."""
+    fleet = Fleet(4)
+    home, first, second, _ = [node.cluster.number for node in fleet.nodes]
+    client = lasting(fleet, 0)
+    subscribe(client, b"t", 1)
+    client.drop()
+    fleet.mute = {(first, home), (second, home)}
+    for place, seconds in ((1, 3.0), (2, 1.0)):
+        fake = fleet[place].open(5, "c")
+        fake.send(Connect(5, "c", False, properties=LASTING))
+        fleet.advance(0.2)
+        fake.drop()
+        fleet.advance(seconds, 0.05)
+    client = lasting(fleet, 3)
+    assert client.connack.session_present
+    publish(fleet.connect(0, "p"), b"t", b"one")
+    fleet.advance(0.2)
+    assert published(client.receive()) == [b"one"]

@@ -75,7 +75,7 @@ class Coming:
             if not clean and any(other > session.epoch for other in others.values()):
                 others[moves.me] = session.epoch  # the client was elsewhere meanwhile: ours is an old one
             else:
-                held = session.epoch
+                held = 0 if session.hollow else session.epoch
                 session.epoch = epoch
         if not others:
             self._go_on(client_id, epoch, held)
@@ -319,6 +319,7 @@ class Coming:
         )
         if earlier is not None and earlier is not session:
             self._detach(arrival, earlier)  # it goes on to the next owner as it is
+        session.hollow = node == 0
         session.floor = 0 if node == 0 else head.floor
         session.trail = (
             Trail(*arrival.newest, False) if node == 0 else self._trail(arrival, arrival.streaming[node], head)

@@ -100,7 +100,7 @@ class Leaving:
     def _give(self, node: int, client_id: str, epoch: int, clean: bool) -> None:
         moves, mover = self._moves, self._moves.broker.mover
         session = self._ctx.sessions.get(client_id)
-        held = 0 if session is None else max(session.epoch, 1)
+        held = 0 if session is None else OWES if session.hollow else max(session.epoch, 1)
         expiry = 0 if session is None else session.expiry
         left = self._left(session)
         anew = session is not None and session.anew

@@ -314,6 +314,7 @@ class Connecting:
             renumber(ctx, session, 0)
         if epoch != 0:
             session.epoch = epoch
+        session.hollow = False
         if not present:
             session.floor = session.epoch  # of whatever was before nothing counts any more
         elif session.trail is not None:

@@ -112,7 +112,7 @@ class Mover:
         ctx.next_number += 1
         ctx.sessions[session.client_id] = session
         session.expiry = NEVER
-        session.anew = True
+        session.anew = session.hollow = True
         moving = session.moving = Moving(client_id)
         moving.target, moving.epoch = node, epoch
         if ctx.recording:

@@ -87,6 +87,7 @@ class Session:
     node: int  # it stands for another node of the cluster: its number; 0: for a client
     epoch: int  # in a cluster: the revision by which this node owns the client id; 0: it did not ask yet
     anew: bool  # its client has to be told that it is not the one it had (core.anew)
+    hollow: bool  # its client never had it: it is here for what others owe (cluster.coming)
     moving: Moving | None  # it comes from another node, or goes to one
     trail: Trail | None  # other nodes may have QoS 2 handshakes of it; None: they have none
     floor: int  # the epoch of its clean start: what is older is of a session that was thrown away; 0: there was none
@@ -119,6 +120,7 @@ class Session:
         self.node = 0
         self.epoch = 0
         self.anew = False
+        self.hollow = False
         self.moving = None
         self.trail = None
         self.floor = 0

@@ -147,7 +147,7 @@ def _restore_session(state: BrokerState, journal: Journal, found: SessionImage, 
     assert value is not None
     restoring = state.restoring
     session = restoring.session(found.number, value.client_id, value.expiry)
-    session.epoch, session.anew = value.epoch, value.anew
+    session.epoch, session.anew, session.hollow = value.epoch, value.anew, value.hollow
     session.floor = value.floor
     session.trail = None if value.trail is None else Trail(*value.trail)
     recovered.sessions += 1

@@ -38,6 +38,7 @@ class SessionValue(msgspec.Struct, array_like=True):
     floor: int = 0
     trail: tuple[int, int, bool] | None = None
     anew: bool = False
+    hollow: bool = False
 
 
 class SubscriptionValue(msgspec.Struct, array_like=True):
@@ -112,6 +113,7 @@ def encode_session(session: Session) -> bytes:
             session.floor,
             None if session.trail is None else (session.trail.node, session.trail.epoch, session.trail.sure),
             session.anew,
+            session.hollow,
         )
     )
 
