@@ -36,6 +36,7 @@ from starlingmq.net.listeners import Listener, ListenerSpec, open_listener
 from starlingmq.net.signatures import verifier
 from starlingmq.process import memory
 from starlingmq.storage.opening import DirectoryStore, open_store
+from starlingmq.storage.stream_files import StreamError
 from starlingmq.storage.stream_upkeep import StreamUpkeep
 from starlingmq.storage.upkeep import LONG_ACTIONS, Upkeep
 
@@ -93,6 +94,7 @@ class Broker:
         self._cluster: Cluster | None = None
         self._ending: asyncio.Future[None] | None = None
         self._bulk: BulkProcess | None = None
+        self._streams: StreamUpkeep | None = None
 
     @property
     def problem(self) -> str:
@@ -278,7 +280,8 @@ class Broker:
         store = driver.store
         if isinstance(store, DirectoryStore):
             actions |= Upkeep(store, driver.state).actions()
-            actions |= StreamUpkeep(store, driver.state, self.config.node.name, self._readable_nodes).actions()
+            self._streams = StreamUpkeep(store, driver.state, self.config.node.name, self._readable_nodes)
+            actions |= self._streams.actions()
             actions |= StreamReaders(lambda: self._chain, lambda: self.hooks.timeout).actions()
         names = dict[int, str] if self._cluster is None else self._cluster.names
         actions |= GroupActions(driver.state, names).actions()
@@ -333,12 +336,14 @@ class Broker:
 
     def reload(self, config: Config) -> None:
         """Take over what can change while serving: ``mqtt``, ``nats``, ``queue_groups``, ``limits``, ``auth`` with
-        its files, ``log`` and certificates. Raises ConfigError, and then nothing has changed.
+        its files, ``streams.define``, ``log`` and certificates. Raises ConfigError, and then nothing has changed.
         """
         assert self._driver is not None, "the broker is not started"
         access = None if self._http is None else self._http.prepare(config)
         chain = self._make_chain(config)
-        self.state.nats.keys.verify = self._verifier(config)
+        verify = self._verifier(config)
+        self._declare_streams(config)
+        self.state.nats.keys.verify = verify
         self.state.configure(config.mqtt, config.limits, config.nats, config.queue_groups)
         self._bans.configure(config.auth.failures, config.auth.flapping)
         self._use(chain)
@@ -354,6 +359,16 @@ class Broker:
         self.config = config
         if self._driver is not None:
             self._driver.poke()
+
+    def _declare_streams(self, config: Config) -> None:
+        if self._streams is None:
+            return
+        try:
+            self._streams.declare(config.streams.define)
+        except StreamError as error:
+            raise ConfigError(f"streams.define: {error}") from None
+        except OSError as error:
+            raise ConfigError(f"streams.define: what they are can not be written: {error.strerror}") from None
 
     async def stop(self) -> None:
         """Stop listening, tell the clients to go, hand what they leave here to other nodes; then end.

@@ -17,7 +17,7 @@ import trustme
 from starlingmq import Broker
 from starlingmq.bulk.protocol import SCHEMA, Bounds, Nodes, Ticket
 from starlingmq.client import Client
-from starlingmq.config import ConfigError, load_config
+from starlingmq.config import Config, ConfigError, load_config
 from starlingmq.hooks import AuthRequest
 from starlingmq.spark.nodes import Connection, LostRows, NodeBook, StreamError
 from starlingmq.spark.options import Options
@@ -128,6 +128,25 @@ async def test_who_may_not_read_a_stream_is_told_so(tmp_path: Path) -> None:
         broker.reload(config)
         with pytest.raises(StreamError, match="user 'ann' may not read stream all"):
             await rows(ann, 0, 3)
+
+
+async def test_a_reload_makes_and_changes_streams(broker: Broker, tmp_path: Path) -> None:
+    def wanted(*streams: str) -> Config:
+        return load_config(None, [*settings(tmp_path), f"streams.define=[{', '.join(streams)}]"])
+
+    await publish(broker, 2, "c")
+    broker.reload(wanted("{name: some, topics: [c]}", "{name: all, topics: ['a/#'], retention_time: 1h}"))
+    await publish(broker, 3, "c")
+    await publish(broker, 1)
+    assert len(await rows(options(broker, stream="some"), 0, 3)) == 3
+    found = await rows(options(broker), 0, 3)
+    assert [row["topic"] for row in found] == ["c", "c", "a/b"], "what was kept stays, and what comes is chosen anew"
+    shown = await asyncio.to_thread(lambda: ask(tmp_path, "show", name="all"))
+    assert shown["retention_time"] == 3600 and shown["topics"] == ["a/#"]
+    with pytest.raises(ConfigError, match=r"streams\.define: stream more: 'a/#/b' is no topic filter"):
+        broker.reload(wanted("{name: new, topics: [x]}", "{name: more, topics: ['a/#/b']}"))
+    listed = await asyncio.to_thread(lambda: ask(tmp_path, "list"))
+    assert [each["name"] for each in listed["streams"]] == ["all", "some"]
 
 
 async def test_a_node_that_is_not_there_is_waited_for_and_named(broker: Broker) -> None:

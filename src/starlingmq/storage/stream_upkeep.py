@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -104,13 +104,40 @@ class StreamUpkeep:
             raise StreamError(f"stream {config.name} is there already; delete it first, or take another name")
         if len(self.logs.by_number) >= STREAMS_MAX:
             raise StreamError(f"there are {STREAMS_MAX} streams already; delete some")
+        return description(self._make(config), time.time())
+
+    def _make(self, config: StreamConfig) -> StreamLog:
         definition = definition_of(config, self.directory.number(), time.time())
         self.directory.write(definition)
         log = self.directory.open(definition)
         log.show(log.stream.next)
         self.logs.add(log)
         self.state.router.add_stream(log.stream)
-        return description(log, time.time())
+        return log
+
+    def declare(self, wanted: Sequence[StreamConfig]) -> None:
+        """Have all of them, as they are wanted from now on, as a start would; those that are not among them stay.
+        Raises StreamError, and then nothing has changed, or OSError."""
+        new = 0
+        for config in wanted:
+            definition_of(config, 0, 0.0)
+            new += self.logs.find(config.name) is None
+        if len(self.logs.by_number) + new > STREAMS_MAX:
+            raise StreamError(f"these would be more than {STREAMS_MAX} streams; delete some")
+        for config in wanted:
+            log = self.logs.find(config.name)
+            if log is None:
+                self._make(config)
+                continue
+            there = log.definition
+            definition = definition_of(config, there.number, there.created)
+            if definition != there:
+                self.directory.write(definition)
+                log.define(definition)
+                self.state.router.remove_stream(log.stream)
+                log.stream.filters = [topic.encode() for topic in definition.topics]
+                self.state.router.add_stream(log.stream)
+        self.logs.weigh()
 
     async def list(self) -> Result:
         now = time.time()
