@@ -129,6 +129,24 @@ def what_was_due_at_a_crash_is_published_after_it() -> None:
         assert published == [b"gone"]
 
 
+def test_what_is_due_before_its_node_has_joined_again_is_not_lost() -> None:
+    """It comes back, does not reach etcd, and crashes once more."""
+    world = made()
+    node = world.nodes[0]
+    Mourned(node)
+    world.pass_time(1.0)
+    with publishing() as published:
+        node.crash(False)
+        world.etcd.cut(node.host)
+        world.start_if_wanted(node)
+        world.pass_time(0.5)
+        node.crash(False)
+        world.etcd.heal(node.host)
+        world.start_if_wanted(node)
+        world.pass_time(15.0)
+        assert published == [b"gone"]
+
+
 cut_off = test_wills.test_a_node_that_is_cut_off_does_not_publish_what_others_have_published
 back = test_wills.test_who_is_back_before_anybody_knows_that_its_node_died_cancels_its_will
 

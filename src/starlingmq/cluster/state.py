@@ -389,6 +389,7 @@ class ClusterState:
         """Between ``BrokerState.turn`` and ``BrokerState.take_ready``."""
         broker = self.broker
         broker.ctx.now = now
+        self.wills.remember(now)
         due = self.members.wake_at()
         if due and due <= now:
             self.members.tick(now)

@@ -223,14 +223,18 @@ class ClusterWills:
 
     # What the core has
 
-    def turn(self, now: float) -> None:
-        """Before the core's Ready is taken."""
-        wills = self._wills
-        due, wills.due = wills.due, []
+    def remember(self, now: float) -> None:
+        """What is due is stored in the turn in which its session forgets it, whether our number is known or not."""
+        due, self._wills.due = self._wills.due, []
         for each in due:
             self._entry(each.client_id).due.append(each.will)
             self._due[each.client_id] = None
             self._fact(_due_key(each.client_id, each.will), registered(each.will, 0, now))
+
+    def turn(self, now: float) -> None:
+        """Before the core's Ready is taken."""
+        wills = self._wills
+        self.remember(now)
         changed, wills.changed = wills.changed, {}
         for name in changed:
             self._look_later(name)
