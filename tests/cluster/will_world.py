@@ -47,6 +47,7 @@ class Wish:
     back_at: float = inf  # the next CONNACK ...
     back: Node | None = None  # ... and from whom
     clean: bool = False  # which began a new session
+    found: bool = True  # or which found the one of before
     tries: int = 0  # CONNECTs until then: one that was not answered may have cancelled it all the same
 
     def in_time(self) -> bool:
@@ -100,7 +101,7 @@ class Wisher(Person):
         self.wishes[-1].answered_at = now
         for wish in self.wishes[:-1]:
             if wish.back_at == inf:
-                wish.back_at, wish.clean, wish.back = now, self.clean, self.node
+                wish.back_at, wish.clean, wish.back, wish.found = now, self.clean, self.node, present
         if self.done:
             self.wishes[-1].polite = self.over = True
             self.say([Disconnect()])
@@ -198,6 +199,9 @@ class WillWorld(World):
                 found.append(f"the will {wish.payload!r} was published {len(times)} times")
             # What only its own node knows may die with it, before etcd knows: see STATUS.
             told = not self.plan.faulty or wish.back is not wish.node
+            # A session that was at a node which left for good is over, as its client is told: its will is due, whenever
+            # the client is back (MQTT 5, 3.1.3.2.2).
+            told = told and (wish.found or not wish.node.gone)
             if told and wish.in_time() and any(at > wish.back_at for at in times):
                 found.append(f"the will {wish.payload!r} was published though its client had come back in time")
             if wish.polite and times and not self.plan.faulty:
