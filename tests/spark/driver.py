@@ -1,5 +1,8 @@
-"""A driver in a process of its own, there to be killed: ``python -m tests.spark.driver SERVER TOKEN DIRECTORY`` runs a
-query from stream ``all`` into Parquet files, in batches of a few rows, and says how far it is after each."""
+"""A driver in a process of its own, there to be killed: ``python -m tests.spark.driver SERVER TOKEN DIRECTORY [URL]``.
+
+It runs a query in batches of a few rows, and says how far it is after each: from stream ``all`` into Parquet files, or
+from stream ``in`` to topics of the broker at the URL.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,25 @@ import sys
 import time
 from pathlib import Path
 
+from pyspark.sql import functions as F
+
 from tests.spark.session import begin
 
 
 def main() -> None:
-    server, token, directory = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+    server, token, directory, url = sys.argv[1], sys.argv[2], Path(sys.argv[3]), (*sys.argv[4:], "")[0]
     spark = begin("local[2]", directory / "warehouse")
-    options = {"servers": server, "stream": "all", "token": token, "startingOffsets": "earliest"}
+    stream = "in" if url else "all"
+    options = {"servers": server, "stream": stream, "token": token, "startingOffsets": "earliest"}
     rows = spark.readStream.format("starlingmq").options(**options, maxRowsPerTrigger="7", rowsPerPartition="4").load()
+    if url:
+        writer = (
+            rows.withColumn("topic", F.lit("out/a")).writeStream.format("starlingmq").options(servers=url, window="3")
+        )
+    else:
+        writer = rows.writeStream.format("parquet")
     query = (
-        rows.writeStream.format("parquet")
-        .option("checkpointLocation", str(directory / "checkpoint"))
+        writer.option("checkpointLocation", str(directory / "checkpoint"))
         .trigger(processingTime="0 seconds")
         .start(str(directory / "rows"))
     )

@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from tests.spark.brokers import TOKEN, StreamBroker
 from tests.spark.test_source import stream, written
@@ -23,8 +25,8 @@ EACH = 60  # rows, nine batches: the last of the driver's are under way when it 
 
 
 class Driver:
-    def __init__(self, broker: StreamBroker, directory: Path) -> None:
-        command = [sys.executable, "-m", "tests.spark.driver", broker.address, TOKEN, str(directory)]
+    def __init__(self, broker: StreamBroker, directory: Path, *url: str) -> None:
+        command = [sys.executable, "-m", "tests.spark.driver", broker.address, TOKEN, str(directory), *url]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
     def batches(self, count: int) -> None:
@@ -41,7 +43,8 @@ class Driver:
         """With everything that it began: the JVM, and the Python workers."""
         children = psutil.Process(self.process.pid).children(recursive=True)
         for number in [self.process.pid, *(child.pid for child in children)]:
-            os.kill(number, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # workers of Spark come and go
+                os.kill(number, signal.SIGKILL)
         self.process.communicate()
 
 
@@ -63,3 +66,33 @@ def test_every_row_once_whoever_is_killed(spark: SparkSession, broker: StreamBro
     broker.publish(payloads[2 * EACH :])
     stream(spark, broker.options, tmp_path, startingOffsets="earliest").awaitTermination()
     assert written(spark, tmp_path) == [("n1", offset, payload) for offset, payload in enumerate(payloads)]
+
+
+def test_every_row_is_published_once_whoever_is_killed(spark: SparkSession, tmp_path: Path) -> None:
+    """Through the sink of the format, too: the driver goes on from its checkpoint and does its last batch again."""
+    chance = random.Random()
+    streams = "streams.define=[{name: in, topics: ['in/#']}, {name: out, topics: ['out/#']}]"
+    broker = StreamBroker(tmp_path / "n1", "n1", streams)
+    payloads = [b"%d" % number for number in range(3 * EACH)]
+    try:
+        for part in range(3):
+            broker.publish(payloads[part * EACH : (part + 1) * EACH], "in/a")
+            driver = Driver(broker, tmp_path, broker.url)
+            try:
+                driver.batches(2)
+                time.sleep(chance.random() / 2)  # no event to be waited for: any moment will do
+                if part == 1:
+                    broker.kill()
+                    broker.start()
+                    driver.batches(1)
+            finally:
+                driver.kill()
+        more = {"stream": "in", "startingOffsets": "earliest", "rowsPerPartition": "4"}
+        rows = spark.readStream.format("starlingmq").options(**broker.options | more).load()
+        writer = rows.withColumn("topic", F.lit("out/a")).writeStream.format("starlingmq").options(servers=broker.url)
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+        found = spark.read.format("starlingmq").options(**broker.options | {"stream": "out"}).load().collect()
+        assert sorted(int(row.payload) for row in found) == list(range(3 * EACH))
+    finally:
+        broker.stop()
