@@ -302,6 +302,10 @@ def what_goes_at_once_is_kept_nowhere() -> Any:
     return patch.object(GroupEngine, "take", taken)
 
 
+def a_group_is_over_when_the_node_of_its_last_member_is_back() -> Any:
+    return patch.object(GroupEngine, "lost", lambda self, share: None)
+
+
 def what_follows_a_refused_commit_overtakes_it() -> Any:
     """The tickets of the driver have a twin here, and it is that one that makes the mistake."""
     stored = Commits._stored
@@ -344,6 +348,7 @@ FOUND: dict[Mistake, tuple[int, str]] = {
     what_a_lost_member_had_is_nobody_elses: (3, "groups_lose_their_primary"),
     what_was_lent_when_a_node_died_stays_lent: (1, "groups_lose_their_primary"),
     what_is_handed_over_is_kept_too: (0, "groups_have_two_primaries"),
+    a_group_is_over_when_the_node_of_its_last_member_is_back: (1009, "groups_lose_their_primary"),
     what_goes_at_once_is_kept_nowhere: (5, "groups_lose_their_primary"),
     what_follows_a_refused_commit_overtakes_it: (2, "disks_fail"),
     **planted_retained.FOUND,

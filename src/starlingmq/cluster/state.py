@@ -341,6 +341,10 @@ class ClusterState:
         self._will_facts = {}
         interest = self.broker.ctx.interest
         assert interest is not None
+        wanted = interest.all()
+        for key in self.routes.table(me.number):
+            if key.startswith(b"$share/") and not wanted.get(key):
+                self.broker.groups.lost(key)  # before the others hear that it has no member here
         self.routes.restart(interest.all())
         interest.take()
 

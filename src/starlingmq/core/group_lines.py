@@ -18,6 +18,7 @@ from starlingmq.core.ready import QUEUE_PUT, SESSION_DELETE, SESSION_PUT, Write
 from starlingmq.core.router import Router
 from starlingmq.core.session import GROUP_PREFIX, NEVER, Session
 from starlingmq.core.sharing import Sharing
+from starlingmq.core.topics import parse_share
 
 SWEEP_SECONDS: Final = 1.0  # between two looks at what has waited for too long
 
@@ -153,6 +154,14 @@ class GroupLines(Sharing):
                 self._sweep_at = group.gone_at
         else:
             self._end(group)
+
+    def lost(self, share: bytes) -> None:
+        """An earlier life of this node had members of ``$share/name/filter``, and they went down with it."""
+        parsed = parse_share(share)
+        if parsed is not None:
+            group = self.router.waits_for(*parsed)
+            if not group.members and group.gone_at == 0.0:
+                self.emptied(group, True)
 
     def joined(self, group: Group) -> None:
         if group.gone_at != 0.0:
