@@ -91,8 +91,8 @@ def extensions() -> list[Extension]:
     from mypyc.build import mypycify
 
     try:
-        # One group: calls between the modules are then calls of C functions and attributes are struct fields. At level 3
-        # what comes out is no faster.
+        # One group: calls between the modules are then calls of C functions and attributes are struct fields.
+        # What comes out at level 3 is no faster.
         group = mypycify(hot_modules(), opt_level="2", debug_level="0", group_name="starlingmq")
         return [extension for extension in group if isinstance(extension, Extension)]
     except SystemExit as error:  # how mypycify reports errors of types, already printed
