@@ -4,6 +4,7 @@ wall clock and by CPU, since the machine is shared.
     source     a batch query from a stream into a sink that does nothing
     baseline   the same messages through an MQTT client (paho) into memory, and from there into Spark
     fresh      from a publish to its row being written by a streaming query with a trigger of 500 ms
+    sink       rows into a topic that a stream keeps, QoS 1, each once
     beside     what a publisher waits for its PUBACK, alone and with a reader at full speed beside it
 """
 
@@ -28,6 +29,7 @@ from paho.mqtt.client import Client as PahoClient
 from paho.mqtt.client import MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from bench.frames import ACK_SIZE, publish
 from bench.process import cpu_seconds
@@ -214,6 +216,19 @@ def paced(broker: Broker, rate: float, seconds: float) -> dict[str, Any]:
     }
 
 
+def sink(spark: SparkSession, broker: Broker, rows: int, rounds: int) -> dict[str, Any]:
+    options = {"servers": f"mqtt://127.0.0.1:{broker.port}"}
+    topics = F.concat(F.lit("t/"), (F.col("id") % TOPICS).cast("string")).alias("topic")
+    found = spark.range(rows, numPartitions=1).select(topics, F.lit("x" * PAYLOAD).alias("payload"))
+    times = []
+    for _ in range(rounds + 1):  # the first one begins Spark's workers
+        writer = found.write.format("starlingmq").mode("append").options(**options)
+        times.append(measured(writer.save, broker.process.pid))
+    took = sorted(seconds for seconds, _ in times[1:])[rounds // 2]
+    cpu = sorted(used[0] for _, used in times[1:])[rounds // 2]
+    return {"rows_per_s": round(rows / took), "rows_per_broker_cpu_s": round(rows / cpu)}
+
+
 def beside(broker: Broker, rate: float, seconds: float, rows: int) -> dict[str, Any]:
     paced(broker, rate, 1.0)
     alone = paced(broker, rate, seconds)
@@ -240,7 +255,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rate", type=float, default=50_000.0)
     parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--only", default="source,baseline,fresh,beside")
+    parser.add_argument("--only", default="source,baseline,fresh,sink,beside")
     parser.add_argument("--read", metavar="ADDRESS", help="read at full speed until ended")
     parser.add_argument("--fill", type=int, metavar="PORT", help="publish to b/# at QoS 1")
     given = parser.parse_args()
@@ -260,10 +275,12 @@ def main() -> None:
             print(json.dumps({"filled": rows, "messages_per_s": round(rows / took)}), flush=True)
             if "beside" in wanted:
                 print(json.dumps({"beside": beside(broker, given.rate, given.seconds, rows)}), flush=True)
-            if {"source", "baseline", "fresh"} & set(wanted):
+            if {"source", "baseline", "fresh", "sink"} & set(wanted):
                 spark = begin_spark(directory)
                 if "source" in wanted:
                     print(json.dumps({"source": source(spark, broker, rows, given.rounds)}), flush=True)
+                if "sink" in wanted:
+                    print(json.dumps({"sink": sink(spark, broker, rows // 4, given.rounds)}), flush=True)
                 if "fresh" in wanted:
                     print(json.dumps({"fresh": fresh(spark, broker, directory, 60)}), flush=True)
                 if "baseline" in wanted:

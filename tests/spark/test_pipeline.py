@@ -112,6 +112,7 @@ def test_windows_csv_and_back_to_topics(spark: SparkSession, broker: StreamBroke
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_what_is_wrong_is_said_where_it_is(spark: SparkSession, broker: StreamBroker, tmp_path: Path) -> None:
     text = yaml.safe_dump(tree(tmp_path, broker.address))
