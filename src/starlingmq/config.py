@@ -113,6 +113,13 @@ class ListenerConfig(Section, frozen=True):
     max_connections: Annotated[
         Count, Meta(description="Connections this listener holds at once; 0 means only limits.max_connections counts.")
     ] = 0
+    origins: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Whose pages may open a WebSocket here, as https://app.example.org; all without. What is no "
+            "page in a browser names no origin, and is let in."
+        ),
+    ] = ()
     reuse_port: Annotated[
         bool,
         Meta(description="Whether other processes of the user may listen there too; the system picks who serves."),

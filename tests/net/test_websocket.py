@@ -8,9 +8,11 @@ from collections.abc import AsyncIterator
 import pytest
 from wsproto.frame_protocol import Opcode
 
+from starlingmq.config import ListenerConfig
 from starlingmq.net import upgrade
 from starlingmq.net.gate import Gate
 from starlingmq.net.listeners import Listener
+from starlingmq.net.urls import ListenerError, parse_listener
 from starlingmq.net.websocket import WebSocketConnection, binary_header
 
 from .conftest import Certificates, FakeDriver, Open, Seen
@@ -109,6 +111,44 @@ async def test_what_is_no_request_for_mqtt_is_answered_and_cut(
     client = await driver.client()
     await client.until(lambda seen: seen.events == ["lost"])
     assert client.received == b""
+
+
+ORIGIN = "https://app.example.org"
+
+
+@pytest.mark.parametrize(
+    ("origins", "origin", "status"),
+    [
+        ([], b"https://elsewhere.example", 101),
+        ([ORIGIN], b"https://app.example.org", 101),
+        (["https://App.example.org:443"], b"https://app.example.org", 101),
+        (["http://localhost:8080", ORIGIN], b"http://localhost:8080", 101),
+        ([ORIGIN], None, 101),
+        ([ORIGIN], b"https://elsewhere.example", 403),
+        ([ORIGIN], b"http://app.example.org", 403),
+        ([ORIGIN], b"https://app.example.org.elsewhere.example", 403),
+        ([ORIGIN], b"null", 403),
+        ([ORIGIN], b"\xff", 403),
+    ],
+)
+async def test_pages_of_other_origins_stay_outside(
+    listen: Open, origins: list[str], origin: bytes | None, status: int
+) -> None:
+    listener = await listen("ws://127.0.0.1:0/mqtt", origins=tuple(origins))
+    headers = HEADERS if origin is None else [*HEADERS, b"Origin: " + origin]
+    async with connected(port_of(listener.address)) as peer:
+        peer.send(request(headers=headers))
+        line, _ = await peer.response()
+    assert line.startswith(b"HTTP/1.1 %d " % status)
+    assert listener.gate.refused == ({"bad_origin": 1} if status == 403 else {})
+
+
+@pytest.mark.parametrize("origin", ["app.example.org", "https://app.example.org/", "https://", "*", "ftp://a"])
+def test_what_is_no_origin_is_said_so(origin: str) -> None:
+    with pytest.raises(ListenerError, match="is no origin"):
+        parse_listener(ListenerConfig(url="ws://:0", origins=(origin,)))
+    with pytest.raises(ListenerError, match="only a listener for WebSockets"):
+        parse_listener(ListenerConfig(url="mqtt://:0", origins=(ORIGIN,)))
 
 
 async def test_a_request_that_stays_half_is_the_drivers_to_end(driver: FakeDriver, raw: Peer) -> None:

@@ -11,10 +11,21 @@ class Gate:
     ``name`` is the bound URL; ``max_connections`` 0 means no limit; ``write_buffer`` is in bytes: above it the driver
     is told ``blocked``; ``path`` is the URL path a WebSocket request must name; ``refused`` counts by reason and only
     ever holds the few reasons spelled in this package; with ``identity`` a client is called what its certificate says;
-    ``subprotocol`` is what a WebSocket has to be for ("" for NATS, which has no name for that).
+    ``subprotocol`` is what a WebSocket has to be for ("" for NATS, which has no name for that); ``origins`` are those
+    whose pages may open one, all if it is empty.
     """
 
-    __slots__ = ("connections", "identity", "max_connections", "name", "path", "refused", "subprotocol", "write_buffer")
+    __slots__ = (
+        "connections",
+        "identity",
+        "max_connections",
+        "name",
+        "origins",
+        "path",
+        "refused",
+        "subprotocol",
+        "write_buffer",
+    )
 
     def __init__(
         self,
@@ -24,6 +35,7 @@ class Gate:
         path: str = "",
         identity: bool = False,
         subprotocol: str = "mqtt",
+        origins: frozenset[str] = frozenset(),
     ) -> None:
         self.name = name
         self.max_connections = max_connections
@@ -31,6 +43,7 @@ class Gate:
         self.path = path
         self.identity = identity
         self.subprotocol = subprotocol
+        self.origins = origins
         self.connections = 0
         self.refused: dict[str, int] = {}
 

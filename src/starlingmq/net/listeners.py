@@ -130,7 +130,8 @@ async def open_listener(
         raise ListenerError(f"{spec}: cannot listen: {error.strerror or error}") from error
     identity = spec.tls is not None and spec.tls.use_identity_as_username
     subprotocol = "" if spec.scheme.startswith("nats") else "mqtt"
-    gate = Gate(str(_bound(spec, sockets)), spec.max_connections, write_buffer, spec.path, identity, subprotocol)
+    name = str(_bound(spec, sockets))
+    gate = Gate(name, spec.max_connections, write_buffer, spec.path, identity, subprotocol, spec.origins)
     listener = Listener(spec, gate, context, file)
     accept = _acceptor(spec, driver, gate, context, handshake_timeout)
     for sock in sockets:

@@ -10,6 +10,8 @@ from wsproto.events import AcceptConnection, Request
 from wsproto.handshake import H11Handshake
 from wsproto.utilities import RemoteProtocolError
 
+from starlingmq.net.gate import Gate
+
 REQUEST_MAX: Final = 16 * 1024
 """Bytes of a request with all its headers; room for the cookies of a site that shares our host name."""
 
@@ -30,11 +32,12 @@ def request_size(data: bytes) -> int:
     return len(data) + 1 if end < 0 else end + len(_END)
 
 
-def answer(request: bytes, path: str, subprotocol: str) -> Answer:
-    """Answer a whole request (up to and with its empty line) for the WebSocket at ``path``.
+def answer(request: bytes, gate: Gate) -> Answer:
+    """Answer a whole request (up to and with its empty line) for the WebSocket of a listener.
 
-    ``subprotocol`` "" asks for none. For MQTT it is ``mqtt``: ``mqttv3.1``, which some clients offer instead when told
-    to speak MQTT 3.1, is no part of any MQTT specification and is refused [MQTT-6.0.0-4].
+    A page is let in if its origin is among those of the gate (RFC 6455, 10.2). A subprotocol of "" asks for none. For
+    MQTT it is ``mqtt``: ``mqttv3.1``, which some clients offer instead when told to speak MQTT 3.1, is no part of any MQTT
+    specification and is refused [MQTT-6.0.0-4].
     """
     handshake = H11Handshake(ConnectionType.SERVER)
     try:
@@ -47,8 +50,14 @@ def answer(request: bytes, path: str, subprotocol: str) -> Answer:
         return refuse(HTTPStatus.BAD_REQUEST, "bad_request", "the request is malformed")
     if not isinstance(asked, Request):
         return refuse(HTTPStatus.BAD_REQUEST, "bad_request", "the request is malformed")
-    if asked.target.partition("?")[0] != path:
-        return refuse(HTTPStatus.NOT_FOUND, "bad_path", f"the WebSocket is at {path}")
+    if asked.target.partition("?")[0] != gate.path:
+        return refuse(HTTPStatus.NOT_FOUND, "bad_path", f"the WebSocket is at {gate.path}")
+    origins = [value for name, value in asked.extra_headers if name.lower() == b"origin"]
+    if gate.origins and any(origin.decode("latin-1").lower() not in gate.origins for origin in origins):
+        return refuse(
+            HTTPStatus.FORBIDDEN, "bad_origin", "pages of this origin may not come here (listeners[].origins)"
+        )
+    subprotocol = gate.subprotocol
     if subprotocol and subprotocol not in asked.subprotocols:  # [MQTT-6.0.0-3]
         return refuse(HTTPStatus.BAD_REQUEST, "bad_subprotocol", f"the WebSocket subprotocol must be {subprotocol}")
     return Answer(bytes(handshake.send(AcceptConnection(subprotocol=subprotocol or None))))  # [MQTT-6.0.0-4]

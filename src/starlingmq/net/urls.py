@@ -60,6 +60,7 @@ class ListenerSpec(NamedTuple):
     max_connections: int = 0
     reuse_port: bool = False
     advertise: str = ""
+    origins: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         if self.scheme == "unix":
@@ -73,6 +74,7 @@ def parse_listener(config: ListenerConfig) -> ListenerSpec:
     try:
         spec = _parse(config.url)
         _check_tls(spec.scheme, config.tls)
+        origins = _origins(spec.scheme, config.origins)
     except ValueError as error:
         shown = config.url if config.url.isprintable() else repr(config.url)
         raise ListenerError(f"{shown}: {error}") from error
@@ -81,7 +83,27 @@ def parse_listener(config: ListenerConfig) -> ListenerSpec:
         max_connections=config.max_connections,
         reuse_port=config.reuse_port,
         advertise=config.advertise,
+        origins=origins,
     )
+
+
+def _origins(scheme: str, origins: tuple[str, ...]) -> frozenset[str]:
+    """As browsers write them (RFC 6454, 6.2): in small letters, without the port that the scheme has anyway."""
+    if origins and not scheme.endswith(("ws", "wss")):
+        raise ValueError("only a listener for WebSockets has origins")
+    found = set()
+    for origin in origins:
+        parts = urlsplit(origin.lower())
+        if (
+            parts.scheme not in ("http", "https")
+            or not parts.netloc
+            or origin.lower() != f"{parts.scheme}://{parts.netloc}"
+        ):
+            raise ValueError(
+                f"{origin!r} is no origin: scheme, host and perhaps port, as in https://app.example.org:8443"
+            )
+        found.add(origin.lower().removesuffix(":443" if parts.scheme == "https" else ":80"))
+    return frozenset(found)
 
 
 def _parse(url: str) -> ListenerSpec:

@@ -155,7 +155,7 @@ class WebSocketConnection(asyncio.Protocol):
             self._refuse(not_http())
         elif size <= len(self.request):
             rest = self.request[size:]
-            self._answer_request(answer(self.request[:size], self.gate.path, self.gate.subprotocol), rest)
+            self._answer_request(answer(self.request[:size], self.gate), rest)
 
     def _answer_request(self, reply: Answer, rest: bytes) -> None:
         if reply.refused:
