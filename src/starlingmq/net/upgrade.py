@@ -36,8 +36,8 @@ def answer(request: bytes, gate: Gate) -> Answer:
     """Answer a whole request (up to and with its empty line) for the WebSocket of a listener.
 
     A page is let in if its origin is among those of the gate (RFC 6455, 10.2). A subprotocol of "" asks for none. For
-    MQTT it is ``mqtt``: ``mqttv3.1``, which some clients offer instead when told to speak MQTT 3.1, is no part of any MQTT
-    specification and is refused [MQTT-6.0.0-4].
+    MQTT it is ``mqtt``: ``mqttv3.1``, which some clients offer instead when told to speak MQTT 3.1, is no part of any
+    MQTT specification and is refused [MQTT-6.0.0-4].
     """
     handshake = H11Handshake(ConnectionType.SERVER)
     try:
