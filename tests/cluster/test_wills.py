@@ -12,7 +12,7 @@ from starlingmq.cluster.amendments import Amendment, Amendments
 from starlingmq.cluster.etcd import KeyValue, TxnAnswer
 from starlingmq.cluster.foreign_wills import PAGE, TAKEN_PER_TURN, ForeignWills
 from starlingmq.cluster.will_values import REGISTERED, RegisteredWill, all_wills, decode_will, encode_will
-from starlingmq.wire.mqtt import Publish, Subscribe, SubscribeRequest, Will
+from starlingmq.wire.mqtt import Connack, Connect, Publish, Subscribe, SubscribeRequest, Will
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, WILL_DELAY_INTERVAL, Properties
 
 KEYS = all_wills("test")
@@ -125,6 +125,28 @@ def test_a_clean_start_ends_a_session_though_it_is_still_on_its_way() -> None:
     assert not [packet for packet in again.receive() if isinstance(packet, Publish)]
     names = [name for node in fleet.nodes for name in node.state.ctx.sessions if not name.startswith("$node/")]
     assert sorted(names) == ["a", "p", "watcher"]
+
+
+def test_who_has_not_heard_of_a_clean_start_finds_it_in_etcd() -> None:
+    """The client is back before the node where it began with nothing could say so, and was there a second time."""
+    fleet = Fleet(3)
+    watcher, publisher = watch(fleet, 2), fleet.connect(2, "p")
+    client = leave_will(fleet, 0, "a", delay=60, expiry=3600)
+    client.send(Subscribe(1, [SubscribeRequest(b"t", 1)]))
+    fleet.advance(0.1)
+    client.drop()
+    publisher.send(Publish(b"t", b"of before", 1, packet_id=1))
+    fleet.mute = {(2, 1)}
+    fleet.connect(1, "a", clean_start=True, properties={SESSION_EXPIRY_INTERVAL: 3600}).drop()
+    fleet.connect(1, "a", clean_start=False, properties={SESSION_EXPIRY_INTERVAL: 3600}).drop()
+    again = fleet[0].open(5, "a")
+    again.send(Connect(5, "a", False, properties={SESSION_EXPIRY_INTERVAL: 3600}))
+    fleet.advance(0.2)
+    fleet.speak()
+    fleet.advance(0.2)
+    assert again.expect(Connack).session_present, "the one that began with the clean start"
+    assert published(watcher, 5.0) == [b"will/a"]
+    assert not [packet for packet in again.receive() if isinstance(packet, Publish)]
 
 
 def test_who_leads_publishes_the_wills_of_a_node_that_died() -> None:

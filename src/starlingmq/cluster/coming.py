@@ -52,6 +52,9 @@ class Coming:
         claims = self._ctx.claims
         claim = None if claims is None else claims.waiting.get(client_id)
         clean = claim is not None and claim.clean_start
+        if owned.clean and not clean:  # who wanted to begin with nothing has given up: nobody is to think that he did
+            moves.ownership.claim(client_id)
+            return
         earlier = moves.of(client_id)
         invited = self._offers.invited(client_id)
         offered = invited is not None and claim is None
@@ -63,13 +66,16 @@ class Coming:
             if holds and invited[1] == 0:  # it has no key there, and never had
                 owned.others.setdefault(*invited)
         for arrival in earlier:
+            if clean or arrival.owned < owned.floor:
+                arrival.discarded = arrival.open = True
             arrival.owned = epoch
             arrival.changed = True
-            if clean:
-                arrival.discarded = arrival.open = True
             moves.touch(arrival)
         others = self._others(owned, earlier)
         session = self._ctx.sessions.get(client_id)
+        if session is not None and session.epoch < owned.floor:
+            moves.broker.connecting.taken_over(session, True)  # its client has begun with nothing elsewhere since
+            session = None
         held = 0
         if session is not None:
             if not clean and any(other > session.epoch for other in others.values()):
@@ -89,8 +95,8 @@ class Coming:
         if clean:
             arrival.discarded = arrival.open = True  # there is nothing to wait for: what they had is no matter any more
         moves.add(arrival)
-        for node in others:
-            moves.say(node, Takeover(client_id, epoch, clean, offered))
+        for node, had in others.items():
+            moves.say(node, Takeover(client_id, epoch, clean or had < owned.floor, offered))
         if clean:
             self._go_on(client_id, epoch, held)
 

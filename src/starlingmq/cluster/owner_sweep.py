@@ -62,9 +62,10 @@ class OwnerSweep:
 
     def _look_at(self, entry: KeyValue) -> None:
         found = self._ownership.names(entry.key)
-        if found is None or found[1] != self._me or not entry.value.isdigit():
+        incarnation = entry.value.partition(b" ")[0]
+        if found is None or found[1] != self._me or not incarnation.isdigit():
             return
-        if int(entry.value) < self._incarnation and not self._has(found[0]):
+        if int(incarnation) < self._incarnation and not self._has(found[0]):
             self.released += 1
             self._ownership.release(found[0], self._me, entry.mod_revision)
 

@@ -11,6 +11,7 @@ Pure: requests out, answers in.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -24,32 +25,39 @@ SMALL_UNDER_WAY: Final = 2
 RETRY_SECONDS: Final = 0.1  # after an error of etcd; twice as long after each further one
 RETRY_SECONDS_MAX: Final = 2.0
 TAG: Final = "owners-"
+CLEAN: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """This node owns a client id; ``others`` are the nodes that have a key of it too, with their epochs."""
+    """This node owns a client id; ``others`` are the nodes that have a key of it too, with their epochs. What is of an
+    epoch before ``floor`` was thrown away by a clean start, and who has it may not have heard of that yet."""
 
     client_id: str
     epoch: int
     others: dict[int, int]
+    floor: int = 0
+    clean: bool = False  # it was written that what is older than this is thrown away
 
 
 @dataclass(slots=True)
 class UnderWay:
     claims: list[str]
     releases: list[tuple[str, int, int]]  # client id, node, epoch
+    clean: list[str]  # of the claims those that were written as clean starts
 
 
 class Ownership:
     transactions: int  # that were asked for
     claims: int
     prefix: bytes  # of all keys
+    floor: Callable[[str], int]  # before which epoch all was thrown away, as far as we know; CLEAN: the next one's
 
     def __init__(self, cluster: str) -> None:
         self.transactions = 0
         self.claims = 0
         self.prefix = f"/starlingmq/{cluster}/owners/".encode()
+        self.floor = lambda client_id: 0
         self._node = 0
         self._incarnation = 0
         self._claims: dict[str, None] = {}
@@ -123,10 +131,14 @@ class Ownership:
             del self._claims[client_id]
             self._claiming[client_id] = None
         self.claims += len(client_ids)
-        value = b"%d" % self._incarnation
         reads: list[Operation] = [Get(self.key(client_id), prefix=True) for client_id in client_ids]
-        writes: list[Operation] = [Put(self.key(client_id, self._node), value) for client_id in client_ids]
-        return Txn(self._tag(UnderWay(client_ids, [])), (), (*reads, *writes))
+        floors = {client_id: self.floor(client_id) for client_id in client_ids}
+        writes: list[Operation] = [Put(self.key(name, self._node), self._value(floors[name])) for name in client_ids]
+        clean = [client_id for client_id in client_ids if floors[client_id] == CLEAN]
+        return Txn(self._tag(UnderWay(client_ids, [], clean)), (), (*reads, *writes))
+
+    def _value(self, floor: int) -> bytes:
+        return b"%d" % self._incarnation if floor == 0 else b"%d %d" % (self._incarnation, floor)
 
     def _next_releases(self) -> Txn:
         """All of them if they are as we know them; else what is there is read, and those that are go next."""
@@ -139,7 +151,7 @@ class Ownership:
         compares = tuple(Compare(key, "mod_revision", "=", release[2]) for key, release in releases.items())
         deletes = tuple(Delete(key) for key in releases)
         gets = tuple(Get(key) for key in releases)
-        return Txn(self._tag(UnderWay([], list(releases.values()))), compares, deletes, gets)
+        return Txn(self._tag(UnderWay([], list(releases.values()), [])), compares, deletes, gets)
 
     def answered(self, answer: TxnAnswer, now: float) -> None:
         """An answer; those to others are not looked at."""
@@ -162,20 +174,25 @@ class Ownership:
                 del self._again[client_id]
                 self._claims[client_id] = None
                 continue
-            self._owned[client_id] = Owned(client_id, answer.revision, self._others(client_id, found))
+            others, floor = self._others(client_id, found)
+            self._owned[client_id] = Owned(client_id, answer.revision, others, floor, client_id in under_way.clean)
         if under_way.releases and not answer.succeeded:
             there = {entry.key: entry.mod_revision for found in answer.found for entry in found}
             for release in under_way.releases:
                 if there.get(self.key(release[0], release[1])) == release[2]:
                     self._releases.append(release)
 
-    def _others(self, client_id: str, found: tuple[KeyValue, ...]) -> dict[int, int]:
+    def _others(self, client_id: str, found: tuple[KeyValue, ...]) -> tuple[dict[int, int], int]:
         others: dict[int, int] = {}
+        highest = 0
         for entry in found:
             node = entry.key[len(self.key(client_id)) :]
             if node.isdigit() and int(node) != self._node:
                 others[int(node)] = entry.mod_revision
-        return others
+                said = entry.value.partition(b" ")[2]
+                floor = int(said) if said.lstrip(b"-").isdigit() else 0
+                highest = max(highest, entry.mod_revision if floor == CLEAN else floor)
+        return others, highest
 
     def take_owned(self) -> list[Owned]:
         owned = list(self._owned.values())

@@ -29,7 +29,7 @@ from starlingmq.cluster.leaving import Leaving
 from starlingmq.cluster.marks import Marks
 from starlingmq.cluster.moves import ARRIVAL, DEPARTURE, EARLY, FACTS, Moves, key
 from starlingmq.cluster.offers import Offers
-from starlingmq.cluster.ownership import Ownership
+from starlingmq.cluster.ownership import CLEAN, Ownership
 from starlingmq.cluster.transfer import (
     Barrier,
     Declined,
@@ -74,7 +74,16 @@ class Takeovers:
         self._marks = Marks(self.moves, self._coming, self._leaving)
         claims = self._ctx.claims = Claims(2 * seconds)
         self._claims = claims
+        ownership.floor = self._floor
         broker.peers.control = self.take
+
+    def _floor(self, client_id: str) -> int:
+        """What others have to know who claim it while nodes that are to throw away what they have may not know yet."""
+        claim = self._claims.waiting.get(client_id)
+        if claim is not None and claim.clean_start:
+            return CLEAN
+        thrown = [arrival.epoch for arrival in self.moves.of(client_id) if arrival.discarded and arrival.has_sources()]
+        return max(thrown, default=0)
 
     @property
     def completed(self) -> int:
