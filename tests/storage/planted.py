@@ -199,7 +199,7 @@ BUGS = {
         "storage/durable.py",
         "        self._given[begin:end] = [first] * (begin % 2 == 0) + [next] * (end % 2 == 0)",
         "        self._given = [0, next]",
-        6016,
+        "test_given_back.py::test_what_was_given_back_is_known_and_nothing_else",
     ),
     "what was given back is wanted again after a power failure": Bug(
         "storage/durable.py",
