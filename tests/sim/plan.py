@@ -80,6 +80,8 @@ class Plan:
             "retained_cache": more.choice([0, 20, 1024]),
             "retained_window": more.choice([0.0, 0.02, 0.3]),
         }
+        if self.kind == "local":
+            retained["retained_inline"] = 1024  # copies of larger ones go to other nodes, as they should
         self.settings.page = more.choice([1, 2, 1000])
         self.settings.cluster = structs.replace(self.settings.cluster, **retained)
         if more.random() < 0.2:
