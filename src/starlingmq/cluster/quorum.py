@@ -209,10 +209,19 @@ class Quorum:
 
     def enough(self) -> bool:
         """Whether we are registered and connected to N // 2 of the other N - 1 registered members."""
-        if self._registered.get(self._me.number) != self._me.incarnation:
+        if not self.counts():
             return False
         count = sum(1 for peer in self._peers.values() if peer.connected and peer.number in self._registered)
         return count >= len(self._registered) // 2
+
+    def counts(self) -> bool:
+        """Whether we are registered."""
+        return self._registered.get(self._me.number) == self._me.incarnation
+
+    def knows(self, number: int, revision: int) -> bool:
+        """Whether ``number`` said last that it knows the membership of that revision, or a newer one."""
+        peer = self._peers.get(number)
+        return peer is not None and peer.revision >= revision
 
     def lasts_until(self) -> float:
         """When it is not ``enough`` any more if nothing is heard from now on."""

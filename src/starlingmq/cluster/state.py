@@ -152,6 +152,7 @@ class ClusterState:
         self._leaving = False
         self._pending = False
         self._began = False  # it has served
+        self._counts_since = 0  # revision of the first membership in which this life counts; 0: it does not yet
         self._enough_since = now  # that there is a majority, while it has not
         ctx = broker.ctx
         ctx.isolated = True
@@ -308,6 +309,8 @@ class ClusterState:
             if entered or members.take_changes():
                 quorum.set_members(members.membership, members.joining, now)
                 self._set_lines()
+                if self._counts_since == 0 and quorum.counts():
+                    self._begin_to_count(quorum, now)
             members.heard_by(quorum.vouching(members.membership.revision), now)
         self._ready.requests += members.take_requests()
         for result in members.take_results():
@@ -320,6 +323,14 @@ class ClusterState:
             if self._problem:
                 self._ready.notices.append(self._problem)
         self.left = members.state in ("left", "forgotten", "replaced")
+
+    def _begin_to_count(self, quorum: Quorum, now: float) -> None:
+        """SUBACKs of others have not waited for us so far: what they had promised when they heard that we count has to be
+        here before we serve."""
+        self._counts_since = self.members.membership.revision
+        for number, line in self.lines.items():
+            if quorum.is_connected(number):
+                line.behind_since = now
 
     def _enter(self, me: MemberInfo) -> None:
         """Our number is known: from here on there are others."""
@@ -488,7 +499,7 @@ class ClusterState:
             self.members.heard_by(quorum.vouching(self.members.membership.revision), now)
             self._look_at_members(now)
         for number, line in self.lines.items():
-            if line.behind_since and routes.caught_up(number):
+            if line.behind_since and routes.caught_up(number) and quorum.knows(number, self._counts_since):
                 line.behind_since = 0.0
 
     # What takeovers ask
