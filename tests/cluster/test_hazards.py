@@ -16,7 +16,7 @@ from tests.cluster import test_takeover
 from tests.cluster.fleet import Fleet
 from tests.cluster.takeover_world import Roamer
 from tests.cluster.test_drain import fleet_of, until
-from tests.cluster.test_takeover import LASTING, lasting, publish, published, subscribe
+from tests.cluster.test_takeover import LASTING, PUBACK, lasting, publish, published, subscribe
 from tests.cluster.test_takeover_crashes import made
 from tests.sim.clients import Publisher
 from tests.sim.world import LIVENESS_MAX
@@ -35,7 +35,7 @@ from starlingmq.core.mover import Mover
 from starlingmq.core.moving import OPEN
 from starlingmq.core.peers import Peers
 from starlingmq.core.session import MOVED_PREFIX
-from starlingmq.wire.mqtt import Connack, Connect, Suback, Subscribe, SubscribeRequest
+from starlingmq.wire.mqtt import Ack, Connack, Connect, Publish, Suback, Subscribe, SubscribeRequest
 from starlingmq.wire.reasons import Reason
 
 
@@ -145,6 +145,40 @@ def a_mark_that_overtakes_what_it_is_about_divides_all_the_same() -> None:
     fleet.speak()
     fleet.advance(5.0)
     assert published(client.receive()) == [b"one"]
+
+
+def who_owes_learns_late_what_it_owes() -> None:
+    """Nothing that a node sends arrives. Its client has taken a message there, tries two other nodes that are not
+    answered, and begins anew at a last one. That one is told by those between what its client was subscribed to; and
+    only when they hear so themselves, one from the other."""
+    fleet = Fleet(4)
+    home, *others = numbers(fleet)
+    publisher, other, client = fleet.connect(0, "p"), fleet.connect(-1, "other"), lasting(fleet, 0)
+    for each in (other, client):
+        subscribe(each, b"t", 1)
+    fleet.advance(0.5)
+    fleet.mute = {(home, number) for number in others}
+    publish(publisher, b"t", b"one")
+    taken = client.expect(Publish)
+    client.send(Ack(PUBACK, taken.packet_id))
+    client.drop()
+    for place in (1, 2):
+        fake = fleet[place].open(5, "c")
+        fake.send(Connect(5, "c", False, properties=LASTING))
+        fleet.advance(0.2)
+        fake.drop()
+    client = lasting(fleet, -1)
+    assert not client.connack.session_present
+    client.send(Subscribe(1, [SubscribeRequest(b"t", 1)]))
+    fleet.advance(4.0)
+    client.expect(Suback)
+    fleet.speak()
+    fleet.advance(4.0)
+    assert published(other.receive()) == [b"one"]
+    assert published(client.receive()) == [], "it comes twice"
+    publish(publisher, b"t", b"two")
+    fleet.advance(0.2)
+    assert published(client.receive()) == [b"two"]
 
 
 def who_asks_too_late_is_refused() -> None:
@@ -269,6 +303,12 @@ MISTAKES: dict[str, Mistake] = {
         "_came_for",
         lambda *_: None,
         a_mark_that_overtakes_what_it_is_about_divides_all_the_same,
+    ),
+    "who owes says only once what it owes": (
+        Coming,
+        "_tell_owner",
+        lambda *_: None,
+        who_owes_learns_late_what_it_owes,
     ),
     "control is heard again after a crash": (
         Peers,

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from starlingmq.cluster.transfer import ArrivalValue
+from starlingmq.cluster.transfer import ArrivalValue, Head
 from starlingmq.core.moving import MARKED, OPEN, UNMARKED
 from starlingmq.core.session import Session
 
@@ -94,6 +94,18 @@ class Arrival:
         if session.anew and (session.moving is None or not session.moving.aware):
             return False  # its client relies on what they take
         return len(self.streaming) != 0 or len(self.late) != 0 or len(self.former) != 0
+
+    def learn(self, node: int, head: Head) -> None:
+        """What that source had subscribed to, and those that it gets something from itself."""
+        for granted in head.granted:
+            if not granted.whole.startswith(b"$share/"):
+                self.former[granted.whole] = None
+        self.former.update(dict.fromkeys(head.former))
+        if head.unknown:
+            self.vague[node] = None
+        else:
+            self.vague.pop(node, None)
+        self.changed = True
 
     def gone(self, node: int) -> None:
         """That node has nothing of it (any more)."""

@@ -14,6 +14,7 @@ from starlingmq.cluster.ownership import Owned
 from starlingmq.cluster.transfer import (
     NOTHING,
     OVERTAKEN,
+    OWES,
     PASSED_ON,
     Head,
     Part,
@@ -255,15 +256,19 @@ class Coming:
         arrival = self._moves.arrivals.get(said.client_id, {}).get(said.epoch)
         if arrival is None:
             self._unexpected(node, said)
-        elif isinstance(said, Head):
-            self._head(node, arrival, said)
         elif isinstance(said, Parts):
             self._parts(node, arrival, said)
         elif isinstance(said, Whole):
             arrival.whole = arrival.whole or arrival.best == node
             self._moves.touch(arrival)
         else:
-            self._passed(node, arrival, said)
+            known = len(arrival.former), arrival.unknown()
+            if isinstance(said, Head):
+                self._head(node, arrival, said)
+            else:
+                self._passed(node, arrival, said)
+            if known != (len(arrival.former), arrival.unknown()):
+                self._tell_owner(arrival)
 
     def _unexpected(self, node: int, said: Head | Parts | Whole | Passed) -> None:
         """We do not know of it (any more)."""
@@ -286,20 +291,16 @@ class Coming:
                 moves.broker.connecting.not_claimed(arrival.client_id, Reason.SERVER_BUSY, ELSEWHERE)
             self.open_session(arrival.session)
             return
-        if node in arrival.streaming:
+        again = node in arrival.streaming
+        arrival.waiting.pop(node, None)
+        arrival.streaming[node] = epoch
+        arrival.learn(node, head)
+        moves.touch(arrival)
+        if again:
+            self.open_session(arrival.session)
             return
         if head.willed:
             arrival.willed[node] = None
-        del arrival.waiting[node]
-        arrival.streaming[node] = epoch
-        arrival.changed = True
-        moves.touch(arrival)
-        for granted in head.granted:
-            if not granted.whole.startswith(b"$share/"):
-                arrival.former[granted.whole] = None
-        arrival.former.update(dict.fromkeys(head.former))
-        if head.unknown:
-            arrival.vague[node] = None
         there = arrival.session or self._ctx.sessions.get(arrival.client_id)
         none = there is None or there.ended
         if arrival.discarded:
@@ -311,6 +312,18 @@ class Coming:
             head.anew = True
             self._come(0, arrival, head)
         self.attach(arrival)
+
+    def _tell_owner(self, arrival: Arrival) -> None:
+        """Whoever gets the session from here has to know as much of what those who had it subscribed to: what comes to
+        him too before the marks is theirs to give."""
+        moves, session = self._moves, arrival.session
+        moving = None if session is None else session.moving
+        departure = None if moving is None else moves.departures.get((moving.client_id, moving.epoch))
+        if session is None or departure is None or departure.session is not session:
+            return
+        former, unknown = moves.former(arrival.client_id, session)
+        head = Head(arrival.client_id, departure.epoch, OWES, former=list(former), unknown=unknown)
+        moves.say(departure.target, head)
 
     def _come(self, node: int, arrival: Arrival, head: Head) -> None:
         """The session of that node is the client's, as far as is known."""
@@ -371,12 +384,7 @@ class Coming:
             return
         moving, delivery = session.moving, self._moves.broker.delivery
         arrivals = [arrival for arrival in self._moves.of(moving.client_id) if arrival.session is session]
-        former: dict[bytes, None] = {}
-        unknown = False
-        for arrival in arrivals:
-            former.update(arrival.former)
-            unknown = unknown or arrival.unknown()
-        for held in moving.learn(former, unknown):
+        for held in moving.learn(*self._moves.former(moving.client_id, session)):
             self._ctx.note(QUEUE_DELETE, session, held.outgoing)
         members = self._moves.members
         for node in members:

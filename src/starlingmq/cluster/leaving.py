@@ -127,10 +127,8 @@ class Leaving:
             moves.mark(departure, marked)
         head = Head(client_id, epoch, held, expiry, left, last_id, granted, ghost.floor, trail, anew)
         head.willed = willed
-        for arrival in moves.of(client_id):
-            if arrival.session is ghost:
-                head.former += [filter for filter in arrival.former if filter not in head.former]
-                head.unknown = head.unknown or arrival.unknown()
+        former, head.unknown = moves.former(client_id, ghost)
+        head.former = list(former)
         moves.say(node, head)
 
     def _left(self, session: Session | None) -> float:
@@ -276,6 +274,10 @@ class Leaving:
         for granted in moves.broker.mover.granted(ghost):
             if not granted.whole.startswith(b"$share/"):
                 arrival.former[granted.whole] = None
+        former, unknown = moves.former(client_id, ghost)
+        arrival.former.update(former)
+        if unknown:
+            arrival.vague[moves.me] = None
         assert ghost.moving is not None
         arrival.marks = dict(ghost.moving.marked)  # nobody else takes what comes after them
         moves.add(arrival)

@@ -19,6 +19,7 @@ from starlingmq.cluster.transfer import BATCH_BYTES, Said, Takeover, encode, enc
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.context import Context
 from starlingmq.core.ready import FACT_DELETE, FACT_PUT, Write
+from starlingmq.core.session import Session
 
 ELSEWHERE: Final = "another node has this client id now"
 FACTS: Final = b"m"  # what the keys of our facts begin with
@@ -165,6 +166,17 @@ class Moves:
     def began(self, arrival: Arrival) -> None:
         arrival.beginning = False
         self._beginning.pop(arrival, None)
+
+    def former(self, client_id: str, session: Session) -> tuple[dict[bytes, None], bool]:
+        """What those had subscribed to who have something for a session that is here, or leaves here, shared groups
+        left out; and whether somebody may have subscribed to more."""
+        former: dict[bytes, None] = {}
+        unknown = False
+        for arrival in self.of(client_id):
+            if arrival.session is session:
+                former.update(arrival.former)
+                unknown = unknown or arrival.unknown()
+        return former, unknown
 
     # Departures
 

@@ -61,7 +61,8 @@ class Takeover(msgspec.Struct, array_like=True, tag=1):
 
 class Head(msgspec.Struct, array_like=True, tag=2):
     """Former owner to the new one: what the session is; ``held`` is its epoch there, or one of the above. ``anew``: its
-    client may not know that it is not the one it had (``Session.anew``)."""
+    client may not know that it is not the one it had (``Session.anew``). It is said again when more is known of
+    ``former``; then nothing else of it counts."""
 
     client_id: str
     epoch: int
