@@ -181,6 +181,35 @@ def who_owes_learns_late_what_it_owes() -> None:
     assert published(client.receive()) == [b"two"]
 
 
+def an_owner_in_between_has_put_marks() -> None:
+    """A client began anew at another node, took a message there, and is back where its session was; which hears of all
+    that only when it has given that session to itself, as to the latest owner."""
+    fleet = Fleet(3)
+    former, between, third = numbers(fleet)
+    publisher, client = fleet.connect(2, "p"), lasting(fleet, 0)
+    subscribe(client, b"t", 1)
+    client.drop()
+    fleet.mute = {(between, former), (third, former)}
+    client = lasting(fleet, 1)
+    assert not client.connack.session_present
+    client.send(Subscribe(1, [SubscribeRequest(b"t", 1)]))
+    fleet.advance(4.0)
+    client.expect(Suback)
+    publish(publisher, b"t", b"one")
+    taken = client.expect(Publish)
+    client.send(Ack(PUBACK, taken.packet_id))
+    client.drop()
+    client = fleet[0].open(5, "c")
+    client.send(Connect(5, "c", False, properties=LASTING))
+    fleet.advance(0.2)
+    fleet.speak()
+    fleet.advance(4.0)
+    assert client.expect(Connack).session_present
+    publish(publisher, b"t", b"two")
+    fleet.advance(0.2)
+    assert published(client.receive()) == [b"two"]
+
+
 def who_asks_too_late_is_refused() -> None:
     """What an owner asked for comes late, when a later one has been given it; and nobody has told the former so."""
     fleet = Fleet(3)
@@ -309,6 +338,12 @@ MISTAKES: dict[str, Mistake] = {
         "_tell_owner",
         lambda *_: None,
         who_owes_learns_late_what_it_owes,
+    ),
+    "marks count for what goes to their own owner": (
+        Departure,
+        "is_earlier",
+        lambda self, epoch: self.epoch <= epoch,
+        an_owner_in_between_has_put_marks,
     ),
     "control is heard again after a crash": (
         Peers,

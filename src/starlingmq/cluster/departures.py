@@ -35,6 +35,10 @@ class Departure:
             session.moving = Moving(client_id)
             session.moving.target, session.moving.epoch = target, epoch
 
+    def is_earlier(self, epoch: int) -> bool:
+        """Whether it is of an earlier owner than that one; it may be on its way to a later one still."""
+        return self.session.epoch < epoch
+
     def mark(self, node: int) -> None:
         """What comes from that node from now on is the new owner's."""
         moving = self.session.moving

@@ -116,7 +116,7 @@ class Marks:
             if deferred is not None and deferred[1].epoch <= epoch:
                 moves.mark_early((client_id, deferred[1].epoch), node)
             for departure in moves.departing.get(client_id, ()):
-                if departure.epoch <= epoch:
+                if departure.is_earlier(epoch):
                     moves.mark(departure, node)
             for arrival in moves.of(client_id):
                 if arrival.epoch <= epoch and node not in arrival.marks:
