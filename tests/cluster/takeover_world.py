@@ -5,7 +5,7 @@ Beside what holds in every world:
 
 - where nothing fails, no session is ever lost and nothing comes out of order;
 - where something does, a client may find no session because who has it can not be reached; what was acknowledged for
-  that session comes all the same, once;
+  that session comes all the same, once; what it has seen the end of at QoS 2 does not come again in its next session;
 - at the end each client id has one session, at one node, which has the only key of it in etcd; nothing is on its way,
   and whoever goes to another node then finds it.
 """
@@ -25,7 +25,7 @@ from tests.sim.world import LIVENESS_MAX, World
 
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.session import MOVED_PREFIX
-from starlingmq.wire.mqtt import Packet
+from starlingmq.wire.mqtt import Ack, Packet, Publish
 from starlingmq.wire.packets import Pingreq, Pingresp
 
 OWNERS = b"/starlingmq/starling/owners/"
@@ -40,10 +40,15 @@ class RoamingBooks(Books):
         self.ordered = False
         self.gone: dict[str, float] = {}  # who may have had something at a node that left for good, and when it did
         self.excused: Counter[str] = Counter()  # promises that nobody can keep, by reason
+        self.over: dict[tuple[str, bytes], None] = {}  # reader and payload of handshakes that it saw the end of
 
     def received(self, subscriber: str, payload: bytes, qos: int, most: int, promises: list[Promise]) -> None:
         self.strict = False  # connections end all the time: QoS 1 comes again, QoS 0 may not come
         super().received(subscriber, payload, qos, most, promises)
+
+    def begun(self, reader: str, payload: bytes) -> None:
+        """A handshake for a message. In a session that was not found there may be another one that is not over."""
+        assert self.lossy or (reader, payload) not in self.over, f"{reader} got {payload!r} again, in another session"
 
     def _check_order(self, subscriber: str, sent: Sent, qos: int, promises: list[Promise]) -> None:
         if self.ordered:
@@ -115,8 +120,19 @@ class Roamer(Subscriber):
             self.say([Pingreq()])  # it knows that it begins anew
 
     def take(self, packet: Packet) -> None:
+        if self.lasting and len(self.ways) == 1:
+            self._look_at_handshake(packet)
         if not isinstance(packet, Pingresp):
             super().take(packet)
+
+    def _look_at_handshake(self, packet: Packet) -> None:
+        books = self.books
+        assert isinstance(books, RoamingBooks)
+        if isinstance(packet, Publish) and packet.qos == 2 and packet.payload and not packet.retain:
+            if packet.packet_id not in self.open:
+                books.begun(self.name, packet.payload)
+        elif isinstance(packet, Ack) and packet.packet_id in self.open:
+            books.over[self.name, self.open[packet.packet_id]] = None
 
     def hop(self) -> None:
         """Go to another node; the one it was at does not always learn of it."""

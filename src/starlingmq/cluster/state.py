@@ -325,8 +325,8 @@ class ClusterState:
         self.left = members.state in ("left", "forgotten", "replaced")
 
     def _begin_to_count(self, quorum: Quorum, now: float) -> None:
-        """SUBACKs of others have not waited for us so far: what they had promised when they heard that we count has to be
-        here before we serve."""
+        """SUBACKs of others have not waited for us so far: what they had promised when they heard that we count has to
+        be here before we serve."""
         self._counts_since = self.members.membership.revision
         for number, line in self.lines.items():
             if quorum.is_connected(number):
