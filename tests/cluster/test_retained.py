@@ -221,6 +221,80 @@ def test_the_next_one_is_asked_when_a_holder_does_not_answer() -> None:
     assert got(subscriber) == {b"big": LARGE}
 
 
+def etcd_has(fleet: Fleet, topic: bytes, origin: int) -> bool:
+    found = fleet.etcd.store.get(KEYS + topic)
+    return bool(found) and decode_value(found[0].value).origin == origin
+
+
+def test_a_copy_that_comes_late_does_not_replace_what_was_published_since() -> None:
+    fleet = Fleet(2)
+    publisher, later = fleet.connect(0, "p"), fleet.connect(1, "q")
+    fleet.mute.add((1, 2))
+    retain(publisher, b"big", LARGE)
+    fleet.advance(0.3)
+    assert etcd_has(fleet, b"big", 1) and not fleet[1].state.retained.get(b"big").loaded  # type: ignore[union-attr]
+    fleet.etcd.lose_leader(fleet.now, 2.0)
+    retain(later, b"big", b"later" + LARGE)
+    fleet.speak()
+    assert shown(fleet[1]) == {b"big": b"later" + LARGE}
+    fleet.advance(5.0)
+    assert etcd_has(fleet, b"big", 2)
+    assert [shown(node) for node in fleet.nodes] == [{b"big": b"later" + LARGE}] * 2
+
+
+def test_what_was_fetched_once_and_published_anew_is_not_given_up_for_room() -> None:
+    """Where there is no room any more for what was fetched, it has given way to what was published here."""
+    fleet = Fleet(3)
+    publisher = fleet.connect(0, "p")
+    retain(publisher, b"big", LARGE)
+    fleet.advance(0.3)
+    (stub,) = [place for place in (1, 2) if not fleet[place].state.retained.get(b"big").loaded]  # type: ignore[union-attr]
+    copies = fleet[stub].cluster.retained.copies
+    other = next(topic for topic in (b"b%d" % n for n in range(9)) if sum(topic) % 2 == sum(b"big") % 2)
+    retain(publisher, other, LARGE)
+    subscriber = fleet.connect(stub, "s")
+    subscribe(subscriber, b"big")
+    assert got(subscriber) == {b"big": LARGE} and copies.fetched == 1
+    later, another = fleet.connect(stub, "q"), fleet.connect(stub, "t")
+    fleet.etcd.lose_leader(fleet.now, 2.0)
+    retain(later, b"big", b"later" + LARGE)
+    copies._room = len(LARGE)
+    subscribe(another, other)
+    assert got(another) == {other: LARGE} and copies.fetched == 2
+    assert shown(fleet[stub])[b"big"] == b"later" + LARGE
+    fleet.advance(5.0)
+    assert shown(fleet[stub])[b"big"] == b"later" + LARGE
+
+
+def test_a_copy_is_kept_though_etcd_tells_of_it_before_it_tells_what_became_of_ours() -> None:
+    """n2 has published to the topic, and does not know yet that this was done before n1 did."""
+    fleet = Fleet(2)
+    publisher, earlier = fleet.connect(0, "p"), fleet.connect(1, "q")
+    retain(earlier, b"big", b"earlier" + LARGE)
+    while not etcd_has(fleet, b"big", 2):
+        fleet.advance(0.0002, 0.0002)
+    fleet.etcd.cut("n2")
+    retain(publisher, b"big", LARGE)
+    fleet.advance(0.5)
+    assert etcd_has(fleet, b"big", 1)
+    fleet.etcd.heal("n2", fleet.now)
+    fleet.advance(3.0)
+    assert [shown(node) for node in fleet.nodes] == [{b"big": LARGE}] * 2
+
+
+def test_a_copy_is_kept_while_all_is_read_again() -> None:
+    """Marks are read before topics: what they say is there may not be read yet."""
+    fleet = Fleet(2)
+    fleet.etcd.cut("n2")
+    retain(fleet.connect(0, "p"), b"big", LARGE)
+    fleet.advance(0.5)
+    assert etcd_has(fleet, b"big", 1)
+    fleet.etcd.compact()
+    fleet.etcd.heal("n2", fleet.now)
+    fleet.advance(3.0)
+    assert [shown(node) for node in fleet.nodes] == [{b"big": LARGE}] * 2
+
+
 def keeping_world(power: bool, **retained: int) -> World:
     """Two nodes that serve, and store; nobody is there."""
     for seed in range(2000):
@@ -351,6 +425,25 @@ def test_what_still_lay_in_etcd_at_a_restart_is_not_given_up() -> None:
         assert payload_of(processes, topic, value), f"nobody has what is retained for {topic!r}"
 
 
+def test_a_copy_is_kept_over_a_restart() -> None:
+    """n2 has the copy, crashes and comes back, and n1 is down: it is still had."""
+    world = keeping_world(True, retained_inline=1, retained_copies=1)
+    first, second = world.nodes
+    publisher = Publisher(world.books, world.random, first, "p", 5, True)
+    publisher.come()
+    publisher.retained = 1.0
+    publisher.publish(b"a/1", 1)
+    world.pass_time(2.0)
+    ((topic, value),) = retained_in(world.etcd.model.store).items()
+    assert second.process is not None and payload_of([second.process], topic, value)
+    second.crash(False)
+    world.pass_time(0.5)
+    world.start_if_wanted(second)
+    world.pass_time(5.0)
+    assert not world.unretained()
+    assert second.process is not None and payload_of([second.process], topic, value)
+
+
 # The writer
 
 MARK_KEY = KEYS + b"\x001"
@@ -429,7 +522,15 @@ def test_etcd_is_given_no_more_than_it_can_keep_until_it_compacts() -> None:
     assert made.wake_at() > now - 1.0
 
 
+LATE_COPY = test_a_copy_that_comes_late_does_not_replace_what_was_published_since
+FETCHED = test_what_was_fetched_once_and_published_anew_is_not_given_up_for_room
+TOLD_BEFORE = test_a_copy_is_kept_though_etcd_tells_of_it_before_it_tells_what_became_of_ours
 BY_HAND = (
+    (planted_retained.copies_do_not_care_what_was_published_here, LATE_COPY),
+    (planted_retained.copies_do_not_care_what_was_published_here, FETCHED),
+    (planted_retained.copies_do_not_care_what_was_published_here, TOLD_BEFORE),
+    (planted_retained.marks_count_before_all_is_read, test_a_copy_is_kept_while_all_is_read_again),
+    (planted_retained.marks_count_before_all_is_read, test_a_copy_is_kept_over_a_restart),
     (planted_retained.what_was_not_read_again_stays, test_what_the_watch_did_not_tell_is_read_again),
     (planted_retained.nobody_asks_a_second_one_for_a_payload, test_the_next_one_is_asked_when_a_holder_does_not_answer),
 )

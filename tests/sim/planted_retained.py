@@ -91,6 +91,20 @@ def nobody_asks_a_second_one_for_a_payload() -> Any:
     return patch.object(RetainedCopies, "_ask_next", once)
 
 
+def copies_do_not_care_what_was_published_here() -> Any:
+    init = RetainedCopies.__init__
+
+    def careless(self: RetainedCopies, *arguments: Any) -> None:
+        init(self, *arguments)
+        self._covered = lambda topic: False
+
+    return patch.object(RetainedCopies, "__init__", careless)
+
+
+def marks_count_before_all_is_read() -> Any:
+    return patch.object(RetainedCopies, "read", property(lambda self: True, lambda self, read: None), create=True)
+
+
 FOUND: dict[Any, tuple[int, str]] = {
     a_batch_does_not_look_whether_it_was_done: (2, "all_retain"),
     what_the_watch_told_meanwhile_is_forgotten: (0, "all_retain"),

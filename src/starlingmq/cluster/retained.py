@@ -78,7 +78,9 @@ class RetainedIndex:
         self._retaining = self._ctx.retaining = Retaining(config.subscribe_ack_timeout)
         self._stored = Stored(broker)
         self._stored_up_to = 0  # asked for
-        self.copies = RetainedCopies(broker, connected, self._say, self._retaining.reached, config.retained_cache)
+        self.copies = RetainedCopies(
+            broker, connected, self._covered, self._say, self._retaining.reached, config.retained_cache
+        )
         quota = config.etcd.quota
         self.writer = RetainedWriter(
             self._keys, config.retained_window, quota / CHANGES_PART, config.etcd.compaction_retention
@@ -142,6 +144,7 @@ class RetainedIndex:
 
     def _read(self, now: float) -> None:
         self.state = "reading"
+        self.copies.read = False
         self._retaining.complete = False
         self._after = b""
         self._complete_at = 0
@@ -212,6 +215,7 @@ class RetainedIndex:
             self._next_page(now)
             return
         self.state = "settling"
+        self.copies.all_is_read()
         if not self._begun:
             self.writer.begin(*self._mark)
         self.writer.ask()
@@ -250,10 +254,15 @@ class RetainedIndex:
                 node, mark = int(topic[1:]), int(data)
                 self._retaining.reached[node] = max(mark, self._retaining.reached.get(node, 0))
                 self.copies.marked()
-        elif topic in self._overlay or topic in self._retaining.changed:
+        elif self._covered(topic):
             self._held[topic] = (data, revision)
         else:
             self._show(topic, data, revision)
+
+    def _covered(self, topic: bytes) -> bool:
+        """Whether it shows what was published here: what etcd says of it is looked at when the watch has told of
+        that."""
+        return topic in self._overlay or topic in self._retaining.changed
 
     def _show(self, topic: bytes, data: bytes | None, revision: int) -> None:
         """What etcd has of a topic is what it retains."""
@@ -314,8 +323,7 @@ class RetainedIndex:
         self.state = "following"
         revisions, self._revisions = self._revisions, {}
         for topic, message in self._broker.retained.items():
-            covered = topic in self._overlay or topic in self._retaining.changed
-            if revisions.get(topic, 0) > 0 or covered or topic.startswith(b"$SYS/"):
+            if revisions.get(topic, 0) > 0 or self._covered(topic) or topic.startswith(b"$SYS/"):
                 continue
             if message.origin == 0 and message.sequence == 0:  # of the time before there was a cluster
                 self._broker.publishing.store_retained(message)

@@ -46,24 +46,30 @@ class Fetching:
 
 
 class RetainedCopies:
-    """``connected`` tells whether a node is; ``say`` says something to one; ``reached`` is what ``Retaining`` has."""
+    """``connected`` tells whether a node is; ``covered`` whether a topic shows what was published here, so that what
+    etcd has said of it meanwhile is not known here yet; ``say`` says something to a node; ``reached`` is what
+    ``Retaining`` has."""
 
     fetched: int  # payloads that came from other nodes
     fetches: int  # that were asked for
+    read: bool  # all that etcd has of before: what nothing points to is not needed
 
     def __init__(
         self,
         broker: BrokerState,
         connected: Callable[[int], bool],
+        covered: Callable[[bytes], bool],
         say: Callable[[int, Said], None],
         reached: dict[int, int],
         room: int,
     ) -> None:
         self.fetched = self.fetches = 0
+        self.read = False
         self.pointers: dict[bytes, tuple[RetainedValue, int]] = {}  # topic -> value in etcd, its revision
         self._broker = broker
         self._ctx = broker.ctx
         self._connected = connected
+        self._covered = covered
         self._say = say
         self._reached = reached
         self._room = room
@@ -120,12 +126,13 @@ class RetainedCopies:
         return self._copies.get(key[0], {}).get(key[1])
 
     def _look_at_copy(self, key: CopyKey) -> None:
-        """Keep what etcd points to, and what it may point to yet."""
+        """Keep what etcd points to, and what it may point to: later, or already, and we do not know it yet. Marks are
+        read before topics, so while we read, the mark of a node does not say that its pointers are here."""
         copy = self._copy(key)
         pointer = self.pointers.get(key[0])
         if copy is None or (pointer is not None and _id(pointer[0]) == _id(copy)):
             self._doubtful.pop(key, None)
-        elif copy.sequence <= self._reached.get(key[1], 0):
+        elif self.read and copy.sequence <= self._reached.get(key[1], 0) and not self._covered(key[0]):
             self._doubtful.pop(key, None)
             del self._copies[key[0]][key[1]]
             if not self._copies[key[0]]:
@@ -133,6 +140,10 @@ class RetainedCopies:
             self._fact(key, None)
         else:
             self._doubtful[key] = None
+
+    def all_is_read(self) -> None:
+        self.read = True
+        self.marked()
 
     def marked(self) -> None:
         """More of what other nodes published is here."""
@@ -193,7 +204,7 @@ class RetainedCopies:
         self._copies.setdefault(topic, {})[value.origin] = value
         self._fact(key, value)
         pointer = self.pointers.get(topic)
-        if pointer is not None and _id(pointer[0]) == _id(value):
+        if pointer is not None and _id(pointer[0]) == _id(value) and not self._covered(topic):
             self._uncache(topic)
             self._broker.publishing.show_retained(message_of(topic, value))
         else:
@@ -282,7 +293,7 @@ class RetainedCopies:
                 break
             self._uncache(oldest)
             pointer = self.pointers.get(oldest)
-            if pointer is not None:
+            if pointer is not None and not self._covered(oldest):
                 self._broker.publishing.show_retained(message_of(oldest, pointer[0]))
 
     def _uncache(self, topic: bytes) -> None:
