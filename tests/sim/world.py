@@ -276,7 +276,12 @@ class World:
         return all(person.finished() for person in self.people if not person.node.gone)
 
     def _settled(self) -> bool:
-        return self._all_serve() and self._finished() and not self.unequal() and not self.unretained()
+        """Whoever subscribed last may still wait for what is retained, behind all else that is queued for it."""
+        settled = self._all_serve() and self._finished() and not self.unequal() and not self.unretained()
+        return settled and not self._not_replayed()
+
+    def _not_replayed(self) -> list[str]:
+        return [] if self.plan.faulty else self.books.not_replayed()
 
     def _balanced(self) -> bool:
         balanced = self._finished() and not self.books.missing(not self.plan.faulty)
@@ -315,7 +320,7 @@ class World:
 
     def _wrongly_retained(self) -> list[str]:
         calm = not self.plan.faulty
-        found = self.books.not_replayed() if calm else []
+        found = self._not_replayed()
         found += written_again(self.etcd.model.store)
         kept: dict[bytes, bytes] = {}
         processes = [node.process for node in self.members() if node.process is not None]
@@ -353,7 +358,7 @@ class World:
         found = [f"{node.host} does not serve" for node in self.members() if not self._serves(node)]
         found += [f"{node.host} has not left" for node in self.members() if node.leaving]
         found += [f"{person.name} has not finished" for person in self.people if not person.finished()]
-        found += self.unequal() + self.unretained()
+        found += self.unequal() + self.unretained() + self._not_replayed()
         found += self.books.missing(not self.plan.faulty)
         found += groups.at_rest(self) + groups.unheard(self.books)
         return "; ".join(found[:5]) + (f" ({len(found)} in all)" if len(found) > 5 else "")
