@@ -15,19 +15,17 @@ ROOT = Path(__file__).parent.parent
 PNG = b"\x89PNG"
 
 
+def measured(seconds: float, module: str, *arguments: str) -> None:
+    command = [sys.executable, "-m", module, *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(150)  # 30 s on a quiet machine
 def test_the_quick_benchmark_measures_every_section(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "bench", "--quick", "--peers", "starlingmq", "--out", str(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=140,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    measured(140, "bench", "--quick", "--peers", "starlingmq", "--out", str(tmp_path))
     results = json.loads((tmp_path / "results.json").read_text())
     for cell in results["throughput"]:
         assert cell["errors"] == {}
@@ -93,15 +91,7 @@ def check_nats(results: dict[str, Any]) -> None:
 @pytest.mark.timeout(90)
 @pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed")
 def test_sessions_that_move_are_measured(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.sessions", "--clients", "100", "--rounds", "2", "--out", str(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=80,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    measured(80, "bench.sessions", "--clients", "100", "--rounds", "2", "--out", str(tmp_path))
     storm = json.loads((tmp_path / "sessions.json").read_text())["storm"]
     assert (storm["found"], storm["messages"], storm["doubled"]) == (100, 100, 0)
     assert (tmp_path / "sessions.png").read_bytes().startswith(PNG)
@@ -112,14 +102,6 @@ def test_sessions_that_move_are_measured(tmp_path: Path) -> None:
 @pytest.mark.timeout(90)
 @pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed")
 def test_many_groups_are_measured(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.many_groups", "--groups", "60", "--seconds", "0.2", "--out", str(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=80,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    measured(80, "bench.many_groups", "--groups", "60", "--seconds", "0.2", "--out", str(tmp_path))
     found = json.loads((tmp_path / "many_groups.json").read_text())
     assert (found["groups"], found["missing"], found["doubled"]) == (60, 0, 0)
