@@ -14,11 +14,9 @@ from typing import Any
 import pytest
 from tests.cluster import test_takeover
 from tests.cluster.fleet import Fleet
-from tests.cluster.takeover_world import Roamer
 from tests.cluster.test_drain import fleet_of, until
 from tests.cluster.test_takeover import LASTING, PUBACK, lasting, publish, published, subscribe
-from tests.cluster.test_takeover_crashes import made
-from tests.sim.clients import Publisher
+from tests.cluster.test_takeover_crashes import clients_of, made
 from tests.sim.world import LIVENESS_MAX
 
 import starlingmq
@@ -73,15 +71,7 @@ def what_a_node_says_is_heard_once_though_it_crashes() -> None:
     life of the new owner. The move is not over, for a third node has not put its mark."""
     world = made()
     former, new, third = world.nodes
-    roamer = Roamer(world.books, world.random, former, "roamer", 5, True)
-    publisher = Publisher(world.books, world.random, former, "publisher", 5, True)
-    world.subscribers, world.publishers, world.people = [roamer], [publisher], [roamer, publisher]
-    roamer.left, publisher.left = 1, 3
-    roamer.homes = [former]
-    roamer.come()
-    publisher.come()
-    roamer.subscribe(b"a/#", 2)
-    world.pass_time(1.0)
+    roamer, publisher = clients_of(world, former, former, 3)
     roamer.homes = [new]
     roamer.cut()
     for _ in range(3):

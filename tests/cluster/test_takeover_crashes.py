@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.cluster.takeover_world import Roamer, RoamingWorld
 from tests.sim.clients import Publisher
+from tests.sim.node import Node
 from tests.sim.world import LIVENESS_MAX
 
 pytestmark = pytest.mark.slow
@@ -24,6 +25,20 @@ def made() -> RoamingWorld:
     raise AssertionError("no seed draws such a world")
 
 
+def clients_of(world: RoamingWorld, home: Node, other: Node, messages: int) -> tuple[Roamer, Publisher]:
+    """Somebody who is at home, has subscribed to a/#, and will go; and a publisher of so many messages."""
+    roamer = Roamer(world.books, world.random, home, "roamer", 5, True)
+    publisher = Publisher(world.books, world.random, other, "publisher", 5, True)
+    world.subscribers, world.publishers, world.people = [roamer], [publisher], [roamer, publisher]
+    roamer.left, publisher.left = 1, messages
+    roamer.homes = [home]
+    roamer.come()
+    publisher.come()
+    roamer.subscribe(b"a/#", 2)
+    world.pass_time(1.0)
+    return roamer, publisher
+
+
 @pytest.mark.parametrize("victim", ["former owner", "new owner"])
 def test_a_crash_at_each_step(victim: str) -> None:
     for step in range(STEPS):
@@ -33,15 +48,7 @@ def test_a_crash_at_each_step(victim: str) -> None:
 def crash_at(step: int, victim: str) -> None:
     world = made()
     here, there, other = world.nodes
-    roamer = Roamer(world.books, world.random, here, "roamer", 5, True)
-    publisher = Publisher(world.books, world.random, other, "publisher", 5, True)
-    world.subscribers, world.publishers, world.people = [roamer], [publisher], [roamer, publisher]
-    roamer.left, publisher.left = 1, 10
-    roamer.homes = [here]
-    roamer.come()
-    publisher.come()
-    roamer.subscribe(b"a/#", 2)
-    world.pass_time(1.0)
+    roamer, publisher = clients_of(world, here, other, 10)
     roamer.homes = [there]
     roamer.cut()
     for number in range(6):
