@@ -57,7 +57,7 @@ class Rebalancing:
         self._room = {node: -(-lack * self.surplus // over) for node, lack in lacking.items()} if over else {}
         sessions = self._ctx.sessions.values()
         self._clients.extend(
-            session.client for session in sessions if session.client is not None and session.client.version == 5
+            [session.client for session in sessions if session.client is not None and session.client.version == 5]
         )
         self.active = self.surplus > 0
 
