@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -121,8 +120,7 @@ def members(cluster: Cluster, filter: str) -> list[int]:
 
 def told_as_table(node: Node) -> str:
     command = [sys.executable, "-m", "starlingmq", "ctl", "groups", "--data-dir", str(node.data_dir)]
-    wide = {**os.environ, "COLUMNS": "200"}  # or what is looked for is in two lines
-    return subprocess.run(command, capture_output=True, timeout=SECONDS, text=True, check=True, env=wide).stdout
+    return subprocess.run(command, capture_output=True, timeout=SECONDS, text=True, check=True).stdout
 
 
 async def test_members_and_publishers_of_both_protocols_on_all_nodes(three: Cluster) -> None:

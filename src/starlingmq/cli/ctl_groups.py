@@ -47,7 +47,7 @@ def groups(
             f"{each['lag']:,}",
             f"{each['lent']:,}",
             f"{each['redelivered']:,}",
-            "; ".join(elsewhere(name, told) for name, told in each["nodes"].items()),
+            "; ".join(elsewhere(name, told) for name, told in sorted(each["nodes"].items())),
         )
     console = Console()
     if not console.is_terminal:
