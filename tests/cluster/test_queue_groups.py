@@ -12,6 +12,7 @@ from tests.nats.talk import Msg, NatsPeer, connect
 
 import starlingmq
 from starlingmq.cluster.frames import Allotment, Data, Envelope, GroupPull, GroupReport, Pull
+from starlingmq.cluster.group_pull import SETTLE_SECONDS
 from starlingmq.cluster.group_supply import GroupSupply
 from starlingmq.cluster.queue_groups import QueueGroups
 from starlingmq.config import QueueGroupsConfig
@@ -202,6 +203,42 @@ def test_the_same_member_gets_a_topic_or_what_a_client_says_wherever_it_enters(
             what = packet.topic if strategy == "hash_topic" else packet.payload
             seen.setdefault(what, set()).add(worker.client.client_id)
     assert len(seen) == 8 and all(len(names) == 1 for names in seen.values()), seen
+
+
+def between_primaries(fleet: Fleet) -> list[FakeClient]:
+    """A member on each node, sixty messages in line at the first, which is to be the primary and is not yet."""
+    workers = [member(fleet, place, f"w{place}") for place in range(len(fleet.nodes))]
+    for node in fleet.nodes:
+        node.cluster.groups.elections.want(SHARE, False)
+    fleet.advance(0.3)
+    publisher = fleet.connect(0, "p")
+    for number in range(60):
+        publisher.send(Publish(b"t", b"%d" % number, 1, packet_id=number + 1))
+    assert not any(got(worker) for worker in workers), "there is no primary"
+    fleet[0].cluster.groups.elections.want(SHARE, True)
+    return workers
+
+
+def test_a_new_primary_asks_who_else_has_room_before_it_gives_what_waited() -> None:
+    """Else its own members get all of it: what other nodes can take it does not know yet."""
+    fleet = Fleet(3)
+    workers = between_primaries(fleet)
+    fleet.cut(1, 2)
+    fleet.cut(1, 3)
+    fleet.advance(0.1)
+    fleet.heal()
+    fleet.advance(0.5)
+    assert primary(fleet) == 0
+    shares = [len(got(worker)) for worker in workers]
+    assert sum(shares) == 60 and min(shares) >= 10, shares
+
+
+def test_a_new_primary_does_not_wait_for_who_does_not_answer() -> None:
+    fleet = Fleet(2)
+    here, there = between_primaries(fleet)
+    fleet.cut(1, 2)
+    fleet.advance(SETTLE_SECONDS + 0.2)
+    assert [len(got(here)), len(got(there))] == [60, 0]
 
 
 def test_what_stands_is_used_up_and_given_anew() -> None:

@@ -16,6 +16,7 @@ from starlingmq.core.broker import BrokerState
 from starlingmq.core.groups import Group
 
 RESEND_SECONDS: Final = 0.25  # a pull that was not answered
+SETTLE_SECONDS: Final = 0.25  # a new primary waits so long for nodes to say what their members can take
 NOTIFIED_REST: Final = 1.0  # seconds that the loop rests when nodes say by themselves that there is something
 PULLS_PER_FRAME: Final = 100
 
@@ -53,6 +54,17 @@ class Loop:
             groups.pop(share, None)
 
 
+class Settling:
+    """A group that we are the primary of, and of which nodes have not said yet what their members can take."""
+
+    asked: dict[int, None]
+    until: float
+
+    def __init__(self, asked: dict[int, None]) -> None:
+        self.asked = asked
+        self.until = 0.0  # it begins with the next turn
+
+
 class GroupPulls:
     """``connected`` says of a node whether it can be reached."""
 
@@ -61,7 +73,8 @@ class GroupPulls:
         self._connected = connected
         self._me = 0
         self._loops: dict[int, Loop] = {}
-        self._mine: dict[bytes, Group] = {}  # groups that this node is the primary of
+        self._mine: dict[bytes, Group] = {}  # groups that this node is the primary of ...
+        self._settling: dict[bytes, Settling] = {}  # ... and where it does not choose yet
         self._reached: list[int] = []  # nodes, in the turn before
         self._out: list[tuple[int, Body]] = []
 
@@ -87,14 +100,38 @@ class GroupPulls:
             loop.sent_at = -inf
 
     def lead(self, share: bytes, group: Group) -> None:
-        """This node is the primary of a group from now on."""
+        """This node is the primary of a group from now on. It chooses, and so hands over what waited for a primary,
+        when it knows what other nodes with members can take, or has waited for that: else its own would get it all."""
         self._mine[share] = group
-        for loop in self._loops.values():
+        asked: dict[int, None] = {}
+        for number, loop in self._loops.items():
             loop.stale[share] = None
+            if group.counts.get(number, 0) != 0 and self._connected(number):
+                asked[number] = None
+        if asked:
+            self._settling[share] = Settling(asked)
+        else:
+            self._choose(share, group)
+
+    def leads(self, share: bytes) -> bool:
+        return share in self._mine
+
+    def _choose(self, share: bytes, group: Group) -> None:
+        group.primary = True
+        self._broker.groups.changed(group)
+
+    def _settle(self, now: float) -> None:
+        for share, settling in list(self._settling.items()):
+            if settling.until == 0.0:
+                settling.until = now + SETTLE_SECONDS
+            if not any(self._connected(number) for number in settling.asked) or now >= settling.until:
+                del self._settling[share]
+                self._choose(share, self._mine[share])
 
     def forget(self, share: bytes) -> None:
         """It is over, or has another primary."""
         if self._mine.pop(share, None) is not None:
+            self._settling.pop(share, None)
             for loop in self._loops.values():
                 loop.forget(share)
 
@@ -119,6 +156,8 @@ class GroupPulls:
     def turn(self, now: float) -> None:
         if not self._mine:
             return
+        if self._settling:
+            self._settle(now)
         reached = [number for number in self._loops if self._connected(number)]
         if reached != self._reached:
             self._reached = reached
@@ -229,6 +268,9 @@ class GroupPulls:
             if state.wants:
                 loop.wanting[state.key] = None
             group.can_take(number, state.online, state.room)
+            settling = self._settling.get(state.key)
+            if settling is not None:
+                settling.asked.pop(number, None)
             self._broker.groups.changed(group)
         if report.number != 0:
             groups = self._broker.ctx.groups
@@ -271,4 +313,6 @@ class GroupPulls:
                 if self._connected(number):
                     due = loop.not_before or loop.rest_until
                     soonest = min(soonest, due if loop.pull is None else loop.sent_at + RESEND_SECONDS)
+        for settling in self._settling.values():
+            soonest = min(soonest, settling.until)
         return soonest

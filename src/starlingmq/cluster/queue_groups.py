@@ -77,7 +77,7 @@ class QueueGroups:
                 if self._followed.get(share) is not group:
                     self._followed[share] = group
                     self._follow(share, group)
-                if group.primary:
+                if self.pulls.leads(share):
                     self.pulls.changed(share, group)
                 else:
                     self.supply.changed(share, group)
@@ -105,14 +105,13 @@ class QueueGroups:
         self.supply.forget(share)
         group.node = self._node
         group.epoch = max(group.epoch, epoch)
-        group.primary = ours
+        group.primary = False
         group.standing = False
         group.chooser = node
         group.rooms = {}
         group.waits_at = {}
         if ours:
             self.pulls.lead(share, group)
-            self._broker.groups.changed(group)
         elif node != 0:
             self.supply.serve(node, share, group)
 
