@@ -103,10 +103,15 @@ class Fleet:
     def __getitem__(self, place: int) -> NodeWorld:
         return self.nodes[place]
 
-    def add(self, **settings: Any) -> NodeWorld:
+    def begin(self, **settings: Any) -> NodeWorld:
+        """Another node starts."""
         node = NodeWorld(self, f"n{len(self.nodes) + 1}", **settings)
         self.nodes.append(node)
         node.cluster.start(self.now)
+        return node
+
+    def add(self, **settings: Any) -> NodeWorld:
+        node = self.begin(**settings)
         for _ in range(2000):
             if all(self._whole(other) for other in self.nodes):
                 return node

@@ -9,6 +9,7 @@ offer is made once more, and whoever gets it twice finds by its epoch that it is
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from tests.cluster.test_takeover_crashes import clients_of, made
 from tests.sim.world import LIVENESS_MAX
 
 import starlingmq
+from starlingmq.cluster import members
 from starlingmq.cluster.arrivals import Arrival
 from starlingmq.cluster.coming import Coming
 from starlingmq.cluster.departures import Departure
@@ -200,6 +202,39 @@ def an_owner_in_between_has_put_marks() -> None:
     assert published(client.receive()) == [b"two"]
 
 
+def who_joins_twice_is_heard_again() -> None:
+    """A node that joins puts a mark, and a third one is away, so it is not counted. Its lease runs out: the others forget
+    it, and it joins once more."""
+    fleet = Fleet(3)
+    publisher, client = fleet.connect(0, "p"), lasting(fleet, 0)
+    subscribe(client, b"t", 1)
+    away = fleet[2].cluster.number
+    for node in fleet.nodes[:2]:
+        fleet.cut(node.cluster.number, away)
+    fleet.advance(4.0)
+    joiner = fleet.begin()
+    fleet.cut(away + 1, away)
+    fleet.advance(0.5)
+    assert joiner.cluster.number == away + 1
+    lasting(fleet, 1)
+    fleet.advance(0.5)
+    fleet.etcd.expire_lease(joiner.name, fleet.now)
+    fleet.advance(0.5)
+    assert joiner.cluster.members.state == "joining"
+    fleet.heal()
+    fleet.advance(10.0)
+    assert joiner.cluster.serving
+    for number, place in enumerate((0, 3, 1)):
+        client = lasting(fleet, place)
+        assert client.connack.session_present
+        fleet.advance(0.5)
+        publish(fleet.connect(3, "q"), b"t", b"%d" % number)
+        publish(publisher, b"t", b"again", packet_id=2)
+        fleet.advance(0.1)
+        assert published(client.receive())[-2:] == [b"%d" % number, b"again"]
+    assert not any(node.cluster.takeovers.moves.all_arrivals() for node in fleet.nodes), "somebody waits for a mark"
+
+
 def who_asks_too_late_is_refused() -> None:
     """What an owner asked for comes late, when a later one has been given it; and nobody has told the former so."""
     fleet = Fleet(3)
@@ -287,7 +322,7 @@ def what_is_owed_is_delivered_before_the_end() -> None:
     assert published(client.receive()) == [b"one"], "what was acknowledged is gone"
 
 
-Mistake = tuple[type, str, Callable[..., object], Callable[[], None]]
+Mistake = tuple[Any, str, Callable[..., object], Callable[[], None]]
 
 
 def unnoted(self: Peers, peer: Any, message: Any) -> None:
@@ -310,6 +345,12 @@ MISTAKES: dict[str, Mistake] = {
     "the former owner goes on after the marks": (Departure, "mark", lambda *_: None, moved),
     "nobody waits for the window": (Arrival, "awaited", lambda _: False, moved),
     "the queue stays behind": (Mover, "take_queue", lambda *_: [], moved),
+    "who joins once more is who it was before": (
+        members,
+        "replace",
+        lambda me, incarnation=0, **changes: replace(me, **changes),
+        who_joins_twice_is_heard_again,
+    ),
     "who was overtaken is given it": (Leaving, "_is_newer", lambda *_: False, who_asks_too_late_is_refused),
     "a session is present though a later one may be": (
         Coming,

@@ -238,9 +238,28 @@ def test_a_lost_lease_is_written_anew() -> None:
         assert state(c) == kind
         town.etcd.expire_lease("c", town.now)
         town.run()
-        assert state(c) == kind and c.me is not None and c.me.incarnation == 1
+        assert state(c) == kind and c.me is not None and c.me.number == 3
+        assert c.me.incarnation == (1 if kind == "registered" else 2)
         assert a.online == ({1: 1, 2: 1, 3: 1} if kind == "registered" else {1: 1, 2: 1})
         assert a.joining == (() if kind == "registered" else (c.me,))
+
+
+def test_who_joins_once_more_recognizes_itself_though_nobody_told_it_that_it_had() -> None:
+    for seed in range(50):
+        town = Town(seed)
+        town.joined("a", "b")
+        town.talking = False
+        c = town.start("c")
+        town.run()
+        town.etcd.expire_lease("c", town.now)
+        town.run(0.01 * (seed % 5))
+        town.etcd.lose_leader(town.now, 0.5)  # what is asked may be done, and the answer lost
+        town.run(3.0)
+        assert state(c) == "joining" and c.me is not None and c.me.number == 3, (seed, c.problem)
+        assert c.me.incarnation in (2, 3)
+        town.talking = True
+        town.run(5.0)
+        assert state(c) == "registered"
 
 
 def test_a_lease_that_is_lost_without_etcd_noticing_is_written_anew_too() -> None:

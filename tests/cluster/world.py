@@ -40,6 +40,7 @@ class Node:
         self.session = world.etcd.session(session or name)
         self.members = world.members_class("c", name, address or f"{name}:1", "1", settle=1.2 * TIMEOUT)
         self.quorum: Quorum | None = None
+        self.incarnation = 0
         self.relay: Relay | None = None
         self.lease_at = 0.0
         self.changes = 0  # connections lost and regained
@@ -75,6 +76,10 @@ class Node:
         if self.quorum is None and members.me is not None:
             self.quorum = self.world.quorum_class(members.me, INTERVAL, TIMEOUT)
             self.relay = self.world.relay_class(members.me.number, self.quorum)
+        elif self.quorum is not None and members.me is not None and members.me.incarnation != self.incarnation:
+            self.quorum.begin_again(members.me)
+        if members.me is not None:
+            self.incarnation = members.me.incarnation
         if self.quorum is not None:
             self.refresh(self.quorum, now)
         for request in members.take_requests():

@@ -238,7 +238,7 @@ class Members:
         if answer.succeeded and trying is not None:
             self._become(trying)
             self._lease_lost = False
-        if self._me is None:
+        if not self._was_registered:
             self._recognize()
         if self._forgetting is not None and "forget" in answer.tag and not self._is_gone(self._forgetting):
             self._conclude("something else has changed meanwhile; try again")
@@ -388,8 +388,8 @@ class Members:
             return
         absent = Compare(keys.registered(name), "create_revision", "=", 0)
         same = registry.unchanged(keys.joining(name))
-        if there is None or self._lease_lost:
-            self._trying = me
+        if there is None or self._lease_lost:  # whoever saw that it was gone has forgotten what we said
+            me = self._trying = replace(me, incarnation=me.incarnation + 1)
             self._send("joining", (absent, same), (Put(keys.joining(name), member_value(me), leased=True),))
         elif self._is_known(now):
             writes: tuple[Operation, ...] = (

@@ -84,6 +84,14 @@ class Quorum:
 
     # What comes in
 
+    def begin_again(self, me: MemberInfo) -> None:
+        """We are another incarnation now: nobody is connected to it before he has said that he hears it."""
+        self._me = me
+        for peer in self._peers.values():
+            self._lose(peer)
+            peer.rests_on = NEVER
+        self.hasten()
+
     def set_members(self, membership: Membership, joining: Iterable[MemberInfo], now: float) -> None:
         """Who there is. A node that is in both counts as registered; who is in none is not heard any more."""
         self._registered = {member.number: member.incarnation for member in membership.members}

@@ -212,6 +212,12 @@ class Routes:
         self._gone.discard(number)
         self._members.add(number)
 
+    def unknown_at(self, number: int) -> None:
+        """That node may have forgotten what it had applied of ours: what it says from now on holds."""
+        peer = self._peers.get(number)
+        if peer is not None:
+            peer.applied = UNKNOWN
+
     def member_gone(self, number: int) -> None:
         """It left or was forgotten: its routes go, and nothing that still comes from it counts."""
         self._gone.add(number)

@@ -152,6 +152,7 @@ class ClusterState:
         self._leaving = False
         self._pending = False
         self._began = False  # it has served
+        self._forgetful: dict[int, None] = {}  # nodes that may have forgotten us since we heard of them last
         self._counts_since = 0  # revision of the first membership in which this life counts; 0: it does not yet
         self._enough_since = now  # that there is a majority, while it has not
         ctx = broker.ctx
@@ -301,9 +302,12 @@ class ClusterState:
     def _look_at_members(self, now: float) -> None:
         """Follow what has become of us and of the others."""
         members = self.members
-        entered = members.me is not None and self.quorum is None
+        entered = members.me is not None and members.me.incarnation != self._incarnation
         if members.me is not None and entered:
-            self._enter(members.me)
+            if self.quorum is None:
+                self._enter(members.me)
+            else:
+                self._enter_again(members.me, self.quorum)
         quorum = self.quorum
         if quorum is not None:
             if entered or members.take_changes():
@@ -358,6 +362,19 @@ class ClusterState:
                 self.broker.groups.lost(key)  # before the others hear that it has no member here
         self.routes.restart(interest.all())
         interest.take()
+
+    def _enter_again(self, me: MemberInfo, quorum: Quorum) -> None:
+        """Our key was gone before we counted, and we join once more. Others have forgotten what we had said and what we
+        had heard, or do not know that it was gone: for both of them we are what began as another incarnation."""
+        self._incarnation = me.incarnation
+        quorum.begin_again(me)
+        self.groups.enter(me.number, me.incarnation)
+        self.broker.peers.join(me.number, me.incarnation)
+        for number in self.lines:
+            self.broker.peers.release(number)
+            self._forgetful[number] = None
+        self.lines.clear()
+        self.takeovers.enter_again(me.incarnation)
 
     def _others(self) -> list[MemberInfo]:
         found = [*self.members.membership.members, *self.members.joining]
@@ -484,6 +501,9 @@ class ClusterState:
             if line is None:
                 continue
             if change.connected:
+                if change.number in self._forgetful:
+                    del self._forgetful[change.number]
+                    routes.unknown_at(change.number)
                 line.lost_at = 0.0
                 line.behind_since = now
                 line.link.resend()

@@ -134,6 +134,13 @@ class Takeovers:
                 for node in arrival.waiting:  # it may have put that off, and have crashed as well
                     moves.say(node, Takeover(arrival.client_id, arrival.epoch, False))
 
+    def enter_again(self, incarnation: int) -> None:
+        """We join once more, without having counted: others may have forgotten what we had asked them for."""
+        self._ownership.enter(self.moves.me, incarnation)
+        for node in self.moves.members:
+            if node != self.moves.me:
+                self.reborn(node)
+
     def set_members(self, members: Iterable[int]) -> None:
         """The numbers of all nodes, ours included."""
         moves = self.moves

@@ -70,7 +70,7 @@ class Peers:
     publishing: Publishing
     ending: Ending
     by_number: dict[int, Peer]
-    highest: dict[int, int]  # what was found in the store, of nodes that are not added yet
+    highest: dict[int, int]  # of nodes that are not added (yet, or any more: one that was joining may be back)
     facts: dict[bytes, bytes]  # what was found there of the cluster's state machines
     control: Callable[[int, bytes], None] | None  # takes what a node has to say to this one, in order with messages
 
@@ -134,11 +134,20 @@ class Peers:
         if peer is not None:
             self.down(peer)
             self.ending.end(peer.session)
-            if self.ctx.recording:
-                self.ctx.write(Write(FACT_DELETE, topic=HEARD_FACT + str(number).encode()))
+            self.highest[number] = peer.highest
+
+    def release(self, number: int) -> None:
+        """The line to that node begins anew, with another ``add``: what waits for it stays."""
+        peer = self.by_number.pop(number)
+        self.down(peer)
+        self.highest[number] = peer.highest
 
     def strangers(self, members: dict[int, None]) -> None:
         """Give up what an earlier run kept for nodes that are no members any more."""
+        for number in [number for number in self.highest if number not in members]:
+            del self.highest[number]
+            if self.ctx.recording:
+                self.ctx.write(Write(FACT_DELETE, topic=HEARD_FACT + str(number).encode()))
         for session in list(self.ctx.links.values()):
             if session.node not in members and session.node not in self.by_number:
                 self.ending.end(session)

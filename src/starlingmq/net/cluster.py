@@ -60,7 +60,7 @@ class Cluster:
         )
         self.server: EtcdServer | None = None
         self.client: EtcdClient | None = None
-        self._introduced = False
+        self._introduced = 0  # incarnation by which the peers know us; 0: by none yet
         self._changed = asyncio.Event()  # something that somebody may wait for
         self._closing = False
         self._leaving = False
@@ -228,9 +228,10 @@ class Cluster:
         for request in ready.requests:
             client.submit(request)
         if ready.peers is not None:
-            if not self._introduced and state.members.me is not None:
-                self._introduced = True
-                self.peers.introduce(state.members.me.number, state.members.me.incarnation)
+            me = state.members.me
+            if me is not None and self._introduced != me.incarnation:
+                self._introduced = me.incarnation
+                self.peers.introduce(me.number, me.incarnation)
             if self._introduced:
                 self.peers.set_peers(ready.peers)
         for hop, envelope in ready.now:

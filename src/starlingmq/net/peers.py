@@ -91,7 +91,11 @@ class Peers:
         self.address = self._settings.advertise or f"{shown}:{port}"
 
     def introduce(self, number: int, incarnation: int) -> None:
-        """What this node is called from now on; who dials it earlier is told to come again."""
+        """What this node is called from now on; who dials it earlier is told to come again. Its own streams under
+        an earlier name end, and are dialled anew by ``set_peers``."""
+        for stream in self._streams.values():
+            self._close_later(stream)
+        self._streams.clear()
         cluster = self._settings.name
         self._me = Identity(cluster, self._name, number, incarnation, __version__, self._secret)
 
