@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
+import signal
 import statistics
 import time
 from collections.abc import AsyncIterator, Callable
@@ -14,11 +16,13 @@ from typing import Any
 
 import jwt
 import pytest
+from argon2 import extract_parameters
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from scramp import ScramClient  # type: ignore[import-untyped]
 
-from starlingmq.auth import password_file
+from starlingmq.auth.password_file import read_passwords
+from starlingmq.auth.verifier import Verifier
 from starlingmq.config import from_tree
 from starlingmq.config_types import ConfigError
 from starlingmq.wire.mqtt import Auth, Connack, Connect, Disconnect
@@ -67,23 +71,18 @@ async def test_a_name_that_nobody_has_takes_as_long(
 ) -> None:
     file = passwd(ann="right")
     verified: list[str] = []
-    real = password_file.HASHER
     broker = await serve(auth={"password": {"file": file, "remember": 0}, **FAST})
 
-    from starlingmq.auth import passwords
-
-    def counted(known: str, password: bytes) -> bool:
+    async def counted(verifier: Verifier, known: str, password: bytes) -> bool:
         verified.append(known)
-        return real_verify(known, password)
+        return await real_fits(verifier, known, password)
 
-    real_verify = passwords.verify
-    monkeypatch.setattr(passwords, "verify", counted)
+    real_fits = Verifier.fits
+    monkeypatch.setattr(Verifier, "fits", counted)
     for name in ("ann", "nobody"):
         assert await knock(broker.address(), name, b"wrong") == Reason.BAD_USER_NAME_OR_PASSWORD
     assert len(verified) == 2 and verified[0] != verified[1]
-    parameters = [known.rpartition("$")[0].rpartition("$")[0] for known in verified]
-    assert parameters[1].startswith("$argon2id$"), "the hash of nobody is one"
-    assert real.check_needs_rehash(verified[0]) is False
+    assert extract_parameters(verified[0]) == extract_parameters(verified[1]), "what nobody has costs as much"
 
 
 async def test_the_loop_does_not_stall_while_passwords_are_hashed(serve: Serve, passwd: Passwd) -> None:
@@ -106,6 +105,30 @@ async def test_the_loop_does_not_stall_while_passwords_are_hashed(serve: Serve, 
     done.set()
     await watcher
     assert statistics.quantiles(gaps, n=100)[98] < 0.02
+
+
+async def test_the_process_that_hashes_may_die_and_is_begun_again(passwd: Passwd) -> None:
+    hashes = read_passwords(passwd(ann="right")).hashes
+    verifier = Verifier()
+    try:
+        assert await verifier.fits(hashes["ann"], b"right") and not await verifier.fits(hashes["ann"], b"wrong")
+        assert not await verifier.fits("$argon2id$no hash at all", b"right")
+        first = verifier.process
+        assert first is not None
+        os.kill(first.pid, signal.SIGSTOP)
+        under_way = [asyncio.ensure_future(verifier.fits(hashes["ann"], b"right")) for _ in range(3)]
+        await asyncio.sleep(0)
+        first.kill()
+        for each in under_way:
+            with pytest.raises(ConnectionError):
+                await each
+        assert await asyncio.gather(*(verifier.fits(hashes["ann"], b"right") for _ in range(9))) == [True] * 9
+    finally:
+        await verifier.close()
+    with pytest.raises(ConnectionError):
+        await verifier.fits(hashes["ann"], b"right")
+    assert verifier.process is not None and verifier.process is not first
+    assert verifier.process.poll() is not None
 
 
 async def test_a_changed_file_is_taken_with_a_reload(serve: Serve, passwd: Passwd) -> None:

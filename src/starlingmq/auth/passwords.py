@@ -1,32 +1,33 @@
 """User names and passwords, held against a file of Argon2 hashes.
 
-Hashing takes tens of milliseconds of a core on purpose. It happens in threads, which the library runs without the
-interpreter's lock, and a login that was good is remembered for a while: a fleet that comes back does not wait for it.
+Hashing takes tens of milliseconds of several cores on purpose. It happens in a process of its own, and a login that was
+good is remembered for a while: a fleet that comes back does not wait for it.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-import os
+import logging
 import secrets
+from base64 import b64encode
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from argon2.exceptions import Argon2Error, InvalidHash
+from argon2 import extract_parameters
 
 from starlingmq.auth.method import BUSY, REFUSED, Verdict
 from starlingmq.auth.password_file import HASHER, PasswordFile
+from starlingmq.auth.verifier import Verifier
 
 if TYPE_CHECKING:
     from starlingmq.hooks import AuthRequest
 
-WAITING_MAX: Final = 2000  # logins that wait for a thread; who comes then is told that the server is busy
+log = logging.getLogger("starlingmq.auth")
+
+WAITING_MAX: Final = 2000  # logins that wait to be hashed; who comes then is told that the server is busy
 REMEMBERED_MAX: Final = 100_000
-THREADS_MAX: Final = 4
 
 
 class Passwords:
@@ -38,8 +39,8 @@ class Passwords:
         self._clock = clock
         self._secret = secrets.token_bytes(32)
         self._good: OrderedDict[bytes, float] = OrderedDict()  # until when
-        self._nobody = HASHER.hash(secrets.token_hex(16))
-        self._threads = ThreadPoolExecutor(min(THREADS_MAX, os.cpu_count() or 1), "password")
+        self._nobody = made_up(next(iter(users.hashes.values()), ""))
+        self._verifier = Verifier()
         self._waiting = 0
 
     async def check(self, request: AuthRequest) -> Verdict | None:
@@ -54,8 +55,10 @@ class Passwords:
             return BUSY
         self._waiting += 1
         try:
-            loop = asyncio.get_running_loop()
-            right = await loop.run_in_executor(self._threads, verify, known or self._nobody, request.password)
+            right = await self._verifier.fits(known or self._nobody, request.password)
+        except OSError as error:
+            log.error("no password can be looked at: %s", error)
+            return BUSY
         finally:
             self._waiting -= 1
         if known is None:
@@ -66,7 +69,7 @@ class Passwords:
         return Verdict(username=request.username)
 
     async def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        await self._verifier.close()
 
     def _login(self, known: str, password: bytes) -> bytes:
         """What is remembered instead of a password: it goes with this hash, and is of no use elsewhere."""
@@ -87,8 +90,13 @@ class Passwords:
             self._good.popitem(last=False)
 
 
-def verify(known: str, password: bytes) -> bool:
-    try:
-        return HASHER.verify(known, password)
-    except (Argon2Error, InvalidHash):
-        return False
+def made_up(like: str) -> str:
+    """A hash of nothing that anybody knows, which takes as long as this one. Nothing is hashed for it, for it is made
+    where others would wait: in the event loop."""
+    if like:
+        costs = extract_parameters(like)
+        memory, rounds, lanes = costs.memory_cost, costs.time_cost, costs.parallelism
+    else:
+        memory, rounds, lanes = HASHER.memory_cost, HASHER.time_cost, HASHER.parallelism
+    salt, digest = (b64encode(secrets.token_bytes(size)).decode().rstrip("=") for size in (16, 32))
+    return f"$argon2id$v=19$m={memory},t={rounds},p={lanes}${salt}${digest}"

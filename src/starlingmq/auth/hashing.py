@@ -1,0 +1,61 @@
+"""The process that passwords are hashed in: ``python -m starlingmq.auth.hashing``, begun by ``auth.verifier``.
+
+It knows nothing but what it is asked, over its standard input, which is a socket: whether this password fits that
+hash. It answers there, and ends when the other end is closed, as it is when the broker dies. It lets the broker go
+first where both want the processor.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from io import BufferedReader
+from threading import Lock
+from typing import Final
+
+from argon2 import PasswordHasher
+from argon2.exceptions import Argon2Error, InvalidHash
+
+NICENESS: Final = 10
+THREADS_MAX: Final = 4
+QUESTION: Final = struct.Struct(">IHH")  # its number, how long the hash is and how long the password; then both
+ANSWER: Final = struct.Struct(">I?")
+
+HASHER: Final = PasswordHasher()  # what it costs is said in each hash
+
+
+def fits(known: str, password: bytes) -> bool:
+    try:
+        return HASHER.verify(known, password)
+    except (Argon2Error, InvalidHash):
+        return False
+
+
+def serve(sock: socket.socket, questions: BufferedReader) -> None:
+    """Until there are no more questions."""
+    speaking = Lock()
+
+    def answer(number: int, known: str, password: bytes) -> None:
+        right = fits(known, password)
+        with speaking, suppress(OSError):
+            sock.sendall(ANSWER.pack(number, right))
+
+    threads = ThreadPoolExecutor(min(THREADS_MAX, os.cpu_count() or 1))
+    while len(head := questions.read(QUESTION.size)) == QUESTION.size:
+        number, known, password = QUESTION.unpack(head)
+        threads.submit(answer, number, questions.read(known).decode(), questions.read(password))
+
+
+def main() -> None:
+    with suppress(OSError):
+        os.nice(NICENESS)
+    sock = socket.socket(fileno=0)
+    serve(sock, sock.makefile("rb"))
+    os._exit(0)  # nobody waits for what is under way
+
+
+if __name__ == "__main__":
+    main()
