@@ -13,7 +13,7 @@ import msgspec
 from bench import generator, idle, load, paced, peers
 from bench.flow import UnexpectedBytesError
 from bench.peers import Brokers
-from bench.results import Away, Cell, Filters, Idle, Paced, Results
+from bench.results import Away, Cell, Filters, Idle, LoggingIn, Paced, Results
 from bench.wire import SetupError
 
 RUN_TIMEOUT_S = 400.0
@@ -95,6 +95,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     returning: int = 10_000
     modelled_nodes: tuple[int, ...] = (3, 10, 30)
     modelled_clients: tuple[int, ...] = (100, 1_000, 10_000, 100_000)
+    auth_shapes: tuple[tuple[str, int, int, tuple[int, ...]], ...] = (("pair", 1, 1, (0, 1)), ("pairs", 50, 50, (0, 1)))
+    login_rate: float = 1_000.0
+    login_duration: float = 5.0
+    watched_duration: float = 20.0
 
 
 QUICK: dict[str, Any] = {
@@ -134,6 +138,10 @@ QUICK: dict[str, Any] = {
     "handshake_rounds": 2,
     "modelled_nodes": (3, 10),
     "modelled_clients": (100, 500),
+    "auth_shapes": (("pairs", 3, 3, (1,)),),
+    "login_rate": 100.0,
+    "login_duration": 0.3,
+    "watched_duration": 0.5,
 }
 
 
@@ -184,7 +192,7 @@ class Section:
 
     def measure(
         self,
-        place: Cell | Paced | Idle | Filters | Away,
+        place: Cell | Paced | Idle | Filters | Away | LoggingIn,
         peer: str,
         module: str,
         outcome: type[Any],

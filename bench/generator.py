@@ -47,6 +47,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     persistent: bool = False  # the subscribers' sessions
     subscriber_port: int = 0  # 0: the same as ``port``
     nodes: tuple[int, ...] = ()
+    login: tuple[str, str] | None = None  # user name and password of all of them
 
     @property
     def copies(self) -> int:
@@ -96,12 +97,12 @@ def build(spec: Spec, loop: Loop) -> list[Group]:
     for number in range(spec.subscribers):
         place = number % len(groups)
         port = spec.subscriber_port or spec.port
-        sock = open_connection(port, f"bench-sub-{number}", spec.version, spec.persistent)
+        sock = open_connection(port, f"bench-sub-{number}", spec.version, spec.persistent, spec.login)
         subscribe_all(sock, [layout.topic(place)], spec.qos, spec.version)
         Subscriber(loop, sock, layout, groups[place])
     for number in range(spec.publishers):
         place = number % len(groups)
-        sock = open_connection(spec.port, f"bench-pub-{number}", spec.version)
+        sock = open_connection(spec.port, f"bench-pub-{number}", spec.version, login=spec.login)
         Publisher(loop, sock, layout, [layout.topic(place)], groups[place])
     return groups
 

@@ -125,11 +125,15 @@ def replay(spec: Spec, number: int) -> tuple[int, float]:
 
 
 def own_stall(port: int, version: int = 4) -> float | None:
-    """The last that the broker says about its event loop in ``$SYS``; None when it says nothing in time.
+    """The last that the broker says about its event loop in ``$SYS``; None when it says nothing in time."""
+    return stall_told(open_connection(port, "bench-sys", version), version)
+
+
+def stall_told(sock: socket.socket, version: int) -> float | None:
+    """The same, of somebody who is connected already, and is no more afterwards.
 
     It says it only when it has changed, so ``PULSE_TOPIC``, which always changes, tells that it has spoken again.
     """
-    sock = open_connection(port, "bench-sys", version)
     sock.sendall(subscribe(1, [STALL_TOPIC, PULSE_TOPIC], 0, version))
     end = time.perf_counter() + SYS_WAIT_S
     data = b""

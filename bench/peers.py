@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 import starlingmq
+from starlingmq.auth.password_file import PasswordFile
 
 ROOT = Path(__file__).parent.parent
 AMQTT_VERSION = "0.12.1"
@@ -38,12 +39,29 @@ MOSQUITTO_VARIANTS = {
 UNBOUNDED = ["--set", "mqtt.max_mqueue_len=0", "--set", "limits.queue_bytes=0"]
 STARLING_VARIANTS = {
     "starlingmq": [],
+    "starlingmq-auth": [],  # passwords and rules
+    "starlingmq-auth-forgets": [],  # and every login is hashed
     "starlingmq-process": ["process"],
     "starlingmq-power": ["power"],
     "starlingmq-nats": [],  # what NATS clients are measured with
     "starlingmq-nats-process": ["process"],
 }
 NATS_VARIANTS = {"nats-server": [], "nats-server-jetstream": ["--jetstream", "--store_dir", "{folder}/data"]}
+LOGIN = ("bench", "the password of all clients")  # where somebody is asked for one
+RULES = """\
+default: deny
+rules:
+- {deny: connect, addresses: [192.0.2.0/24]}
+- {deny: all, users: ["guest-*"]}
+- {deny: all, clients: ["retired-*"]}
+- {allow: all, users: [admin], topics: ["#", "$SYS/#"]}
+- {deny: publish, topics: ["secret/#"]}
+- {deny: publish, topics: ["plant/+/config"], retain: true}
+- {allow: publish, topics: ["devices/%c/#"]}
+- {allow: [publish, subscribe], topics: ["users/%u/#"]}
+- {allow: subscribe, topics: ["$SYS/#"]}
+- {allow: [publish, subscribe], topics: ["b/#"]}
+"""
 AMQTT_CONF = """\
 listeners:
   default:
@@ -132,6 +150,10 @@ def command(peer: str, port: int, folder: Path, options: list[str]) -> list[str]
         for durability in STARLING_VARIANTS[peer]:
             kept = ["--data-dir", str(folder / "data"), "--set", f"storage.durability={durability}"]
             options = [*kept, *UNBOUNDED, *options]
+        if peer.startswith("starlingmq-auth"):
+            options = [*guarded(folder), *options]
+        if peer == "starlingmq-auth-forgets":
+            options = [*options, "--set", "auth.password.remember=0"]
         scheme = "nats" if peer.startswith("starlingmq-nats") else "mqtt"
         return [sys.executable, "-m", "starlingmq", "serve", "--listen", f"{scheme}://127.0.0.1:{port}", *options]
     if peer in NATS_VARIANTS:
@@ -140,6 +162,15 @@ def command(peer: str, port: int, folder: Path, options: list[str]) -> list[str]
     if peer == "relay":
         return [sys.executable, "-m", "bench.relay", "--port", str(port), *options]
     raise PeerError(f"unknown peer {peer!r}")
+
+
+def guarded(folder: Path) -> list[str]:
+    """What makes a broker ask for a password and look into rules."""
+    users = PasswordFile()
+    users.set(*LOGIN)
+    users.write(folder / "passwords")
+    (folder / "acl.yaml").write_text(RULES)
+    return ["--set", f"auth.password.file={folder}/passwords", "--set", f"auth.acl.file={folder}/acl.yaml"]
 
 
 def version(peer: str) -> str:

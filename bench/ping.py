@@ -1,9 +1,9 @@
 """A bystander that sends PINGREQ every two milliseconds and notes how long the answers take.
 
 With the port of another node of a cluster it sends messages to a subscriber there instead, and notes how long they
-take. It runs as a process of its own (``python -m bench.ping PORT CORE VERSION SUBSCRIBER_PORT``), so that it does not
-wait for the generator's work, only for its turn on the generator's core: what it sees is an upper bound of the broker's
-stalls.
+take. It runs as a process of its own (``python -m bench.ping PORT CORE VERSION SUBSCRIBER_PORT [NAME PASSWORD]``),
+so that it does not wait for the generator's work, only for its turn on the generator's core: what it sees is an upper
+bound of the broker's stalls.
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ class Pings:
     max_ms = 0.0
     p99_ms = 0.0
 
-    def __init__(self, port: int, core: int, version: int, subscriber_port: int = 0) -> None:
+    def __init__(
+        self, port: int, core: int, version: int, subscriber_port: int = 0, login: tuple[str, str] | None = None
+    ) -> None:
         numbers = (port, core, version, subscriber_port)
-        arguments = [sys.executable, "-m", "bench.ping", *map(str, numbers)]
+        arguments = [sys.executable, "-m", "bench.ping", *map(str, numbers), *(login or ())]
         self.process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def __enter__(self) -> Pings:
@@ -46,14 +48,16 @@ class Pings:
             self.p99_ms, self.max_ms = (float(value) for value in output.split())
 
 
-def watch(port: int, core: int, version: int, subscriber_port: int) -> tuple[float, float]:
+def watch(
+    port: int, core: int, version: int, subscriber_port: int, login: tuple[str, str] | None
+) -> tuple[float, float]:
     """Until stdin is closed; returns the 99th percentile and the maximum in milliseconds. ``core`` -1: any."""
     if core >= 0:
         os.sched_setaffinity(0, {core})
-    sock = answers = open_connection(port, "bench-ping", version)
+    sock = answers = open_connection(port, "bench-ping", version, login=login)
     question, size = PINGREQ, len(PINGREQ)
     if subscriber_port:
-        answers = open_connection(subscriber_port, "bench-ping-sub", version)
+        answers = open_connection(subscriber_port, "bench-ping-sub", version, login=login)
         subscribe_all(answers, [TOPIC], 0, version)
         question = publish(TOPIC, b"", 0, 0, version)
         size = len(question)
@@ -74,4 +78,5 @@ def watch(port: int, core: int, version: int, subscriber_port: int) -> tuple[flo
 
 
 if __name__ == "__main__":
-    print(*watch(*(int(value) for value in sys.argv[1:5])))
+    port, core, version, subscriber_port = (int(value) for value in sys.argv[1:5])
+    print(*watch(port, core, version, subscriber_port, (sys.argv[5], sys.argv[6]) if sys.argv[5:] else None))

@@ -6,7 +6,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from bench import report_cluster, report_handshakes, report_kept, report_nats
+from bench import report_auth, report_cluster, report_handshakes, report_kept, report_nats
 from bench.cells import NODELAY
 from bench.results import Cell, Filters, Idle, Paced, Results, median
 from bench.tables import Target, grid, short, thousands
@@ -32,6 +32,7 @@ def targets(results: Results) -> list[Target]:
         *report_cluster.targets(results),
         *report_handshakes.targets(results),
         *report_nats.targets(results),
+        *report_auth.targets(results),
     ]
 
 
@@ -106,7 +107,8 @@ def failures(results: Results) -> list[str]:
     ]
     found = [f"{peer}: {text}" for place in places for peer, text in place.errors.items() if peer != "amqtt"]
     found += report_kept.failures(results) + report_cluster.failures(results)
-    return found + report_handshakes.failures(results) + report_nats.failures(results)
+    found += report_handshakes.failures(results) + report_nats.failures(results)
+    return found + report_auth.failures(results)
 
 
 def summary(results: Results) -> dict[str, object]:
@@ -133,6 +135,7 @@ def show(results: Results, console: Console) -> None:
         report_cluster.tables,
         report_handshakes.tables,
         report_nats.tables,
+        report_auth.tables,
     ):
         for table in draw(results):
             console.print(table)

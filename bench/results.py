@@ -14,11 +14,13 @@ from bench import (
     handshake_model,
     idle,
     load,
+    logins,
     nats_generator,
     offline,
     paced,
     recovery,
     returning,
+    watched,
 )
 
 
@@ -165,6 +167,27 @@ class GroupHops(msgspec.Struct):
         return (after - before) / 1e3
 
 
+class LoggingIn(msgspec.Struct):
+    """Logins at a steady pace: ``what`` becomes of their passwords."""
+
+    what: str
+    runs: dict[str, list[logins.Outcome]] = {}
+    errors: dict[str, str] = {}
+
+
+class Auth(msgspec.Struct):
+    """The same cells with passwords and rules and without, and logins."""
+
+    cells: list[Cell] = []
+    logins: list[LoggingIn] = []
+
+
+class LookingOn(msgspec.Struct):
+    connections: int
+    runs: list[watched.Outcome] = []
+    errors: list[str] = []
+
+
 class Machine(msgspec.Struct):
     cpu: str
     cores: int
@@ -197,6 +220,8 @@ class Results(msgspec.Struct):
     handshakes: Handshakes | None = None
     nats: list[NatsCell] = []
     group_hops: list[GroupHops] = []
+    auth: Auth | None = None
+    http: LookingOn | None = None
     summary: dict[str, object] = {}
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from bench.auth import auth
 from bench.cells import IdleConnections, Job, ManyFilters, PacedLoad, Settings, Throughput
 from bench.cluster import Clustered
 from bench.handshakes import handshakes
 from bench.kept import persistence
+from bench.looking_on import looking_on
 from bench.nats import nats
 from bench.results import Results
 
@@ -21,4 +23,6 @@ SECTIONS: dict[str, Callable[[Settings, Results], list[Job]]] = {
     "cluster": lambda settings, results: Clustered(settings).jobs(results),
     "handshakes": handshakes,
     "nats": nats,
+    "auth": auth,
+    "http": looking_on,
 }

@@ -15,11 +15,13 @@ class SetupError(Exception):
     """A broker answered the set-up with something else than success, or with nothing in time."""
 
 
-def open_connection(port: int, client_id: str, version: int, persistent: bool = False) -> socket.socket:
+def open_connection(
+    port: int, client_id: str, version: int, persistent: bool = False, login: tuple[str, str] | None = None
+) -> socket.socket:
     """A connected and accepted MQTT connection, blocking."""
     sock = socket.create_connection(("127.0.0.1", port), timeout=ANSWER_TIMEOUT_S)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.sendall(connect(client_id, version, persistent))
+    sock.sendall(connect(client_id, version, persistent, login))
     answer = read_frame(sock)
     if answer[0] != CONNACK or answer[3] != 0:
         raise SetupError(f"CONNECT was answered with {answer.hex()}")

@@ -40,6 +40,7 @@ def test_the_quick_benchmark_measures_every_section(tmp_path: Path) -> None:
     check_persistence(results)
     check_nats(results)
     check_handshakes(results["handshakes"])
+    check_auth(results)
     assert (tmp_path / "handshakes.png").read_bytes().startswith(PNG)
     assert results["wildcards"][0]["runs"]["starlingmq"][0]["replayed"] == [200]
     assert results["wildcards"][0]["runs"]["starlingmq"][0]["stall_max_ms"] is not None
@@ -85,6 +86,18 @@ def check_nats(results: dict[str, Any]) -> None:
     (hops,) = results["group_hops"]
     assert hops["errors"] == []
     assert hops["grouped"][0]["delivered"] > 0
+
+
+def check_auth(results: dict[str, Any]) -> None:
+    (cell,) = results["auth"]["cells"]
+    assert cell["errors"] == {} and list(cell["runs"]) == ["starlingmq", "starlingmq-auth"]
+    known, hashed = results["auth"]["logins"]
+    assert known["errors"] == hashed["errors"] == {}
+    assert known["runs"]["starlingmq-auth"][0]["let_in"] > 0
+    assert hashed["runs"]["starlingmq-auth-forgets"][0]["sent"] > 0
+    assert results["http"]["errors"] == []
+    (watched,) = results["http"]["runs"]
+    assert watched["connections"] == 100 and 0 < watched["first_page_bytes"] < 300_000
 
 
 @pytest.mark.slow
