@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from starlingmq.auth.password_file import read_passwords
-from starlingmq.auth.passwords import verify
+from starlingmq.auth.hashing import fits
 
 
 def passwd(*arguments: str, password: str = "") -> subprocess.CompletedProcess[str]:
@@ -38,7 +38,7 @@ def test_a_user_is_set_changed_listed_and_deleted(tmp_path: Path) -> None:
     assert json.loads(passwd(str(path), "--list", "--json").stdout) == {"users": ["ann", "bob"]}
     assert "right" not in path.read_text()
     users = read_passwords(path)
-    assert verify(users.hashes["ann"], b"right") and not verify(users.hashes["ann"], b"other")
+    assert fits(users.hashes["ann"], b"right") and not fits(users.hashes["ann"], b"other")
     assert passwd(str(path), "ann", "--delete").returncode == 0
     assert passwd(str(path), "--list").stdout == "bob\n"
     assert [each.name for each in tmp_path.iterdir()] == ["passwords"]
