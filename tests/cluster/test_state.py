@@ -10,6 +10,7 @@ from tests.harness import FakeClient
 
 import starlingmq
 from starlingmq.cluster.frames import Data, RouteApplied
+from starlingmq.core.client import Client
 from starlingmq.core.message import Message
 from starlingmq.core.ready import Deliveries
 from starlingmq.wire.mqtt import (
@@ -53,6 +54,29 @@ def test_a_message_reaches_subscribers_on_every_node() -> None:
     here.send(Publish(b"x/1", b"one", 0))
     there.send(Publish(b"x/2", b"two", 0))
     assert payloads(here) == payloads(there) == payloads(away) == [b"one", b"two"]
+
+
+def test_qos_2_leaves_for_another_node_with_its_commit_and_qos_1_at_once() -> None:
+    """A restart before the commit would route it again, under another number: at QoS 1 it may come twice, at 2 not."""
+    fleet = Fleet(2)
+    there = fleet.connect(1, "s")
+    subscribe(there, b"t", 2)
+    here = fleet.connect(0, "p")
+    fleet[0].state.ctx.recording = True
+    held: list[int] = []
+    write = fleet[0]._write_link
+
+    def look(client: Client) -> None:
+        if client.frames:
+            held.append(client.stored_from)
+        write(client)
+
+    with patch.object(fleet[0], "_write_link", look):
+        here.send(Publish(b"t", b"x", 1, packet_id=1))
+        here.send(Publish(b"t", b"x", 2, packet_id=2))
+        here.send(Ack(PUBREL, 2))
+    assert held == [-1, 0]
+    assert payloads(there) == [b"x", b"x"]
 
 
 def test_the_figures_of_a_node_are_its_own() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.cluster import test_state
 from tests.sim import planted, test_sim
 from tests.sim.planted import SEEDS_MAX, caught
 from tests.sim.run import run
@@ -20,6 +21,11 @@ def test_a_node_that_passes_nothing_on_is_found() -> None:
 def test_a_suback_for_those_connected_alone_is_found() -> None:
     with planted.suback_does_not_look_whom_others_reach(), pytest.raises(AssertionError):
         test_sim.test_a_suback_waits_for_who_is_connected_to_others()
+
+
+def test_qos_2_that_leaves_before_its_commit_is_found() -> None:
+    with planted.qos_2_is_forwarded_before_it_is_committed(), pytest.raises(AssertionError):
+        test_state.test_qos_2_leaves_for_another_node_with_its_commit_and_qos_1_at_once()
 
 
 @pytest.mark.timeout(180)
