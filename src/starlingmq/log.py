@@ -35,7 +35,7 @@ def set_up_logging(settings: LogConfig) -> None:
     text = settings.format == "text" or (settings.format == "auto" and sys.stderr.isatty())
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s") if text else JsonFormatter())
     root = logging.getLogger("starlingmq")
-    root.handlers[:] = [handler]
+    root.handlers[:] = [handler, *(other for other in root.handlers if type(other) is not logging.StreamHandler)]
     root.setLevel(settings.level.upper())
     root.propagate = False
 

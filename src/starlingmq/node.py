@@ -10,18 +10,22 @@ import gc
 import importlib
 import logging
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from starlingmq._version import __version__
+from starlingmq.admin.office import Office
+from starlingmq.admin.place import Place
+from starlingmq.admin.problem import AdminError
 from starlingmq.auth.bans import Ban, Bans, Kind
 from starlingmq.auth.chain import Chain
 from starlingmq.auth.readers import StreamReaders
 from starlingmq.config import Config, ConfigError, ListenerConfig, refuse_open_listeners
 from starlingmq.config_api import API_SCHEMES
 from starlingmq.config_auth import methods_of
+from starlingmq.config_live import needs_restart
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.nats_keys import Verify
 from starlingmq.hooks import Authenticate, Authorize, Hooks, OnEvent, OnPublish
@@ -89,6 +93,8 @@ class Broker:
         self._driver: Driver | None = None
         self._control: ControlServer | None = None
         self._http: HttpSide | None = None
+        self._office: Office | None = None
+        self.load: Callable[[], Config] | None = None  # reads the settings anew, for ``reload`` by an operator
         self._drain: DrainActions | None = None
         self._notices: NoticeLog | None = None
         self._cluster: Cluster | None = None
@@ -156,9 +162,10 @@ class Broker:
         try:
             self._driver = await self._make_driver()
             actions = self._actions(self._driver)
-            await self._open_control(self._driver, actions)
+            office = self._office = self._open_office(self._driver, actions)
+            await self._open_control(self._driver, {**office.actions, **actions})
             if http:
-                await self._open_http(self._driver, actions)
+                await self._open_http(office)
             if self._cluster is not None:
                 await self._cluster.join()
             self._watch_memory()
@@ -168,8 +175,7 @@ class Broker:
             if self._cluster is not None:
                 read_at = () if self._bulk is None else (bulk_url(self._bulk.address, self.config.node.name),)
                 self._cluster.open_to_clients(doors.listeners, read_at)
-            if self._http is not None:
-                self._http.served.serving = True
+            office.place.serving = True
         except BaseException:
             await self.stop()
             raise
@@ -308,22 +314,27 @@ class Broker:
         else:
             self._control = control
 
-    async def _open_http(self, driver: Driver, actions: dict[str, Action]) -> None:
-        from starlingmq.api.listening import HttpSide
-        from starlingmq.api.served import Served
-
-        served = Served(
+    def _open_office(self, driver: Driver, actions: dict[str, Action]) -> Office:
+        place = Place(
             driver,
             lambda: self.config,
             lambda: self._doors.listeners,
             self._bans,
             self.ban,
-            actions,
+            self._reload_again,
             self._cluster,
             self._drain,
         )
+        office = Office(place, actions)
+        office.start()
+        return office
+
+    async def _open_http(self, office: Office) -> None:
+        from starlingmq.api.listening import HttpSide
+        from starlingmq.api.served import Served
+
         await asyncio.sleep(0)  # the driver's first turn is not to count what comes now, which takes a while
-        self._http = HttpSide(served)
+        self._http = HttpSide(Served(office.place, office))
         await self._http.open()
 
     def ban(self, kind: Kind, name: str, seconds: float, reason: str) -> Ban:
@@ -356,9 +367,19 @@ class Broker:
             listener.reload_tls()
         if self._http is not None and access is not None:
             self._http.reload(config, access)
+        if self._notices is not None:
+            self._notices.rate = config.limits.log_rate
         self.config = config
         if self._driver is not None:
             self._driver.poke()
+
+    def _reload_again(self) -> list[str]:
+        """What an operator has done from elsewhere; settings that count only after a restart. Raises AdminError."""
+        if self.load is None:
+            raise AdminError(409, "this broker is part of a program, which has to reload its settings by itself")
+        before, config = self.config, self.load()
+        self.reload(config)
+        return needs_restart(before, config)
 
     def _declare_streams(self, config: Config) -> None:
         if self._streams is None:
@@ -383,8 +404,8 @@ class Broker:
         if self._closed.is_set():
             return
         seconds = self.config.node.shutdown_timeout
-        if self._http is not None:
-            self._http.served.serving = False
+        if self._office is not None:
+            self._office.place.serving = False
         if self._cluster is not None:
             self._cluster.stopping()
         await self._doors.close()
@@ -396,6 +417,8 @@ class Broker:
             await self._control.stop()
         if self._http is not None:
             await self._http.close()
+        if self._office is not None:
+            await self._office.stop()
         driver = self._driver
         if driver is not None:
             await driver.stop(min(seconds, 2.0))
@@ -442,6 +465,10 @@ class Node(Broker):
         gc.collect()
         gc.set_threshold(YOUNG_MAX, 1_000_000, 1_000_000)
         self._freeze()
+
+    def reload(self, config: Config) -> None:
+        super().reload(config)
+        set_up_logging(config.log)
 
     def _freeze(self) -> None:
         gc.freeze()

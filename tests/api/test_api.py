@@ -11,8 +11,8 @@ from typing import Any, Final
 import pytest
 
 from starlingmq import Broker
-from starlingmq.api import survey
-from starlingmq.api.upkeep_views import without_secrets
+from starlingmq.admin import survey
+from starlingmq.admin.settings import without_secrets
 from starlingmq.core.ready import Write
 from starlingmq.net.driver import Driver
 from starlingmq.storage.store import NotYetStored

@@ -67,5 +67,7 @@ bodies: st.SearchStrategy[frames.Body] = st.one_of(
     ),
     st.builds(frames.GroupPull, numbers, st.lists(pulls, max_size=3).map(tuple)),
     st.builds(frames.GroupReport, numbers, st.lists(states, max_size=3).map(tuple)),
+    st.builds(frames.OperatorCall, numbers, st.binary(max_size=300)),
+    st.builds(frames.OperatorReply, numbers, st.binary(max_size=300)),
 )
 envelopes = st.builds(frames.Envelope, numbers, numbers, numbers, numbers, bodies, st.booleans())

@@ -11,21 +11,19 @@ from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 
 from starlingmq._version import __version__
+from starlingmq.admin.problem import AdminError
 from starlingmq.api import cluster_views, health, messages, metrics, overview, pages, sessions, upkeep_views
-from starlingmq.api.lag import Lag
-from starlingmq.api.problem import ApiError, Problem
+from starlingmq.api.problem import Problem
 from starlingmq.api.served import Served
-from starlingmq.api.survey import Surveyor
 
 log = logging.getLogger("starlingmq.http")
 
 PREFIX: Final = "/api/v1"
 
 
-def make_app(served: Served, lag: Lag) -> Litestar:
-    surveyor = Surveyor(served.state)
+def make_app(served: Served) -> Litestar:
     parts = {
-        "overview": overview.routes(served, surveyor, lag),
+        "overview": overview.routes(served),
         "sessions": sessions.routes(served),
         "messages": messages.routes(served),
         "cluster": cluster_views.routes(served),
@@ -36,7 +34,7 @@ def make_app(served: Served, lag: Lag) -> Litestar:
         route_handlers=[
             *pages.routes(),
             *health.routes(served),
-            *metrics.routes(served, surveyor, lag, PREFIX),
+            *metrics.routes(served, PREFIX),
             *routers,
         ],
         openapi_config=OpenAPIConfig(
@@ -46,7 +44,7 @@ def make_app(served: Served, lag: Lag) -> Litestar:
             path=PREFIX,
             render_plugins=[JsonRenderPlugin(path="/openapi.json")],
         ),
-        exception_handlers={Exception: _unexpected, HTTPException: _refused, ApiError: _not_done},
+        exception_handlers={Exception: _unexpected, HTTPException: _refused, AdminError: _not_done},
         logging_config=None,
         debug=False,
     )
@@ -61,7 +59,7 @@ def _refused(_: Request[Any, Any, Any], error: HTTPException) -> Response[Proble
     return Response(Problem(" ".join(text.split())), status_code=error.status_code, headers=error.headers)
 
 
-def _not_done(_: Request[Any, Any, Any], error: ApiError) -> Response[Problem]:
+def _not_done(_: Request[Any, Any, Any], error: AdminError) -> Response[Problem]:
     return Response(Problem(str(error)), status_code=error.status)
 
 

@@ -1,9 +1,8 @@
-"""Nodes, routes, groups and draining: what there is in the cluster, as far as this node knows."""
+"""Nodes, routes, groups, draining and leaving."""
 
 from __future__ import annotations
 
-import logging
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from litestar import Request, delete, get, post
 from litestar.handlers import HTTPRouteHandler
@@ -11,16 +10,15 @@ from litestar.params import Parameter
 from msgspec import Struct, convert
 
 from starlingmq._version import __version__
-from starlingmq.api.listing import PAGE, Cursor, Limit, number_after
-from starlingmq.api.problem import ApiError
+from starlingmq.admin.desk import Missing
+from starlingmq.admin.office import ALONE
+from starlingmq.admin.problem import AdminError
+from starlingmq.api.listing import PAGE, AtNode, Cursor, Limit, Node
 from starlingmq.api.served import Served
 
-log = logging.getLogger("starlingmq.http")
-
-ALONE: Final = "this broker is no member of a cluster (cluster.enabled)"
-
 Prefix = Annotated[str, Parameter(max_length=65535, description="Only filters that begin so.")]
-NodeName = Annotated[str, Parameter(max_length=1000, description="Only those of this node.")]
+GroupPrefix = Annotated[str, Parameter(max_length=65535, description="Only groups whose names begin so.")]
+Force = Annotated[bool, Parameter(description="Also if sessions or messages are lost by it.")]
 
 
 class GroupNode(Struct, frozen=True):
@@ -52,73 +50,61 @@ class GroupInfo(Struct, frozen=True):
     given: int
     redelivered: int
     nodes: dict[str, GroupNode]
+    node: str = ""
 
 
 class GroupPage(Struct, frozen=True):
     node: str
     groups: list[GroupInfo]
     next: str | None
-
-
-def nothing_to_report(what: str, done: int, total: int, unit: str) -> None:
-    """Whoever asks over HTTP looks again later."""
+    missing: list[Missing]
 
 
 def routes(served: Served) -> list[HTTPRouteHandler]:
-    state = served.state
+    place = served.place
 
-    async def act(action: str, **arguments: str) -> dict[str, Any]:
-        if served.cluster is None:
-            raise ApiError(409, ALONE)
-        return await served.actions[action](nothing_to_report, arguments)
-
-    @get("/nodes", summary="The members of the cluster as this node sees them")
+    @get("/nodes", summary="The members of the cluster as the node that is asked sees them")
     async def nodes() -> dict[str, Any]:
-        if served.cluster is not None:
-            return await act("cluster.status")
+        if place.cluster is not None:
+            return await served.ask("cluster.status")
         own = {
-            "name": served.name,
+            "name": place.name,
             "version": __version__,
             "online": True,
             "connected": True,
             "this": True,
             "draining": False,
-            "clients": state.ctx.counters.clients_connected,
+            "clients": place.state.ctx.counters.clients_connected,
         }
-        return {"cluster": None, "node": served.name, "serving": served.serving, "members": [own]}
+        return {"cluster": None, "node": place.name, "serving": place.serving, "members": [own]}
 
     @get("/routes", summary="Which node wants what")
-    async def wanted(prefix: Prefix = "", node: NodeName = "", limit: Limit = PAGE) -> dict[str, Any]:
-        return await act("cluster.routes", prefix=prefix, name=node, limit=str(limit))
+    async def wanted(prefix: Prefix = "", node: Node = "", limit: Limit = PAGE) -> dict[str, Any]:
+        if place.cluster is None:
+            raise AdminError(409, ALONE)
+        return await served.ask("cluster.routes", prefix=prefix, name=node, limit=str(limit))
 
-    @get("/groups", summary="Shared subscriptions and queue groups: primary, members, and what waits for them")
-    async def groups(limit: Limit = PAGE, cursor: Cursor = None) -> GroupPage:
-        after = number_after(cursor)
-        asked = {"after": str(after), "limit": str(limit)}
-        found = await served.actions["groups"](nothing_to_report, asked)
-        infos = convert(found["groups"], list[GroupInfo])
-        return GroupPage(served.name, infos, str(after + limit) if found["more"] else None)
+    @get("/groups", summary="Shared subscriptions and queue groups, each as its primary knows it")
+    async def groups(
+        prefix: GroupPrefix = "", limit: Limit = PAGE, cursor: Cursor = None, node: Node = ""
+    ) -> GroupPage:
+        found = await served.ask("groups", prefix=prefix, limit=str(limit), cursor=cursor or "", node=node)
+        return convert(found, GroupPage)
 
     @get("/drain", summary="How far draining is")
-    async def draining() -> dict[str, Any]:
-        if served.drain is None:
-            raise ApiError(409, ALONE)
-        return served.drain.result()
+    async def draining(node: AtNode = "") -> dict[str, Any]:
+        return await served.ask("drain.state", node=node)
 
     @post("/drain", status_code=202, summary="Serve no clients from now on: send them, and their sessions, elsewhere")
-    async def drain(request: Request[Any, Any, Any]) -> dict[str, Any]:
-        if served.drain is None:
-            raise ApiError(409, ALONE)
-        await served.drain.start()
-        log.info("%s has this node drained", request.scope["state"]["user"] or "somebody")
-        return served.drain.result()
+    async def drain(request: Request[Any, Any, Any], node: AtNode = "") -> dict[str, Any]:
+        return await served.ask("drain.begin", node=node, by=served.who(request))
 
     @delete("/drain", status_code=200, summary="Serve clients again")
-    async def undrain(request: Request[Any, Any, Any]) -> dict[str, Any]:
-        if served.drain is None:
-            raise ApiError(409, ALONE)
-        await served.drain.cancel()
-        log.info("%s has this node serve clients again", request.scope["state"]["user"] or "somebody")
-        return served.drain.result()
+    async def undrain(request: Request[Any, Any, Any], node: AtNode = "") -> dict[str, Any]:
+        return await served.ask("drain.cancel", node=node, by=served.who(request))
 
-    return [nodes, wanted, groups, draining, drain, undrain]
+    @post("/cluster/leave", status_code=202, summary="Hand everything over, leave the cluster for good, and stop")
+    async def leave(request: Request[Any, Any, Any], node: AtNode = "", force: Force = False) -> dict[str, Any]:
+        return await served.ask("leave", node=node, force="yes" if force else "", by=served.who(request))
+
+    return [nodes, wanted, groups, draining, drain, undrain, leave]

@@ -8,7 +8,6 @@ from typing import cast
 from starlingmq.api.access import Access
 from starlingmq.api.app import make_app
 from starlingmq.api.guard import App, Guard
-from starlingmq.api.lag import Lag
 from starlingmq.api.served import Served
 from starlingmq.api.server import HttpListener
 from starlingmq.config import Config, ListenerConfig
@@ -26,19 +25,17 @@ class HttpSide:
 
     def __init__(self, served: Served) -> None:
         self.served = served
-        config = served.config()
+        config = served.place.config()
         specs = [parse_listener(each) for each in config.listeners if is_http(each)]
         self._listeners = [HttpListener(spec, tls_context(spec)) for spec in specs]
-        self._lag = Lag()
-        app = cast(App, make_app(served, self._lag))  # whose types are narrower than those of ASGI
-        self._guard = Guard(app, Access(config.auth), served.bans, config.auth.api.hosts)
+        app = cast(App, make_app(served))  # whose types are narrower than those of ASGI
+        self._guard = Guard(app, Access(config.auth), served.place.bans, config.auth.api.hosts)
 
     @property
     def addresses(self) -> list[str]:
         return [listener.address for listener in self._listeners if listener.address]
 
     async def open(self) -> None:
-        self._lag.start()
         for listener in self._listeners:
             await listener.open(self._guard)
 
@@ -54,7 +51,6 @@ class HttpSide:
         self._closing = asyncio.ensure_future(earlier.close())
 
     async def close(self) -> None:
-        self._lag.stop()
         for listener in self._listeners:
             await listener.close()
         await self._guard.access.close()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from time import monotonic
-from typing import Any, Final
+from typing import Final
 
 from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
@@ -17,10 +17,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 
 from starlingmq._version import __version__
-from starlingmq.api.health import readiness
-from starlingmq.api.lag import Lag
+from starlingmq.admin.place import Place
+from starlingmq.admin.readiness import readiness
+from starlingmq.admin.survey import Survey
 from starlingmq.api.served import Served
-from starlingmq.api.survey import Survey, Surveyor
 from starlingmq.core.counters import BUCKETS, Histogram
 from starlingmq.core.group_figures import title
 from starlingmq.storage.opening import DirectoryStore
@@ -66,9 +66,8 @@ def gauge(name: str, text: str, values: dict[str, float], label: str) -> Metric:
 class Figures:
     """All metrics of one broker as of now; ``survey`` was taken before. What prometheus-client calls a collector."""
 
-    def __init__(self, served: Served, lag: Lag) -> None:
-        self.served = served
-        self.lag = lag
+    def __init__(self, place: Place) -> None:
+        self.place = place
         self.survey = Survey()
 
     def collect(self) -> Iterator[Metric]:
@@ -79,7 +78,7 @@ class Figures:
         yield from self._cluster()
 
     def _traffic(self) -> Iterator[Metric]:
-        counters = self.served.state.ctx.counters
+        counters = self.place.state.ctx.counters
         received, sent = counters.publish_received, counters.publish_sent
         yield counter(
             "starlingmq_messages_received",
@@ -101,16 +100,16 @@ class Figures:
         yield CounterMetricFamily("starlingmq_received_bytes", "Bytes from clients.", value=counters.bytes_received)
         yield CounterMetricFamily("starlingmq_sent_bytes", "Bytes to clients.", value=counters.bytes_sent)
         yield CounterMetricFamily("starlingmq_connections_opened", "Ever.", value=counters.connections_opened)
-        open_ = {one.address: float(one.gate.connections) for one in self.served.listeners()}
+        open_ = {one.address: float(one.gate.connections) for one in self.place.listeners()}
         yield gauge("starlingmq_connections", "Open, by listener.", open_, "listener")
         refused = CounterMetricFamily("starlingmq_connections_refused", "By listener.", labels=["listener", "reason"])
-        for listener in self.served.listeners():
+        for listener in self.place.listeners():
             for reason, count in listener.gate.refused.items():
                 refused.add_metric([listener.address, reason], count)
         yield refused
 
     def _holdings(self) -> Iterator[Metric]:
-        state, survey = self.served.state, self.survey
+        state, survey = self.place.state, self.survey
         figures = state.sys.figures()
         now = {
             "clients_connected": (state.ctx.counters.clients_connected, "Clients with a session."),
@@ -125,7 +124,7 @@ class Figures:
             "awaiting_rel": (survey.awaiting_rel, "QoS 2 messages that wait for their PUBREL."),
             "sessions_stalled": (survey.stalled, "Sessions that messages are dropped for."),
             "groups": (len(state.router.groups()), "Shared subscriptions and queue groups."),
-            "bans": (sum(1 for _ in self.served.bans.all(monotonic())), "Who may not come in."),
+            "bans": (sum(1 for _ in self.place.bans.all(monotonic())), "Who may not come in."),
         }
         for name, (value, text) in now.items():
             yield GaugeMetricFamily(f"starlingmq_{name}", text, value=value)
@@ -135,7 +134,7 @@ class Figures:
         waiting: dict[str, float] = {}
         lag: dict[str, float] = {}
         members: dict[str, float] = {}
-        for group in self.served.state.router.groups()[:LABELS_MAX]:
+        for group in self.place.state.router.groups()[:LABELS_MAX]:
             name = title(group)
             waiting[name] = float(group.waiting())
             members[name] = float(len(group.members) + sum(group.counts.values()))
@@ -144,7 +143,7 @@ class Figures:
         yield gauge("starlingmq_group_waiting", "Messages that wait here for a member.", waiting, "group")
         yield gauge("starlingmq_group_lag", "The same at all nodes, of groups whose primary this is.", lag, "group")
         yield gauge("starlingmq_group_members", "Members, at all nodes.", members, "group")
-        at_once = self.served.state.groups.at_once
+        at_once = self.place.state.groups.at_once
         yield CounterMetricFamily(
             "starlingmq_group_sent_at_once",
             "Messages to members elsewhere that no primary was asked about.",
@@ -152,7 +151,7 @@ class Figures:
         )
 
     def _latencies(self) -> Iterator[Metric]:
-        counters = self.served.state.ctx.counters
+        counters = self.place.state.ctx.counters
         yield histogram(
             "starlingmq_turn_seconds",
             "From the first bytes read in a turn of the event loop to the last ones written: "
@@ -160,14 +159,14 @@ class Figures:
             counters.turns,
         )
         yield histogram("starlingmq_commit_seconds", "Until a turn's writes were stored.", counters.commits)
-        yield histogram("starlingmq_event_loop_lag_seconds", "How late a timer was.", self.lag.seen)
+        yield histogram("starlingmq_event_loop_lag_seconds", "How late a timer was.", self.place.lag.seen)
         yield GaugeMetricFamily(
             "starlingmq_turn_max_seconds", "The longest turn so far.", value=counters.stall_max_ms / 1000
         )
 
     def _storage(self) -> Iterator[Metric]:
-        ctx = self.served.state.ctx
-        store = self.served.driver.store
+        ctx = self.place.state.ctx
+        store = self.place.driver.store
         if not isinstance(store, DirectoryStore):
             return
         yield histogram("starlingmq_fsync_seconds", "A sync of the journal.", store.syncs)
@@ -188,15 +187,15 @@ class Figures:
         yield lag
 
     def _cluster(self) -> Iterator[Metric]:
-        ready = readiness(self.served)
+        ready = readiness(self.place)
         yield GaugeMetricFamily("starlingmq_ready", "1 if clients should come.", value=int(not ready.reasons))
         info = GaugeMetricFamily("starlingmq_info", "Always 1.", labels=["node", "version"])
-        info.add_metric([self.served.name, __version__], 1)
+        info.add_metric([self.place.name, __version__], 1)
         yield info
-        cluster = self.served.cluster
+        cluster = self.place.cluster
         if cluster is None or cluster.state is None:
             return
-        counters, traffic = self.served.state.ctx.counters, cluster.peers.traffic
+        counters, traffic = self.place.state.ctx.counters, cluster.peers.traffic
         yield GaugeMetricFamily("starlingmq_cluster_serving", "", value=int(ready.cluster == "serving"))
         yield CounterMetricFamily("starlingmq_forwards_sent", "To other nodes.", value=counters.forwards_sent)
         yield CounterMetricFamily("starlingmq_forwards_received", "From them.", value=counters.forwards_received)
@@ -218,8 +217,9 @@ def _by_qos(total: int, qos1: int, qos2: int) -> dict[str, float]:
     return {"0": float(total - qos1 - qos2), "1": float(qos1), "2": float(qos2)}
 
 
-def routes(served: Served, surveyor: Surveyor, lag: Lag, prefix: str) -> list[HTTPRouteHandler]:
-    figures = Figures(served, lag)
+def routes(served: Served, prefix: str) -> list[HTTPRouteHandler]:
+    figures = Figures(served.place)
+    surveyor = served.office.surveyor
     registry = CollectorRegistry(auto_describe=False)
     registry.register(figures)
 
@@ -232,19 +232,6 @@ def routes(served: Served, surveyor: Surveyor, lag: Lag, prefix: str) -> list[HT
     async def as_json() -> Metrics:
         figures.survey = await surveyor.survey()
         samples = [Sample(one.name, one.labels, one.value) for family in figures.collect() for one in family.samples]
-        return Metrics(served.name, samples)
+        return Metrics(served.place.name, samples)
 
     return [metrics, as_json]
-
-
-def summary(found: Histogram) -> dict[str, Any]:
-    """Count, mean and upper bounds of quantiles in milliseconds."""
-    total = sum(found.counts)
-    shown: dict[str, Any] = {"count": total, "mean_ms": round(found.total / total * 1000, 3) if total else 0.0}
-    for name, share in (("p50_ms", 0.5), ("p99_ms", 0.99)):
-        seen, place = 0, 0
-        while place < BUCKETS - 1 and seen + found.counts[place] < share * total:
-            seen += found.counts[place]
-            place += 1
-        shown[name] = round(1e-3 * 2**place, 3) if total else 0.0
-    return shown

@@ -1,85 +1,83 @@
-"""One look at a node: what is needed to draw rates, and to see what is wrong."""
+"""One look at a node, or at all of them, and what they have logged."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from litestar import get
 from litestar.handlers import HTTPRouteHandler
-from msgspec import Struct
+from litestar.params import Parameter
+from msgspec import Meta, Struct, convert
 
-from starlingmq._version import __version__
-from starlingmq.api.health import Ready, readiness
-from starlingmq.api.lag import Lag
-from starlingmq.api.metrics import summary
+from starlingmq.admin.desk import Missing
+from starlingmq.admin.overview import Overview
+from starlingmq.api.listing import AtNode, Node
 from starlingmq.api.served import Served
-from starlingmq.api.survey import Surveyor
-from starlingmq.storage.opening import DirectoryStore
+
+Level = Annotated[Literal["debug", "info", "warning", "error"], Parameter(description="Lines of this level and above.")]
+After = Annotated[
+    int | None, Parameter(ge=0, le=2**62, description="``next`` of the answer before; without it the last lines.")
+]
+Lines = Annotated[int, Parameter(ge=1, le=1000)]
 
 
-class Slow(Struct, frozen=True):
-    client_id: str
-    queued: int
+class Overviews(Struct, frozen=True):
+    node: str
+    nodes: list[Overview]
+    missing: list[Missing]
 
 
-class Overview(Struct, frozen=True):
-    """Totals since start under ``totals``: whoever wants rates asks twice. ``now`` is broker time in seconds."""
+class Link(Struct, frozen=True):
+    """How ``node`` reaches ``peer``."""
 
     node: str
-    version: str
-    now: float
-    uptime: float
-    ready: Ready
-    totals: dict[str, int]
-    dropped: dict[str, int]
-    closed: dict[str, int]
-    holds: dict[str, int]
-    slowest: list[Slow]
-    latency: dict[str, dict[str, Any]]
+    peer: str
+    connected: bool
+    through: Annotated[str, Meta(description="The third node that passes frames on; empty if it needs none.")]
+    queued: Annotated[int, Meta(description="Messages that wait for the peer.")]
+    queued_bytes: int
+    unacknowledged: Annotated[int, Meta(description="Frames with messages on their way.")]
+    round_trip_ms: Annotated[float | None, Meta(description="Of an empty question, a few seconds ago at most.")]
+    heard_seconds: Annotated[float | None, Meta(description="How long ago something came from the peer.")]
 
 
-def routes(served: Served, surveyor: Surveyor, lag: Lag) -> list[HTTPRouteHandler]:
-    state = served.state
+class Links(Struct, frozen=True):
+    node: str
+    links: list[Link]
+    missing: list[Missing]
 
-    @get("/overview", summary="This node at a glance")
-    async def overview() -> Overview:
-        survey = await surveyor.survey()
-        counters = state.ctx.counters
-        now = served.driver.clock()
-        latency = {"turn": summary(counters.turns), "commit": summary(counters.commits), "lag": summary(lag.seen)}
-        if isinstance(served.driver.store, DirectoryStore):
-            latency["fsync"] = summary(served.driver.store.syncs)
-        return Overview(
-            served.name,
-            __version__,
-            now,
-            now - state.sys.started_at,
-            readiness(served),
-            {
-                "messages_received": counters.publish_received,
-                "messages_sent": counters.publish_sent,
-                "bytes_received": counters.bytes_received,
-                "bytes_sent": counters.bytes_sent,
-                "dropped": sum(counters.dropped.values()),
-                "connections_opened": counters.connections_opened,
-                "forwards_sent": counters.forwards_sent,
-                "forwards_received": counters.forwards_received,
-            },
-            dict(counters.dropped),
-            dict(counters.errors),
-            {
-                "connections": counters.connections_open,
-                "clients": counters.clients_connected,
-                "sessions": survey.connected + survey.away,
-                "sessions_away": survey.away,
-                "subscriptions": int(state.sys.figures()["subscriptions/count"]),
-                "retained": len(state.retained),
-                "queued": survey.queued,
-                "inflight": survey.inflight,
-                "groups": len(state.router.groups()),
-            },
-            [Slow(client_id, queued) for queued, client_id in survey.slow],
-            latency,
-        )
 
-    return [overview]
+class LogLine(Struct, frozen=True):
+    number: int
+    time: str
+    level: str
+    logger: str
+    message: str
+
+
+class Log(Struct, frozen=True):
+    node: str
+    lines: list[LogLine]
+    next: int
+    lost: Annotated[int, Meta(description="Lines that were gone before they could be read.")]
+
+
+def routes(served: Served) -> list[HTTPRouteHandler]:
+    @get("/overview", summary="One node at a glance")
+    async def overview(node: AtNode = "") -> Overview:
+        return convert(await served.ask("overview", node=node), Overview)
+
+    @get("/cluster/overview", summary="Every node at a glance")
+    async def overviews() -> Overviews:
+        return convert(await served.ask("overviews"), Overviews)
+
+    @get("/links", summary="How nodes reach each other")
+    async def links(node: Node = "") -> Links:
+        return convert(await served.ask("links", node=node), Links)
+
+    @get("/log", summary="The last lines of a node's log, or those after the last that were seen")
+    async def log(after: After = None, limit: Lines = 200, level: Level = "info", node: AtNode = "") -> Log:
+        arguments: dict[str, Any] = {"level": level, "limit": str(limit), "node": node}
+        return convert(await served.ask("log", after="" if after is None else str(after), **arguments), Log)
+
+    return [overview, overviews, links, log]

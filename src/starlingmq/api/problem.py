@@ -1,4 +1,4 @@
-"""What goes wrong, in one line for whoever asked."""
+"""What an answer says that is none."""
 
 from __future__ import annotations
 
@@ -7,11 +7,3 @@ from msgspec import Struct
 
 class Problem(Struct, frozen=True):
     error: str
-
-
-class ApiError(Exception):
-    """What was asked for can not be done: the status, and one line that says why."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = status

@@ -2,43 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
-from starlingmq.auth.bans import Ban, Bans, Kind
-from starlingmq.config import Config
-from starlingmq.core.broker import BrokerState
-from starlingmq.net.control import Action
-from starlingmq.net.driver import Driver
-from starlingmq.net.listeners import Listener
+from litestar import Request
 
-if TYPE_CHECKING:
-    from starlingmq.net.cluster import Cluster
-    from starlingmq.net.drain_actions import DrainActions
+from starlingmq.admin.desk import nothing_to_report
+from starlingmq.admin.office import Office
+from starlingmq.admin.place import Place
+from starlingmq.admin.problem import AdminError
 
 
 @dataclass(slots=True)
 class Served:
-    """``config`` and ``listeners`` are asked each time: they change with a reload, and while a node drains.
+    place: Place
+    office: Office
 
-    ``actions`` are those of the control socket. ``serving`` is set once clients can come, and until they can not.
-    """
+    async def ask(self, action: str, **arguments: str) -> dict[str, Any]:
+        """Have it answered, here or by whoever can. Raises AdminError."""
+        for name, value in arguments.items():
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise AdminError(400, f"{name}: is no text that could be sent") from None
+        return await self.office.actions[action](nothing_to_report, arguments)
 
-    driver: Driver
-    config: Callable[[], Config]
-    listeners: Callable[[], list[Listener]]
-    bans: Bans
-    ban: Callable[[Kind, str, float, str], Ban]
-    actions: Mapping[str, Action]
-    cluster: Cluster | None
-    drain: DrainActions | None
-    serving: bool = False
-
-    @property
-    def state(self) -> BrokerState:
-        return self.driver.state
-
-    @property
-    def name(self) -> str:
-        return self.config().node.name
+    def who(self, request: Request[Any, Any, Any]) -> str:
+        """Who asks, for the logs of all nodes."""
+        return f"{request.scope['state']['user'] or 'somebody'} at {self.place.name}"

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import re
-from time import monotonic
-from typing import Annotated, Any, Final
-from urllib.parse import urlsplit
+from typing import Annotated, Any, Literal
 
 from litestar import Request, delete, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, Parameter
-from msgspec import Meta, Struct, to_builtins
+from msgspec import Meta, Struct, convert
 
-from starlingmq.api.cluster_views import nothing_to_report
-from starlingmq.api.listing import PIECE
-from starlingmq.api.problem import ApiError
+from starlingmq.admin.bans import SECONDS_MAX
+from starlingmq.admin.desk import Missing
+from starlingmq.admin.problem import AdminError
+from starlingmq.api.listing import AtNode, Node
 from starlingmq.api.served import Served
-from starlingmq.api.sessions import Done
 from starlingmq.auth.bans import Kind
-from starlingmq.wire.reasons import Reason
-
-log = logging.getLogger("starlingmq.http")
-
-BAN_SECONDS_MAX: Final = 10 * 365 * 86400
-SECRET: Final = re.compile(r"(password|secret|token|headers|key_password|username)$")
-HIDDEN: Final = "***"
 
 BanKind = Annotated[Kind, Parameter(description="What it is that is banned.")]
 BanName = Annotated[str, Parameter(min_length=1, max_length=65535, description="The address, user name or client id.")]
+StreamName = Annotated[str, Parameter(min_length=1, max_length=1000, description="The stream.")]
+Before = Annotated[
+    int | None, Parameter(ge=0, le=2**62, description="Keep from this offset on; without it nothing is kept.")
+]
+ReloadNode = Annotated[
+    str, Parameter(max_length=1000, description="The node that is meant, * for all; without it the one asked.")
+]
 
 
 class BanInfo(Struct, frozen=True):
@@ -37,105 +32,122 @@ class BanInfo(Struct, frozen=True):
     name: str
     seconds: Annotated[float, Meta(description="How long it still lasts.")]
     reason: str
+    everywhere: Annotated[bool, Meta(description="An operator's; what a node bans by itself is its own.")]
+    node: str
 
 
 class BanList(Struct, frozen=True):
     node: str
     bans: list[BanInfo]
+    missing: list[Missing]
 
 
 class NewBan(Struct, frozen=True, forbid_unknown_fields=True):
     kind: Kind
     name: Annotated[str, Meta(min_length=1, max_length=65535)]
-    seconds: Annotated[float, Meta(gt=0, le=BAN_SECONDS_MAX)] = 3600.0
+    seconds: Annotated[float, Meta(gt=0, le=SECONDS_MAX)] = 3600.0
     reason: Annotated[str, Meta(max_length=200)] = "by an operator"
     disconnect: Annotated[bool, Meta(description="Whether those who are connected have to go.")] = True
 
 
-def without_secrets(value: Any, name: str = "") -> Any:
-    """Settings as they may be shown: neither secrets, nor what a URL may have of them."""
-    if isinstance(value, dict):
-        return {key: without_secrets(below, key) for key, below in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_secrets(one, name) for one in value]
-    if isinstance(value, str) and value:
-        if SECRET.search(name):
-            return HIDDEN
-        if "://" in value and (urlsplit(value).password or urlsplit(value).username):
-            return HIDDEN
-    return value
+class Banned(Struct, frozen=True):
+    """Nodes that are missing hear of it when they are back."""
+
+    kind: Kind
+    name: str
+    seconds: float
+    reason: str
+    nodes: list[str]
+    missing: list[Missing]
+
+
+class Lifted(Struct, frozen=True):
+    done: Literal["lifted"]
+    nodes: list[str]
+    missing: list[Missing]
+
+
+class NewStream(Struct, frozen=True, forbid_unknown_fields=True):
+    name: Annotated[str, Meta(min_length=1, max_length=1000)]
+    topics: Annotated[list[Annotated[str, Meta(min_length=1, max_length=65535)]], Meta(min_length=1, max_length=1000)]
+    retention_time: Annotated[str, Meta(max_length=30, description="How long at least; 0: for ever.")] = "7d"
+    retention_size: Annotated[str, Meta(max_length=30, description="How much at most on each node; 0: no bound.")] = "0"
+    when_full: Literal["drop_oldest", "refuse"] = "drop_oldest"
+
+
+class ByNode(Struct, frozen=True):
+    """What each node says, by its name."""
+
+    nodes: dict[str, dict[str, Any]]
+    missing: list[Missing]
 
 
 def routes(served: Served) -> list[HTTPRouteHandler]:
-    state = served.state
+    @get("/bans", summary="Who may not come in for a while, at each node")
+    async def bans(node: Node = "") -> BanList:
+        return convert(await served.ask("bans", node=node), BanList)
 
-    async def act(action: str) -> dict[str, Any]:
-        if action not in served.actions:
-            raise ApiError(409, "this broker keeps nothing (node.data_dir)")
-        return await served.actions[action](nothing_to_report, {})
+    @post("/bans", status_code=201, summary="Keep an address, a user or a client out of all nodes for a while")
+    async def ban(request: Request[Any, Any, Any], data: JSONBody[NewBan]) -> Banned:
+        told = await served.ask(
+            "ban",
+            kind=data.kind,
+            name=data.name,
+            seconds=repr(data.seconds),
+            reason=data.reason,
+            disconnect="yes" if data.disconnect else "no",
+            by=served.who(request),
+        )
+        missing = convert(told["missing"], list[Missing])
+        return Banned(data.kind, data.name, data.seconds, data.reason, told["nodes"], missing)
 
-    @get("/bans", summary="Who may not come in for a while, at this node")
-    async def bans() -> BanList:
-        now = monotonic()
-        found = [BanInfo(ban.kind, ban.name, round(ban.until - now, 1), ban.reason) for ban in served.bans.all(now)]
-        return BanList(served.name, found)
-
-    @post("/bans", status_code=201, summary="Keep an address, a user or a client out of this node for a while")
-    async def ban(request: Request[Any, Any, Any], data: JSONBody[NewBan]) -> BanInfo:
-        made = served.ban(data.kind, data.name, data.seconds, data.reason)
-        if data.disconnect:
-            await _disconnect(served, data.kind, data.name)
-        who = request.scope["state"]["user"] or "somebody"
-        log.info("%s banned %s %r for %.0f s", who, data.kind, data.name, data.seconds)
-        return BanInfo(made.kind, made.name, data.seconds, made.reason)
-
-    @delete("/bans", status_code=200, summary="Let somebody in again")
-    async def lift(request: Request[Any, Any, Any], kind: BanKind, name: BanName) -> Done:
-        if not served.bans.lift(kind, name):
-            raise ApiError(404, "there is no such ban on this node")
-        log.info("%s lifted the ban of %s %r", request.scope["state"]["user"] or "somebody", kind, name)
-        return Done("lifted")
+    @delete("/bans", status_code=200, summary="Let somebody in again, at all nodes")
+    async def lift(request: Request[Any, Any, Any], kind: BanKind, name: BanName) -> Lifted:
+        told = await served.ask("ban.lift", kind=kind, name=name, by=served.who(request))
+        return Lifted("lifted", told["nodes"], convert(told["missing"], list[Missing]))
 
     @get("/storage", summary="What is kept, and how")
-    async def storage() -> dict[str, Any]:
-        return await act("storage.stats")
+    async def storage(node: AtNode = "") -> dict[str, Any]:
+        return await served.ask("storage.stats", node=node)
 
-    @get("/streams", summary="Streams of this node, and who reads them")
-    async def streams() -> dict[str, Any]:
-        if "stream.list" not in served.actions:
-            return {"node": served.name, "streams": []}
-        return await act("stream.list")
+    @get("/streams", summary="What each node has of the streams, and who reads them")
+    async def streams(node: Node = "") -> dict[str, Any]:
+        return await served.ask("streams", node=node)
+
+    @post("/streams", status_code=201, summary="Begin to keep what is published to some topics")
+    async def create(data: JSONBody[NewStream], node: Node = "") -> ByNode:
+        if any("\n" in topic for topic in data.topics):
+            raise AdminError(400, "topics: no line breaks")
+        made = await served.ask(
+            "streams.create",
+            name=data.name,
+            topics="\n".join(data.topics),
+            retention_time=data.retention_time,
+            retention_size=data.retention_size,
+            when_full=data.when_full,
+            node=node,
+        )
+        return convert(made, ByNode)
+
+    @post("/streams/trim", status_code=200, summary="Give up what is before an offset, in whole files")
+    async def trim(name: StreamName, before: Before = None, node: Node = "") -> ByNode:
+        text = "" if before is None else str(before)
+        return convert(await served.ask("streams.trim", name=name, before=text, node=node), ByNode)
+
+    @delete("/streams", status_code=200, summary="End a stream, and give up what is kept of it")
+    async def end(name: StreamName, node: Node = "") -> ByNode:
+        return convert(await served.ask("streams.delete", name=name, node=node), ByNode)
 
     @get("/config", summary="The settings in force, without secrets")
-    async def config() -> dict[str, Any]:
-        shown: dict[str, Any] = without_secrets(to_builtins(served.config()))
-        return shown
+    async def config(node: AtNode = "") -> dict[str, Any]:
+        return await served.ask("config", node=node)
+
+    @post("/reload", status_code=200, summary="Read the settings anew; what counts only after a restart is named")
+    async def reload(request: Request[Any, Any, Any], node: ReloadNode = "") -> ByNode:
+        return convert(await served.ask("reload", node=node, by=served.who(request)), ByNode)
 
     @get("/listeners", summary="Where clients come in, and how many are there")
-    async def listeners() -> dict[str, Any]:
-        found = [
-            {"address": one.address, "connections": one.gate.connections, "refused": dict(one.gate.refused)}
-            for one in served.listeners()
-        ]
-        return {"node": served.name, "listeners": found, "total": state.ctx.counters.connections_open}
+    async def listeners(node: AtNode = "") -> dict[str, Any]:
+        return await served.ask("listeners", node=node)
 
-    return [bans, ban, lift, storage, streams, config, listeners]
-
-
-async def _disconnect(served: Served, kind: Kind, name: str) -> None:
-    """Close the connections of who is banned now, some a turn."""
-    for place, client in enumerate(list(served.driver.clients)):
-        if place % PIECE == PIECE - 1:
-            await asyncio.sleep(0)
-        served.state.ctx.now = served.driver.clock()
-        session = client.session
-        if session is None or client.link:
-            continue
-        is_meant = {
-            "client": session.client_id == name,
-            "user": client.username == name,
-            "address": client.peer.rpartition(":")[0].strip("[]") == name.strip("[]"),
-        }[kind]
-        if is_meant:
-            served.state.ending.fail(client, Reason.ADMINISTRATIVE_ACTION, "banned")
-    served.driver.poke()
+    return [bans, ban, lift, storage, streams, create, trim, end, config, reload, listeners]

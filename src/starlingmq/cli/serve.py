@@ -121,6 +121,7 @@ async def _serve(config: Config, load: Callable[[], Config]) -> None:
         # Once: with the handler gone, the next one ends the process by default.
         loop.add_signal_handler(number, _stop_once, loop, stop)
     node = Node(config)
+    node.load = load
     stopping = loop.create_task(stop.wait())
     starting = loop.create_task(node.start())  # a member of a cluster may wait there for others, for a long time
     await asyncio.wait([stopping, starting], return_when=asyncio.FIRST_COMPLETED)

@@ -182,6 +182,22 @@ class GroupReport:
     states: tuple[GroupState, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class OperatorCall:
+    """Something that an operator asks of the target (cluster.calls). Numbered by the sender's incarnation."""
+
+    number: int
+    question: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorReply:
+    """To the call of that number."""
+
+    number: int
+    answer: bytes = field(repr=False)
+
+
 Body = (
     Heartbeat
     | RouteRecords
@@ -194,6 +210,8 @@ Body = (
     | HandshakeReply
     | GroupPull
     | GroupReport
+    | OperatorCall
+    | OperatorReply
 )
 
 

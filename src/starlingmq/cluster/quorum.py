@@ -270,6 +270,14 @@ class Quorum:
         peer = self._peers.get(number)
         return peer is not None and (peer.direct or peer.relayed)
 
+    def heard_at(self, number: int) -> float | None:
+        """When a frame of that node came last, by whatever way; None: never in its present life."""
+        peer = self._peers.get(number)
+        if peer is None:
+            return None
+        at = max(peer.direct_at, peer.relayed_at)
+        return None if at == NEVER else at
+
     def heard_directly(self) -> dict[int, int]:
         """Number -> incarnation; with the next two, what a heartbeat of ours says."""
         return {peer.number: peer.incarnation for peer in self._peers.values() if peer.direct}

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Final
 
+from starlingmq.cluster.calls import Called, Calls, Outcome
 from starlingmq.cluster.drain import Drain
 from starlingmq.cluster.election import Election
 from starlingmq.cluster.etcd import Answer, Request, TxnAnswer
@@ -33,6 +34,8 @@ from starlingmq.cluster.frames import (
     HandshakeReply,
     Heartbeat,
     MemberInfo,
+    OperatorCall,
+    OperatorReply,
     RouteApplied,
 )
 from starlingmq.cluster.handshake_desk import HandshakeDesk
@@ -73,6 +76,8 @@ class ClusterReady:
     peers: tuple[MemberInfo, ...] | None  # whom to have streams to, when that changed
     notices: list[str]  # of what somebody may have to look after
     news: list[str]  # of what is well again
+    called: list[Called]  # what operators ask of this node at others, to be answered
+    outcomes: list[Outcome]  # of what they ask of others here
 
     def __init__(self) -> None:
         self.requests = []
@@ -80,6 +85,8 @@ class ClusterReady:
         self.peers = None
         self.notices = []
         self.news = []
+        self.called = []
+        self.outcomes = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +101,7 @@ class PeerStatus:
     queued_bytes: int
     unacknowledged: int  # data frames
     behind: bool  # its routes are not all here
+    heard_at: float | None  # when something of it came last, directly or through a third node
 
 
 class ClusterState:
@@ -140,6 +148,7 @@ class ClusterState:
         self.rebalancing = Rebalancing(broker, self.reception, rate)
         self.takeovers.on_drain = self._heard_of_drain
         self.handshakes = HandshakeDesk(broker, config, self._is_connected)
+        self.calls = Calls(self._is_connected)
         self.retained = RetainedIndex(broker, config, self._is_connected, self._is_leading)
         broker.peers.control = self._hear
         self.wills = ClusterWills(broker, config, self._is_gone, self._is_leading)
@@ -269,6 +278,11 @@ class ClusterState:
             self.handshakes.called(envelope.source, body)
         elif isinstance(body, HandshakeReply):
             self.handshakes.replied(envelope.source, body, now)
+        elif isinstance(body, (OperatorCall, OperatorReply)):
+            if target == self._incarnation and isinstance(body, OperatorCall):
+                self.calls.called(envelope.source, source, body)
+            elif target == self._incarnation and isinstance(body, OperatorReply):
+                self.calls.replied(envelope.source, body, now)
         elif isinstance(body, (GroupPull, GroupReport)):
             if target == self._incarnation:  # what was meant for an earlier life of ours would count as one of this
                 self.groups.received(envelope.source, source, body, now)
@@ -462,7 +476,8 @@ class ClusterState:
         for node, call in self.handshakes.turn(now):
             self._tell(node, call, relay)
         self._pending = self._pending or self.handshakes.pending() or self.groups.pending()
-        for target, body in (*routes.take_out(), *self.groups.take_out()):
+        self.calls.turn(now)
+        for target, body in (*routes.take_out(), *self.groups.take_out(), *self.calls.take_out()):
             self._tell(target, body, relay)
         for key, fact in routes.take_facts():
             if broker.ctx.recording:
@@ -673,6 +688,7 @@ class ClusterState:
                     self._send(number, data, relay)
         ready = self._ready
         ready.requests += [*self.retained.take_requests(now), *self.wills.take_requests(now)]
+        ready.called, ready.outcomes = self.calls.take_called(), self.calls.take_outcomes()
         self._ready = ClusterReady()
         return ready
 
@@ -701,7 +717,7 @@ class ClusterState:
             now = self.broker.ctx.now
             soonest = min(soonest, self.drain.wake_at(now), self.rebalancing.wake_at(now))
             soonest = min(soonest, self.handshakes.wake_at(), self.groups.wake_at(), self.retained.wake_at())
-            soonest = min(soonest, self.wills.wake_at() or inf)
+            soonest = min(soonest, self.wills.wake_at() or inf, self.calls.wake_at())
         return 0.0 if soonest == inf else soonest
 
     # What is there to be seen
@@ -731,6 +747,7 @@ class ClusterState:
                     0 if queue is None else queue.bytes,
                     line.link.unacknowledged(),
                     line.behind_since != 0.0,
+                    None if self.quorum is None else self.quorum.heard_at(member.number),
                 )
             )
         return found

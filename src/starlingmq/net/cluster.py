@@ -9,12 +9,13 @@ import asyncio
 import logging
 import random
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from starlingmq._version import __version__
+from starlingmq.cluster.calls import Called
 from starlingmq.cluster.etcd import Answer
 from starlingmq.cluster.frames import Envelope
 from starlingmq.cluster.members import LATER
@@ -31,6 +32,7 @@ log = logging.getLogger("starlingmq")
 
 ASK_AGAIN: Final = 0.3  # seconds
 STILL_WAITING: Final = 5.0  # seconds after which a start says what it waits for
+GRACE_SECONDS: Final = 1.0  # beyond its time in which the outcome of a question comes, if the node still turns
 ETCD_SECONDS: Final = 10.0  # in which our own etcd is given to answer before we go on without waiting for it
 
 
@@ -49,6 +51,7 @@ class Cluster:
         self.state: ClusterState | None = None
         self.poke: Callable[[], None] = lambda: None
         self.ended: Callable[[], None] = lambda: None
+        self.on_question: Callable[[bytes], Awaitable[bytes]] = _nobody_answers
         self.peers = Peers(
             settings,
             self.name,
@@ -66,6 +69,8 @@ class Cluster:
         self._leaving = False
         self._ended = False
         self.endpoints: list[str] = []  # of etcd
+        self._asked: dict[int, asyncio.Future[tuple[bytes, str]]] = {}  # by the number of the question
+        self._answering: set[asyncio.Task[None]] = set()
 
     # Start and end
 
@@ -162,6 +167,8 @@ class Cluster:
     async def close(self) -> None:
         """Let go of everything. The node stays registered: it may come back."""
         self._closing = True
+        for task in self._answering:
+            task.cancel()
         await self.peers.close()
         if self.client is not None:
             await self.client.close()
@@ -195,6 +202,28 @@ class Cluster:
         if state.members.state != "registered":
             return "the others do not all know of this node yet"
         return "the routes of the other nodes are not all here yet"
+
+    # What operators ask of other nodes
+
+    async def ask(self, number: int, question: bytes, seconds: float) -> tuple[bytes, str]:
+        """The answer of that node, or b"" and why there is none."""
+        state = self.state
+        assert state is not None
+        asked = state.calls.ask(number, question, self.clock(), seconds)
+        future = self._asked[asked] = asyncio.get_running_loop().create_future()
+        self.poke()
+        try:
+            return await asyncio.wait_for(future, seconds + GRACE_SECONDS)
+        except TimeoutError:
+            return b"", "this node has no time, or stops"
+        finally:
+            del self._asked[asked]
+
+    async def _answer(self, called: Called) -> None:
+        state = self.state
+        assert state is not None
+        state.calls.answer(called, await self.on_question(called.question))
+        self.poke()
 
     # What comes in
 
@@ -236,6 +265,14 @@ class Cluster:
                 self.peers.set_peers(ready.peers)
         for hop, envelope in ready.now:
             self.peers.send(hop, envelope)
+        for outcome in ready.outcomes:
+            future = self._asked.get(outcome.number)
+            if future is not None and not future.done():
+                future.set_result((outcome.answer, outcome.problem))
+        for called in ready.called:
+            task = asyncio.ensure_future(self._answer(called))
+            self._answering.add(task)
+            task.add_done_callback(self._answering.discard)
         for notice in ready.notices:
             log.warning("%s", notice)
         for news in ready.news:
@@ -299,3 +336,7 @@ class Cluster:
         while not condition():
             self._changed.clear()
             await self._changed.wait()
+
+
+async def _nobody_answers(question: bytes) -> bytes:
+    return b'{"error":"this node answers no operators","status":503}'

@@ -28,6 +28,8 @@ from starlingmq.cluster.frames import (
     Heartbeat,
     MemberInfo,
     Membership,
+    OperatorCall,
+    OperatorReply,
     Pull,
     RouteApplied,
     RouteRecord,
@@ -321,6 +323,16 @@ BODIES: Final[dict[type[Body], tuple[str, Callable[[Any, Any], None], Callable[[
     ),
     GroupPull: ("group_pull", _put_pull, _to_pull),
     GroupReport: ("group_report", _put_report, _to_report),
+    OperatorCall: (
+        "operator_call",
+        lambda body, field: field.CopyFrom(pb.OperatorCall(number=body.number, question=body.question)),
+        lambda message: OperatorCall(message.number, message.question),
+    ),
+    OperatorReply: (
+        "operator_reply",
+        lambda body, field: field.CopyFrom(pb.OperatorReply(number=body.number, answer=body.answer)),
+        lambda message: OperatorReply(message.number, message.answer),
+    ),
 }
 """By kind of body: its field in Envelope, how it is put there, and how it is read back."""
 

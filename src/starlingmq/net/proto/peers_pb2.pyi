@@ -65,7 +65,7 @@ class Challenge(_message.Message):
     def __init__(self, version: _Optional[int] = ..., name: _Optional[str] = ..., number: _Optional[int] = ..., incarnation: _Optional[int] = ..., nonce: _Optional[bytes] = ..., software: _Optional[str] = ...) -> None: ...
 
 class Envelope(_message.Message):
-    __slots__ = ("source", "incarnation", "target", "target_incarnation", "relayed", "heartbeat", "route_records", "route_applied", "sync_request", "route_snapshot", "data", "data_ack", "handshake_call", "handshake_reply", "group_pull", "group_report")
+    __slots__ = ("source", "incarnation", "target", "target_incarnation", "relayed", "heartbeat", "route_records", "route_applied", "sync_request", "route_snapshot", "data", "data_ack", "handshake_call", "handshake_reply", "group_pull", "group_report", "operator_call", "operator_reply")
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
@@ -82,6 +82,8 @@ class Envelope(_message.Message):
     HANDSHAKE_REPLY_FIELD_NUMBER: _ClassVar[int]
     GROUP_PULL_FIELD_NUMBER: _ClassVar[int]
     GROUP_REPORT_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_CALL_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_REPLY_FIELD_NUMBER: _ClassVar[int]
     source: int
     incarnation: int
     target: int
@@ -98,7 +100,9 @@ class Envelope(_message.Message):
     handshake_reply: HandshakeReply
     group_pull: GroupPull
     group_report: GroupReport
-    def __init__(self, source: _Optional[int] = ..., incarnation: _Optional[int] = ..., target: _Optional[int] = ..., target_incarnation: _Optional[int] = ..., relayed: _Optional[bool] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping[str, object]]] = ..., route_records: _Optional[_Union[RouteRecords, _Mapping[str, object]]] = ..., route_applied: _Optional[_Union[RouteApplied, _Mapping[str, object]]] = ..., sync_request: _Optional[_Union[SyncRequest, _Mapping[str, object]]] = ..., route_snapshot: _Optional[_Union[RouteSnapshot, _Mapping[str, object]]] = ..., data: _Optional[_Union[Data, _Mapping[str, object]]] = ..., data_ack: _Optional[_Union[DataAck, _Mapping[str, object]]] = ..., handshake_call: _Optional[_Union[HandshakeCall, _Mapping[str, object]]] = ..., handshake_reply: _Optional[_Union[HandshakeReply, _Mapping[str, object]]] = ..., group_pull: _Optional[_Union[GroupPull, _Mapping[str, object]]] = ..., group_report: _Optional[_Union[GroupReport, _Mapping[str, object]]] = ...) -> None: ...
+    operator_call: OperatorCall
+    operator_reply: OperatorReply
+    def __init__(self, source: _Optional[int] = ..., incarnation: _Optional[int] = ..., target: _Optional[int] = ..., target_incarnation: _Optional[int] = ..., relayed: _Optional[bool] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping[str, object]]] = ..., route_records: _Optional[_Union[RouteRecords, _Mapping[str, object]]] = ..., route_applied: _Optional[_Union[RouteApplied, _Mapping[str, object]]] = ..., sync_request: _Optional[_Union[SyncRequest, _Mapping[str, object]]] = ..., route_snapshot: _Optional[_Union[RouteSnapshot, _Mapping[str, object]]] = ..., data: _Optional[_Union[Data, _Mapping[str, object]]] = ..., data_ack: _Optional[_Union[DataAck, _Mapping[str, object]]] = ..., handshake_call: _Optional[_Union[HandshakeCall, _Mapping[str, object]]] = ..., handshake_reply: _Optional[_Union[HandshakeReply, _Mapping[str, object]]] = ..., group_pull: _Optional[_Union[GroupPull, _Mapping[str, object]]] = ..., group_report: _Optional[_Union[GroupReport, _Mapping[str, object]]] = ..., operator_call: _Optional[_Union[OperatorCall, _Mapping[str, object]]] = ..., operator_reply: _Optional[_Union[OperatorReply, _Mapping[str, object]]] = ...) -> None: ...
 
 class MemberInfo(_message.Message):
     __slots__ = ("name", "number", "incarnation", "address", "version", "joining")
@@ -344,3 +348,19 @@ class GroupReport(_message.Message):
     number: int
     states: _containers.RepeatedCompositeFieldContainer[GroupState]
     def __init__(self, number: _Optional[int] = ..., states: _Optional[_Iterable[_Union[GroupState, _Mapping[str, object]]]] = ...) -> None: ...
+
+class OperatorCall(_message.Message):
+    __slots__ = ("number", "question")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    QUESTION_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    question: bytes
+    def __init__(self, number: _Optional[int] = ..., question: _Optional[bytes] = ...) -> None: ...
+
+class OperatorReply(_message.Message):
+    __slots__ = ("number", "answer")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    answer: bytes
+    def __init__(self, number: _Optional[int] = ..., answer: _Optional[bytes] = ...) -> None: ...

@@ -6,7 +6,7 @@ import asyncio
 import heapq
 from typing import Final
 
-from starlingmq.api.listing import in_pieces, of_clients
+from starlingmq.admin.listing import in_pieces, of_clients
 from starlingmq.core.broker import BrokerState
 
 FRESH: Final = 2.0  # seconds that a survey is good for

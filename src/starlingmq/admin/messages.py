@@ -1,0 +1,185 @@
+"""Messages at this node: publish one, and those that are retained, which are the same at all nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from base64 import b64decode, b64encode
+from typing import Annotated, Any, Final
+
+from msgspec import Meta, Struct, to_builtins
+
+from starlingmq.admin.listing import limit_of, pack, unpack
+from starlingmq.admin.problem import AdminError
+from starlingmq.admin.sessions import by, text, when
+from starlingmq.core.message import Message
+from starlingmq.core.publishing import stream_is_full
+from starlingmq.core.topics import valid_filter
+from starlingmq.net.control import Action, Report
+from starlingmq.net.driver import Driver
+from starlingmq.wire.reasons import MqttError
+
+log = logging.getLogger("starlingmq.admin")
+
+FOUND_AT_ONCE: Final = 250  # retained messages, before everybody else gets a turn
+EXPIRY_MAX: Final = 0xFFFFFFFE
+
+Arguments = dict[str, str]
+Result = dict[str, Any]
+
+
+class RetainedInfo(Struct, frozen=True):
+    topic: str
+    qos: int
+    size: Annotated[int, Meta(description="Bytes of the payload.")]
+    published_at: str
+    publisher: str
+    expires_at: str | None
+
+
+class RetainedMessage(Struct, frozen=True):
+    topic: str
+    qos: int
+    size: int
+    published_at: str
+    publisher: str
+    expires_at: str | None
+    payload: Annotated[str | None, Meta(description="As text; null if it is none.")]
+    payload_base64: str
+
+
+def encoded(topic: str) -> bytes:
+    """Raises AdminError."""
+    try:
+        return topic.encode()
+    except UnicodeEncodeError:
+        raise AdminError(400, "topic: is no text that could be sent") from None
+
+
+async def publish(driver: Driver, message: Message) -> int:
+    """As a client would, but for hooks and rules, which are for those. Raises AdminError where a client is refused."""
+    state = driver.state
+    ctx = state.ctx
+    message.published_at = ctx.now = driver.clock()
+    if ctx.isolated or ctx.catching_up:
+        raise AdminError(503, "this node is not with the majority of its cluster, or not yet")
+    if message.size() > ctx.max_packet:
+        raise AdminError(413, f"a message has {ctx.max_packet:,} bytes at most (limits.max_packet_size)")
+    if message.qos > ctx.max_qos or (message.retain and not ctx.retain_available):
+        raise AdminError(400, "that QoS, or retaining, is not available here (mqtt.max_qos, mqtt.retain_available)")
+    try:
+        route = state.router.resolve(message.topic)
+    except MqttError as error:
+        raise AdminError(400, f"topic: {error.detail}") from None
+    if route.reserved:
+        raise AdminError(403, "topic: only the broker itself publishes there")
+    if ctx.refusing:
+        raise AdminError(507, "nothing can be stored at the moment")
+    if message.qos and (state.publishing.too_much_waits(route) or stream_is_full(route)):
+        raise AdminError(503, "a stream is full, or as much waits for another node as may")
+    receivers = state.publishing.route(message, None)
+    if not await driver.stored():
+        raise AdminError(507, "it could not be stored; it may arrive nevertheless")
+    return receivers
+
+
+def info_of(message: Message) -> RetainedInfo:
+    return RetainedInfo(
+        text(message.topic),
+        message.qos,
+        len(message.payload),
+        when(message.published_at),
+        message.publisher,
+        when(message.expires_at) if message.expires_at else None,
+    )
+
+
+def whole(message: Message) -> RetainedMessage:
+    info = info_of(message)
+    try:
+        payload = message.payload.decode()
+    except UnicodeDecodeError:
+        payload = None
+    return RetainedMessage(
+        info.topic,
+        info.qos,
+        info.size,
+        info.published_at,
+        info.publisher,
+        info.expires_at,
+        payload,
+        b64encode(message.payload).decode(),
+    )
+
+
+class MessageActions:
+    """Of one node that runs."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.state = driver.state
+
+    def actions(self) -> dict[str, Action]:
+        return {
+            "publish": self.publish,
+            "retained": self.retained,
+            "retained.show": self.show,
+            "retained.delete": self.delete,
+        }
+
+    async def publish(self, report: Report, arguments: Arguments) -> Result:
+        """It is stored, as far as it is to be, when this ends. Raises AdminError."""
+        topic = encoded(arguments.get("topic", ""))
+        now = self.driver.clock()
+        qos, expiry = _number(arguments, "qos", 2), _number(arguments, "expiry", EXPIRY_MAX)
+        expires_at = now + expiry if expiry else 0.0
+        retain = arguments.get("retain") == "yes"
+        message = Message(topic, _payload(arguments), qos, retain, b"", expires_at, "", now)
+        receivers = await publish(self.driver, message)
+        log.debug("%s published to %r", by(arguments), arguments["topic"])
+        return {"receivers": receivers}
+
+    async def retained(self, report: Report, arguments: Arguments) -> Result:
+        wanted, limit = encoded(arguments.get("filter", "#")), limit_of(arguments)
+        if not valid_filter(wanted):
+            raise AdminError(400, "filter: is none")
+        walk = self.state.retained.cursor(wanted, unpack(arguments.get("cursor")))
+        found: list[Message] = []
+        while not walk.done and len(found) <= limit:
+            found += walk.next(min(FOUND_AT_ONCE, limit + 1 - len(found)))
+            await asyncio.sleep(0)
+        following = pack(found[limit - 1].topic) if len(found) > limit else None
+        return {"retained": to_builtins([info_of(message) for message in found[:limit]]), "next": following}
+
+    async def show(self, report: Report, arguments: Arguments) -> Result:
+        message = self.state.retained.get(encoded(arguments.get("topic", "")))
+        if message is None:
+            raise AdminError(404, "nothing is retained there")
+        shown: Result = to_builtins(whole(message))
+        return shown
+
+    async def delete(self, report: Report, arguments: Arguments) -> Result:
+        """Forget a retained message; subscribers get it empty."""
+        topic = encoded(arguments.get("topic", ""))
+        if self.state.retained.get(topic) is None:
+            raise AdminError(404, "nothing is retained there")
+        await publish(self.driver, Message(topic, b"", 0, True, b"", 0.0, "", 0.0))
+        log.info("%s deleted what was retained for %r", by(arguments), arguments["topic"])
+        return {"done": "deleted"}
+
+
+def _payload(arguments: Arguments) -> bytes:
+    """Raises AdminError."""
+    coded = arguments.get("payload_base64", "")
+    try:
+        return b64decode(coded, validate=True) if coded else arguments.get("payload", "").encode()
+    except ValueError:
+        raise AdminError(400, "payload_base64: is not base64, or payload is no text that could be sent") from None
+
+
+def _number(arguments: Arguments, name: str, highest: int) -> int:
+    """Raises AdminError."""
+    given = arguments.get(name, "0")
+    if not given.isascii() or not given.isdigit() or int(given[:12]) > highest:
+        raise AdminError(400, f"{name}: 0 to {highest:,}")
+    return int(given)

@@ -1,0 +1,101 @@
+"""One look at a node: what is needed to draw rates, and to see what is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct, to_builtins
+
+from starlingmq._version import __version__
+from starlingmq.admin.place import Place
+from starlingmq.admin.readiness import Ready, readiness
+from starlingmq.admin.survey import Surveyor
+from starlingmq.core.counters import BUCKETS, Histogram
+from starlingmq.net.control import Action, Report
+from starlingmq.storage.opening import DirectoryStore
+
+
+class Slow(Struct, frozen=True):
+    client_id: str
+    queued: int
+
+
+class Overview(Struct, frozen=True):
+    """Totals since start under ``totals``: whoever wants rates asks twice. ``now`` is broker time in seconds."""
+
+    node: str
+    version: str
+    now: float
+    uptime: float
+    ready: Ready
+    totals: dict[str, int]
+    dropped: dict[str, int]
+    closed: dict[str, int]
+    holds: dict[str, int]
+    slowest: list[Slow]
+    latency: dict[str, dict[str, Any]]
+
+
+class OverviewActions:
+    def __init__(self, place: Place, surveyor: Surveyor) -> None:
+        self.place = place
+        self.surveyor = surveyor
+
+    def actions(self) -> dict[str, Action]:
+        return {"overview": self.overview}
+
+    async def overview(self, report: Report, arguments: dict[str, str]) -> dict[str, Any]:
+        place = self.place
+        survey = await self.surveyor.survey()
+        counters = place.state.ctx.counters
+        now = place.driver.clock()
+        latency = {"turn": summary(counters.turns), "commit": summary(counters.commits), "lag": summary(place.lag.seen)}
+        if isinstance(place.driver.store, DirectoryStore):
+            latency["fsync"] = summary(place.driver.store.syncs)
+        found = Overview(
+            place.name,
+            __version__,
+            now,
+            now - place.state.sys.started_at,
+            readiness(place),
+            {
+                "messages_received": counters.publish_received,
+                "messages_sent": counters.publish_sent,
+                "bytes_received": counters.bytes_received,
+                "bytes_sent": counters.bytes_sent,
+                "dropped": sum(counters.dropped.values()),
+                "connections_opened": counters.connections_opened,
+                "forwards_sent": counters.forwards_sent,
+                "forwards_received": counters.forwards_received,
+            },
+            dict(counters.dropped),
+            dict(counters.errors),
+            {
+                "connections": counters.connections_open,
+                "clients": counters.clients_connected,
+                "sessions": survey.connected + survey.away,
+                "sessions_away": survey.away,
+                "subscriptions": int(place.state.sys.figures()["subscriptions/count"]),
+                "retained": len(place.state.retained),
+                "queued": survey.queued,
+                "inflight": survey.inflight,
+                "groups": len(place.state.router.groups()),
+            },
+            [Slow(client_id, queued) for queued, client_id in survey.slow],
+            latency,
+        )
+        shown: dict[str, Any] = to_builtins(found)
+        return shown
+
+
+def summary(found: Histogram) -> dict[str, Any]:
+    """Count, mean and upper bounds of quantiles in milliseconds."""
+    total = sum(found.counts)
+    shown: dict[str, Any] = {"count": total, "mean_ms": round(found.total / total * 1000, 3) if total else 0.0}
+    for name, share in (("p50_ms", 0.5), ("p99_ms", 0.99)):
+        seen, place = 0, 0
+        while place < BUCKETS - 1 and seen + found.counts[place] < share * total:
+            seen += found.counts[place]
+            place += 1
+        shown[name] = round(1e-3 * 2**place, 3) if total else 0.0
+    return shown

@@ -1,0 +1,41 @@
+"""Whether clients should come to this node, and why not."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from starlingmq.admin.place import Place
+
+
+class Ready(Struct, frozen=True):
+    status: Literal["ok", "not_ready"]
+    storage: Annotated[str, Meta(description="ok, full or failing; none where nothing is kept.")]
+    cluster: Annotated[str, Meta(description="serving, isolated, joining or draining; none without a cluster.")]
+    reasons: Annotated[tuple[str, ...], Meta(description="Why it is not ready.")]
+
+
+def readiness(place: Place) -> Ready:
+    ctx = place.state.ctx
+    storage = ctx.storage_state.partition(" ")[0] if ctx.recording else "none"
+    cluster = _cluster(place)
+    reasons = []
+    if not place.serving:
+        reasons.append("clients can not come yet, or any more")
+    if ctx.refusing:
+        reasons.append(f"nothing can be stored: the disk is {storage}")
+    if cluster not in ("none", "serving"):
+        reasons.append(f"this node is {cluster}")
+    return Ready("not_ready" if reasons else "ok", storage, cluster, tuple(reasons))
+
+
+def _cluster(place: Place) -> str:
+    if place.cluster is None:
+        return "none"
+    state = place.cluster.state
+    if state is None or not (state.serving or place.serving):
+        return "joining"
+    if state.drain.active:
+        return "draining"
+    return "isolated" if place.state.ctx.isolated or not state.serving else "serving"

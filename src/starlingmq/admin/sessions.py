@@ -1,0 +1,293 @@
+"""Clients, their sessions and subscriptions at this node: to be listed, looked into, and ended."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Annotated, Any, Final
+
+from msgspec import Meta, Struct, to_builtins
+
+from starlingmq.admin.desk import Missing
+from starlingmq.admin.listing import limit_of, number_after, of_clients, page_of
+from starlingmq.admin.problem import AdminError
+from starlingmq.core.client import Client
+from starlingmq.core.nats_client import NatsClient
+from starlingmq.core.outgoing import PUBLISHED
+from starlingmq.core.session import NEVER, Session, Subscription
+from starlingmq.net.control import Action, Report
+from starlingmq.net.driver import Driver
+from starlingmq.wire.reasons import Reason
+
+log = logging.getLogger("starlingmq.admin")
+
+PROTOCOLS: Final = {0: "NATS", 3: "MQTT 3.1", 4: "MQTT 3.1.1", 5: "MQTT 5.0"}
+DETAILS_MAX: Final = 1000  # entries of a window or a queue, and subscriptions, that are shown of one session
+
+Arguments = dict[str, str]
+Result = dict[str, Any]
+
+
+class ClientInfo(Struct, frozen=True):
+    """``node`` is set by whoever asks for lists of several nodes."""
+
+    client_id: str
+    username: str
+    peer: str
+    listener: str
+    protocol: str
+    connected_at: str
+    keep_alive: float
+    subscriptions: int
+    queued: int
+    inflight: int
+    dropped: int
+    slow: Annotated[bool, Meta(description="It reads slower than messages for it come.")]
+    node: str = ""
+
+
+class SessionInfo(Struct, frozen=True):
+    client_id: str
+    connected: bool
+    expiry: Annotated[int | None, Meta(description="Seconds it outlives its connection; null: for ever.")]
+    expires_at: str | None
+    subscriptions: int
+    queued: int
+    queued_bytes: int
+    inflight: int
+    awaiting_rel: Annotated[int, Meta(description="QoS 2 messages that wait for their PUBREL.")]
+    dropped: int
+    will: bool
+    owner_epoch: int
+    node: str = ""
+
+
+class SubscriptionInfo(Struct, frozen=True):
+    client_id: str
+    filter: str
+    qos: int
+    no_local: bool
+    retain_as_published: bool
+    node: str = ""
+
+
+class InflightInfo(Struct, frozen=True):
+    packet_id: int
+    qos: int
+    stage: str
+    topic: str | None
+    size: int
+    sent_at: str
+
+
+class QueuedInfo(Struct, frozen=True):
+    qos: int
+    topic: Annotated[str | None, Meta(description="Null: it is not in memory.")]
+    size: int
+
+
+class SessionDetail(Struct, frozen=True):
+    session: SessionInfo
+    client: ClientInfo | None
+    subscriptions: list[SubscriptionInfo]
+    window: list[InflightInfo]
+    queue: Annotated[list[QueuedInfo], Meta(description="The oldest of them.")]
+    shown_at_most: int
+    node: str = ""
+    missing: list[Missing] = []
+
+
+def when(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+
+
+def text(raw: bytes) -> str:
+    return raw.decode("utf-8", "backslashreplace")
+
+
+def subscriptions_of(session: Session) -> list[SubscriptionInfo]:
+    """``DETAILS_MAX`` of them at most."""
+    client = session.client
+    found: Iterable[tuple[bytes, Subscription]] = ()
+    if client is not None and isinstance(client.dialect, NatsClient):
+        found = ((one.whole(), one) for one in client.dialect.subscriptions.values())
+    elif session.subscriptions is not None:
+        found = session.subscriptions.items()  # by the name that was asked for, $share included
+    return [
+        SubscriptionInfo(session.client_id, text(name), one.qos, one.no_local, one.retain_as_published)
+        for name, one in islice(found, DETAILS_MAX)
+    ]
+
+
+def count_of(session: Session) -> int:
+    client = session.client
+    if client is not None and isinstance(client.dialect, NatsClient):
+        return len(client.dialect.subscriptions)
+    return 0 if session.subscriptions is None else len(session.subscriptions)
+
+
+def queued(session: Session) -> int:
+    return 0 if session.queue is None else len(session.queue)
+
+
+def inflight(session: Session) -> int:
+    return 0 if session.window is None else len(session.window.entries)
+
+
+def client_info(session: Session, client: Client) -> ClientInfo:
+    return ClientInfo(
+        session.client_id,
+        client.username,
+        client.peer,
+        client.listener,
+        PROTOCOLS.get(client.version, str(client.version)),
+        when(client.connected_at),
+        client.keep_alive,
+        count_of(session),
+        queued(session),
+        inflight(session),
+        session.dropped,
+        client.blocked or session.stalled,
+    )
+
+
+def session_info(session: Session) -> SessionInfo:
+    return SessionInfo(
+        session.client_id,
+        session.client is not None,
+        None if session.expiry == NEVER else session.expiry,
+        when(session.expires_at) if session.expires_at else None,
+        count_of(session),
+        queued(session),
+        0 if session.queue is None else session.queue.bytes,
+        inflight(session),
+        0 if session.inbound is None else session.inbound.held,
+        session.dropped,
+        session.will is not None,
+        session.epoch,
+    )
+
+
+def detail(session: Session) -> SessionDetail:
+    window = []
+    if session.window is not None:
+        for packet_id, entry in islice(session.window.entries.items(), DETAILS_MAX):
+            stage = "awaits PUBACK or PUBREC" if entry.stage == PUBLISHED else "awaits PUBCOMP"
+            topic = text(entry.message.topic) if entry.message.loaded else None
+            sent_at = when(entry.sent_at)
+            window.append(InflightInfo(packet_id, entry.qos, stage, topic, entry.message.size(), sent_at))
+    queue = []
+    if session.queue is not None:
+        for outgoing in islice(session.queue.items, DETAILS_MAX):
+            queue.append(QueuedInfo(outgoing.qos, text(outgoing.message.topic), outgoing.message.size()))
+        stored = session.queue.stored
+        if stored is not None:
+            for index in range(min(len(stored), DETAILS_MAX - len(queue))):
+                reference = stored.peek(index)
+                queue.append(QueuedInfo(reference.flags & 3, None, reference.size))
+    return SessionDetail(
+        session_info(session),
+        None if session.client is None else client_info(session, session.client),
+        subscriptions_of(session),
+        window,
+        queue,
+        DETAILS_MAX,
+    )
+
+
+class SessionActions:
+    """Of one node that runs."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.state = driver.state
+        self.sessions = driver.state.ctx.sessions
+
+    def actions(self) -> dict[str, Action]:
+        return {
+            "clients": self.clients,
+            "sessions": self.list_sessions,
+            "subscriptions": self.subscriptions,
+            "session": self.show,
+            "client.kick": self.kick,
+            "session.end": self.end,
+        }
+
+    def _find(self, arguments: Arguments) -> Session | None:
+        session = self.sessions.get(arguments.get("client_id", ""))
+        return session if session is not None and of_clients(session) else None
+
+    async def clients(self, report: Report, arguments: Arguments) -> Result:
+        q = arguments.get("q", "")
+        page, following = await page_of(
+            self.sessions,
+            lambda one: one.client is not None and (not q or q in one.client_id),
+            number_after(arguments.get("cursor")),
+            limit_of(arguments),
+        )
+        found = [client_info(one, one.client) for one in page if one.client is not None]
+        return {"clients": to_builtins(found), "next": following}
+
+    async def list_sessions(self, report: Report, arguments: Arguments) -> Result:
+        q, wanted = arguments.get("q", ""), arguments.get("connected", "")
+        page, following = await page_of(
+            self.sessions,
+            lambda one: (not wanted or (wanted == "yes") == (one.client is not None)) and (not q or q in one.client_id),
+            number_after(arguments.get("cursor")),
+            limit_of(arguments),
+        )
+        return {"sessions": to_builtins([session_info(one) for one in page if not one.ended]), "next": following}
+
+    async def subscriptions(self, report: Report, arguments: Arguments) -> Result:
+        q, limit = arguments.get("q", ""), limit_of(arguments)
+        page, following = await page_of(
+            self.sessions,
+            lambda one: count_of(one) != 0 and (not q or q in one.client_id),
+            number_after(arguments.get("cursor")),
+            limit,
+        )
+        found: list[SubscriptionInfo] = []
+        for session in page:
+            found += subscriptions_of(session)
+            if len(found) >= limit:
+                following = str(session.number) if following or session is not page[-1] else None
+                break
+        return {"subscriptions": to_builtins(found), "next": following}
+
+    async def show(self, report: Report, arguments: Arguments) -> Result:
+        session = self._find(arguments)
+        return {"found": False} if session is None else to_builtins(detail(session))
+
+    async def kick(self, report: Report, arguments: Arguments) -> Result:
+        """Close the connection of a client; its session stays as agreed."""
+        session = self._find(arguments)
+        if session is None or session.client is None:
+            return {"found": False}
+        self.state.ctx.now = self.driver.clock()
+        self.state.ending.fail(session.client, Reason.ADMINISTRATIVE_ACTION, "closed by an operator")
+        self.driver.poke()
+        log.info("%s closed the connection of client %r", by(arguments), session.client_id)
+        return {"found": True, "done": "disconnected"}
+
+    async def end(self, report: Report, arguments: Arguments) -> Result:
+        """End a session with all that waits in it. Raises AdminError."""
+        session = self._find(arguments)
+        if session is None:
+            return {"found": False}
+        if session.moving is not None:
+            raise AdminError(409, "that session is on its way between nodes; try again in a moment")
+        self.state.ctx.now = self.driver.clock()
+        if session.client is not None:
+            self.state.ending.fail(session.client, Reason.ADMINISTRATIVE_ACTION, "ended by an operator")
+        if not session.ended:
+            self.state.ending.end(session)
+        stored = await self.driver.stored()
+        log.info("%s ended the session of client %r", by(arguments), session.client_id)
+        return {"found": True, "done": "ended" if stored else "ended, and to be stored once the disk works"}
+
+
+def by(arguments: Arguments) -> str:
+    """Who had it done, for the log."""
+    return repr(arguments["by"])[1:-1] if arguments.get("by") else "somebody"
