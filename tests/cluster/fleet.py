@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -13,7 +14,7 @@ from tests.harness import TURNS_MAX, FakeClient, World
 from tests.sim.etcd_model import EtcdModel
 
 from starlingmq.cluster.frames import Data, Envelope
-from starlingmq.cluster.state import ClusterState
+from starlingmq.cluster.state import ClusterReady, ClusterState
 from starlingmq.config import ClusterConfig
 from starlingmq.core.client import Client
 from starlingmq.core.ready import Ready
@@ -30,6 +31,7 @@ class NodeWorld(World):
         self.cluster = ClusterState(self.state, config, name, f"{name}:1", {}, self.now, "test")
         self.etcd = fleet.etcd.session(name)
         self.said: list[str] = []
+        self.on_cluster_ready: Callable[[NodeWorld, ClusterReady], None] = lambda node, ready: None
         self.waits = False  # for another node's turn, which is under way
 
     def carry_out(self, ready: Ready) -> None:
@@ -76,6 +78,7 @@ class NodeWorld(World):
         self.carry_out(ready)
         ready.renew()
         told = cluster.take_ready()
+        self.on_cluster_ready(self, told)
         self.said += told.notices
         for request in told.requests:
             self.etcd.request(request, self.now)

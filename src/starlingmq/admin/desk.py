@@ -48,7 +48,7 @@ class Missing(msgspec.Struct, frozen=True):
 
 
 class Answers(NamedTuple):
-    """What nodes said, by name, in the order of their numbers, and those that said nothing."""
+    """What nodes said, in the order of their names, and those that said nothing."""
 
     results: dict[str, Result]
     missing: list[Missing]
@@ -129,7 +129,7 @@ class Desk:
         """Asked at once of all nodes, or of ``node``. Raises AdminError if a node, or all of them, can not do it."""
         if node:
             return Answers({node: await self.at(node, action, arguments)}, [])
-        names = [name for _, name in self.members()]
+        names = sorted(name for _, name in self.members())
         said = await asyncio.gather(*(self._try(name, action, arguments) for name in names))
         results = {name: one for name, one in zip(names, said, strict=True) if isinstance(one, dict)}
         missing = [one for one in said if isinstance(one, Missing)]

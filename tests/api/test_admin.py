@@ -1,0 +1,202 @@
+"""What operators have one broker do: bans that stay, settings, streams, the log; and lists of several nodes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from starlingmq.admin.desk import Desk, Missing
+from starlingmq.admin.log_tail import LogTail
+from starlingmq.admin.problem import AdminError, UnansweredError
+from starlingmq.config import Config, load_config
+from starlingmq.config_live import needs_restart
+from starlingmq.net.cluster import Cluster
+from starlingmq.net.control import Report
+from starlingmq.wire.reasons import Reason
+
+from .conftest import Ask, Join, Serve
+from .test_api import refusal
+
+
+async def test_bans_of_operators_outlive_the_broker(serve: Serve, join: Join, ask: Ask, tmp_path: Path) -> None:
+    node = {"data_dir": str(tmp_path / "data")}
+    broker = await serve(node=node)
+    for name in ("evil", "good"):
+        told = await ask(broker, "POST", "/api/v1/bans", json={"kind": "client", "name": name, "seconds": 600})
+        assert told.status_code == 201 and told.json()["missing"] == []
+    lifted = await ask(broker, "DELETE", "/api/v1/bans", params={"kind": "client", "name": "good"})
+    assert lifted.json()["done"] == "lifted"
+    again = await ask(broker, "DELETE", "/api/v1/bans", params={"kind": "client", "name": "good"})
+    assert again.status_code == 404
+    await broker.stop()
+    broker = await serve(node=node)
+    bans = (await ask(broker, "GET", "/api/v1/bans")).json()["bans"]
+    assert [(one["name"], one["everywhere"]) for one in bans] == [("evil", True)]
+    await join(broker, "good")
+    assert await refusal(broker, "evil") == Reason.BANNED
+
+
+async def test_a_reload_says_what_counts_later(serve: Serve, ask: Ask, tmp_path: Path) -> None:
+    broker = await serve()
+    refused = await ask(broker, "POST", "/api/v1/reload")
+    assert refused.status_code == 409 and "part of a program" in refused.json()["error"]
+    other = load_config(None, ["limits.topic_levels=3", "node.name=another", "limits.write_buffer=100000"], {})
+    broker.load = lambda: other
+    told = (await ask(broker, "POST", "/api/v1/reload")).json()["nodes"]
+    (found,) = told.values()
+    assert "limits.write_buffer" in found["restart"] and "node.name" in found["restart"]
+    assert "limits.topic_levels" not in found["restart"]
+    broken = tmp_path / "none"
+    broker.load = lambda: load_config(str(broken), (), {})
+    refused = await ask(broker, "POST", "/api/v1/reload")
+    assert refused.status_code == 409 and "settings are unchanged" in refused.json()["error"]
+
+
+def test_what_can_not_change_while_serving_is_named_by_its_path() -> None:
+    before = Config()
+    assert needs_restart(before, before) == []
+    after = load_config(None, ["storage.segment_size=8MiB", "mqtt.max_qos=1", "node.event_loop=asyncio"], {})
+    assert needs_restart(before, after) == ["node.event_loop", "storage.segment_size"]
+
+
+async def test_streams_are_made_trimmed_and_ended(serve: Serve, ask: Ask, tmp_path: Path) -> None:
+    broker = await serve(node={"data_dir": str(tmp_path / "data")})
+    made = await ask(broker, "POST", "/api/v1/streams", json={"name": "s", "topics": ["a/#", "b"]})
+    assert made.status_code == 201, made.text
+    (found,) = (await ask(broker, "GET", "/api/v1/streams")).json()["streams"]
+    assert (found["name"], found["topics"]) == ("s", ["a/#", "b"])
+    await ask(broker, "POST", "/api/v1/publish", json={"topic": "b", "payload": "x", "qos": 1})
+    trimmed = await ask(broker, "POST", "/api/v1/streams/trim", params={"name": "s"})
+    assert next(iter(trimmed.json()["nodes"].values()))["name"] == "s"
+    bad = await ask(broker, "POST", "/api/v1/streams", json={"name": "t", "topics": ["a/#/b"]})
+    assert bad.status_code == 409
+    assert (await ask(broker, "DELETE", "/api/v1/streams", params={"name": "s"})).status_code == 200
+    assert (await ask(broker, "DELETE", "/api/v1/streams", params={"name": "s"})).status_code == 409
+
+
+async def test_the_log_is_read_from_where_one_was_and_obeyed_by_no_terminal() -> None:
+    tail = LogTail()
+    log = logging.getLogger("starlingmq.of_this_test")
+    tail.start()
+    try:
+        log.error("closed client %r", "\x1b[2J\nroot: all is well")
+        log.error("plainly \x1b[2J\nroot")
+        read = tail.actions()["log"]
+        found = await read(nobody, {"level": "error"})
+        assert [line["message"] for line in found["lines"]] == [
+            "closed client '\\x1b[2J\\nroot: all is well'",
+            "plainly \\x1b[2J\\nroot",
+        ]
+        log.error("more")
+        after = await read(nobody, {"level": "error", "after": str(found["next"])})
+        assert [line["message"] for line in after["lines"]] == ["more"] and after["lost"] == 0
+    finally:
+        tail.stop()
+
+
+def nobody(what: str, done: int, total: int, unit: str) -> None:
+    """Nobody wants to know how far it is."""
+
+
+class Wire:
+    """Nodes that are in one process: what ``net.cluster.Cluster`` has for a desk. ``away`` do not answer."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.order = dict(enumerate(names, 1))
+        self.state = self
+        self.away: set[str] = set()
+        self.desks: dict[str, Callable[[bytes], Awaitable[bytes]]] = {}
+        self._name = ""
+
+    def at(self, name: str) -> Wire:
+        self._name = name
+        return self
+
+    def names(self) -> dict[int, str]:
+        return self.order
+
+    @property
+    def on_question(self) -> Callable[[bytes], Awaitable[bytes]]:
+        return self.desks[self._name]
+
+    @on_question.setter
+    def on_question(self, answer: Callable[[bytes], Awaitable[bytes]]) -> None:
+        self.desks[self._name] = answer
+
+    async def ask(self, number: int, question: bytes, seconds: float) -> tuple[bytes, str]:
+        name = self.order[number]
+        if name in self.away:
+            return b"", "it did not answer within 3.0 s"
+        return await self.desks[name](question), ""
+
+
+def desks(wire: Wire, count: int) -> dict[str, Desk]:
+    """Each has ``count`` entries, by number, of which a page is some."""
+
+    def part(name: str) -> Any:
+        async def entries(report: Report, arguments: dict[str, str]) -> dict[str, Any]:
+            after, limit = int(arguments["cursor"] or "0"), int(arguments["limit"])
+            found = [{"id": f"{name}{number}"} for number in range(after + 1, min(count, after + limit) + 1)]
+            return {"things": found, "next": str(after + limit) if after + limit < count else None}
+
+        return entries
+
+    return {name: Desk(name, {"things": part(name)}, cast(Cluster, wire.at(name))) for name in wire.order.values()}
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 15, 100])
+async def test_a_list_of_several_nodes_has_each_entry_once_in_order(limit: int) -> None:
+    wire = Wire("cab")
+    desk = desks(wire, 5)["a"]
+    for away in ("", "c", "a", "b"):
+        wire.away = {away} - {"", "a"}
+        found: list[str] = []
+        missing: list[Missing] = []
+        cursor: str | None = ""
+        while cursor is not None:
+            page = await desk.page("things", "things", {}, limit, cursor)
+            assert len(page.entries) <= limit
+            found += [entry["id"] for entry in page.entries]
+            missing += page.missing
+            cursor = page.next
+        assert found == [f"{name}{number}" for name in "cab" if name not in wire.away for number in range(1, 6)]
+        assert {one.node for one in missing} == wire.away
+
+
+async def test_a_node_that_goes_in_the_middle_of_a_list_is_named_and_the_others_go_on() -> None:
+    wire = Wire("abc")
+    desk = desks(wire, 5)["a"]
+    page = await desk.page("things", "things", {}, 7, None)
+    assert [entry["id"] for entry in page.entries][-1] == "b2"
+    wire.away = {"b"}
+    page = await desk.page("things", "things", {}, 7, page.next)
+    assert [entry["id"] for entry in page.entries] == [f"c{number}" for number in range(1, 6)]
+    assert (page.missing, page.next) == ([Missing("b", "it did not answer within 3.0 s")], None)
+
+
+async def test_what_another_node_can_not_do_is_said_and_what_it_does_not_say_too() -> None:
+    wire = Wire("ab")
+    desk = desks(wire, 5)["a"]
+    with pytest.raises(AdminError, match="b: this node can not be asked for nothing") as refused:
+        await desk.at("b", "nothing", {})
+    assert refused.value.status == 409
+    with pytest.raises(AdminError, match="there is no node z; there are a, b"):
+        await desk.at("z", "things", {})
+    for garbage in (b"", b"[]", b"\xff", b'{"result": 1}'):
+        wire.desks["b"] = says(garbage)
+        with pytest.raises(UnansweredError):
+            await desk.at("b", "things", {})
+    for cursor in ("x", "1", "-1.", "1" * 21 + ".", "é."):
+        with pytest.raises(AdminError, match="cursor"):
+            await desk.page("things", "things", {}, 1, cursor)
+
+
+def says(answer: bytes) -> Callable[[bytes], Awaitable[bytes]]:
+    async def say(question: bytes) -> bytes:
+        return answer
+
+    return say
