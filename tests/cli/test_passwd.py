@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from starlingmq.auth.password_file import read_passwords
 from starlingmq.auth.hashing import fits
+from starlingmq.auth.password_file import read_passwords
 
 
 def passwd(*arguments: str, password: str = "") -> subprocess.CompletedProcess[str]:
