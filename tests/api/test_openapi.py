@@ -47,6 +47,21 @@ async def test_it_tells_everything_there_is(serve: Serve, ask: Ask) -> None:
     assert {"/api/v1/clients", "/api/v1/publish", "/api/v1/bans", "/health/ready", "/metrics"} <= set(found["paths"])
 
 
+async def test_what_there_is_not_is_one_line_too(serve: Serve, ask: Ask) -> None:
+    broker = await serve()
+    for path in (
+        "/api/v1/nothing",
+        "/api/v1",
+        "/api/v1/nothing/at/all",
+        "/nothing",
+        "/ui/../api/app.py",
+        "/ui/%2e%2e/app.py",
+    ):
+        answer = await ask(broker, "GET", path)
+        assert answer.status_code == 404, path
+        assert list(answer.json()) == ["error"], path
+
+
 async def test_whatever_is_asked_is_answered(serve: Serve, ask: Ask) -> None:
     """Each operation with odd values for its parameters and its body, by a fixed seed: never a 500, and one line."""
     broker = await serve()

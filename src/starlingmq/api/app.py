@@ -41,8 +41,8 @@ def make_app(served: Served) -> Litestar:
             title="StarlingMQ",
             version=__version__,
             description="One node of a broker: what it holds and does, and what it is told to do.",
-            path=PREFIX,
-            render_plugins=[JsonRenderPlugin(path="/openapi.json")],
+            path=f"{PREFIX}/openapi.json",  # what is unknown below its path is answered with a page
+            render_plugins=[JsonRenderPlugin(path="/")],
         ),
         exception_handlers={Exception: _unexpected, HTTPException: _refused, AdminError: _not_done},
         logging_config=None,
