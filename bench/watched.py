@@ -21,7 +21,14 @@ from bench.ping import Pings
 from bench.process import cpu_seconds
 from bench.wire import SetupError
 
-FILES = ("/", "/ui/app.js", "/ui/style.css", "/ui/icon.svg", "/api/v1/overview")  # what the first page needs
+SCRIPTS = ("app.js", "base.js", "map.js", "rates.js", "views.js")
+FILES = (
+    "/",
+    "/ui/style.css",
+    "/ui/icon.svg",
+    *(f"/ui/{name}" for name in SCRIPTS),
+    "/api/v1/overview",
+)  # the first page
 VIEWS = ("", "clients", "sessions", "retained", "groups", "streams", "nodes")
 FIRST_PAGES = 5
 

@@ -16,7 +16,19 @@ from tests.embedding.conftest import Join, Serve, join
 from tests.embedding.conftest import serve as serve_plainly
 from tests.net.conftest import Certificates, certificates
 
-__all__ = ["Ask", "Certificates", "Join", "Passwd", "Serve", "certificates", "join", "passwd", "serve", "token_file"]
+__all__ = [
+    "Ask",
+    "Certificates",
+    "Join",
+    "Passwd",
+    "Serve",
+    "certificates",
+    "join",
+    "passwd",
+    "pictures",
+    "serve",
+    "token_file",
+]
 
 TOKEN = "a-token-of-the-test-0123456789"
 
@@ -28,6 +40,14 @@ def token_file(tmp_path: Path) -> str:
     path = tmp_path / "tokens"
     path.write_text(f"# ours\n{TOKEN}\n", encoding="utf-8")
     return str(path)
+
+
+@pytest.fixture
+def pictures() -> Path:
+    """Where screenshots are kept, to be looked at."""
+    path = Path(__file__).parent.parent.parent / "out" / "dashboard"
+    path.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 _serve = serve_plainly

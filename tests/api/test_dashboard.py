@@ -16,7 +16,7 @@ SHOWN = "document.getElementById('view').textContent"
 FIRST_BYTES_MAX = 300_000
 
 
-async def test_what_an_operator_sees(serve: Serve, join: Join, ask: Ask, tmp_path: Path) -> None:
+async def test_what_an_operator_sees(serve: Serve, join: Join, ask: Ask, tmp_path: Path, pictures: Path) -> None:
     broker = await serve()
     peer = await join(broker, EVIL)
     await peer.subscribe("plant/+/temperature", "$share/workers/jobs", qos=1)
@@ -29,13 +29,13 @@ async def test_what_an_operator_sees(serve: Serve, join: Join, ask: Ask, tmp_pat
         await page.until("document.body && document.body.dataset.shown === 'overview'")
         assert page.bytes < FIRST_BYTES_MAX
         assert await page.run("document.getElementById('state').textContent") == "serving"
-        await page.screenshot(tmp_path / "overview.png")
+        await page.screenshot(pictures / "overview.png")
         await page.run("location.hash = '#clients'")
         await page.until(f"{SHOWN}.includes('MQTT 5.0')")
         assert await page.run(f"{SHOWN}.includes({EVIL!r}) && !document.querySelector('#view img')")
         await page.run("document.querySelector('#view td a').click()")
         await page.until(f"{SHOWN}.includes('plant/+/temperature') && {SHOWN}.includes('$share/workers/jobs')")
-        await page.screenshot(tmp_path / "session.png")
+        await page.screenshot(pictures / "session.png")
         await page.run("location.hash = '#retained'")
         await page.until(f"{SHOWN}.includes('plant/1/')")
         await page.run("document.querySelector('#view td a').click()")
@@ -48,14 +48,14 @@ async def test_what_an_operator_sees(serve: Serve, join: Join, ask: Ask, tmp_pat
             await page.run(f"location.hash = '#{view}'")
             await page.until(f"document.body.dataset.shown === '{view}'")
             assert await page.run("document.documentElement.scrollWidth") <= 390, f"{view} is wider than a phone"
-        await page.screenshot(tmp_path / "phone.png")
+        await page.screenshot(pictures / "phone.png")
         await page.go(url + "/docs")
         await page.until("document.body && document.body.textContent.includes('/api/v1/publish')")
         assert not page.problems
 
 
 async def test_who_has_no_token_sees_nothing_and_who_has_may_act(
-    serve: Serve, join: Join, token_file: str, tmp_path: Path
+    serve: Serve, join: Join, token_file: str, tmp_path: Path, pictures: Path
 ) -> None:
     broker = await serve(auth={"api": {"token_file": token_file}, "failures": {"delay": 0}})
     await join(broker, "c1", properties={0x11: 100})
@@ -73,7 +73,7 @@ async def test_who_has_no_token_sees_nothing_and_who_has_may_act(
         await page.until("document.getElementById('login').open")
         await log_in(TOKEN)
         await page.until(f"{SHOWN}.includes('c1')")
-        await page.screenshot(tmp_path / "clients.png")
+        await page.screenshot(pictures / "clients.png")
         await page.run("window.confirm = () => true; location.hash = '#session?client_id=c1'")
         await page.until("document.querySelector('#view button')?.textContent === 'Disconnect'")
         await page.run("document.querySelector('#view button').click()")

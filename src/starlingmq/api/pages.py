@@ -12,10 +12,19 @@ KINDS: Final = {"html": "text/html", "js": "text/javascript", "css": "text/css",
 PAGES: Final = {
     "/": "index.html",
     "/docs": "docs.html",
-    "/ui/app.js": "app.js",
-    "/ui/docs.js": "docs.js",
-    "/ui/icon.svg": "icon.svg",
-    "/ui/style.css": "style.css",
+    **{
+        f"/ui/{name}": name
+        for name in (
+            "app.js",
+            "base.js",
+            "docs.js",
+            "icon.svg",
+            "map.js",
+            "rates.js",
+            "style.css",
+            "views.js",
+        )
+    },
 }
 FRESH: Final = {"cache-control": "no-cache"}
 

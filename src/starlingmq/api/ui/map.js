@@ -1,0 +1,74 @@
+// The nodes of a cluster in a circle, and the links between them.
+
+import {api, el, heading, mark, maybe, missing, number, svg, table} from "./base.js";
+
+const SIZE = 420;
+const MIDDLE = SIZE / 2;
+
+// Links as the asked node sees its own, where nobody tells those of all.
+function own(all) {
+  const here = all.members.find((one) => one.this);
+  return all.members.filter((one) => !one.this).map((one) => ({
+    node: here?.name ?? all.node, peer: one.name, connected: one.connected, through: one.through, queued: one.queued,
+    unacknowledged: one.unacknowledged,
+  }));
+}
+
+// A line for each two: as bad as the worse of its two directions.
+function pairs(links) {
+  const found = new Map();
+  for (const link of links) {
+    const ends = [link.node, link.peer].sort();
+    const key = JSON.stringify(ends);
+    const line = found.get(key) ?? {ends, connected: true, through: "", queued: 0, round_trip_ms: null};
+    line.connected &&= link.connected;
+    line.through ||= link.through;
+    line.queued += link.queued ?? 0;
+    if (link.round_trip_ms != null) line.round_trip_ms = Math.max(line.round_trip_ms ?? 0, link.round_trip_ms);
+    found.set(key, line);
+  }
+  return [...found.values()];
+}
+
+const state = (line) => (line.connected && !line.through ? "good" : line.through ? "relayed" : "cut");
+
+function drawn(members, lines) {
+  const places = new Map(members.map((one, at) => {
+    const angle = (2 * Math.PI * at) / members.length - Math.PI / 2;
+    const far = members.length > 1 ? MIDDLE - 70 : 0;
+    return [one.name, {x: MIDDLE + far * Math.cos(angle), y: MIDDLE + far * Math.sin(angle)}];
+  }));
+  const picture = svg("svg", {viewBox: `0 0 ${SIZE} ${SIZE}`, class: "map", role: "img", "aria-label": "Cluster map"});
+  for (const line of lines) {
+    const [from, to] = line.ends.map((name) => places.get(name));
+    if (!from || !to) continue;
+    picture.append(svg("line", {x1: from.x, y1: from.y, x2: to.x, y2: to.y, class: "link " + state(line)}));
+    const said = [line.through ? "through " + line.through : "", line.round_trip_ms != null ? number(line.round_trip_ms) + " ms" : "",
+      line.queued ? number(line.queued) + " wait" : ""].filter(Boolean).join(", ");
+    if (said) picture.append(svg("text", {x: (from.x + to.x) / 2, y: (from.y + to.y) / 2 - 4}, said));
+  }
+  for (const one of members) {
+    const place = places.get(one.name);
+    const health = !one.online ? "cut" : one.draining ? "relayed" : "good";
+    picture.append(svg("circle", {cx: place.x, cy: place.y, r: 26, class: "node " + health}));
+    picture.append(svg("text", {x: place.x, y: place.y + 5, class: "count"}, number(one.clients ?? 0)));
+    picture.append(svg("text", {x: place.x, y: place.y + 42}, one.name));
+  }
+  return el("figure", {}, picture, el("figcaption", {}, "In the circles: clients. Lines: green direct, dashed through another node, red cut."));
+}
+
+export async function nodes() {
+  const all = await api("/nodes");
+  const told = all.cluster ? await maybe("/links") : null;
+  const links = told?.links ?? own(all);
+  return [heading(all.cluster ? "Cluster " + all.cluster : "One node, no cluster"), missing(all), missing(told),
+    all.waits_for ? el("p", {class: "bad"}, "waits for " + all.waits_for) : "",
+    drawn(all.members, pairs(links)),
+    table({node: (n) => n.name + (n.this ? " (this one)" : ""), version: (n) => n.version, online: (n) => mark(n.online),
+      clients: (n) => number(n.clients ?? 0), draining: (n) => (n.draining ? "yes" : ""), address: (n) => n.address}, all.members),
+    ...(links.length ? [heading("Links"),
+      table({from: (l) => l.node, to: (l) => l.peer, connected: (l) => mark(l.connected), through: (l) => l.through,
+        "round trip ms": (l) => (l.round_trip_ms == null ? "–" : number(l.round_trip_ms)),
+        "heard s ago": (l) => (l.heard_seconds == null ? "–" : number(l.heard_seconds)),
+        waiting: (l) => number(l.queued ?? 0), unacknowledged: (l) => number(l.unacknowledged ?? 0)}, links)] : [])];
+}

@@ -1,0 +1,75 @@
+"""The dashboard of three real nodes in a real browser: nodes die while it is open, also the one that it is of."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.real import Cluster, Node
+
+from .browser import BROWSER, browser
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.long,
+    pytest.mark.timeout(150),
+    pytest.mark.skipif(BROWSER is None, reason="chromium is not installed"),
+    pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed"),
+]
+
+STATE = "document.getElementById('state').textContent"
+
+
+def http_url(node: Node) -> str:
+    return f"http://127.0.0.1:{node.port + 60}"
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path, 3)
+    for node in cluster.nodes:
+
+        def with_http(settings: dict[str, Any], node: Node = node) -> None:
+            port = int(settings["listeners"][0].rpartition(":")[2])
+            settings["listeners"].append(f"http://127.0.0.1:{port + 60}")
+
+        node.configure(with_http)
+    with cluster:
+        asyncio.run(cluster.whole())
+        yield cluster
+
+
+def row(name: str, online: bool) -> str:
+    """Whether the table of nodes says so."""
+    cell = f"[...document.querySelectorAll('#view td')].find((cell) => cell.textContent.startsWith('{name}'))"
+    return f"{cell}?.parentElement.children[2].textContent === '{'yes' if online else 'no'}'"
+
+
+async def test_nodes_die_while_the_page_is_open(three: Cluster, tmp_path: Path, pictures: Path) -> None:
+    first, _, third = three.nodes
+    async with browser(tmp_path) as page:
+        await page.look_like(1000, 1100, dark=False)
+        await page.go(http_url(first) + "/#nodes")
+        await page.until("document.querySelectorAll('svg.map .link.good').length >= 2")
+        assert await page.run("document.querySelectorAll('svg.map .node.good').length") == 3
+        await page.screenshot(pictures / "cluster.png")
+        third.kill()
+        await page.until("document.querySelector('svg.map .link.cut')")
+        await page.until(row(third.name, online=False))
+        await page.screenshot(pictures / "cluster-without-one.png")
+        third.start()
+        await page.until(f"{row(third.name, online=True)} && !document.querySelector('svg.map .link.cut')")
+        await page.look_like(390, 844, dark=True)
+        await page.screenshot(pictures / "cluster-phone.png")
+        assert await page.run("document.documentElement.scrollWidth") <= 390
+        first.kill()
+        await page.until(f"{STATE} === 'the broker does not answer'")
+        await page.screenshot(pictures / "cluster-gone.png")
+        first.start()
+        await page.until(f"{STATE} === 'serving'")
+        assert not page.problems
