@@ -21,7 +21,7 @@ from tests.cluster.test_takeover_crashes import clients_of, made
 from tests.sim.world import LIVENESS_MAX
 
 import starlingmq
-from starlingmq.cluster import members
+from starlingmq.cluster import coming, members
 from starlingmq.cluster.arrivals import Arrival
 from starlingmq.cluster.coming import Coming
 from starlingmq.cluster.departures import Departure
@@ -202,9 +202,36 @@ def an_owner_in_between_has_put_marks() -> None:
     assert published(client.receive()) == [b"two"]
 
 
+def what_comes_too_late_for_its_owner_goes_on_to_the_next() -> None:
+    """A client went from home to another node, which did not get its session in time, and on to a last one, which is
+    told so: the other one is only owed it. That one waits for etcd, so its own client has not been answered yet."""
+    fleet = Fleet(3)
+    home, other, last = numbers(fleet)
+    publisher, client = fleet.connect(0, "p"), lasting(fleet, 0)
+    subscribe(client, b"t", 1)
+    client.drop()
+    publish(publisher, b"t", b"one")
+    fleet.mute = {(home, other), (last, other)}
+    for place in (1, 2):
+        client = fleet[place].open(5, "c")
+        client.send(Connect(5, "c", False, properties=LASTING))
+        fleet.advance(0.2)
+    fleet.etcd.lose_leader(fleet.now, 4.0)
+    fleet.advance(3.0)
+    for way in ((last, other), (home, other)):
+        fleet.mute.discard(way)
+        fleet[way[0] - 1].cluster.connected(other, fleet.now)
+        fleet.advance(0.1)
+    fleet.advance(2.0)
+    assert not client.expect(Connack).session_present
+    fleet.advance(1.0)
+    assert published(client.receive()) == [b"one"]
+    assert "c" not in fleet[1].state.ctx.sessions
+
+
 def who_joins_twice_is_heard_again() -> None:
-    """A node that joins puts a mark, and a third one is away, so it is not counted. Its lease runs out: the others forget
-    it, and it joins once more."""
+    """A node that joins puts a mark, and a third one is away, so it is not counted. Its lease runs out: the others
+    forget it, and it joins once more."""
     fleet = Fleet(3)
     publisher, client = fleet.connect(0, "p"), lasting(fleet, 0)
     subscribe(client, b"t", 1)
@@ -345,6 +372,12 @@ MISTAKES: dict[str, Mistake] = {
     "the former owner goes on after the marks": (Departure, "mark", lambda *_: None, moved),
     "nobody waits for the window": (Arrival, "awaited", lambda _: False, moved),
     "the queue stays behind": (Mover, "take_queue", lambda *_: [], moved),
+    "what comes late is a session, though a later owner was told that there is none": (
+        coming,
+        "_goes_on",
+        lambda _: False,
+        what_comes_too_late_for_its_owner_goes_on_to_the_next,
+    ),
     "who joins once more is who it was before": (
         members,
         "replace",

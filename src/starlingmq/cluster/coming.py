@@ -303,8 +303,8 @@ class Coming:
             arrival.willed[node] = None
         there = arrival.session or self._ctx.sessions.get(arrival.client_id)
         none = there is None or there.ended
-        if arrival.discarded:
-            pass  # what it had is dropped as it comes
+        if arrival.discarded or _goes_on(arrival.session):
+            pass  # what it had is dropped as it comes, or is owed to a later owner
         elif (not arrival.open or none) and head.held > arrival.best_held:
             self._come(node, arrival, head)
         elif none:  # it only owes, and nobody is here to get it
@@ -429,9 +429,16 @@ class Coming:
         return Trail(*head.trail)
 
     def source_gone(self, arrival: Arrival, node: int) -> None:
-        """That node is no member any more: what it had is lost."""
+        """That node is no member any more: what it had is lost, and not its client's if it should be back."""
+        epoch = arrival.sources().get(node, 0)
         self._moves.gone(arrival, node)
+        self._moves.ownership.release(arrival.client_id, node, epoch)
         self.open_session(arrival.session)
+
+
+def _goes_on(session: Session | None) -> bool:
+    """Whether it is on its way to a later owner, who has been told already what it is."""
+    return session is not None and not session.ended and session.moving is not None and session.moving.target != 0
 
 
 def _held(item: tuple[int, int]) -> int:

@@ -240,22 +240,39 @@ class Leaving:
             self.target_gone(departure)
 
     def target_gone(self, departure: Departure) -> None:
-        """Its new owner is no member any more, or has lost it: it is here as before, or owed to the session that its
-        client has here now."""
-        moves, sessions = self._moves, self._ctx.sessions
+        """Its new owner is no member any more, or has lost it."""
+        moves = self._moves
+        if not self.call_off(departure):
+            return
+        moves.ownership.claim(departure.client_id)  # its client may have begun anew elsewhere
+        for arrival in moves.of(departure.client_id):
+            if arrival.session is departure.session:
+                self._coming.attach(arrival)
+
+    def call_off(self, departure: Departure) -> bool:
+        """It does not go there: it is here as before (True), or owed to the session that its client has here now."""
         ghost = departure.session
-        moves.departed(departure)
+        self._moves.departed(departure)
         if ghost.ended:
-            return
-        there = sessions.get(departure.client_id)
+            return False
+        there = self._ctx.sessions.get(departure.client_id)
         if there is None:
-            moves.broker.mover.stay(ghost)
-            moves.ownership.claim(departure.client_id)  # its client may have begun anew elsewhere
-            for arrival in moves.of(departure.client_id):
-                if arrival.session is ghost:
-                    self._coming.attach(arrival)
-            return
+            self._moves.broker.mover.stay(ghost)
+            return True
         self._owe(departure, ghost, there)
+        return False
+
+    def drop(self, session: Session) -> None:
+        """Its client has gone on without it, and without what is owed to it here."""
+        moves, client_id = self._moves, session.client_id
+        session.epoch = 0  # the key that its client has is not of this one
+        moves.broker.ending.end(session)
+        for departure in moves.departing.get(client_id, ()):
+            departure.session.epoch = 0
+            moves.broker.ending.end(departure.session)
+            moves.giving[departure] = None
+        for arrival in moves.of(client_id):
+            moves.gone(arrival, moves.me)
 
     def _owe(self, departure: Departure, ghost: Session, there: Session) -> None:
         """Hand it over to ourselves."""

@@ -138,6 +138,8 @@ class Marks:
         session = sessions.get(client_id)
         if session is None or session.epoch >= epoch or owner not in self._moves.members:
             return
+        if self._moves.stray(client_id):
+            return  # he has no key of ours, and will not ask
         self._leaving.asked(owner, Takeover(client_id, epoch, clean))
         session = sessions.get(client_id)
         if session is not None and session.epoch < epoch:  # it has to wait here until it is whole

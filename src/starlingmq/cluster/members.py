@@ -62,8 +62,17 @@ class Members:
     joining: tuple[MemberInfo, ...]  # by number; of those that are not registered
     online: dict[int, int]  # number -> incarnation
 
-    def __init__(self, cluster: str, name: str, address: str, version: str, settle: float = SETTLE_SECONDS) -> None:
-        """``settle``: seconds in which nobody can rely any more on what others said before; over ``member_timeout``."""
+    def __init__(
+        self,
+        cluster: str,
+        name: str,
+        address: str,
+        version: str,
+        settle: float = SETTLE_SECONDS,
+        last_incarnation: int = 0,
+    ) -> None:
+        """``settle``: seconds in which nobody can rely any more on what others said before; over ``member_timeout``.
+        ``last_incarnation`` of this node, under whatever number: ids of its messages go on."""
         self.state = "new"
         self.problem = ""
         self.membership = Membership(0, ())
@@ -73,6 +82,7 @@ class Members:
         self._address = address
         self._version = version
         self._settle = settle
+        self._last = last_incarnation
         self._keys = Keys(cluster)
         self._registry = Registry(self._keys)
         self._adopted = Membership(0, ())
@@ -360,15 +370,16 @@ class Members:
             return  # its key will go, if it is dead
         self.problem = ""
         keys, registry = self._keys, self._registry
-        online = Put(keys.online(name), b"%d" % (there.incarnation + 1 if there else 1), leased=True)
+        incarnation = max(there.incarnation if there else 0, self._last) + 1
+        online = Put(keys.online(name), b"%d" % incarnation, leased=True)
         compares = [registry.unchanged(key) for key in (keys.registered(name), keys.joining(name), keys.online(name))]
         if there is None:
-            me = MemberInfo(name, registry.number, 1, self._address, self._version, registered=False)
+            me = MemberInfo(name, registry.number, incarnation, self._address, self._version, registered=False)
             compares.append(Compare(keys.next_number, "mod_revision", "=", registry.number_revision))
             number = Put(keys.next_number, b"%d" % (me.number + 1))
             writes: list[Operation] = [number, Put(keys.joining(name), member_value(me), leased=True)]
         else:
-            me = replace(there, incarnation=there.incarnation + 1, address=self._address, version=self._version)
+            me = replace(there, incarnation=incarnation, address=self._address, version=self._version)
             if registered is None:
                 writes = [Put(keys.joining(name), member_value(me), leased=True)]
             else:

@@ -26,6 +26,7 @@ FACTS: Final = b"m"  # what the keys of our facts begin with
 ARRIVAL: Final = FACTS + b"a"
 DEPARTURE: Final = FACTS + b"d"
 EARLY: Final = FACTS + b"e"
+NUMBERS: Final = FACTS + b"n"  # the newest epoch that may be of a stray, and the numbers that we have had since
 
 Turned = tuple[str, int]  # client id, epoch of its new owner
 
@@ -46,6 +47,7 @@ class Moves:
     touched: dict[Arrival, None]  # are to be looked at
     cancelled: Callable[[str, int, int], bool]  # whether the will of a client id at a node is settled (cluster.wills)
     unsettled: dict[Arrival, None]  # wait for that
+    stray: Callable[[str], bool]  # whether that client id's session here is from before we were taken out
     giving: dict[Departure, None]  # have, or may have, something to be said
     deferred: dict[str, tuple[int, Takeover]]  # client id -> asked for while it arrives: by whom, for what
     early: dict[Turned, list[int]]  # whose marks came while it was put off
@@ -75,6 +77,7 @@ class Moves:
         self.touched = {}
         self.cancelled = lambda client_id, node, epoch: True
         self.unsettled = {}
+        self.stray = lambda client_id: False
         self.giving = {}
         self.deferred = {}
         self.early = {}

@@ -109,6 +109,13 @@ class Recovered:
         self.mended = []
 
 
+def last_epoch(facts: dict[bytes, bytes]) -> int:
+    """The incarnation that wrote them, under whatever number; 0: none did."""
+    head = facts.get(HISTORY, b"")
+    epochs = head[_HEAD.size :]
+    return _STATE.unpack(epochs[-_STATE.size :])[0] if len(epochs) >= _STATE.size and head[0] == FORMAT else 0
+
+
 def read_facts(facts: dict[bytes, bytes], me: int, incarnation: int) -> Recovered:
     """Make tables of facts, whatever order they come in. Raises FactError: begin with nothing, and delete them."""
     found = Recovered()

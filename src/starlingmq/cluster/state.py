@@ -52,6 +52,7 @@ from starlingmq.cluster.relay import Relay
 from starlingmq.cluster.retained import FACTS as RETAINED_FACTS
 from starlingmq.cluster.retained import RetainedIndex
 from starlingmq.cluster.retained_values import TAG as RETAINED_TAG
+from starlingmq.cluster.route_facts import last_epoch
 from starlingmq.cluster.routes import Routes
 from starlingmq.cluster.stays import FACTS as HANDSHAKE_FACTS
 from starlingmq.cluster.takeover import FACTS, Takeovers
@@ -125,7 +126,8 @@ class ClusterState:
         self.serving = False
         self.left = False
         self.frames_passed_on = 0
-        self.members = Members(config.name, name, address, version, SETTLE_TIMEOUTS * config.member_timeout)
+        settle = SETTLE_TIMEOUTS * config.member_timeout
+        self.members = Members(config.name, name, address, version, settle, last_epoch(facts))
         self.reception = Reception(broker.ctx.doors)
         self.lines: dict[int, Line] = {}
         self.quorum: Quorum | None = None
@@ -183,6 +185,7 @@ class ClusterState:
         if isinstance(answer, TxnAnswer):
             self.ownership.answered(answer, now)
             self.owner_sweep.answered(answer, now)
+            self.takeovers.strays.answered(answer, self.takeovers.moves.members, now)
         self.leader.answered(answer, now)
         self.groups.answered(answer, now)
         self.retained.answered(answer, now)
@@ -464,6 +467,8 @@ class ClusterState:
         self._ready.notices += self.takeovers.take_notices()
         self._ready.requests += self.ownership.take_requests(now)
         self._ready.requests += self.owner_sweep.take_requests(now)
+        if self.members.state == "registered":
+            self._ready.requests += self.takeovers.strays.take_requests(now)
         self.groups.turn(now)
         self._ready.requests += self.groups.take_requests(now)
         self._look_at_serving(quorum, routes, now)
@@ -714,6 +719,8 @@ class ClusterState:
             soonest = min(
                 soonest, self.takeovers.wake_at(), self.ownership.wake_at() or inf, self.owner_sweep.wake_at() or inf
             )
+            if self.members.state == "registered":
+                soonest = min(soonest, self.takeovers.strays.wake_at() or inf)
             now = self.broker.ctx.now
             soonest = min(soonest, self.drain.wake_at(now), self.rebalancing.wake_at(now))
             soonest = min(soonest, self.handshakes.wake_at(), self.groups.wake_at(), self.retained.wake_at())

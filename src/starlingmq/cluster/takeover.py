@@ -27,9 +27,10 @@ from starlingmq.cluster.coming import Coming
 from starlingmq.cluster.departures import Departure, departed
 from starlingmq.cluster.leaving import Leaving
 from starlingmq.cluster.marks import Marks
-from starlingmq.cluster.moves import ARRIVAL, DEPARTURE, EARLY, FACTS, Moves, key
+from starlingmq.cluster.moves import ARRIVAL, DEPARTURE, EARLY, FACTS, NUMBERS, Moves, key
 from starlingmq.cluster.offers import Offers
 from starlingmq.cluster.ownership import CLEAN, Ownership
+from starlingmq.cluster.strays import Strays
 from starlingmq.cluster.transfer import (
     Barrier,
     Declined,
@@ -42,10 +43,13 @@ from starlingmq.cluster.transfer import (
     Unknown,
     decode_arrival,
     decode_marks,
+    encode_marks,
     unpack,
 )
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.claims import Claims
+from starlingmq.core.ready import SESSION_PUT, Write
+from starlingmq.core.session import Session
 from starlingmq.wire.reasons import Reason
 
 __all__ = ["FACTS", "Takeovers"]
@@ -74,6 +78,10 @@ class Takeovers:
         self._marks = Marks(self.moves, self._coming, self._leaving)
         claims = self._ctx.claims = Claims(2 * seconds)
         self._claims = claims
+        self.strays = Strays(ownership)
+        self.moves.stray = self.strays.__contains__
+        self._later: dict[str, None] = {}  # strays that are wanted, until they are claimed
+        self._has_strays = False
         ownership.floor = self._floor
         broker.peers.control = self.take
 
@@ -116,6 +124,44 @@ class Takeovers:
         moves = self.moves
         moves.me = me
         self._ownership.enter(me, incarnation)
+        known = facts.get(NUMBERS)
+        ceiling, *numbers = (0, me) if known is None else decode_marks(known)
+        if numbers[-1] == me:
+            self._go_on(facts)
+        else:
+            numbers.append(me)
+            self._call_off(facts)
+            ceiling = max([session.epoch for session in self._ctx.sessions.values()], default=0)
+        if known != encode_marks([ceiling, *numbers]):
+            moves.fact(NUMBERS, encode_marks([ceiling, *numbers]))  # the last of what is stored of it
+        strays: dict[str, int] = {}
+        for client_id, session in self._ctx.sessions.items():
+            if 0 < session.epoch <= ceiling and departed(client_id) is None:
+                strays[client_id] = session.epoch
+        self.strays.enter(tuple(numbers), strays)
+        self._has_strays = len(numbers) > 1
+
+    def _call_off(self, facts: dict[bytes, bytes]) -> None:
+        """We have been taken out meanwhile. The others have given up what was on its way to us and from us."""
+        moves, ctx = self.moves, self._ctx
+        for name in facts:
+            if name.startswith((ARRIVAL, EARLY)):
+                moves.fact(name, None)
+        for session in sorted(ctx.sessions.values(), key=_epoch, reverse=True):
+            found = departed(session.client_id)
+            if found is not None:
+                session.epoch = max(session.epoch, 1)
+                departure = Departure(session, *found)
+                moves.depart(departure)
+                self._leaving.call_off(departure)
+            elif session.will is not None and session.epoch != 0:
+                session.will = None  # who leads has published it, or will
+                session.will_at = 0.0
+                if ctx.recording and session.kept:
+                    ctx.write(Write(SESSION_PUT, session))
+
+    def _go_on(self, facts: dict[bytes, bytes]) -> None:
+        moves = self.moves
         sessions = self._ctx.sessions
         for session in list(sessions.values()):
             found = departed(session.client_id)
@@ -206,7 +252,9 @@ class Takeovers:
         elif isinstance(said, Unknown):
             self._leaving.unknown(node, said.client_id, said.epoch)
         elif isinstance(said, Offer):
-            declined = self.offers.offered(node, said)
+            strays = [client_id for client_id, _ in said.entries if client_id in self.strays]
+            wanted = [entry for entry in said.entries if entry[0] not in self.strays]
+            declined = strays + self.offers.offered(node, Offer(wanted))
             if declined:
                 self.say(node, Declined(declined))
         elif isinstance(said, Declined | Rebalance):
@@ -220,8 +268,13 @@ class Takeovers:
         """After what came was taken: who may go on, who waits in vain."""
         moves = self.moves
         for client_id in self._claims.take():
-            self._ownership.claim(client_id)
+            if client_id in self.strays:
+                self._later[client_id] = None
+            else:
+                self._ownership.claim(client_id)
+        self._look_at_strays()
         for owned in self._ownership.take_owned():
+            self._later.pop(owned.client_id, None)
             self._coming.own(owned, now)
         if self._ctx.aware:
             aware, self._ctx.aware = self._ctx.aware, []
@@ -258,6 +311,19 @@ class Takeovers:
             self._heard(self.moves.me, said)
             said = self.moves.take_own()
 
+    def _look_at_strays(self) -> None:
+        for client_id, ours in self.strays.take_decided():
+            session = self._ctx.sessions.get(client_id)
+            if session is not None and not ours:
+                self._leaving.drop(session)
+            elif session is not None:
+                self._later[client_id] = None
+            if client_id in self._later:
+                self._ownership.claim(client_id)
+        if self._has_strays and not self.strays and not self._later:
+            self._has_strays = False
+            self.moves.fact(NUMBERS, encode_marks([0, self.moves.me]))
+
     def _look_at_claims(self, now: float) -> None:
         waiting = self._claims.waiting
         while waiting:
@@ -268,6 +334,8 @@ class Takeovers:
                 client_id, Reason.SERVER_UNAVAILABLE, "who owns this client id could not be found out in time"
             )
         for client_id, epoch in self._claims.take_released():
+            for arrival in self.moves.of(client_id):
+                self.moves.touch(arrival)  # nobody is there to get the rest of it
             if client_id not in self._ctx.sessions and client_id not in waiting:
                 self._ownership.release(client_id, self.moves.me, epoch)
 
@@ -282,3 +350,7 @@ class Takeovers:
         notices = self.moves.notices
         self.moves.notices = []
         return notices
+
+
+def _epoch(session: Session) -> int:
+    return session.epoch
