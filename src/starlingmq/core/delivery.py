@@ -162,6 +162,8 @@ class Delivery:
                 self.ctx.drop("expired", session.client_id)
             else:
                 self.offer(session, outgoing, None)
+        if len(opened) != 0 and session.moving is not None and session.moving.target != 0:
+            self.ctx.leaving[session] = None
 
     def offer(self, session: Session, outgoing: Outgoing, publisher: Session | None) -> None:
         """Send at once if the client can take it, else queue, else drop."""

@@ -276,6 +276,8 @@ class Mover:
     def put(self, session: Session, outgoing: Outgoing) -> None:
         """The next message for it."""
         self.delivery.offer(session, outgoing, None)
+        if session.moving is not None and session.moving.target != 0:
+            self.ctx.leaving[session] = None
 
     def settle(self, session: Session) -> None:
         """Nothing of it is anywhere else any more."""
