@@ -41,6 +41,10 @@ class StreamsConfig(Section, frozen=True):
         tuple[StreamConfig, ...],
         Meta(description="Streams that there are from the start; others are made by starlingmq ctl stream create."),
     ] = ()
+    events: Annotated[
+        bool,
+        Meta(description="Tell on $events/ what becomes of each message; a stream of such topics asks by itself."),
+    ] = False
     listen: Annotated[
         str, Meta(description="Where streams are read in bulk, host:port; port 0 takes a free one, empty is nowhere.")
     ] = ""

@@ -214,6 +214,8 @@ class Broker:
             config.mqtt, config.limits, clock(), secrets.token_bytes(32), __version__, config.nats, config.queue_groups
         )
         state.nats.info.server_name = config.node.name
+        state.audit.node = config.node.name
+        state.audit.asked = config.streams.events
         state.publishing.producers.shared = any(listener.reuse_port for listener in config.listeners)
         state.nats.keys.verify = self._verifier(config)
         ctx = state.ctx
@@ -355,6 +357,7 @@ class Broker:
         verify = self._verifier(config)
         self._declare_streams(config)
         self.state.nats.keys.verify = verify
+        self.state.audit.asked = config.streams.events
         self.state.configure(config.mqtt, config.limits, config.nats, config.queue_groups)
         self._bans.configure(config.auth.failures, config.auth.flapping)
         self._use(chain)

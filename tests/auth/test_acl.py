@@ -82,6 +82,15 @@ def test_qos_retain_groups_and_streams() -> None:
     assert found.may_read(b"orders") and not found.may_read(b"others")
 
 
+def test_the_brokers_events_are_for_whom_a_rule_names_them() -> None:
+    for rules, allowed in (
+        ("rules: [{allow: all}]", False),
+        ("rules: [{allow: subscribe, topics: ['$events/#']}]", True),
+        ("rules: [{deny: subscribe}]\ndefault: allow", False),
+    ):
+        assert rights(rules).may_subscribe(b"$events/#", b"") == allowed, rules
+
+
 @pytest.mark.parametrize(
     ("rule", "line"),
     [

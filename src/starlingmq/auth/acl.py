@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 Action = Literal["connect", "publish", "subscribe", "group", "stream", "all"]
 CONNECT: Final = 16
+ALL: Final = ("#", "$SYS/#")  # the topics of a rule that names none
+EVENTS: Final = "$events/#"  # who talks to whom: a rule that allows this names it
 NOWHERE: Final = b"#"  # equal to no level of a topic, and to none of a filter that is compared
 ACTIONS: Final = {
     "connect": CONNECT,
@@ -124,7 +126,7 @@ class Rule:
             raise ConfigError(f"{where}: qos and retain are for a rule about publish")
         if any(qos not in (0, 1, 2) for qos in rule.qos):
             raise ConfigError(f"{where}.qos: 0, 1 and 2 there are")
-        self._topics = [text.split("/") for text in rule.topics or ("#", "$SYS/#")]
+        self._topics = [text.split("/") for text in rule.topics or (ALL if self.allow else (*ALL, EVENTS))]
         self._groups = [group.encode() for group in rule.groups] or [b""]
         self._streams = [stream.encode() for stream in rule.streams]
         self._publishes = _publishes(rule)

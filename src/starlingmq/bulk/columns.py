@@ -12,7 +12,7 @@ from librt.strings import BytesWriter, read_f64_le, read_i32_le, write_i32_le, w
 from zlib_ng.zlib_ng import crc32
 
 from starlingmq.core.topics import matches
-from starlingmq.storage.records import EXPIRES, MESSAGE, PASSED, RecordError
+from starlingmq.storage.records import EXPIRES, MESSAGE, NAMED, PASSED, RecordError
 from starlingmq.storage.segment_format import HEAD_SIZE, LENGTH, LOW
 from starlingmq.wire.properties import (
     CONTENT_TYPE,
@@ -181,6 +181,8 @@ def take(record: bytes, offset: int, wanted: TopicFilter, all_wanted: bool, out:
     at = 10
     if flags & EXPIRES:
         at += 8
+    if flags & NAMED:
+        at += 1 + record[at]  # shorter than 128 bytes
     numbers = 6 if flags & PASSED else 4
     topic_size = client_size = property_size = receiver_size = 0
     for place in range(6 - numbers, 6):

@@ -274,7 +274,7 @@ class Coming:
         """We do not know of it (any more)."""
         self._moves.refused += 1
         if isinstance(said, Parts):
-            self._ctx.drop("session_ended", said.client_id, len(said.parts))
+            self._drop(said)
         elif (isinstance(said, Passed) and not said.done) or (isinstance(said, Head) and said.held > NOTHING):
             self._moves.say(node, Unknown(said.client_id, said.epoch))
 
@@ -347,10 +347,18 @@ class Coming:
     def _parts(self, node: int, arrival: Arrival, said: Parts) -> None:
         session = arrival.session
         if session is None or session.ended:
-            self._ctx.drop("session_ended", said.client_id, len(said.parts))
+            self._drop(said)
             return
         for part in said.parts:
             self._part(session, part, node == arrival.best)
+
+    def _drop(self, said: Parts) -> None:
+        """There is no session for these any more."""
+        self._ctx.drop("session_ended", said.client_id, len(said.parts))
+        if self._ctx.audit is not None:
+            for part in said.parts:
+                if part.packet_id == 0:  # else it has been delivered once
+                    self._ctx.audit.dropped_on_its_way(said.client_id, part.topic, part.id, part.qos, "session_ended")
 
     def _part(self, session: Session, part: Part, own: bool) -> None:
         """``own``: the session here is the one that it was sent from, packet ids included."""
@@ -360,6 +368,7 @@ class Coming:
         message = Message(
             part.topic, part.payload, qos, retain, part.properties, expires_at, part.publisher, published_at
         )
+        message.id = part.id
         outgoing = Outgoing(message, part.qos, part.retain, part.ids, None)
         taken = session.window is not None and part.packet_id in session.window.entries
         if part.packet_id != 0 and own and not taken:

@@ -217,6 +217,7 @@ class Leaving:
                     outgoing.ids,
                     outgoing.packet_id if outgoing.stage else 0,
                     outgoing.stage,
+                    message.id,
                 )
             )
         self._moves.say(departure.target, Parts(departure.client_id, departure.epoch, parts))

@@ -47,6 +47,7 @@ class Part(msgspec.Struct, array_like=True):
     ids: bytes
     packet_id: int
     stage: int
+    id: bytes = b""  # by which events tell of the message
 
 
 class Takeover(msgspec.Struct, array_like=True, tag=1):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final, cast
 
 from starlingmq.config import LimitsConfig, MqttConfig, NatsConfig, QueueGroupsConfig
+from starlingmq.core.audit import Audit
 from starlingmq.core.client import AUTHENTICATING, CLOSED, DEAF, NEW, OPEN, PACED, TURN_OVER, Client
 from starlingmq.core.connecting import Connecting
 from starlingmq.core.context import TURN_WORK, Context
@@ -91,6 +92,7 @@ class BrokerState:
     peers: Peers
     mover: Mover
     sys: SysTopics
+    audit: Audit
     nats: Nats
     _spare: Ready
 
@@ -136,6 +138,7 @@ class BrokerState:
             self.ctx, self.router, self.delivery, self.connecting, self.ending, self.subscribing, self.restoring
         )
         self.sys = SysTopics(self.ctx, self.publishing, version)
+        self.audit = Audit(self.ctx, self.router, self.delivery)
         self.nats = Nats(
             self.ctx,
             self.router,
@@ -561,6 +564,7 @@ class BrokerState:
         if now >= ctx.serves_until:
             ctx.isolated = True
         ctx.work = TURN_WORK
+        self.audit.tick()
         # Jobs first, or publishers that fill every turn would keep them from ever being done.
         for _ in range(min(len(ctx.jobs), JOBS_PER_TURN)):
             job = ctx.jobs.popleft()
@@ -618,6 +622,7 @@ class BrokerState:
             self.ctx.session_wheel.wake_at(),
             self.publishing.retained_wheel.wake_at(),
             self.sys.due_at,
+            self.audit.due_at,
             self.nats.leaving.due_at,
             self.groups.wake_at(),
         ):
@@ -627,6 +632,8 @@ class BrokerState:
 
     def take_ready(self) -> Ready:
         """What is to be done now; empty from here on until something happens."""
+        if self.ctx.audit is not None:
+            self.ctx.audit.flush()
         ready = self.ctx.ready
         self.ctx.ready = self._spare  # two that take turns: most of their lists stay empty most of the time
         self._spare = ready

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from starlingmq.config import LimitsConfig, MqttConfig, QueueGroupsConfig
 from starlingmq.core.claims import Claims
@@ -21,6 +21,9 @@ from starlingmq.core.retaining import Retaining
 from starlingmq.core.session import Session
 from starlingmq.core.timers import Wheel
 from starlingmq.core.wills import Wills
+
+if TYPE_CHECKING:
+    from starlingmq.core.audit import Audit
 
 TURN_WORK: Final = 8192  # messages taken and given in one turn before everybody else gets a turn: a few milliseconds
 
@@ -61,6 +64,7 @@ class Context:
     leaving: dict[Session, None]  # on their way to another node, with something new to be sent there
     aware: list[Session]  # that came from elsewhere, and whose clients are aware that they begin anew
     wills: Wills | None  # wills that other nodes must know
+    audit: Audit | None  # tells what becomes of each message, where somebody wants to know
     isolated: bool  # too few other nodes are connected to serve
     serves_until: float  # when that is so, if nothing is heard of them meanwhile
     catching_up: bool  # a node has come whose routes are not all here yet: nothing is published before
@@ -123,6 +127,7 @@ class Context:
         self.leaving = {}
         self.aware = []
         self.wills = None
+        self.audit = None
         self.isolated = False
         self.serves_until = math.inf
         self.catching_up = False

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Final, cast
 
+from starlingmq.core.audit import name_of
 from starlingmq.core.client import HELD, Client
 from starlingmq.core.context import Context
 from starlingmq.core.forwarding import FOR_THE_NODE, encode_forward
@@ -55,11 +56,15 @@ class Delivery:
         ctx = self.ctx
         frame4 = b""  # QoS 0 frames for 3.x and for 5, made when the first receiver needs one, shared by all
         frame5 = b""
+        audited = ctx.audit is not None and not route.reserved
+        if ctx.audit is not None and audited:
+            ctx.audit.accepted(message, publisher)
         for subscription in route.subscriptions:
             session = subscription.session
             client = session.client
             if (
                 client is None
+                or audited
                 or not subscription.plain
                 or not client.plain
                 or (message.qos != 0 and subscription.qos != 0)
@@ -141,6 +146,8 @@ class Delivery:
                 self.ctx.leaving[session] = None
             if not self._takes(session, moving, outgoing, publisher):
                 return
+        if self.ctx.audit is not None:
+            self.ctx.audit.due(session, message, qos)
         self.offer(session, outgoing, publisher)
 
     def _takes(self, session: Session, moving: Moving, outgoing: Outgoing, publisher: Session | None) -> bool:
@@ -158,8 +165,10 @@ class Delivery:
         for held in opened:
             outgoing = held.outgoing
             self.ctx.note(QUEUE_DELETE, session, outgoing)
+            if self.ctx.audit is not None:
+                self.ctx.audit.due(session, outgoing.message, outgoing.qos)
             if outgoing.message.expired(self.ctx.now):
-                self.ctx.drop("expired", session.client_id)
+                self._drop(session, outgoing, "expired")
             else:
                 self.offer(session, outgoing, None)
         if len(opened) != 0 and session.moving is not None and session.moving.target != 0:
@@ -247,12 +256,13 @@ class Delivery:
     def _pass_to_node(self, session: Session, outgoing: Outgoing, durable: bool, publisher: Session | None) -> None:
         ctx = self.ctx
         message = outgoing.message
+        if ctx.audit is not None:
+            ctx.audit.due(session, message, message.qos)
         client = session.client
         queue = session.queue
         if client is None:
             if message.qos == 0:
-                ctx.drop("peer_unreachable", session.client_id)
-                session.dropped += 1
+                self._drop(session, outgoing, "peer_unreachable")
             else:
                 self.enqueue(session, outgoing, publisher)
             return
@@ -266,8 +276,7 @@ class Delivery:
             or (window is not None and window.full())
         ):
             if message.qos == 0 and not durable and queue is not None and queue.bytes > ctx.max_queue_bytes:
-                ctx.drop("slow_peer_qos0", session.client_id)
-                session.dropped += 1
+                self._drop(session, outgoing, "slow_peer_qos0")
             else:
                 self.enqueue(session, outgoing, publisher)
                 if ctx.refusing or ctx.links_postponed:  # the latter go when what was refused was told
@@ -347,6 +356,8 @@ class Delivery:
             ctx.counters.sent_qos1 += 1
         elif outgoing.qos == 2:
             ctx.counters.sent_qos2 += 1
+        if len(message.id) != 0 and ctx.audit is not None:
+            ctx.audit.delivered(client.client_id, message, outgoing.qos, dup)
         return True
 
     def frame(self, client: Client, outgoing: Outgoing, packet_id: int, dup: bool) -> bytes:
@@ -381,8 +392,7 @@ class Delivery:
     def enqueue(self, session: Session, outgoing: Outgoing, publisher: Session | None) -> None:
         ctx = self.ctx
         if ctx.refusing and outgoing.qos == 0 and session.expiry != 0:
-            ctx.drop("storage_failing", session.client_id)  # what waits for the disk in memory must not grow for ever
-            session.dropped += 1
+            self._drop(session, outgoing, "storage_failing")  # what waits for the disk must not grow for ever
             return
         queue = session.queue
         if queue is None:
@@ -509,11 +519,16 @@ class Delivery:
         return len(gone) == limit
 
     def give_up(self, session: Session, outgoing: Outgoing, reason: str) -> None:
-        self.ctx.drop(reason, session.client_id)
-        session.dropped += 1
+        self._drop(session, outgoing, reason)
         self.ctx.note(QUEUE_DELETE, session, outgoing)
         if outgoing.ticket != 0:
             self.sharing.settle(outgoing)
+
+    def _drop(self, session: Session, outgoing: Outgoing, reason: str) -> None:
+        self.ctx.drop(reason, session.client_id)
+        session.dropped += 1
+        if self.ctx.audit is not None:
+            self.ctx.audit.dropped(name_of(session), outgoing.message, outgoing.qos, reason)
 
     # Acknowledgements from the receiver
 
@@ -550,6 +565,8 @@ class Delivery:
         """An id is free again: note it, and let the queue move up."""
         if outgoing.ticket != 0:
             self.sharing.settle(outgoing)
+        if len(outgoing.message.id) != 0 and self.ctx.audit is not None:
+            self.ctx.audit.acknowledged(session.client_id, outgoing)
         if self.ctx.recording and session.expiry != 0:
             self.ctx.done(session, packet_id)
         self.go_on(session)
@@ -651,6 +668,8 @@ class Delivery:
             passed = [outgoing for outgoing in reversed(queue.drawn()) if self.sharing.give_back(outgoing)]
             for outgoing in passed:
                 self.ctx.note(QUEUE_DELETE, session, outgoing)
+                if self.ctx.audit is not None:
+                    self.ctx.audit.dropped(session.client_id, outgoing.message, outgoing.qos, "passed_on")
             queue.take_out(passed)
             if len(queue) == 0:
                 session.queue = None

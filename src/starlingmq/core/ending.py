@@ -194,6 +194,8 @@ class Ending:
             lost += session.inbound.held
         if lost != 0:
             ctx.drop("session_ended", session.client_id, lost)
+            if ctx.audit is not None:
+                ctx.audit.dropped_all(session, "session_ended")
         session.queue = None
         session.window = None
         session.inbound = None

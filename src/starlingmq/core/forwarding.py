@@ -1,8 +1,9 @@
 """Messages as they travel from node to node, many in a row in one blob.
 
-One message: u8 flags (QoS | RETAIN | EXPIRES | GROUP | TRACKED), i64 sequence, f64 seconds until it expires (EXPIRES),
-varint lengths of topic, publisher, properties, group and payload, then those. Big-endian. The origin is whoever sends
-the blob: messages are passed on by the node where they entered, and by no other.
+One message: u8 flags (QoS | RETAIN | EXPIRES | GROUP | TRACKED | NAMED), i64 sequence, f64 seconds until it expires
+(EXPIRES), u8 length of the id and the id (NAMED), varint lengths of topic, publisher, properties, group and payload,
+then those. Big-endian. The origin is whoever sends the blob: messages are passed on by the node where they entered, and
+by no other.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ EXPIRES: Final = 8
 GROUP: Final = 16  # for a member of this shared group, and for nobody else
 FOR_THE_NODE: Final = b"$node"  # in place of a group: for nobody but the node (see core.peers)
 TRACKED: Final = 32  # the sender keeps it in its window for this peer until it is acknowledged
+NAMED: Final = 64  # events tell of it (core.audit)
 
 
 class ForwardError(ValueError):
@@ -55,10 +57,15 @@ def encode_forward(message: Message, group: bytes, tracked: bool, now: float) ->
         flags |= GROUP
     if tracked:
         flags |= TRACKED
+    if len(message.id) != 0:
+        flags |= NAMED
     out.append(flags)
     write_i64_be(out, message.sequence)
     if message.expires_at != 0.0:
         write_f64_be(out, message.expires_at - now)
+    if len(message.id) != 0:
+        out.append(len(message.id))
+        out.write(message.id)
     publisher = message.publisher.encode()
     _put_length(out, len(message.topic))
     _put_length(out, len(publisher))
@@ -121,6 +128,7 @@ class ForwardReader:
                 raise ForwardError("a blob of messages is cut short")
             expires_at = now + read_f64_be(data, self.at)
             self.at += 8
+        id = self._take(self._length()) if flags & NAMED else b""
         topic_length = self._length()
         publisher_length = self._length()
         properties_length = self._length()
@@ -134,6 +142,7 @@ class ForwardReader:
         message = Message(topic, payload, flags & QOS, flags & RETAIN != 0, properties, expires_at, publisher, now)
         message.origin = self.origin
         message.sequence = sequence
+        message.id = id
         return Forward(message, group)
 
 
@@ -144,6 +153,8 @@ def count_tracked(blob: bytes) -> int:
     while reader.left():
         flags = blob[reader.at]
         reader.at += 17 if flags & EXPIRES else 9
+        if flags & NAMED:
+            reader._take(reader._length())
         skip = reader._length() + reader._length() + reader._length() + reader._length() + reader._length()
         reader.at += skip
         if flags & TRACKED:

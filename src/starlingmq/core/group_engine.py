@@ -38,6 +38,8 @@ class GroupEngine(GroupLines):
 
     def take(self, group: Group, message: Message, publisher: Session | None) -> bool:
         group.received += 1
+        if self.ctx.audit is not None:
+            self.ctx.audit.due_to_group(group, message)
         chooses = group.primary or group.standing
         if (chooses or group.strategy == LOCAL_FIRST) and not self.has_line(group):
             write_buffer = self.ctx.write_buffer
@@ -50,6 +52,8 @@ class GroupEngine(GroupLines):
 
     def arrived(self, group: Group, message: Message) -> None:
         """Another node has given us a message for a member here."""
+        if self.ctx.audit is not None:
+            self.ctx.audit.due_to_group(group, message)
         member = group.choose_here(message, self.ctx.write_buffer)
         if member is None or not self._hand_over(group, member, message, None, None):
             self.line_up(group, message, None)
@@ -83,6 +87,7 @@ class GroupEngine(GroupLines):
                 room.left -= 1
                 if self.news is not None and room.left * 2 <= room.given:
                     self.news[group] = None
+            self._tell_given(group, member, message)
             self.delivery.forward_to_member(message, session, group.share(), stored)
             self._done(group, lent)
             return True
@@ -92,6 +97,7 @@ class GroupEngine(GroupLines):
         acknowledged = message.qos != 0 and member.qos != 0 and client.dialect is None
         if acknowledged and session.expiry != 0 and ctx.recording:  # it is the session's from here on
             self._done(group, lent)
+            self._tell_given(group, member, message)
             self._offer(group, member, message, 0, publisher)
             return True
         ticket = 0
@@ -102,6 +108,7 @@ class GroupEngine(GroupLines):
                     group.given -= 1
                     return False
             ticket = lent.packet_id
+        self._tell_given(group, member, message)
         if client.dialect is not None:
             client.dialect.deliver(client, message, member, publisher)
         else:
@@ -111,6 +118,11 @@ class GroupEngine(GroupLines):
             lent.ticket = ticket
             self._given.append(lent)
         return True
+
+    def _tell_given(self, group: Group, member: Subscription, message: Message) -> None:
+        audit = self.ctx.audit
+        if audit is not None:
+            audit.given(group, member.session, message, min(message.qos, member.qos))
 
     def _offer(
         self, group: Group, member: Subscription, message: Message, ticket: int, publisher: Session | None
@@ -241,6 +253,8 @@ class GroupEngine(GroupLines):
             budget -= 1
             ctx.work -= 1
             del window.owed[packet_id]
+            if ctx.audit is not None:
+                ctx.audit.due_to_group(group, lent.message)  # once more
             if not self._hand_over(group, member, lent.message, lent, None):
                 return budget
         queue = line.queue

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from starlingmq.config import QueueGroupsConfig
+from starlingmq.core.audit import group_name
 from starlingmq.core.context import Context
 from starlingmq.core.delivery import UNBOUNDED_HIGH, Delivery
 from starlingmq.core.groups import Group
@@ -74,11 +75,13 @@ class GroupLines(Sharing):
         ctx = self.ctx
         if message.qos == 0 and not ctx.store_qos0 and not group.nodes and group.online() == 0:
             ctx.drop("offline_qos0", "")
+            self.tell_dropped(group, message, "offline_qos0")
             return False
         line = self.line_of(group)
         waited = line.queue is not None
         if ctx.refusing and message.qos == 0 and line.kept:
             ctx.drop("storage_failing", line.client_id)  # what waits for the disk in memory must not grow for ever
+            self.tell_dropped(group, message, "storage_failing")
             return False
         queue = line.queue
         if queue is None:
@@ -96,6 +99,11 @@ class GroupLines(Sharing):
         if not waited:
             self.changed(group)
         return group.somebody()
+
+    def tell_dropped(self, group: Group, message: Message, reason: str) -> None:
+        audit = self.ctx.audit
+        if audit is not None:
+            audit.dropped(group_name(group), message, message.qos, reason)
 
     def queue(self) -> MessageQueue:
         return MessageQueue(self.ctx.groups.max_waiting, self.ctx.groups.max_waiting_bytes)
@@ -194,6 +202,8 @@ class GroupLines(Sharing):
             waiting += len(line.window.owed)
         if waiting != 0:
             ctx.drop("group_gone", line.client_id, waiting)
+            if ctx.audit is not None:
+                ctx.audit.dropped_all(line, "group_gone")
         group.line = None
         self.lines.pop(group, None)
         line.ended = True

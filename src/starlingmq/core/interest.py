@@ -11,6 +11,7 @@ from typing import Final
 
 from starlingmq.core.groups import LINGERS
 from starlingmq.core.session import Session, Subscription
+from starlingmq.core.topics import of_the_node
 
 _DURABLE: Final = 1 << 32  # above the count of all subscribers, the count of the durable ones
 
@@ -35,7 +36,7 @@ class Interest:
     def add_all(self, session: Session) -> None:
         if session.node == 0 and session.subscriptions is not None:
             for key, subscription in session.subscriptions.items():
-                if not key.startswith(b"$SYS/"):
+                if not of_the_node(key):
                     self.add(key, session, subscription)
 
     def remove(self, key: bytes, session: Session, subscription: Subscription) -> None:

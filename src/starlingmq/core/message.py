@@ -30,6 +30,7 @@ class Message:
     shape: int  # ... and to what kind of receiver: see core.delivery; -1: to none yet
     origin: int  # in a cluster: number of the node where it entered; 0: here, and not passed on; -1: see core.retaining
     sequence: int  # ... and its place among what entered there (rising, over restarts too)
+    id: bytes  # by which events tell of it, wherever it is (core.audit); b"": they do not
 
     def __init__(
         self,
@@ -57,6 +58,7 @@ class Message:
         self.shape = -1
         self.origin = 0
         self.sequence = 0
+        self.id = b""
 
     @staticmethod
     def at(offset: int) -> Message:
@@ -80,6 +82,7 @@ class Message:
         )
         message.origin = self.origin
         message.sequence = self.sequence
+        message.id = self.id
         return message
 
     def expired(self, now: float) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from starlingmq.core.anew import renumber
+from starlingmq.core.audit import name_of
 from starlingmq.core.connecting import Connecting
 from starlingmq.core.context import Context
 from starlingmq.core.delivery import Delivery
@@ -175,6 +176,8 @@ class Mover:
             self.ctx.note(QUEUE_DELETE, session, outgoing)
             if outgoing.message.expired(self.ctx.now):
                 self.ctx.drop("expired", session.client_id)
+                if self.ctx.audit is not None:
+                    self.ctx.audit.dropped(name_of(session), outgoing.message, outgoing.qos, "expired")
                 continue
             taken.append(outgoing)
             size += outgoing.message.size()

@@ -153,11 +153,16 @@ class NatsClient(Dialect):
         sub = cast(NatsSubscription, subscription)
         if client.state == CLOSED or (not self.echo and publisher is not None and publisher.client is client):
             return
+        audit = ctx.audit
+        if audit is not None and not sub.name:  # else it was told with the group
+            audit.due(sub.session, message, 0)
         shape = SHAPE_HEADERS if self.headers else SHAPE
         if message.shape != shape:
             self._shape(message, shape)
         if not message.head:
             ctx.drop("no_subject", client.client_id)
+            if audit is not None:
+                audit.dropped(sub.session.client_id, message, 0, "no_subject")
             return
         frames = client.frames
         if client.waiting != 0 and client.stored_from < 0:
@@ -179,6 +184,8 @@ class NatsClient(Dialect):
             client.dirty = True
             ctx.ready.dirty.append(client)
         ctx.counters.publish_sent += 1
+        if audit is not None:
+            audit.delivered(sub.session.client_id, message, 0, False)
         if client.blocked or client.size > ctx.write_buffer:
             owner.slow(client, self, size, publisher)
         if sub.limit != 0:

@@ -13,6 +13,7 @@ from starlingmq.core.client import CLOSED, OPEN, Client
 from starlingmq.core.context import ISOLATED, Context
 from starlingmq.core.ending import Ending
 from starlingmq.wire.nats_frames import error_frame
+from starlingmq.wire.nats_subjects import topic_of
 from starlingmq.wire.reasons import Reason
 
 AUTHORIZATION_VIOLATION: Final = "Authorization Violation"
@@ -64,6 +65,8 @@ class NatsErrors:
     def may_not_publish(self, client: Client, subject: bytes, counted: str, why: str = "") -> None:
         """A message is not taken; ``counted`` as dropped for that reason."""
         self.ctx.drop(counted, client.client_id)
+        if self.ctx.audit is not None:
+            self.ctx.audit.refused(client.client_id, topic_of(subject), b"", 0, counted)
         shown = subject.decode(errors="replace")
         self.say(client, f'Permissions Violation for Publish to "{shown}"{": " + why if why else ""}')
 

@@ -220,6 +220,8 @@ class Peers:
             if forward.group == FOR_THE_NODE:
                 self._take_control(peer, message)
                 continue
+            if ctx.audit is not None:
+                ctx.audit.arrived(message)
             self.publishing.deliver(message, forward.group, peer.session)
         ctx.send_stored(peer.acks, mark.to_bytes(8, "big"))
         return True

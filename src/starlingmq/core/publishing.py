@@ -32,7 +32,7 @@ from starlingmq.core.ready import PUBLISH as ASK_PUBLISH
 from starlingmq.core.retained import RetainedTree
 from starlingmq.core.retaining import DELETED_FACT, REPLICA
 from starlingmq.core.router import Route, Router
-from starlingmq.core.session import Backlog, Session
+from starlingmq.core.session import GROUP_PREFIX, Backlog, Session
 from starlingmq.core.timers import Wheel
 from starlingmq.wire.mqtt import Publish, ack_frame, decode_publish, packet_id_bytes
 from starlingmq.wire.reasons import MqttError, ProtocolError, Reason
@@ -178,14 +178,20 @@ class Publishing:
         elif answer.reason >= 0x80:
             self._refuse(client, asked, packet_id, answer.reason)
         elif answer.message is None:
-            self.ctx.drop("hook", session.client_id)
+            self._drop("hook", client, asked)
             self._acknowledge_refused(client, asked.qos, packet_id, 0)
         else:
             self.accept(client, session, answer.message, packet_id)
 
     def _refuse(self, client: Client, message: Message, packet_id: int, reason: int) -> None:
-        self.ctx.drop("not_authorized" if reason == Reason.NOT_AUTHORIZED else "refused", client.client_id)
+        self._drop("not_authorized" if reason == Reason.NOT_AUTHORIZED else "refused", client, message)
         self._acknowledge_refused(client, message.qos, packet_id, reason)
+
+    def _drop(self, reason: str, client: Client, message: Message) -> None:
+        """It is not accepted."""
+        self.ctx.drop(reason, client.client_id)
+        if self.ctx.audit is not None:
+            self.ctx.audit.refused(client.client_id, message.topic, message.id, message.qos, reason)
 
     def _acknowledge_refused(self, client: Client, qos: int, packet_id: int, reason: int) -> None:
         """3.x has no code for a refusal: it gets the plain acknowledgement [MQTT-3.3.5-2]."""
@@ -291,7 +297,7 @@ class Publishing:
         publishes again when it is back."""
         if client.version != 5:
             raise ProtocolError(text, Reason.QUOTA_EXCEEDED)
-        self.ctx.drop(reason, client.client_id)
+        self._drop(reason, client, message)
         first = 0x40 if message.qos == 1 else 0x50
         # Now: the lane for what is stored stands still until it can be.
         self.ctx.send(client, bytes((first, 3)) + packet_id_bytes(packet_id) + bytes((Reason.QUOTA_EXCEEDED,)))
@@ -299,7 +305,7 @@ class Publishing:
     def _no_memory(self, client: Client, message: Message, packet_id: int) -> None:
         """Nothing is taken in until receivers have taken out what is there."""
         if message.qos == 0:
-            self.ctx.drop("memory", client.client_id)
+            self._drop("memory", client, message)
         elif client.version != 5:
             raise ProtocolError("there is too little memory at the moment", Reason.QUOTA_EXCEEDED)
         else:
@@ -325,7 +331,7 @@ class Publishing:
         """What a node accepts must reach everyone, and it can not now: MQTT 5 is told, 3.x is not acknowledged."""
         if client.version != 5:
             raise ProtocolError(ISOLATED, Reason.SERVER_UNAVAILABLE)
-        self.ctx.drop("isolated", client.client_id)
+        self._drop("isolated", client, message)
         first = 0x40 if message.qos == 1 else 0x50
         code = bytes((Reason.IMPLEMENTATION_SPECIFIC_ERROR,))
         self.ctx.send(client, bytes((first, 3)) + packet_id_bytes(packet_id) + code)
@@ -364,6 +370,8 @@ class Publishing:
             ctx.arm(session, ctx.now + ctx.await_rel_timeout)
         if ctx.max_queue_bytes != 0 and inbound.bytes + message.size() > ctx.max_queue_bytes:
             raise ProtocolError("too much waits for its PUBREL", Reason.QUOTA_EXCEEDED)
+        if ctx.audit is not None:
+            message.id = ctx.audit.name()  # before it is stored
         inbound.hold(packet_id, message, ctx.now)
         if ctx.recording and session.expiry != 0:
             ctx.write(Write(INBOUND_PUT, session, packet_id, message=message))
@@ -488,6 +496,8 @@ class Publishing:
         """Send a message on its way; how many receivers it found. The topic is valid."""
         if message.expired(self.ctx.now):
             self.ctx.drop("expired", message.publisher)
+            if self.ctx.audit is not None:
+                self.ctx.audit.refused(message.publisher, message.topic, message.id, message.qos, "expired")
             return 0
         route = self.router.resolve(message.topic)
         if route.reserved and publisher is not None:
@@ -518,6 +528,8 @@ class Publishing:
         found = self.router.group(group)
         if found is None:
             ctx.drop("no_group_member", source.client_id)
+            if ctx.audit is not None:
+                ctx.audit.dropped(GROUP_PREFIX + group[7:].decode(), message, message.qos, "no_group_member")
         else:
             self.groups.arrived(found, message)
 

@@ -16,9 +16,10 @@ from starlingmq.core.groups import Group
 from starlingmq.core.session import Session, Subscription, merge
 from starlingmq.core.sharing import Sharing
 from starlingmq.core.stream import Stream
-from starlingmq.core.topics import levels, valid_topic
+from starlingmq.core.topics import levels, of_the_node, valid_topic
 from starlingmq.wire.reasons import ProtocolError, Reason
 
+EVENTS: Final = b"$events/"  # what becomes of messages (core.audit)
 CACHED_TOPICS: Final = 65536
 CACHED_RECEIVERS: Final = 1 << 20  # of all cached topics together: many topics, each with many receivers, are too many
 
@@ -60,6 +61,7 @@ class Router:
     _order: deque[bytes]  # the topics in ``_cache``, in the order in which they came, and some that were let go
     _receivers: int  # of all routes in ``_cache``
     sharing: Sharing  # looks after the messages of groups; it is set once it is there
+    event_filters: int  # of streams that keep the broker's own events
     alone: bool  # there are no other nodes: this one chooses the members of every group
     strategies: dict[bytes, int]  # of groups by name
     strategy: int  # of all others
@@ -74,6 +76,7 @@ class Router:
         self._cache = {}
         self._order = deque()
         self._receivers = 0
+        self.event_filters = 0
         self.alone = True
         self.strategies = {}
         self.strategy = RANDOM
@@ -95,7 +98,7 @@ class Router:
         return self._look_up(topic)
 
     def _look_up(self, topic: bytes) -> Route:
-        reserved = topic.startswith(b"$SYS/")  # the broker's own, to which limits for clients do not apply
+        reserved = of_the_node(topic)  # limits for clients do not apply
         if not valid_topic(topic) or (len(topic) > self._max_length and not reserved):
             raise ProtocolError("the topic name is not valid", Reason.TOPIC_NAME_INVALID)
         if levels(topic) > self._max_levels and not reserved:
@@ -238,11 +241,15 @@ class Router:
         for filter in stream.filters:
             self.tree.add(filter, stream, stream)
             self._changed(filter)
+            if filter.startswith(EVENTS):
+                self.event_filters += 1
 
     def remove_stream(self, stream: Stream) -> None:
         for filter in stream.filters:
             self.tree.remove(filter, stream)
             self._changed(filter)
+            if filter.startswith(EVENTS):
+                self.event_filters -= 1
 
     def _changed(self, filter: bytes) -> None:
         if b"+" in filter or b"#" in filter:

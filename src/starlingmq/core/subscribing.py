@@ -21,7 +21,7 @@ from starlingmq.core.retained import RetainedCursor, RetainedTree
 from starlingmq.core.retaining import HeldReplay, Wanted
 from starlingmq.core.router import Router
 from starlingmq.core.session import Session, Subscription
-from starlingmq.core.topics import levels, parse_share, valid_filter
+from starlingmq.core.topics import levels, of_the_node, parse_share, valid_filter
 from starlingmq.wire.mqtt import Suback, Subscribe, SubscribeRequest, Unsuback, Unsubscribe, encode
 from starlingmq.wire.primitives import encode_varint
 from starlingmq.wire.properties import SUBSCRIPTION_IDENTIFIER
@@ -233,6 +233,9 @@ class ReplayJob(Job):
 
     def give(self, subscription: Subscription, message: Message) -> None:
         qos = min(message.qos, subscription.qos)
+        audit = self.owner.ctx.audit
+        if audit is not None:
+            audit.due(self.session, message, qos)
         self.owner.delivery.offer(self.session, Outgoing(message, qos, True, subscription.ids, None), None)
 
     def _next(self) -> None:
@@ -406,9 +409,9 @@ class Subscribing:
         return qos
 
     def count(self, whole: bytes, session: Session, before: Subscription | None, after: Subscription | None) -> None:
-        """Count what this node wants of the others; each has its own $SYS topics, and its own subscribers to them."""
+        """Count what this node wants of the others; each has its own figures and events, and its own subscribers."""
         interest = self.ctx.interest
-        if interest is None or session.node != 0 or whole.startswith(b"$SYS/"):
+        if interest is None or session.node != 0 or of_the_node(whole):
             return
         if after is not None:
             interest.add(whole, session, after)

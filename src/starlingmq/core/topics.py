@@ -33,6 +33,11 @@ def valid_filter(filter: bytes) -> bool:
     return all(part == b"+" or (b"+" not in part and b"#" not in part) for part in parts)
 
 
+def of_the_node(filter: bytes) -> bool:
+    """Whether what it matches is each node's own, and comes from no other."""
+    return filter.startswith((b"$SYS/", b"$events/"))
+
+
 def levels(topic: bytes) -> int:
     """Number of levels of a topic or filter; empty ones count, so ``b"/"`` has two."""
     return topic.count(b"/") + 1

@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from starlingmq.cluster.state import ClusterReady, ClusterState
+from starlingmq.core.audit import Audit
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.client import Client
 from starlingmq.core.ready import Answer, Event, Notice, Question, Ready
@@ -226,6 +227,8 @@ class Driver:
             self._pause(client)
         if ready.spills or ready.reads:
             self._read_back(ready)
+        if self.state.ctx.audit is not None:
+            self._name(self.state.ctx.audit)
         if ready.events and self.on_event is not None:
             for event in ready.events:
                 self._tell(self.on_event, event)
@@ -280,6 +283,18 @@ class Driver:
                 self.loop.call_later(READ_AGAIN, self._read_again, session)
             else:
                 self.state.loaded(session, messages, self.clock())
+
+    def _name(self, audit: Audit) -> None:
+        """Find out what was dropped of which only the place is known; it is told of in the next turn."""
+        offsets = audit.unnamed()
+        if offsets and self.store.readable():
+            try:
+                audit.named(self.store.load(offsets))
+            except OSError as error:
+                log.error("dropped messages can not be read: %s; events of them come later", error)
+                self.loop.call_later(READ_AGAIN, self._schedule)
+            else:
+                self._schedule()
 
     def _read_again(self, session: Session) -> None:
         self.state.read_again(session, self.clock())

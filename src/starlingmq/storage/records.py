@@ -6,9 +6,10 @@ and sessions by number (unique for ever, so that neither can be mistaken).
 
 All numbers without a size are varints: seven bits a byte, low ones first, the high bit set in all but the last.
 
-MESSAGE     u8 1, u8 QoS | retain << 2 | retained << 3 | expires << 4 | passed << 5, f64 published, f64 expires (if it
-            does), origin and sequence (if it was passed on between nodes), lengths of topic, publisher, properties
-            and receivers; those; the rest is payload.
+MESSAGE     u8 1, u8 QoS | retain << 2 | retained << 3 | expires << 4 | passed << 5 | named << 6, f64 published, f64
+            expires (if it does), length of the id and the id (if it has one: core.audit), origin and sequence (if it
+            was passed on between nodes), lengths of topic, publisher, properties and receivers; those; the rest is
+            payload.
             A receiver: session, u16 packet id (0: queued), u8 flags; with HAS_IDS: length, identifiers. A stream is
             one too (docs/STREAMS.md), and its own log has the same record, without receivers. So is what is known of a
             producer with this message: what is in one record is there as a whole or not at all.
@@ -36,6 +37,7 @@ RETAINED: Final = 8  # message flags: it is its topic's retained message from no
 
 EXPIRES: Final = 16
 PASSED: Final = 32
+NAMED: Final = 64
 
 _DOUBLE: Final = struct.Struct("<d")
 
@@ -140,11 +142,16 @@ def put_message(out: BytesWriter, message: Message, publisher: bytes, receivers:
         flags |= EXPIRES
     if message.sequence != 0:
         flags |= PASSED
+    if len(message.id) != 0:
+        flags |= NAMED
     out.append(MESSAGE)
     out.append(flags)
     write_f64_le(out, message.published_at)
     if expires_at != 0.0:
         write_f64_le(out, expires_at)
+    if len(message.id) != 0:
+        put_number(out, len(message.id))
+        out.write(message.id)
     if message.sequence != 0:
         put_number(out, message.origin)
         put_number(out, message.sequence)
@@ -188,6 +195,7 @@ def open_message(record: bytes) -> tuple[Message, bytes, bool]:
     flags = reader.byte()
     published = reader.double()
     expires = reader.double() if flags & EXPIRES else 0.0
+    id = reader.take(reader.number()) if flags & NAMED else b""
     origin = sequence = 0
     if flags & PASSED:
         origin = reader.number()
@@ -201,6 +209,7 @@ def open_message(record: bytes) -> tuple[Message, bytes, bool]:
     message = Message(topic, payload, flags & 3, flags & 4 != 0, properties, expires, publisher, published)
     message.origin = origin
     message.sequence = sequence
+    message.id = id
     return message, receivers, flags & RETAINED != 0
 
 
