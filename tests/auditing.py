@@ -19,10 +19,11 @@ Key = tuple[str, str]  # client, message id
 
 @dataclass
 class Verdict:
-    """Clients and how many messages; ``doubled`` by message."""
+    """Clients and how many messages; ``doubled`` by message, at QoS 0 and 2. ``again``: at QoS 1, which may be."""
 
     lost: dict[str, int] = field(default_factory=dict)
     doubled: list[Key] = field(default_factory=list)
+    again: list[Key] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
 
@@ -49,6 +50,7 @@ def judge(events: list[dict[str, Any]]) -> Verdict:
     late: Counter[Key] = Counter()
     done: Counter[Key] = Counter()
     delivered: Counter[Key] = Counter()
+    at_least_once: set[Key] = set()
     acknowledged: Counter[Key] = Counter()
     sent_since: set[Key] = set()  # at QoS 2, with DUP, since the last acknowledgement
     for event in events:
@@ -59,9 +61,11 @@ def judge(events: list[dict[str, Any]]) -> Verdict:
             due[key] += 1
             if event["n"] > horizons[event["node"]]:
                 late[key] += 1
-            elif not event["kept"] and event["n"] < began.get(event["node"], 0):
+            elif _excused(event, began):
                 done[key] += 1
         elif kind == "delivered":
+            if event["qos"] == 1:
+                at_least_once.add(key)
             if not event["dup"]:
                 delivered[key] += 1
                 done[key] += 1
@@ -76,13 +80,21 @@ def judge(events: list[dict[str, Any]]) -> Verdict:
     open_: Counter[str] = Counter()
     for key, count in due.items():
         open_[key[0]] += max(0, count - done[key] - late[key])
-    verdict.doubled = [key for key, count in delivered.items() if count > due[key]]
-    verdict.doubled += [key for key in sent_since if acknowledged[key] >= due[key]]
+    several = [key for key, count in delivered.items() if count > due[key] and not key[0].startswith("$node/")]
+    several += [key for key in sent_since if acknowledged[key] >= due[key]]
+    verdict.doubled = [key for key in several if key not in at_least_once]
+    verdict.again = [key for key in several if key in at_least_once]
     waiting = _waiting(events)
     for client, count in open_.items():
         if count > waiting[client]:
             verdict.lost[client] = count - waiting[client]
     return verdict
+
+
+def _excused(due: dict[str, Any], began: dict[str, int]) -> bool:
+    """Whether nobody promised it: it was in memory only, and the process is gone; or at QoS 0 on a link that broke."""
+    gone = not due["kept"] and due["n"] < began.get(due["node"], 0)
+    return gone or (due["qos"] == 0 and due["client"].startswith("$node/"))
 
 
 def _ends(events: list[dict[str, Any]], node: str) -> list[dict[str, Any]]:
@@ -96,7 +108,9 @@ def _horizons(events: list[dict[str, Any]]) -> dict[str, int]:
     if any(len(found) < wanted for found in ends.values()):
         return dict.fromkeys(ends, -1)
     until = min(found[-wanted]["since"] for found in ends.values())
-    return {node: max(end["census"] for end in found if end["since"] <= until) for node, found in ends.items()}
+    return {
+        node: max([end["census"] for end in found if end["since"] <= until], default=-1) for node, found in ends.items()
+    }
 
 
 def _waiting(events: list[dict[str, Any]]) -> Counter[str]:

@@ -297,7 +297,8 @@ def test_what_is_done_wrong_on_purpose_is_found(mistake: str, monkeypatch: pytes
     subscribe(reader, b"a", 2)
     author = world.connect("author")
     for number in range(10):
-        author.send(Publish(b"a", b"%d" % number, 1, packet_id=number + 1))
+        author.send(Publish(b"a", b"%d" % number, 2, packet_id=number + 1))
+        author.send(Ack(PUBREL, number + 1))
     take_all(reader)
     verdict = judge(world.census())
     if mistake == "doubled":
