@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,12 @@ async def test_what_an_operator_sees(serve: Serve, join: Join, ask: Ask, tmp_pat
             await page.until(f"document.body.dataset.shown === '{view}'")
             assert await page.run("document.documentElement.scrollWidth") <= 390, f"{view} is wider than a phone"
         await page.screenshot(pictures / "phone.png")
+        await page.run("location.hash = '#log'")
+        await page.until("document.getElementById('log')")
+        logging.getLogger("starlingmq.test").warning("somebody called %s was here", EVIL)
+        await page.until(f"document.getElementById('log').textContent.includes('somebody called {EVIL}')")
+        assert not await page.run("document.querySelector('#view img')")
+        await page.screenshot(pictures / "log.png")
         await page.go(url + "/docs")
         await page.until("document.body && document.body.textContent.includes('/api/v1/publish')")
         assert not page.problems

@@ -19,6 +19,7 @@ PAGES: Final = {
             "base.js",
             "docs.js",
             "icon.svg",
+            "log.js",
             "map.js",
             "rates.js",
             "style.css",

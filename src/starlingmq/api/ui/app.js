@@ -1,15 +1,19 @@
 // The page: which view is shown, how often it is asked for, and logging in. No library, and nothing from elsewhere.
 
 import {$, LoginNeeded, api, el, forgetWhatLacks} from "./base.js";
+import {Log} from "./log.js";
 import {VIEWS} from "./views.js";
 
 const EVERY_MS = 2000;
-const TABS = ["overview", "clients", "sessions", "retained", "groups", "streams", "nodes"];
+const LIVE = {log: {title: "Log", make: () => new Log()}};
+const TABS = ["overview", "clients", "sessions", "retained", "groups", "streams", "nodes", "log"];
 
-for (const name of TABS) $("tabs").append(el("a", {href: "#" + name, id: "tab-" + name}, VIEWS[name].title));
+for (const name of TABS) $("tabs").append(el("a", {href: "#" + name, id: "tab-" + name}, (VIEWS[name] ?? LIVE[name]).title));
 $("tabs").append(el("a", {href: "/docs"}, "API"));
 
 let turn = 0;
+let live = null; // the view that goes on by itself, while it is shown
+let liveAt = "";
 
 $("login").querySelector("form").addEventListener("submit", (event) => {
   event.preventDefault();
@@ -21,7 +25,7 @@ $("login").querySelector("form").addEventListener("submit", (event) => {
 });
 
 function settle(name, parts) {
-  if (!$("view").contains(document.activeElement) || document.activeElement.tagName !== "INPUT") $("view").replaceChildren(...parts);
+  if (parts && (!$("view").contains(document.activeElement) || document.activeElement.tagName !== "INPUT")) $("view").replaceChildren(...parts);
   for (const tab of $("tabs").children) {
     const current = tab.id === "tab-" + name;
     if (current && !tab.hasAttribute("aria-current")) tab.scrollIntoView({block: "nearest", inline: "center"});
@@ -45,13 +49,26 @@ function complain(error) {
 async function refresh() {
   const mine = ++turn; // a later one makes earlier answers worthless
   const [asked, query] = location.hash.slice(1).split("?");
-  const name = asked in VIEWS ? asked : "overview";
+  const name = asked in VIEWS || asked in LIVE ? asked : "overview";
   const parameters = Object.fromEntries(new URLSearchParams(query));
+  if (live && liveAt !== location.hash) {
+    live.leave();
+    live = null;
+  }
   try {
     const seen = await api("/overview");
     if (mine !== turn) return;
-    const parts = await VIEWS[name].show(seen, parameters);
-    if (mine !== turn) return;
+    let parts = null;
+    if (name in LIVE) {
+      if (!live) {
+        live = LIVE[name].make(parameters);
+        liveAt = location.hash;
+        parts = live.show();
+      }
+    } else {
+      parts = await VIEWS[name].show(seen, parameters);
+      if (mine !== turn) return;
+    }
     $("node").textContent = `${seen.node} ${seen.version}`;
     $("state").textContent = seen.ready.reasons.join("; ") || "serving";
     $("state").className = seen.ready.reasons.length ? "bad" : "ok";

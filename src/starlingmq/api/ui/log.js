@@ -1,0 +1,54 @@
+// The log of the node that is asked, as it goes on.
+
+import {api, el, number} from "./base.js";
+
+const LINES_MAX = 500;
+const LOG_MS = 1500;
+
+export class Log {
+  constructor() {
+    this.after = null;
+    this.level = "info";
+    this.chosen = el("select", {"aria-label": "Level", onchange: () => {
+      this.level = this.chosen.value;
+      this.after = null;
+      this.list.replaceChildren();
+      this.look();
+    }}, ...["debug", "info", "warning", "error"].map((one) => el("option", {value: one, selected: one === "info" ? "" : false}, one)));
+    this.state = el("span", {class: "faint", role: "status"});
+    this.list = el("div", {class: "lines", id: "log"});
+  }
+
+  show() {
+    this.timer = setInterval(() => document.hidden || this.look(), LOG_MS);
+    this.look();
+    return [el("div", {class: "tools"}, this.chosen, this.state), this.list];
+  }
+
+  leave() {
+    clearInterval(this.timer);
+  }
+
+  async look() {
+    const parameters = {level: this.level, ...(this.after === null ? {} : {after: this.after})};
+    try {
+      const told = await api("/log", parameters);
+      if (parameters.level !== this.level || parameters.after !== (this.after ?? undefined)) return;
+      const began = this.after === null || told.next < this.after;
+      this.after = told.next;
+      this.state.textContent = "of " + told.node;
+      this.state.className = "faint";
+      if (told.lost && !began) this.add(el("div", {class: "bad"}, `${number(told.lost)} lines went by between`));
+      for (const line of told.lines)
+        this.add(el("div", {class: line.level.toLowerCase()}, el("small", {}, `${line.time.slice(11, 23)} ${line.level} ${line.logger} `), line.message));
+    } catch (error) {
+      this.state.textContent = error instanceof TypeError ? "the broker does not answer" : error.message;
+      this.state.className = "bad";
+    }
+  }
+
+  add(line) {
+    this.list.prepend(line);
+    while (this.list.childElementCount > LINES_MAX) this.list.lastChild.remove();
+  }
+}
