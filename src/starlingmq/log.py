@@ -14,6 +14,21 @@ from starlingmq.core.ready import Notice
 log = logging.getLogger("starlingmq.clients")
 
 
+def printable(text: str) -> str:
+    """On one line, and with nothing in it that a terminal would obey: client ids and topics are anybody's words."""
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+
+
+class TextFormatter(logging.Formatter):
+    """A line for people; what follows it is the traceback of a mistake of ours, if there is one."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = printable(record.message)
+        return super().formatMessage(record)
+
+
 class JsonFormatter(logging.Formatter):
     """One JSON object a line; nothing a client sends can break out of it."""
 
@@ -22,7 +37,7 @@ class JsonFormatter(logging.Formatter):
             "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": printable(record.getMessage()),
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
@@ -33,7 +48,7 @@ def set_up_logging(settings: LogConfig) -> None:
     """Log to stderr: text on a terminal, JSON otherwise, unless ``log.format`` says which."""
     handler = logging.StreamHandler()
     text = settings.format == "text" or (settings.format == "auto" and sys.stderr.isatty())
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s") if text else JsonFormatter())
+    handler.setFormatter(TextFormatter("%(asctime)s %(levelname)-7s %(message)s") if text else JsonFormatter())
     root = logging.getLogger("starlingmq")
     root.handlers[:] = [handler, *(other for other in root.handlers if type(other) is not logging.StreamHandler)]
     root.setLevel(settings.level.upper())

@@ -10,6 +10,7 @@ from typing import Any, Final
 from starlingmq.admin.listing import limit_of
 from starlingmq.admin.problem import AdminError
 from starlingmq.admin.sessions import when
+from starlingmq.log import printable
 from starlingmq.net.control import Action, Report
 
 LINES_MAX: Final = 2000
@@ -67,7 +68,5 @@ class LogTail(logging.Handler):
 
 
 def plain(text: str) -> str:
-    """On one line, and with nothing in it that a terminal would obey."""
-    if not text.isprintable():
-        text = "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+    text = printable(text)
     return text if len(text) <= LINE_CHARS_MAX else text[:LINE_CHARS_MAX] + "..."
