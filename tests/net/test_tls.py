@@ -68,6 +68,20 @@ async def test_tls_1_1_is_not_spoken(listen: Open, certificates: Certificates) -
         await connect(listener.address, context)
 
 
+@pytest.mark.parametrize("cipher", ["AES128-SHA", "AES256-SHA256", "DES-CBC3-SHA", "NULL-SHA256", "ADH-AES128-SHA"])
+async def test_weak_ciphers_are_not_spoken(listen: Open, certificates: Certificates, cipher: str) -> None:
+    """Without forward secrecy, with 64-bit blocks, without encryption, without a certificate."""
+    listener = await listen("mqtts://127.0.0.1:0", tls=certificates.server())
+    context = client_context(certificates)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.set_ciphers(f"{cipher}:@SECLEVEL=0")
+    except ssl.SSLError:
+        pytest.skip("the library of this machine does not have it at all")
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        await connect(listener.address, context)
+
+
 async def test_the_name_in_a_client_certificate_is_told(
     driver: FakeDriver, listen: Open, certificates: Certificates
 ) -> None:

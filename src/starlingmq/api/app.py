@@ -8,13 +8,14 @@ from typing import Any, Final
 from litestar import Litestar, Request, Response, Router
 from litestar.exceptions import HTTPException
 from litestar.openapi.config import OpenAPIConfig
-from litestar.openapi.plugins import JsonRenderPlugin
 
 from starlingmq._version import __version__
 from starlingmq.admin.problem import AdminError
 from starlingmq.api import cluster_views, health, messages, metrics, overview, pages, sessions, upkeep_views
+from starlingmq.api.document import Document
 from starlingmq.api.problem import Problem
 from starlingmq.api.served import Served
+from starlingmq.log import printable
 
 log = logging.getLogger("starlingmq.http")
 
@@ -42,7 +43,7 @@ def make_app(served: Served) -> Litestar:
             version=__version__,
             description="One node of a broker: what it holds and does, and what it is told to do.",
             path=f"{PREFIX}/openapi.json",  # what is unknown below its path is answered with a page
-            render_plugins=[JsonRenderPlugin(path="/")],
+            render_plugins=[Document(path="/")],
         ),
         exception_handlers={Exception: _unexpected, HTTPException: _refused, AdminError: _not_done},
         logging_config=None,
@@ -56,16 +57,16 @@ def _refused(_: Request[Any, Any, Any], error: HTTPException) -> Response[Proble
     if isinstance(error.extra, list):
         found = [f"{one.get('key', '')}: {one.get('message', '')}" for one in error.extra if isinstance(one, dict)]
         text = "; ".join(found) or text
-    return Response(Problem(" ".join(text.split())), status_code=error.status_code, headers=error.headers)
+    return Response(Problem(printable(" ".join(text.split()))), status_code=error.status_code, headers=error.headers)
 
 
 def _not_done(_: Request[Any, Any, Any], error: AdminError) -> Response[Problem]:
-    return Response(Problem(str(error)), status_code=error.status)
+    return Response(Problem(printable(str(error))), status_code=error.status)
 
 
 def _unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[Problem]:
     """Ours say in one line what is wrong; anything else is a mistake of ours."""
     if type(error).__module__.startswith("starlingmq."):
-        return Response(Problem(str(error)), status_code=409)
+        return Response(Problem(printable(str(error))), status_code=409)
     log.error("%s %s failed", request.method, request.scope["path"], exc_info=error)
     return Response(Problem(f"unexpected {type(error).__name__}"), status_code=500)

@@ -6,6 +6,7 @@ from typing import Literal
 
 from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
+from litestar.openapi.datastructures import ResponseSpec
 from msgspec import Struct
 
 from starlingmq.admin.readiness import Ready, readiness
@@ -21,7 +22,12 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
     async def live() -> Live:
         return Live("ok")
 
-    @get("/health/ready", summary="Whether clients should come here; status 503 if not", tags=["health"])
+    @get(
+        "/health/ready",
+        summary="Whether clients should come here; status 503 if not",
+        tags=["health"],
+        responses={503: ResponseSpec(Ready, generate_examples=False, description="They should not.")},
+    )
     async def ready() -> Response[Ready]:
         found = readiness(served.place)
         return Response(found, status_code=503 if found.reasons else 200)
