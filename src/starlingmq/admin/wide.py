@@ -62,7 +62,7 @@ class Wide:
         }
         self.actions = {name: _named(name, action) for name, action in own.items()}
         for name in PAGED:
-            self.actions[name.removesuffix(".led")] = _named(name, self._list)
+            self.actions[name.replace(".led", ".all")] = _named(name, self._list)
         for name in LOCAL:
             self.actions[name] = _named(name, self._here)
         for name in AT_ONE:
@@ -128,7 +128,7 @@ class Wide:
         return self._joined(await self.desk.everywhere("stream.all", {}, arguments.get("node")), "streams")
 
     async def _stream(self, action: str, arguments: Arguments) -> Result:
-        chosen = {name: value for name, value in arguments.items() if name != "node"}
+        chosen = {name: value for name, value in arguments.items() if name not in ("node", "by")}
         answers = await self.desk.everywhere(f"stream.{action.partition('.')[2]}", chosen, arguments.get("node"))
         return {"nodes": answers.results, "missing": to_builtins(answers.missing)}
 

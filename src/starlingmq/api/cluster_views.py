@@ -88,7 +88,7 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
     async def groups(
         prefix: GroupPrefix = "", limit: Limit = PAGE, cursor: Cursor = None, node: Node = ""
     ) -> GroupPage:
-        found = await served.ask("groups", prefix=prefix, limit=str(limit), cursor=cursor or "", node=node)
+        found = await served.ask("groups.all", prefix=prefix, limit=str(limit), cursor=cursor or "", node=node)
         return convert(found, GroupPage)
 
     @get("/drain", summary="How far draining is")

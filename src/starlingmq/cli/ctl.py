@@ -10,8 +10,10 @@ import typer
 
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask, directory_of
 from starlingmq.cli.ctl_cluster import app as cluster
+from starlingmq.cli.ctl_do import DEEDS
 from starlingmq.cli.ctl_drain import drain, rebalance
 from starlingmq.cli.ctl_groups import groups
+from starlingmq.cli.ctl_look import LOOKS
 from starlingmq.cli.ctl_stream import app as stream
 from starlingmq.cli.progress import amount, progress
 
@@ -26,6 +28,8 @@ app.add_typer(cluster, name="cluster")
 app.command()(drain)
 app.command()(rebalance)
 app.command()(groups)
+for command in (*LOOKS, *DEEDS):
+    app.command()(command)
 app.add_typer(stream, name="stream")
 
 

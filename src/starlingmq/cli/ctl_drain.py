@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Annotated, Any, Final
 
 import typer
 
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_broker, directory_of
+from starlingmq.cli.ctl_ask import AtOption, ask
 from starlingmq.cli.progress import progress
 
+LOOK_SECONDS: Final = 0.5  # between two looks at another node
 LEFT: Final = 1  # exit code: clients or sessions are still there
 
 
 def drain(
     cancel: Annotated[bool, typer.Option("--cancel", help="Serve clients again.")] = False,
+    node: AtOption = "",
     data_dir: DataDirOption = None,
     config: FileOption = None,
     json_: JsonOption = False,
@@ -25,11 +29,23 @@ def drain(
     The node goes on as a member, until `ctl drain --cancel` or its next start. The exit code is 1 if something had to
     stay, because no other node took it.
     """
-    directory = directory_of(data_dir, config)
-    with progress(json_) as report:
-        found = ask_broker(directory, "cluster.drain", {"cancel": "yes"} if cancel else {}, report)
+    if node:
+        found = _drain_at(node, cancel, data_dir, config)
+    else:
+        directory = directory_of(data_dir, config)
+        with progress(json_) as report:
+            found = ask_broker(directory, "cluster.drain", {"cancel": "yes"} if cancel else {}, report)
     print(json.dumps(found) if json_ else "\n".join(_lines(found)))
     return LEFT if found["clients_left"] + found["sessions_left"] and not cancel else 0
+
+
+def _drain_at(node: str, cancel: bool, data_dir: str | None, config: str | None) -> dict[str, Any]:
+    """Another node, until it is done."""
+    found = ask("drain.cancel" if cancel else "drain.begin", data_dir, config, node=node)
+    while found["draining"] and not found["done"]:
+        time.sleep(LOOK_SECONDS)
+        found = ask("drain.state", data_dir, config, node=node)
+    return found
 
 
 def rebalance(

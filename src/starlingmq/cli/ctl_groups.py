@@ -7,24 +7,32 @@ from typing import Annotated, Final
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from starlingmq.admin.log_tail import plain
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_broker, directory_of
+from starlingmq.cli.ctl_ask import WIDTH_MIN, listed, warn_of
 from starlingmq.cli.progress import progress
 
-WIDTH_MIN: Final = 170  # columns where there is no terminal
+GROUPS_MAX: Final = 10_000
 
 
 def groups(
     prefix: Annotated[str, typer.Argument(help="Only groups whose names begin with this.")] = "",
+    everywhere: Annotated[bool, typer.Option("--everywhere", help="Ask the primary of each.")] = False,
     data_dir: DataDirOption = None,
     config: FileOption = None,
     json_: JsonOption = False,
 ) -> None:
     """List the queue groups: who chooses, who is in them, what waits. The primary of a group knows most of it."""
-    directory = directory_of(data_dir, config)
-    with progress(json_) as report:
-        found = ask_broker(directory, "groups", {"prefix": prefix}, report)
+    if everywhere:
+        found = listed("groups.all", "groups", GROUPS_MAX, data_dir, config, prefix=prefix)
+        warn_of(found)
+    else:
+        directory = directory_of(data_dir, config)
+        with progress(json_) as report:
+            found = ask_broker(directory, "groups", {"prefix": prefix}, report)
     if json_:
         print(json.dumps(found))
         return
@@ -37,8 +45,8 @@ def groups(
     table.add_column("elsewhere")
     for each in found["groups"]:
         table.add_row(
-            each["name"],
-            each["filter"],
+            escape(plain(each["name"])),
+            escape(plain(each["filter"])),
             each["strategy"],
             each["primary"] or "none",
             f"{each['members']:,}",

@@ -11,10 +11,12 @@ from rich.console import Console
 from rich.table import Table
 
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_broker, directory_of
+from starlingmq.cli.ctl_ask import ask, done
 from starlingmq.cli.declare import CommandError
 from starlingmq.cli.progress import amount, progress
 from starlingmq.config_types import format_duration
 
+EverywhereOption = Annotated[bool, typer.Option("--everywhere", help="At all nodes, not at this one only.")]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The stream.")]
 
 app = typer.Typer(help="Streams: what is kept to be read again, in bulk.", no_args_is_help=True)
@@ -33,6 +35,7 @@ def create(
     when_full: Annotated[
         str, typer.Option("--when-full", help="drop_oldest, or refuse: QoS 1 and 2 get 0x97.")
     ] = "drop_oldest",
+    everywhere: EverywhereOption = False,
     data_dir: DataDirOption = None,
     config: FileOption = None,
     json_: JsonOption = False,
@@ -45,6 +48,9 @@ def create(
         "retention_size": retention_size,
         "when_full": when_full,
     }
+    if everywhere:
+        _everywhere("streams.create", arguments, data_dir, config, json_)
+        return
     found = _ask("stream.create", arguments, data_dir, config, json_)
     print(json.dumps(found) if json_ else f"{name} keeps {', '.join(found['topics'])}")
 
@@ -79,6 +85,7 @@ def trim(
     name: NameArgument,
     before: Annotated[int | None, typer.Option(min=0, metavar="OFFSET", help="Keep from this offset on.")] = None,
     all_: Annotated[bool, typer.Option("--all", help="Keep nothing.")] = False,
+    everywhere: EverywhereOption = False,
     data_dir: DataDirOption = None,
     config: FileOption = None,
     json_: JsonOption = False,
@@ -87,17 +94,32 @@ def trim(
     if (before is None) != all_:
         raise CommandError("what is to go? --before OFFSET, or --all")
     arguments = {"name": name, "before": "" if before is None else str(before)}
+    if everywhere:
+        _everywhere("streams.trim", arguments, data_dir, config, json_)
+        return
     found = _ask("stream.trim", arguments, data_dir, config, json_)
     print(json.dumps(found) if json_ else f"{found['trimmed']:,} messages gone; {name} begins at {found['first']:,}")
 
 
 @app.command()
 def delete(
-    name: NameArgument, data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False
+    name: NameArgument,
+    everywhere: EverywhereOption = False,
+    data_dir: DataDirOption = None,
+    config: FileOption = None,
+    json_: JsonOption = False,
 ) -> None:
     """End a stream, and give up what this node has of it."""
+    if everywhere:
+        _everywhere("streams.delete", {"name": name}, data_dir, config, json_)
+        return
     found = _ask("stream.delete", {"name": name}, data_dir, config, json_)
     print(json.dumps(found) if json_ else f"{name} is gone")
+
+
+def _everywhere(action: str, arguments: dict[str, str], data_dir: str | None, config: str | None, json_: bool) -> None:
+    found = ask(action, data_dir, config, **arguments)
+    done(found, json_, f"{arguments['name']}: done at {', '.join(found['nodes'])}")
 
 
 def _ask(

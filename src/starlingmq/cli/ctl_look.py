@@ -1,0 +1,199 @@
+"""``starlingmq ctl``: what there is in a broker and its cluster: clients, sessions, messages, nodes, the log."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Annotated, Final
+
+import typer
+import yaml
+
+from starlingmq.admin.log_tail import plain
+from starlingmq.cli.control import DataDirOption, FileOption, JsonOption
+from starlingmq.cli.ctl_ask import AtOption, LimitOption, NodeOption, SearchOption, ask, listed, show
+
+SHOWN: Final = 1000
+FOLLOW_SECONDS: Final = 1.0
+
+ClientArgument = Annotated[str, typer.Argument(metavar="CLIENT_ID", help="The client.")]
+
+
+def clients(
+    search: SearchOption = "",
+    node: NodeOption = "",
+    limit: LimitOption = SHOWN,
+    data_dir: DataDirOption = None,
+    config: FileOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """List the clients that are connected, at all nodes."""
+    found = listed("clients", "clients", limit, data_dir, config, q=search, node=node)
+    columns = {
+        "client_id": "client",
+        "node": "node",
+        "username": "user",
+        "peer": "from",
+        "protocol": "protocol",
+        "connected_at": "since",
+        "subscriptions": "subscriptions",
+        "queued": "queued",
+        "inflight": "in flight",
+        "dropped": "dropped",
+        "slow": "slow",
+    }
+    numbers = ("subscriptions", "queued", "inflight", "dropped")
+    show(found, json_, "clients", columns, numbers, "no client is connected")
+
+
+def sessions(
+    search: SearchOption = "",
+    node: NodeOption = "",
+    away: Annotated[bool, typer.Option("--away", help="Only those without a connection.")] = False,
+    limit: LimitOption = SHOWN,
+    data_dir: DataDirOption = None,
+    config: FileOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """List the sessions, connected or not, at all nodes."""
+    wanted = "no" if away else ""
+    found = listed("sessions", "sessions", limit, data_dir, config, q=search, node=node, connected=wanted)
+    columns = {
+        "client_id": "client",
+        "node": "node",
+        "connected": "connected",
+        "expires_at": "ends",
+        "subscriptions": "subscriptions",
+        "queued": "queued",
+        "queued_bytes": "bytes",
+        "inflight": "in flight",
+        "awaiting_rel": "awaiting PUBREL",
+        "dropped": "dropped",
+        "will": "will",
+    }
+    numbers = ("subscriptions", "queued", "queued_bytes", "inflight", "awaiting_rel", "dropped")
+    show(found, json_, "sessions", columns, numbers, "there are no sessions")
+
+
+def subscriptions(
+    search: SearchOption = "",
+    node: NodeOption = "",
+    limit: LimitOption = SHOWN,
+    data_dir: DataDirOption = None,
+    config: FileOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """List who subscribes to what, at all nodes."""
+    found = listed("subscriptions", "subscriptions", limit, data_dir, config, q=search, node=node)
+    columns = {"client_id": "client", "node": "node", "filter": "filter", "qos": "QoS", "no_local": "no local"}
+    show(found, json_, "subscriptions", columns, ("qos",), "there are no subscriptions")
+
+
+def session(
+    client_id: ClientArgument,
+    data_dir: DataDirOption = None,
+    config: FileOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Show one session, wherever it is: its client, subscriptions, window and queue."""
+    found = ask("session", data_dir, config, client_id=client_id)
+    if json_:
+        print(json.dumps(found))
+        return
+    told = {**found["session"], "node": found["node"], **(found["client"] or {})}
+    for name, value in told.items():
+        if value not in (None, ""):
+            print(f"{name.replace('_', ' '):16} {plain(str(value))}")
+    for each in found["subscriptions"]:
+        print(f"subscribes       {plain(each['filter'])} (QoS {each['qos']})")
+    for each in found["window"]:
+        print(f"in flight        {each['packet_id']}: {plain(each['topic'] or '?')}, {each['stage']}")
+    for each in found["queue"]:
+        print(f"waits            {plain(each['topic'] or 'on disk')}, {each['size']:,} bytes, QoS {each['qos']}")
+
+
+def bans(
+    node: NodeOption = "", data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False
+) -> None:
+    """List who may not come in for a while, at each node."""
+    found = ask("bans", data_dir, config, node=node)
+    columns = {"kind": "kind", "name": "name", "node": "node", "seconds": "seconds left", "reason": "reason"}
+    show(found, json_, "bans", columns, ("seconds",), "nobody is banned")
+
+
+def retained(
+    filter: Annotated[str, typer.Argument(metavar="FILTER", help="Of which topics.")] = "#",
+    limit: LimitOption = SHOWN,
+    data_dir: DataDirOption = None,
+    config: FileOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """List retained messages, by topic: they are the same at all nodes."""
+    found = listed("retained", "retained", limit, data_dir, config, filter=filter)
+    columns = {"topic": "topic", "qos": "QoS", "size": "bytes", "published_at": "published", "publisher": "by"}
+    show(found, json_, "retained", columns, ("qos", "size"), "nothing is retained there")
+
+
+def links(
+    node: NodeOption = "", data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False
+) -> None:
+    """Show how the nodes of a cluster reach each other: round trips, what waits, who was heard when."""
+    found = ask("links", data_dir, config, node=node)
+    columns = {
+        "node": "from",
+        "peer": "to",
+        "connected": "connected",
+        "through": "through",
+        "round_trip_ms": "round trip (ms)",
+        "queued": "queued",
+        "queued_bytes": "bytes",
+        "unacknowledged": "frames on the way",
+        "heard_seconds": "heard (s ago)",
+    }
+    numbers = ("round_trip_ms", "queued", "queued_bytes", "unacknowledged", "heard_seconds")
+    show(found, json_, "links", columns, numbers, "this broker is no member of a cluster, or its only one")
+
+
+def listeners(
+    node: AtOption = "", data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False
+) -> None:
+    """List where clients come in, and how many are there."""
+    found = ask("listeners", data_dir, config, node=node)
+    show(found, json_, "listeners", {"address": "address", "connections": "connections"}, ("connections",))
+
+
+def config(
+    node: AtOption = "", data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False
+) -> None:
+    """Print the settings in force, without secrets."""
+    found = ask("config", data_dir, config, node=node)
+    print(json.dumps(found) if json_ else yaml.safe_dump(found, sort_keys=False).rstrip())
+
+
+def log(
+    level: Annotated[str, typer.Option("--level", help="debug, info, warning or error, and above.")] = "debug",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes.")] = False,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, metavar="N", help="Begin so far back.")] = 100,
+    node: AtOption = "",
+    data_dir: DataDirOption = None,
+    config: FileOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Print the last lines of a node's log; with --json an object on each line."""
+    after = ""
+    while True:
+        found = ask("log", data_dir, config, level=level, limit=str(limit), after=after, node=node)
+        if found["lost"]:
+            print(f"warning: {found['lost']:,} lines went by too fast", file=sys.stderr)
+        for line in found["lines"]:
+            print(json.dumps(line) if json_ else f"{line['time']} {line['level']:7} {line['message']}")
+        if not follow:
+            return
+        sys.stdout.flush()
+        after, limit = str(found["next"]), 1000
+        if len(found["lines"]) < limit:
+            time.sleep(FOLLOW_SECONDS)
+
+
+LOOKS: Final = (clients, sessions, subscriptions, session, bans, retained, links, listeners, config, log)
