@@ -13,11 +13,11 @@ import heapq
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from starlingmq.admin.plain import PAGE_MAX
 from starlingmq.admin.problem import AdminError
 from starlingmq.core.session import MOVED_PREFIX, Session
 
 PIECE: Final = 1000  # sessions that are looked at before everybody else gets a turn: well below a millisecond
-PAGE_MAX: Final = 1000  # entries
 
 
 def of_clients(session: Session) -> bool:

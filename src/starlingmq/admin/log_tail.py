@@ -8,13 +8,12 @@ from itertools import islice
 from typing import Any, Final
 
 from starlingmq.admin.listing import limit_of
+from starlingmq.admin.plain import plain
 from starlingmq.admin.problem import AdminError
 from starlingmq.admin.sessions import when
-from starlingmq.log import printable
 from starlingmq.net.control import Action, Report
 
 LINES_MAX: Final = 2000
-LINE_CHARS_MAX: Final = 2000
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
@@ -65,8 +64,3 @@ class LogTail(logging.Handler):
         ]
         following = wanted[-1][0] if len(wanted) == limit else self._last
         return {"lines": lines, "next": following, "lost": lost}
-
-
-def plain(text: str) -> str:
-    text = printable(text)
-    return text if len(text) <= LINE_CHARS_MAX else text[:LINE_CHARS_MAX] + "..."

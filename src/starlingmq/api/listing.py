@@ -6,8 +6,9 @@ from typing import Annotated, Final
 
 from litestar.params import Parameter
 
+from starlingmq.admin.plain import PAGE_MAX
+
 PAGE: Final = 100
-PAGE_MAX: Final = 1000
 
 Limit = Annotated[int, Parameter(ge=1, le=PAGE_MAX, description="Entries of one page.")]
 Cursor = Annotated[

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from starlingmq.admin.log_tail import plain
+from starlingmq.admin.plain import plain
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption
 from starlingmq.cli.ctl_ask import ask, done
 from starlingmq.cli.ctl_look import ClientArgument
