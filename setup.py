@@ -24,6 +24,7 @@ HOT_MODULES = (
     "bulk/columns.py",  # what reading a stream does for each message
     "cluster/drain.py",  # what each turn looks at, and what it has for other nodes
     "cluster/election.py",
+    "cluster/errands.py",
     "cluster/frames.py",
     "cluster/handshake_desk.py",
     "cluster/handshakes.py",

@@ -155,6 +155,10 @@ class Calls:
     def wake_at(self) -> float:
         return min((waiting.deadline for waiting in self._waiting.values()), default=inf)
 
+    def busy(self) -> bool:
+        """Whether there is something to be sent, or to be told."""
+        return bool(self._out or self._called or self._outcomes)
+
     # What is to be done
 
     def take_out(self) -> list[tuple[int, OperatorCall | OperatorReply]]:

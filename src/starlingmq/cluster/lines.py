@@ -166,6 +166,10 @@ class Line:
             when = min(when, self.behind_since + config.subscribe_ack_timeout)
         return when
 
+    def waits(self) -> bool:
+        """Whether something came that the core has not taken."""
+        return len(self._inbox) != 0
+
     def deliver(self) -> bool:
         """Give the core what it takes in this turn; whether there is more for the next one."""
         ctx = self._broker.ctx

@@ -239,6 +239,12 @@ class Moves:
             heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else inf
 
+    def busy(self) -> bool:
+        """Whether anything is on its way, or is to be said."""
+        if self.arrivals or self.departures or self.touched:
+            return True
+        return bool(self._outbox or self._own or self.notices)
+
     # What is said
 
     def say(self, node: int, said: Said) -> None:

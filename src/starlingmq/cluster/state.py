@@ -22,6 +22,7 @@ from typing import Final
 from starlingmq.cluster.calls import Called, Calls, Outcome
 from starlingmq.cluster.drain import Drain
 from starlingmq.cluster.election import Election
+from starlingmq.cluster.errands import Errands
 from starlingmq.cluster.etcd import Answer, Request, TxnAnswer
 from starlingmq.cluster.frames import (
     Body,
@@ -162,6 +163,9 @@ class ClusterState:
         self._strangers_gone = False
         self._leaving = False
         self._pending = False
+        self._stirred = True  # something came in since the last turn
+        self._quiet = False  # there was nothing to do in this turn
+        self._due_at = 0.0  # when there is, though nothing comes in
         self._began = False  # it has served
         self._forgetful: dict[int, None] = {}  # nodes that may have forgotten us since we heard of them last
         self._counts_since = 0  # revision of the first membership in which this life counts; 0: it does not yet
@@ -173,15 +177,28 @@ class ClusterState:
         for session in ctx.sessions.values():
             interest.add_all(session)
         self.groups = QueueGroups(broker, config.name, self._is_connected)
+        self.errands = Errands(
+            broker,
+            self.takeovers,
+            self.ownership,
+            self.retained,
+            self.wills,
+            self.reception,
+            self.drain,
+            self.rebalancing,
+            self.calls,
+        )
 
     # What happens
 
     def start(self, now: float) -> None:
+        self._stirred = True
         self.members.start(now)
         self._look_at_members(now)
 
     def answered(self, answer: Answer, now: float) -> None:
         """etcd has answered, or tells of changes."""
+        self._stirred = True
         if isinstance(answer, TxnAnswer):
             self.ownership.answered(answer, now)
             self.owner_sweep.answered(answer, now)
@@ -195,6 +212,7 @@ class ClusterState:
 
     def connected(self, number: int, now: float) -> None:
         """The stream to that peer is open: what was under way on an earlier one may be lost."""
+        self._stirred = True
         line = self.lines.get(number)
         if line is not None:
             line.link.resend()
@@ -205,7 +223,7 @@ class ClusterState:
 
     def leave(self, now: float) -> None:
         """Take no more clients' work; leave once nothing is owed to anybody."""
-        self._leaving = True
+        self._stirred = self._leaving = True
         self._leave_if_idle(now)
 
     def begin_drain(self, now: float, seconds: float = inf, for_good: bool = False) -> None:
@@ -218,7 +236,7 @@ class ClusterState:
         self._changed_reception()
 
     def _changed_reception(self) -> None:
-        self.reception.changed = True
+        self._stirred = self.reception.changed = True
         if self.quorum is not None:
             self.quorum.hasten()
 
@@ -229,6 +247,7 @@ class ClusterState:
 
     def rebalance(self, rate: int, now: float) -> None:
         """Have all nodes send clients to where there are fewer."""
+        self._stirred = True
         for node in self.reception.welcoming():
             self.takeovers.say(node, Rebalance(rate))
         self.rebalancing.begin(now, rate)
@@ -241,11 +260,13 @@ class ClusterState:
 
     def forget(self, name: str, force: bool, now: float) -> str:
         """Take out a node that will not come back; "" or why not."""
+        self._stirred = True
         refusal = self.members.forget(name, self.serving, force, now)
         self._look_at_members(now)
         return refusal
 
     def received(self, envelope: Envelope, now: float) -> None:
+        self._stirred = True
         quorum, relay, routes = self.quorum, self.relay, self.routes
         if quorum is None or relay is None or routes is None or envelope.source == self._number:
             return
@@ -438,6 +459,11 @@ class ClusterState:
         """Between ``BrokerState.turn`` and ``BrokerState.take_ready``."""
         broker = self.broker
         broker.ctx.now = now
+        self._quiet = self._is_quiet(now)
+        if self._quiet:
+            broker.ctx.full_peers = self._full_peers()
+            return
+        self._stirred = False
         self.wills.remember(now)
         due = self.members.wake_at()
         if due and due <= now:
@@ -489,6 +515,17 @@ class ClusterState:
                 broker.ctx.write(Write(FACT_DELETE if fact is None else FACT_PUT, topic=key, value=fact or b""))
         broker.ctx.full_peers = self._full_peers()
         self._leave_if_idle(now)
+
+    def _is_quiet(self, now: float) -> bool:
+        """Whether there is nothing for a turn to do: nothing came, nothing is due, the core has nothing for us."""
+        if self._stirred or self._pending or now >= self._due_at or not self.serving or self._leaving:
+            return False
+        if self.routes is None or self.routes.pending():
+            return False
+        for line in self.lines.values():
+            if line.behind_since or line.waits():
+                return False
+        return not self.errands.any()
 
     def _tell_where_to_go(self) -> None:
         """Tell NATS clients where else they may go. A node that is cut off sees nobody, and says nothing new."""
@@ -692,17 +729,35 @@ class ClusterState:
                     line.data_frames += 1
                     self._send(number, data, relay)
         ready = self._ready
+        if self._quiet:
+            if ready.now:
+                self._ready = ClusterReady()
+            return ready
         ready.requests += [*self.retained.take_requests(now), *self.wills.take_requests(now)]
         ready.called, ready.outcomes = self.calls.take_called(), self.calls.take_outcomes()
         self._ready = ClusterReady()
+        self._due_at = self._find_due()
         return ready
 
     def pending(self) -> bool:
         """Whether there is work left for a next turn, without waiting for anything."""
+        if self._quiet:
+            return False
         return self._pending or (self.routes is not None and self.routes.pending()) or self.wills.pending()
 
     def wake_at(self) -> float:
         """When ``turn`` is to be called at the latest though nothing happened; 0.0: never."""
+        soonest = self._due_at
+        if self.relay is not None:
+            for number, line in self.lines.items():
+                due = line.link.wake_at()
+                if due < soonest and self.relay.next_hop(number) is not None:
+                    soonest = due
+                soonest = min(soonest, line.wake_at(self.config))
+        return 0.0 if soonest == inf else soonest
+
+    def _find_due(self) -> float:
+        """When a turn has something to do though nothing comes in, what is on its way between nodes left out."""
         soonest = min(self.members.wake_at() or inf, self.leader.wake_at() or inf)
         if self.quorum is not None:
             soonest = min(soonest, self.quorum.wake_at())
@@ -711,11 +766,6 @@ class ClusterState:
             held = self.broker.subscribing.held
             if held and held[0].version >= 0:
                 soonest = min(soonest, held[0].deadline)
-            for number, line in self.lines.items():
-                due = line.link.wake_at()
-                if due < soonest and self.relay is not None and self.relay.next_hop(number) is not None:
-                    soonest = due
-                soonest = min(soonest, line.wake_at(self.config))
             soonest = min(
                 soonest, self.takeovers.wake_at(), self.ownership.wake_at() or inf, self.owner_sweep.wake_at() or inf
             )
@@ -725,7 +775,7 @@ class ClusterState:
             soonest = min(soonest, self.drain.wake_at(now), self.rebalancing.wake_at(now))
             soonest = min(soonest, self.handshakes.wake_at(), self.groups.wake_at(), self.retained.wake_at())
             soonest = min(soonest, self.wills.wake_at() or inf, self.calls.wake_at())
-        return 0.0 if soonest == inf else soonest
+        return soonest
 
     # What is there to be seen
 

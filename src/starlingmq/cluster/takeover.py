@@ -339,6 +339,13 @@ class Takeovers:
             if client_id not in self._ctx.sessions and client_id not in waiting:
                 self._ownership.release(client_id, self.moves.me, epoch)
 
+    def busy(self) -> bool:
+        """Whether sessions are on their way, or the core has something of sessions to tell."""
+        ctx, claims = self._ctx, self._claims
+        if claims.waiting or claims.released or ctx.leaving or ctx.aware:
+            return True
+        return self.moves.busy()
+
     def wake_at(self) -> float:
         """When ``turn`` is to be called though nothing happens; ``inf``: never."""
         soonest = self.moves.wake_at()

@@ -356,6 +356,11 @@ class ClusterWills:
         requests, self._requests = self._requests, []
         return [*requests, *self._amendments.take_requests(now), *self.foreign.take_requests(now)]
 
+    def busy(self) -> bool:
+        """Whether the core has something of wills, or something of them waits to be stored, or published."""
+        wills = self._wills
+        return bool(wills.changed or wills.due or self._steps or self._due)
+
     def take_notices(self) -> list[str]:
         notices, self._notices = self._notices, []
         return [*notices, *self.foreign.take_notices()]
