@@ -50,7 +50,7 @@ def quiet_turns_are_taken() -> Iterator[Left]:
         quiet, written = looked_at.pop(self, (False, 0))
         if quiet:
             left.quiet += 1
-            told = [*ready.requests, *(ready.peers or ()), *ready.notices, *ready.news]
+            told: list[object] = [*ready.requests, *(ready.peers or ()), *ready.notices, *ready.news]
             told += [type(envelope.body) for _, envelope in ready.now if type(envelope.body).__name__[:4] != "Data"]
             if told or written or self._pending:
                 left.missed.append(f"{self.name}: {told} {written} {self._pending}")
