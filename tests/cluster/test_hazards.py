@@ -16,7 +16,7 @@ import pytest
 from tests.cluster import test_takeover
 from tests.cluster.fleet import Fleet
 from tests.cluster.test_drain import fleet_of, until
-from tests.cluster.test_takeover import LASTING, PUBACK, lasting, publish, published, subscribe
+from tests.cluster.test_takeover import LASTING, PUBACK, PUBREC, lasting, publish, published, subscribe
 from tests.cluster.test_takeover_crashes import clients_of, made
 from tests.sim.world import LIVENESS_MAX
 
@@ -33,8 +33,9 @@ from starlingmq.cluster.takeover import Takeovers
 from starlingmq.core.delivery import Delivery
 from starlingmq.core.mover import Mover
 from starlingmq.core.moving import OPEN
+from starlingmq.core.outgoing import Outgoing
 from starlingmq.core.peers import Peers
-from starlingmq.core.session import MOVED_PREFIX
+from starlingmq.core.session import MOVED_PREFIX, Session
 from starlingmq.wire.mqtt import Ack, Connack, Connect, Publish, Suback, Subscribe, SubscribeRequest
 from starlingmq.wire.reasons import Reason
 
@@ -229,6 +230,33 @@ def what_comes_too_late_for_its_owner_goes_on_to_the_next() -> None:
     assert "c" not in fleet[1].state.ctx.sessions
 
 
+def what_comes_back_without_its_window_begins_anew() -> None:
+    """A session was on its way to a node that dies and is forgotten, and its window was ahead. Its client must not take
+    what now comes under an old packet id for what it has already."""
+    fleet = Fleet(3)
+    publisher, client = fleet.connect(2, "p"), lasting(fleet, 0)
+    subscribe(client, b"t", 2)
+    publish(publisher, b"t", b"one", 2)
+    taken = client.expect(Publish)
+    client.send(Ack(PUBREC, taken.packet_id))
+    client.drop()
+    home, other, _ = numbers(fleet)
+    fleet.mute = {(home, other)}
+    again = fleet[1].open(5, "c")
+    again.send(Connect(5, "c", False, properties=LASTING))
+    fleet.advance(0.5)
+    fleet.end(1)
+    fleet.etcd.expire_lease("n2", fleet.now)
+    fleet.advance(4.0)
+    assert not fleet[0].cluster.forget("n2", False, fleet.now)
+    fleet.advance(2.0)
+    client = lasting(fleet, 1)
+    assert not client.connack.session_present
+    subscribe(client, b"t", 2)
+    publish(publisher, b"t", b"two", 2)
+    assert published(client.receive()) == [b"two"]
+
+
 def who_joins_twice_is_heard_again() -> None:
     """A node that joins puts a mark, and a third one is away, so it is not counted. Its lease runs out: the others
     forget it, and it joins once more."""
@@ -358,6 +386,17 @@ def unnoted(self: Peers, peer: Any, message: Any) -> None:
         self.control(peer.number, message.payload)
 
 
+take_window = Mover.take_window
+
+
+def never_parted(self: Mover, session: Session) -> list[Outgoing]:
+    """That some of a window has gone is not noted."""
+    taken = take_window(self, session)
+    assert session.moving is not None
+    session.moving.parted = False
+    return taken
+
+
 moved = test_takeover.test_a_client_that_comes_back_elsewhere_finds_its_session_and_what_was_queued
 
 MISTAKES: dict[str, Mistake] = {
@@ -377,6 +416,12 @@ MISTAKES: dict[str, Mistake] = {
         "_goes_on",
         lambda _: False,
         what_comes_too_late_for_its_owner_goes_on_to_the_next,
+    ),
+    "a session without its window is present": (
+        Mover,
+        "take_window",
+        never_parted,
+        what_comes_back_without_its_window_begins_anew,
     ),
     "who joins once more is who it was before": (
         members,

@@ -34,6 +34,7 @@ class Departure:
         if session.moving is None:  # of an earlier life
             session.moving = Moving(client_id)
             session.moving.target, session.moving.epoch = target, epoch
+            session.moving.parted = True
 
     def is_earlier(self, epoch: int) -> bool:
         """Whether it is of an earlier owner than that one; it may be on its way to a later one still."""

@@ -148,6 +148,8 @@ class Mover:
         window = session.window
         if window is None:
             return []
+        if session.moving is not None:
+            session.moving.parted = True
         if window.wanted(1):
             self.ctx.load(session)
             return []
@@ -188,17 +190,19 @@ class Mover:
         return taken
 
     def stay(self, session: Session) -> None:
-        """Its new owner is no member any more, and its client id is free: it is here as before."""
+        """Its new owner is no member any more, and its client id is free: it is here as before. If some of its window
+        has gone, its client can not go on with it."""
         moving = session.moving
         if moving is None:
             return
-        moving.target = 0
+        target, moving.target = moving.target, 0
+        session.anew = session.anew or moving.parted
         moving.marked = {}
         if not moving.sources:
             session.moving = None
         self._rename(session, moving.client_id)
         session.inbound = None
-        session.trail = Trail(moving.target, moving.epoch, False)  # what that one had is lost
+        session.trail = Trail(target, moving.epoch, False)  # what that one had is lost
         if self.ctx.recording:
             self.ctx.write(Write(SESSION_PUT, session))
 

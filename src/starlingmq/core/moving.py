@@ -43,6 +43,7 @@ class Moving:
     client_id: str  # whose session it is: one that is given away has a name of its own
     target: int  # the node that it goes to; 0: it is not given away
     epoch: int  # of its owner there
+    parted: bool  # some of its window has gone there, or may have
     marked: dict[int, None]  # nodes whose messages that one takes from now on
     sources: dict[int, None]  # what of it is on its way here: the epochs in which it was asked for
     stages: dict[int, int]  # node -> MARKED or OPEN, of what comes here
@@ -57,6 +58,7 @@ class Moving:
         self.client_id = client_id
         self.target = 0
         self.epoch = 0
+        self.parted = False
         self.marked = {}
         self.sources = {}
         self.stages = {}
