@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from tests.cluster.takeover_world import Roamer, RoamingWorld
 from tests.sim.clients import Publisher
+from tests.sim.network import End, Network
 from tests.sim.node import Node
 from tests.sim.world import LIVENESS_MAX
+
+from starlingmq.cluster.frames import Data, Envelope
+from starlingmq.core.session import Session
 
 pytestmark = pytest.mark.slow
 
 STEPS = 14  # appends, batches and frames after which a node dies
 
 
-def made() -> RoamingWorld:
-    """Three nodes that keep what they store and serve, without clients."""
+def made(nodes: int = 3) -> RoamingWorld:
+    """So many nodes that keep what they store and serve, without clients."""
     for seed in range(1000):
         world = RoamingWorld(seed)
         plan = world.plan
-        if not plan.faulty and plan.nodes == 3 and plan.settings.keeps and plan.settings.span != 3:
+        if not plan.faulty and plan.nodes == nodes and plan.settings.keeps and plan.settings.span != 3:
             plan.faulty = True  # as far as the checkers go: a session may not be found while its node is down
             world.form()
             return world
@@ -37,6 +43,141 @@ def clients_of(world: RoamingWorld, home: Node, other: Node, messages: int) -> t
     roamer.subscribe(b"a/#", 2)
     world.pass_time(1.0)
     return roamer, publisher
+
+
+Way = tuple[Node, Node]  # source, target
+
+
+def mute(world: RoamingWorld, messages: Sequence[Way] = (), everything: Sequence[Way] = ()) -> None:
+    """From now on messages are lost on some ways, and everything is on others, by whichever nodes it goes."""
+    network = world.network
+
+    def send(source: End, number: int, envelope: Envelope) -> None:
+        nodes = {node.process.cluster.number: node for node in world.nodes if node.process is not None}
+        way = nodes.get(envelope.source), nodes.get(envelope.target)
+        if way not in everything and (way not in messages or not isinstance(envelope.body, Data)):
+            Network.send(network, source, number, envelope)
+
+    network.send = send  # type: ignore[method-assign]
+
+
+def session_of(node: Node) -> Session | None:
+    assert node.process is not None
+    return node.process.state.ctx.sessions.get("roamer")
+
+
+def got(world: RoamingWorld) -> list[int]:
+    """How often each message came."""
+    return [count for (name, _), each in world.books.got.items() if name == "roamer" for count in each.values()]
+
+
+def begin_elsewhere(world: RoamingWorld, roamer: Roamer, node: Node) -> None:
+    roamer.homes = [node]
+    roamer.ending = False
+    roamer.come()
+    world._wait(lambda: roamer.online, 2.0, "it is not served")
+
+
+def test_marks_hold_after_a_crash() -> None:
+    """A session has not all come yet when its client begins anew at a node that can not be reached from there. A third
+    one's mark for that node is here; then this one crashes. What comes after the mark is not its to give."""
+    world = made(5)
+    home, between, new, third, fifth = world.nodes
+    roamer, publisher = clients_of(world, home, third, 0)
+    slow = [(fifth, home), (fifth, between)]  # whose mark is wanted
+    apart = [way for node in (home, between) for way in ((new, node), (node, new))]
+    mute(world, slow)
+    roamer.cut()
+    begin_elsewhere(world, roamer, between)
+    roamer.ending = True
+    roamer.cut()
+    mute(world, slow, apart)
+    world.pass_time(1.1)
+    begin_elsewhere(world, roamer, new)
+    world.pass_time(0.5)
+    session = session_of(between)
+    assert session is not None and session.moving is not None and session.moving.marked, (
+        "it is not there when it crashes"
+    )
+    between.crash(False)
+    world.start_if_wanted(between)
+    world.pass_time(0.5)
+    mute(world, [*slow, *apart])
+    world._wait(world._all_serve, 10.0, "not all serve")
+    world.pass_time(1.0)
+    roamer.left, publisher.left = 1, 1
+    roamer.subscribe(b"a/#", 2)
+    world._wait(lambda: roamer.left == 0 and roamer.finished(), 5.0, "it is not subscribed")
+    publisher.publish(b"a/1", 2)
+    world.pass_time(1.0)
+    mute(world)
+    world._wait(world._balanced, LIVENESS_MAX, "something is lost")
+    world._wait(lambda: not world.unsettled(), LIVENESS_MAX, "sessions are not where they belong")
+    assert got(world) == [1]
+
+
+def test_who_waits_for_a_mark_only_does_so_after_a_crash() -> None:
+    """All of a session has come, with what a third node had sent before its mark. The mark, and what came before it, are
+    still on their way from there to the new owner, which crashes."""
+    world = made()
+    home, new, third = world.nodes
+    roamer, publisher = clients_of(world, home, third, 0)
+    mute(world, [(third, new), (new, third)])
+    roamer.cut()
+    begin_elsewhere(world, roamer, new)
+    world.pass_time(0.3)
+    publisher.left = 1
+    publisher.publish(b"a/1", 2)
+    world.pass_time(0.3)
+    mute(world, [(third, new)])
+    world._wait(lambda: got(world) == [1], 5.0, "it does not come")
+    roamer.ending = True
+    roamer.cut()
+    session = session_of(new)
+    assert session is not None and session.moving is not None and session.moving.former, "it is over too early"
+    new.crash(False)
+    world.start_if_wanted(new)
+    world.pass_time(0.5)
+    mute(world)
+    roamer.ending = False
+    roamer.come()
+    world._wait(lambda: not world.unsettled(), LIVENESS_MAX, "sessions are not where they belong")
+    world._wait(world._balanced, LIVENESS_MAX, "something is lost")
+    assert got(world) == [1]
+
+
+def test_a_clean_start_holds_after_a_crash() -> None:
+    """What was there before was still on its way, to the node that crashes."""
+    world = made()
+    home, new, other = world.nodes
+    roamer, publisher = clients_of(world, home, other, 0)
+    roamer.ending = True
+    roamer.cut()
+    publisher.left = 1
+    publisher.publish(b"a/1", 2)
+    world.pass_time(0.5)
+    mute(world, [(home, new), (other, home)])
+    roamer.ending, roamer.homes = False, [new]
+    roamer.come()
+    world.pass_time(0.5)
+    roamer.ending = True
+    roamer.cut()
+    clean = Roamer(world.books, world.random, new, "roamer", 5, False)
+    begin_elsewhere(world, clean, new)
+    clean.ending = True
+    clean.cut()
+    world.pass_time(0.2)
+    new.crash(False)
+    mute(world, [(other, home)])
+    world.start_if_wanted(new)
+    world.pass_time(2.0)
+    mute(world)
+    world.pass_time(2.0)
+    assert [session_of(node) for node in world.nodes] == [None, None, None], "it is back"
+    begin_elsewhere(world, roamer, new)
+    world.pass_time(1.0)
+    assert got(world) == []
+    world._wait(lambda: not world.unsettled(), LIVENESS_MAX, "sessions are not where they belong")
 
 
 @pytest.mark.parametrize("victim", ["former owner", "new owner"])

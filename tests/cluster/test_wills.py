@@ -10,7 +10,7 @@ from tests.harness import FakeClient
 
 from starlingmq.cluster.amendments import Amendment, Amendments
 from starlingmq.cluster.etcd import KeyValue, TxnAnswer
-from starlingmq.cluster.foreign_wills import PAGE, TAKEN_PER_TURN, ForeignWills
+from starlingmq.cluster.foreign_wills import KEPT_SECONDS, PAGE, TAKEN_PER_TURN, ForeignWills
 from starlingmq.cluster.will_values import REGISTERED, RegisteredWill, all_wills, decode_will, encode_will
 from starlingmq.wire.mqtt import Connack, Connect, Publish, Subscribe, SubscribeRequest, Will
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, WILL_DELAY_INTERVAL, Properties
@@ -246,6 +246,22 @@ def test_what_was_found_when_a_client_was_back_before_does_not_count_when_it_is_
     foreign = following()
     assert asks(foreign, 5, None) == []  # and nobody wants to know any more
     assert len(asks(foreign, 9, RegisteredWill(REGISTERED, 8, delay=3, epoch=6))) == 1
+
+
+def test_what_nobody_asks_for_any_more_is_forgotten() -> None:
+    """The session of who was back has come after all, or its client is gone again."""
+    foreign = following()
+    asks(foreign, 5, None)
+    for number in range(100):
+        assert not foreign.cancelled(f"c{number}", 2, 5)
+    while requests := foreign.take_requests(2.0):
+        for request in requests:
+            foreign.answered(TxnAnswer(request.tag, True, 20, ((),) * len(request.success)), 2.0)
+    foreign.turn(30.0)
+    assert foreign.pending() == 101
+    foreign.turn(2.0 + KEPT_SECONDS)
+    assert foreign.pending() == 0
+    assert not foreign.cancelled("c", 2, 5), "it is looked up anew"
 
 
 def test_of_two_that_want_a_key_one_gets_it_and_the_other_is_told() -> None:

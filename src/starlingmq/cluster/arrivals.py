@@ -171,6 +171,7 @@ class Arrival:
             self.open,
             list(self.former),
             list(self.vague),
+            self.discarded,
         )
 
     @staticmethod
@@ -184,7 +185,8 @@ class Arrival:
             arrival.late = dict.fromkeys(arrival.sources())
         arrival.marks = dict.fromkeys(value.marks)
         arrival.best, arrival.best_held, arrival.owned = value.best, value.best_held, value.owned
-        arrival.open = arrival.whole = opened
+        arrival.discarded = value.discarded
+        arrival.open = arrival.whole = opened or value.discarded
         arrival.former = dict.fromkeys(value.former)
         arrival.vague = dict.fromkeys(value.vague)
         arrival.changed = False

@@ -7,6 +7,7 @@ member any more. Its clients' connections count as lost since then.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
 from math import inf
@@ -29,6 +30,7 @@ from starlingmq.cluster.will_values import (
 PAGE: Final = 500
 GETS_PER_TXN: Final = 60
 RETRY_SECONDS: Final = 0.5
+KEPT_SECONDS: Final = 60.0  # a cancellation that is done, for whoever asks whether it is
 TAKEN_PER_TURN: Final = 200  # wills of nodes that are gone; the rest in the next ones
 
 
@@ -48,11 +50,13 @@ class Plan:
 class Cancel:
     """A client is back elsewhere since ``epoch``: what it left before is not to be published."""
 
-    __slots__ = ("done", "epoch")
+    __slots__ = ("done", "epoch", "forget_at", "key")
 
-    def __init__(self, epoch: int) -> None:
+    def __init__(self, key: bytes, epoch: int) -> None:
+        self.key = key
         self.epoch = epoch
         self.done = False
+        self.forget_at = inf
 
 
 class ForeignWills:
@@ -76,6 +80,7 @@ class ForeignWills:
         self._load = ""  # tag of the read under way
         self._after = b""
         self._cancels: dict[bytes, Cancel] = {}
+        self._concluded: deque[Cancel] = deque()  # those that are done, in the order in which they are forgotten
         self._asking: dict[str, list[bytes]] = {}  # tag -> keys asked for
         self._to_ask: list[bytes] = []
         self._tags = 0
@@ -94,6 +99,7 @@ class ForeignWills:
 
     def turn(self, now: float) -> None:
         self._now = now
+        self._forget_cancels(now)
         leading = self._leading()
         if not leading:
             if self._led:
@@ -178,7 +184,7 @@ class ForeignWills:
         self._plans.pop(key, None)
         cancel = self._cancels.get(key)
         if cancel is not None:
-            cancel.done = True
+            self._conclude(cancel)
             self.cancellations += 1
         node, _ = self._owner(key)
         if node not in self._members and revision:
@@ -190,20 +196,37 @@ class ForeignWills:
         key = wills_of(self._cluster, node) + client_id.encode()
         cancel = self._cancels.get(key)
         if cancel is None or cancel.epoch < epoch:
-            self._cancels[key] = Cancel(epoch)
+            self._cancels[key] = Cancel(key, epoch)
             self._to_ask.append(key)
             return False
         if cancel.done:
             del self._cancels[key]
         return cancel.done
 
+    def pending(self) -> int:
+        """Cancellations that are asked for, or done and not yet forgotten."""
+        return len(self._cancels)
+
+    def _forget_cancels(self, now: float) -> None:
+        """Those that are done and that nobody asks for: the session came after all, or its client has gone on."""
+        while self._concluded and now >= self._concluded[0].forget_at:
+            cancel = self._concluded.popleft()
+            if self._cancels.get(cancel.key) is cancel:
+                del self._cancels[cancel.key]
+
+    def _conclude(self, cancel: Cancel) -> None:
+        if not cancel.done:
+            cancel.done = True
+            cancel.forget_at = self._now + KEPT_SECONDS
+            self._concluded.append(cancel)
+
     def _cancel(self, cancel: Cancel, key: bytes, value: RegisteredWill | None, revision: int) -> None:
         if value is None or value.state != REGISTERED or value.delay == 0:
-            cancel.done = True  # there is none, or nobody can take it back
+            self._conclude(cancel)  # there is none, or nobody can take it back
         elif value.epoch > cancel.epoch:
-            cancel.done = True  # its client has been there again since, and that is the will of this connection
+            self._conclude(cancel)  # its client has been there again since, and that is the will of this connection
         elif 0.0 < value.due_at <= self._now:
-            cancel.done = True  # it was due before
+            self._conclude(cancel)  # it was due before
         else:
             settled = encode_will(RegisteredWill(SETTLED, value.id))
             self._amendments.append(Amendment(key, revision, settled))

@@ -225,7 +225,15 @@ class Leaving:
     # Nodes come and go
 
     def members_changed(self) -> None:
-        """Whose marks are wanted has changed."""
+        """Whose marks are wanted has changed; and who had asked for what is not all here may be gone."""
+        moves = self._moves
+        for client_id, (node, said) in list(moves.deferred.items()):
+            if node not in moves.members:
+                del moves.deferred[client_id]
+                moves.take_early((client_id, said.epoch))
+                session = self._ctx.sessions.get(client_id)
+                if session is not None and session.moving is not None:
+                    session.moving.marked = {}
         self._moves.giving.update(dict.fromkeys(self._moves.departures.values()))
 
     def reborn(self, node: int) -> None:

@@ -283,7 +283,7 @@ class Moves:
         for arrival in self._changed:
             if arrival.changed:
                 arrival.changed = False
-                value = None if arrival.discarded else encode_arrival(arrival.value())
+                value = encode_arrival(arrival.value())
                 self.fact(key(ARRIVAL, arrival.client_id, arrival.epoch), value)
         self._changed.clear()
         for departure in self._changed_departures:

@@ -176,9 +176,18 @@ class Takeovers:
             elif name.startswith(ARRIVAL):
                 arrival = Arrival.restored(decode_arrival(fact), by_number, self._ctx.now + moves.seconds)
                 moves.add(arrival)
-                self._coming.attach(arrival)
                 for node in arrival.waiting:  # it may have put that off, and have crashed as well
-                    moves.say(node, Takeover(arrival.client_id, arrival.epoch, False))
+                    moves.say(node, Takeover(arrival.client_id, arrival.epoch, arrival.discarded))
+
+    def _resume(self) -> None:
+        """Once it is known whose marks there are to be: what an earlier life waited for is waited for."""
+        moves = self.moves
+        for arrival in moves.all_arrivals():
+            self._coming.attach(arrival)
+        for (client_id, epoch), nodes in moves.early.items():
+            session = self._ctx.sessions.get(client_id)
+            if session is not None and session.moving is not None and session.epoch < epoch:
+                session.moving.marked.update(dict.fromkeys(nodes))
 
     def enter_again(self, incarnation: int) -> None:
         """We join once more, without having counted: others may have forgotten what we had asked them for."""
@@ -191,6 +200,8 @@ class Takeovers:
         """The numbers of all nodes, ours included."""
         moves = self.moves
         before, moves.members = moves.members, dict.fromkeys(members)
+        if not before:
+            self._resume()
         for node in moves.members:
             if node not in before:
                 self._marks.member_came(node)

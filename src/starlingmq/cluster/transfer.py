@@ -185,6 +185,7 @@ class ArrivalValue(msgspec.Struct, array_like=True):
     open: bool
     former: list[bytes]
     vague: list[int]
+    discarded: bool = False
 
 
 _arrival = msgspec.msgpack.Decoder(ArrivalValue)
