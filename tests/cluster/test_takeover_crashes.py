@@ -117,8 +117,8 @@ def test_marks_hold_after_a_crash() -> None:
 
 
 def test_who_waits_for_a_mark_only_does_so_after_a_crash() -> None:
-    """All of a session has come, with what a third node had sent before its mark. The mark, and what came before it, are
-    still on their way from there to the new owner, which crashes."""
+    """All of a session has come, with what a third node had sent before its mark. The mark, and what came before it,
+    are still on their way from there to the new owner, which crashes."""
     world = made()
     home, new, third = world.nodes
     roamer, publisher = clients_of(world, home, third, 0)
