@@ -257,6 +257,35 @@ def what_comes_back_without_its_window_begins_anew() -> None:
     assert published(client.receive()) == [b"two"]
 
 
+def a_mark_that_overtakes_the_session_itself_divides_all_the_same() -> None:
+    """A session is still on its way to a node that its client has left. A third one's mark for the next owner, whom
+    nothing of that can reach, is there before it is."""
+    fleet = Fleet(4)
+    home, between, new, _ = numbers(fleet)
+    publisher, client = fleet.connect(3, "p"), lasting(fleet, 0)
+    subscribe(client, b"t", 2)
+    client.drop()
+    fleet.mute = {(home, between), (new, between)}
+    for place in (1, 2):
+        client = fleet[place].open(5, "c")
+        client.send(Connect(5, "c", False, properties=LASTING))
+        fleet.advance(0.2)
+    fleet.advance(4.0)
+    assert not client.expect(Connack).session_present
+    client.send(Subscribe(1, [SubscribeRequest(b"t", 2)]))
+    fleet.advance(4.0)
+    client.expect(Suback)
+    fleet.mute.discard((home, between))
+    fleet[0].cluster.connected(between, fleet.now)
+    fleet.advance(0.5)
+    publish(publisher, b"t", b"one", 2)
+    assert published(client.receive()) == [b"one"]
+    fleet.speak()
+    fleet.advance(5.0)
+    assert published(client.receive()) == [], "it comes twice"
+    assert not any(node.cluster.takeovers.departing() for node in fleet.nodes), "somebody waits for a mark"
+
+
 def who_joins_twice_is_heard_again() -> None:
     """A node that joins puts a mark, and a third one is away, so it is not counted. Its lease runs out: the others
     forget it, and it joins once more."""
@@ -422,6 +451,12 @@ MISTAKES: dict[str, Mistake] = {
         "take_window",
         never_parted,
         what_comes_back_without_its_window_begins_anew,
+    ),
+    "marks that come before the session they are about are not looked at": (
+        Coming,
+        "overtaken",
+        lambda *_: None,
+        a_mark_that_overtakes_the_session_itself_divides_all_the_same,
     ),
     "who joins once more is who it was before": (
         members,

@@ -41,6 +41,7 @@ class Arrival:
     version: int  # of our routes, that who marks must have; UNVERSIONED: it is to be told
     discarded: bool  # nothing of it is wanted
     marks: dict[int, None]
+    later: dict[int, int]  # nodes whose mark for a later owner is here -> its epoch
     passed: dict[int, dict[int, None]]  # source -> nodes
     newest: tuple[int, int]  # the node that owned it last, and when
     former: dict[bytes, None]  # filters of those who have had it, shared groups left out
@@ -68,6 +69,7 @@ class Arrival:
         self.version = UNVERSIONED
         self.discarded = False
         self.marks = {}
+        self.later = {}
         self.passed = {}
         self.newest = (0, 0)
         self.former = {}
@@ -172,6 +174,7 @@ class Arrival:
             list(self.former),
             list(self.vague),
             self.discarded,
+            self.later,
         )
 
     @staticmethod
@@ -186,6 +189,7 @@ class Arrival:
         arrival.marks = dict.fromkeys(value.marks)
         arrival.best, arrival.best_held, arrival.owned = value.best, value.best_held, value.owned
         arrival.discarded = value.discarded
+        arrival.later = value.later
         arrival.open = arrival.whole = opened or value.discarded
         arrival.former = dict.fromkeys(value.former)
         arrival.vague = dict.fromkeys(value.vague)

@@ -246,9 +246,31 @@ class Coming:
         if moving is None:
             moving = session.moving = Moving(arrival.client_id)
         moving.sources[arrival.epoch] = None
+        self._heed(arrival)
         if session.client is not None:
             session.client.plain = False
         self.open_session(session)
+
+    def overtaken(self, arrival: Arrival, node: int, epoch: int) -> None:
+        """From here on what comes from that node is a later owner's, be the session here yet or not."""
+        arrival.later[node] = epoch
+        arrival.changed = True
+        self._moves.touch(arrival)
+        self._heed(arrival)
+
+    def _heed(self, arrival: Arrival) -> None:
+        session = arrival.session
+        moving = None if session is None else session.moving
+        if session is None or moving is None or session.ended:
+            return
+        departure = self._moves.departures.get((moving.client_id, moving.epoch)) if moving.target != 0 else None
+        for node, epoch in arrival.later.items():
+            if epoch <= session.epoch:
+                continue
+            if departure is not None:
+                self._moves.mark(departure, node)
+            else:
+                moving.marked[node] = None
 
     # What former owners say
 

@@ -125,6 +125,11 @@ class Leaving:
         moves.depart(departure)
         for marked in moves.take_early((client_id, epoch)):
             moves.mark(departure, marked)
+        for arrival in moves.of(client_id):
+            for marked, later in arrival.later.items():
+                if departure.is_earlier(later):
+                    moves.mark(departure, marked)
+        moves.note(departure)
         head = Head(client_id, epoch, held, expiry, left, last_id, granted, ghost.floor, trail, anew)
         head.willed = willed
         former, head.unknown = moves.former(client_id, ghost)

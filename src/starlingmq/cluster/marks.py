@@ -119,6 +119,8 @@ class Marks:
                 if departure.is_earlier(epoch):
                     moves.mark(departure, node)
             for arrival in moves.of(client_id):
+                if arrival.later.get(node, arrival.epoch) < epoch:
+                    self._coming.overtaken(arrival, node, epoch)
                 if arrival.epoch <= epoch and node not in arrival.marks:
                     self._marked(arrival, node)
 
@@ -134,11 +136,14 @@ class Marks:
 
     def _came_for(self, node: int, owner: int, client_id: str, epoch: int, clean: bool) -> None:
         """Somebody else owns it, and that he asks for it may be still on its way."""
-        sessions = self._moves.ctx.sessions
+        moves = self._moves
+        sessions = moves.ctx.sessions
         session = sessions.get(client_id)
-        if session is None or session.epoch >= epoch or owner not in self._moves.members:
+        if moves.ownership.claiming(client_id):  # what is found of the claim is over if it is older
+            moves.overtaken[client_id] = max(epoch, moves.overtaken.get(client_id, 0))
+        if session is None or session.epoch >= epoch or owner not in moves.members:
             return
-        if self._moves.stray(client_id):
+        if moves.stray(client_id):
             return  # he has no key of ours, and will not ask
         self._leaving.asked(owner, Takeover(client_id, epoch, clean))
         session = sessions.get(client_id)

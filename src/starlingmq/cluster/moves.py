@@ -205,6 +205,12 @@ class Moves:
         if departure.changed:
             self._changed_departures[departure] = None
 
+    def note(self, departure: Departure) -> None:
+        """Have its marks stored, those too that came before it left."""
+        if departure.marks():
+            departure.changed = True
+            self._changed_departures[departure] = None
+
     def mark_early(self, turned: Turned, node: int) -> None:
         """The mark of a node for what is asked for and can not be given yet: for ``depart`` to find."""
         nodes = self.early.setdefault(turned, [])

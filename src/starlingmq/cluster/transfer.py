@@ -186,6 +186,7 @@ class ArrivalValue(msgspec.Struct, array_like=True):
     former: list[bytes]
     vague: list[int]
     discarded: bool = False
+    later: dict[int, int] = {}
 
 
 _arrival = msgspec.msgpack.Decoder(ArrivalValue)
