@@ -8,6 +8,7 @@ Pure: requests out, answers in.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Final
 
 from starlingmq.cluster.etcd import Compare, Delete, Get, Operation, Put, Txn, TxnAnswer
@@ -66,8 +67,8 @@ class Amendments:
         if self._tag or not self._waiting or now < self._retry_at:
             return []
         size = 0
-        for key in list(self._waiting):
-            if len(self._batch) == PER_TXN or size >= BYTES_PER_TXN:
+        for key in list(islice(self._waiting, PER_TXN)):
+            if size >= BYTES_PER_TXN:
                 break
             amendment = self._waiting.pop(key)
             self._batch.append(amendment)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import Final
 
 from starlingmq.cluster.amendments import Amendment, Amendments
@@ -47,6 +48,7 @@ FACTS: Final = b"w"  # what the keys of our facts begin with
 DUE: Final = FACTS + b"d"  # id, client id: a will that is due
 PUBLISHED: Final = FACTS + b"p"  # a name: what was taken in the place of another node and is published
 PAGE: Final = 500  # keys read at once
+NAMES_PER_TURN: Final = 500  # looked at for each of the reasons that there are
 RETRY_SECONDS: Final = 0.5
 
 
@@ -82,6 +84,8 @@ class ClusterWills:
         self._me = 0
         self._entries: dict[str, Entry] = {}
         self._due: dict[str, None] = {}  # those that have something due
+        self._ready: dict[str, None] = {}  # of those the ones of which something is known that was not before
+        self._unchecked: deque[str] = deque()  # names that may not have been read, all of which must be looked at
         self._steps: deque[tuple[int, str]] = deque()  # when so much is stored, look at that one
         self._count = 0
         self._read = False  # all that etcd has of us
@@ -114,8 +118,11 @@ class ClusterWills:
                 self._entry(key[len(PUBLISHED) :].decode()).published = True
         for name, entry in self._entries.items():
             entry.due.sort(key=lambda will: will.id)
-            self._due[name] = None
+            self._have_due(name)
             self._wills.change(name)
+
+    def _have_due(self, name: str) -> None:
+        self._due[name] = self._ready[name] = None
 
     def _entry(self, name: str) -> Entry:
         entry = self._entries.get(name)
@@ -125,7 +132,7 @@ class ClusterWills:
 
     def registered(self, now: float) -> None:
         """We are a member: read what etcd has of us. May be called again."""
-        if not self._read and not self._page and now >= self._retry_at:
+        if not self._read and not self._page and not self._unchecked and now >= self._retry_at:
             self._pages += 1
             self._page = f"wills page {self._pages}"
             self._requests.append(Txn(self._page, (), (Get(self._keys, prefix=True, limit=PAGE, after=self._after),)))
@@ -163,6 +170,7 @@ class ClusterWills:
             self._read = False
             self._after = b""
             self._seen = {}
+            self._unchecked.clear()
 
     def _took_page(self, answer: TxnAnswer, now: float) -> None:
         if answer.error:
@@ -178,12 +186,21 @@ class ClusterWills:
             self._after = found[-1].key
             self.registered(now)
             return
-        self._read = True
-        for name, entry in self._entries.items():
-            if name not in self._seen and not self._under_way(name):
+        self._unchecked = deque(self._entries)
+        self._check()
+
+    def _check(self) -> None:
+        """What was not read is not there. When all is looked at that is known too."""
+        for _ in range(min(NAMES_PER_TURN, len(self._unchecked))):
+            name = self._unchecked.popleft()
+            entry = self._entries.get(name)
+            if entry is not None and name not in self._seen and not self._under_way(name):
                 entry.known, entry.revision = None, 0
-            self._look_later(name)
-        self._seen = {}
+            self._wills.change(name)
+        if not self._unchecked:
+            self._read = True
+            self._seen = {}
+            self._ready.update(self._due)
 
     def _know(self, key: bytes, data: bytes | None, revision: int) -> None:
         """That is what etcd has."""
@@ -199,6 +216,8 @@ class ClusterWills:
         known = entry.known
         if known is not None and known.state == SETTLED:
             self._settled(name, entry, known.id)
+        if name in self._due:
+            self._ready[name] = None
         self._look_later(name)
 
     def _settled(self, name: str, entry: Entry, identity: int) -> None:
@@ -228,22 +247,25 @@ class ClusterWills:
         due, self._wills.due = self._wills.due, []
         for each in due:
             self._entry(each.client_id).due.append(each.will)
-            self._due[each.client_id] = None
+            self._have_due(each.client_id)
             self._fact(_due_key(each.client_id, each.will), registered(each.will, 0, now))
 
     def turn(self, now: float) -> None:
         """Before the core's Ready is taken."""
         wills = self._wills
         self.remember(now)
-        changed, wills.changed = wills.changed, {}
-        for name in changed:
+        if self._unchecked:
+            self._check()
+        for name in list(islice(wills.changed, NAMES_PER_TURN)):
+            del wills.changed[name]
             self._look_later(name)
-        for name in list(self._due):
+        for name in list(islice(self._ready, NAMES_PER_TURN)):
+            del self._ready[name]
             entry = self._entries.get(name)
-            if entry is None or not entry.due:
-                del self._due[name]
-            elif self._may_publish(name, entry):
+            if entry is not None and entry.due and self._may_publish(name, entry):
                 self._publish(name, entry)
+            if entry is None or not entry.due:
+                self._due.pop(name, None)
         self.foreign.turn(now)
         for amendment in self.foreign.take_amendments():
             self._amendments.add(amendment)
@@ -321,7 +343,7 @@ class ClusterWills:
             del self._entries[name]
         elif entry.known is not None and not entry.due:
             entry.due.append(will_from(entry.known))
-            self._due[name] = None
+            self._have_due(name)
         elif entry.known is None:
             del self._entries[name]
 
@@ -351,7 +373,9 @@ class ClusterWills:
         """After the turn's frames were handed on: what is stored by then may be told."""
         if self._me == 0:
             return []
-        while self._steps and self._steps[0][0] <= self._stored.reached:
+        for _ in range(NAMES_PER_TURN):
+            if not self._has_steps():
+                break
             self._step(self._steps.popleft()[1])
         requests, self._requests = self._requests, []
         return [*requests, *self._amendments.take_requests(now), *self.foreign.take_requests(now)]
@@ -365,13 +389,14 @@ class ClusterWills:
         notices, self._notices = self._notices, []
         return [*notices, *self.foreign.take_notices()]
 
+    def _has_steps(self) -> bool:
+        return len(self._steps) != 0 and self._steps[0][0] <= self._stored.reached
+
     def pending(self) -> bool:
-        """Whether there is something to be published in a next turn."""
-        for name in self._due:
-            entry = self._entries.get(name)
-            if entry is not None and entry.due and self._may_publish(name, entry):
-                return True
-        return False
+        """Whether there is something to be done in a next turn, without waiting for anything."""
+        if self._me == 0:
+            return False
+        return bool(self._ready or self._unchecked or self._wills.changed) or self._has_steps()
 
     def wake_at(self) -> float:
         """When ``turn`` is to be called though nothing happens; 0.0: never."""
