@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import nats
-from starlingmq.wire.mqtt import Connack, Connect, Will
+from starlingmq.wire.mqtt import Connack, Connect, Publish, Will
 from starlingmq.wire.reasons import Reason
 from tests.auth.conftest import Join, Serve
 from tests.peer import Peer
@@ -98,6 +98,64 @@ async def test_who_was_away_comes_back_to_the_rules_of_now(serve: Serve, tmp_pat
     assert await writer.publish("b") == 0 and (await peer.message()).topic == b"b"
     await peer.close()
     await writer.close()
+
+
+async def test_what_waited_is_held_against_the_rules_of_now(serve: Serve, tmp_path: Path) -> None:
+    broker = await serve(auth=rules(tmp_path / "acl", "rules: [{allow: all}]"))
+    counters = broker.state.ctx.counters
+    peer = await Peer.connect(broker.address(), "r", 4, clean_start=False)
+    assert await peer.subscribe("plant/#", qos=1) == [1]
+    await peer.close()
+    writer = await Peer.connect(broker.address(), "w", 5)
+    for number in range(3):
+        assert await writer.publish("plant/open", b"%d" % number) == 0
+        assert await writer.publish("plant/secret", b"%d" % number) == 0
+    rules(tmp_path / "acl", "rules: [{deny: subscribe, topics: [plant/secret]}, {allow: all}]")
+    broker.reload(broker.config)
+    assert await writer.publish("plant/secret", b"later") == 0, "who is away has it until it comes back"
+    peer = await Peer.connect(broker.address(), "r", 4, clean_start=False)
+    for number in range(3):
+        message = await peer.message()
+        assert (message.topic, message.payload) == (b"plant/open", b"%d" % number)
+    assert counters.dropped["revoked"] == 4
+    assert await peer.subscribe("plant/open", qos=1) == [1]
+    assert await writer.publish("plant/open", b"new") == 0 and (await peer.message()).payload == b"new"
+    session = broker.state.ctx.sessions["r"]
+    assert (session.dropped, session.rules) == (4, broker.state.ctx.rules), "nothing is looked at any more"
+    await peer.close()
+    await writer.close()
+
+
+async def test_what_is_sent_again_is_held_against_them_too(serve: Serve, tmp_path: Path) -> None:
+    broker = await serve(auth=rules(tmp_path / "acl", "rules: [{allow: all}]"))
+    peer = await Peer.connect(broker.address(), "r", 4, clean_start=False)
+    assert await peer.subscribe("once", "twice", qos=2) == [2, 2]
+    writer = await Peer.connect(broker.address(), "w", 5)
+    assert await writer.publish("once", b"1", 1) == 0 and await writer.publish("twice", b"2", 2) == 0
+    for _ in range(2):
+        await peer.expect(Publish)  # which is not acknowledged
+    await peer.close()
+    rules(tmp_path / "acl", "rules: [{allow: publish}]")
+    broker.reload(broker.config)
+    peer = await Peer.connect(broker.address(), "r", 4, clean_start=False)
+    again = await peer.expect(Publish)
+    assert (again.topic, again.qos, again.dup) == (b"twice", 2, True), "a handshake goes on"
+    assert broker.state.ctx.counters.dropped["revoked"] == 1
+    await peer.close()
+    await writer.close()
+
+
+async def test_who_may_not_be_a_member_any_more_gets_nothing_of_the_group(serve: Serve, tmp_path: Path) -> None:
+    broker = await serve(auth=rules(tmp_path / "acl", "rules: [{allow: all}]"))
+    one, other, writer = [await Peer.connect(broker.address(), name, 5) for name in ("one", "other", "w")]
+    assert await one.subscribe("$share/g/jobs", qos=1) == [1] and await other.subscribe("$share/g/jobs", qos=1) == [1]
+    rules(tmp_path / "acl", "rules: [{deny: group, clients: [one]}, {allow: all}]")
+    broker.reload(broker.config)
+    for number in range(20):
+        assert await writer.publish("jobs", b"%d" % number) == 0
+        assert (await other.message()).payload == b"%d" % number
+    for each in (one, other, writer):
+        await each.close()
 
 
 async def test_nats_clients(serve: Serve, tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 A rule names topics by a filter. A topic is easy: the filter matches it or not. Whoever subscribes asks for many topics
 at once, and gets them only if each of them is allowed, whatever rule decides about it: a rule that denies some of them
-denies the subscription. So nothing has to be looked at again when messages are delivered.
+denies the subscription. So nothing has to be looked at again when messages are delivered, unless they have waited and
+the rules have changed meanwhile.
 """
 
 from __future__ import annotations
@@ -86,12 +87,14 @@ class Rights:
     default: bool
     source: object  # a note of whoever made them
     _publishes: dict[bytes, int]
+    _receives: dict[bytes, bool]
 
     def __init__(self, grants: list[Grant], default: bool) -> None:
         self.grants = grants
         self.default = default
         self.source = None
         self._publishes = {}
+        self._receives = {}
 
     def may_publish(self, topic: bytes, qos: int, retain: bool) -> bool:
         known = self._publishes.get(topic, -1)
@@ -130,6 +133,16 @@ class Rights:
             elif grant.overlaps(levels):
                 return False
         return self.default
+
+    def may_receive(self, topic: bytes) -> bool:
+        """Whether a subscription to this topic alone would be allowed. It is where one is that matches it, too."""
+        known = self._receives.get(topic)
+        if known is None:
+            known = self.may_subscribe(topic, b"")
+            if len(self._receives) >= REMEMBERED:
+                self._receives.clear()
+            self._receives[topic] = known
+        return known
 
     def may_read(self, stream: bytes) -> bool:
         """Whether the stream of this name may be read."""

@@ -172,6 +172,7 @@ class BrokerState:
 
     def entitle(self, rights_of: RightsOf) -> None:
         """The rules are others now: give everybody their rights anew, some clients a turn."""
+        self.ctx.rules += 1
         self.ctx.jobs.append(EntitleJob(self.ctx, self.subscribing, rights_of))
 
     # Connections

@@ -351,7 +351,11 @@ class Connecting:
         else:
             ctx.send_stored(client, frame)
         ctx.event("connected", client.client_id, client.peer)
-        if present:
+        if not present:
+            session.rules = ctx.rules
+        else:
+            if client.rights is not None and client.rights.source is not None:
+                session.rules = 0  # it brought rules of its own: perhaps others than last time
             if session.inbound is not None:
                 ctx.arm(session, ctx.now + ctx.await_rel_timeout)
             self.subscribing.revoke(session)

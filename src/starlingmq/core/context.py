@@ -45,6 +45,7 @@ class Context:
     jobs: deque[Job]  # long work, done a piece a turn
     resumable: deque[Client]  # no longer halted, with bytes still to be handled
     next_number: int  # for the next session
+    rules: int  # how often it was said who may do what
     refusing: bool  # nothing can be stored at the moment
     storage_state: str  # "ok", or how it is not, why, and since when
     storage_failures: int  # how often that began
@@ -108,6 +109,7 @@ class Context:
         self.jobs = deque()
         self.resumable = deque()
         self.next_number = 1
+        self.rules = 1
         self.refusing = False
         self.storage_state = "ok"
         self.storage_failures = 0

@@ -169,10 +169,25 @@ class Delivery:
                 self.ctx.audit.due(session, outgoing.message, outgoing.qos)
             if outgoing.message.expired(self.ctx.now):
                 self._drop(session, outgoing, "expired")
+            elif session.rules != self.ctx.rules and self.barred(session, outgoing):
+                self._drop(session, outgoing, "revoked")
             else:
                 self.offer(session, outgoing, None)
         if len(opened) != 0 and session.moving is not None and session.moving.target != 0:
             self.ctx.leaving[session] = None
+
+    def barred(self, session: Session, outgoing: Outgoing) -> bool:
+        """Whether a client that is there may not have any more what has waited for it. To be asked where the rules are
+        not those by which it was let in. What was drawn from a group has gone to other members then."""
+        client = session.client
+        if client is None or client.rights is None or client.link or outgoing.source is not None:
+            return False
+        return not client.rights.may_receive(outgoing.message.topic)
+
+    def nothing_waits(self, session: Session) -> None:
+        """What comes now is let in by subscriptions that its client may have."""
+        if session.window is None or not session.window.owed:
+            session.rules = self.ctx.rules
 
     def offer(self, session: Session, outgoing: Outgoing, publisher: Session | None) -> None:
         """Send at once if the client can take it, else queue, else drop."""
@@ -475,11 +490,15 @@ class Delivery:
             self.wait(session)
             return
         budget = PUMP_BATCH
+        suspect = session.rules != ctx.rules
         while queue.items and budget != 0 and not client.blocked and client.size <= ctx.write_buffer:
             budget -= 1
             outgoing = queue.items[0]
             if outgoing.message.expired(ctx.now):
                 self.give_up(session, queue.pop(), "expired")  # [MQTT-3.3.2-5]
+                continue
+            if suspect and self.barred(session, outgoing):
+                self.give_up(session, queue.pop(), "revoked")
                 continue
             if outgoing.qos == 0:
                 queue.pop()
@@ -497,6 +516,8 @@ class Delivery:
             self.let_go(session)
         if len(queue) == 0:
             session.queue = None
+            if suspect:
+                self.nothing_waits(session)
         elif not queue.items:
             self.ctx.load(session)
         elif budget == 0 and not client.dirty:
@@ -610,7 +631,13 @@ class Delivery:
             if outgoing is not None and self.waits(session, outgoing):
                 return
             del window.owed[packet_id]
-            if outgoing is not None:
+            if outgoing is None:
+                continue
+            # At QoS 2 the handshake goes on: its receiver may take another message of this id for the same one.
+            if outgoing.qos == 1 and session.rules != self.ctx.rules and self.barred(session, outgoing):
+                self._drop(session, outgoing, "revoked")
+                self._take_out(session, window, packet_id)
+            else:
                 self.send_again(session, client, window, packet_id, outgoing)
 
     def retry(self, session: Session) -> None:

@@ -35,6 +35,7 @@ class EntitleJob(Job):
             if client is None or client.state != OPEN or client.session is not session or client.link:
                 continue
             client.rights = self.rights_of(client)
+            session.rules = 0  # what waits for it is looked at when it is sent
             if client.dialect is not None:
                 client.dialect.revoke(client)
             else:

@@ -561,12 +561,16 @@ class Subscribing:
         rights = None if client is None else client.rights
         if rights is None or subscriptions is None:
             return
+        revoked = False
         for whole in list(subscriptions):
             share = parse_share(whole)
             allowed = rights.may_subscribe(whole, b"") if share is None else rights.may_subscribe(share[1], share[0])
             if not allowed:
                 self.unsubscribe(session, whole)
                 self.ctx.counters.error("subscription_revoked")
+                revoked = revoked or share is not None
+        if revoked:  # what it had drawn from a group is for members
+            self.delivery.pass_on(session, False)
 
     def discard(self, session: Session) -> None:
         """Take an ended session's subscriptions out of the tree, and free a long queue little by little."""
