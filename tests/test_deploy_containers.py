@@ -1,0 +1,178 @@
+"""Containers as they are handed out: parsed, consistent in themselves, and the program takes what they tell it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import trustme
+import yaml
+
+from starlingmq.config import NodeConfig
+from tests.cli.commands import run as starlingmq
+from tests.cli.commands import start
+
+ROOT: Final = Path(__file__).parent.parent
+DOCKER: Final = ROOT / "deploy" / "docker"
+KUBERNETES: Final = ROOT / "deploy" / "kubernetes"
+INSTRUCTIONS: Final = frozenset(
+    ["FROM", "RUN", "COPY", "ENV", "USER", "WORKDIR", "VOLUME", "EXPOSE", "STOPSIGNAL", "ENTRYPOINT", "CMD"]
+)
+HEALTH: Final = frozenset(["/health/live", "/health/ready"])
+SECRET_FILES: Final = {
+    "cluster-secret": "0123456789abcdef01234567",
+    "cluster_secret": "0123456789abcdef01234567",
+    "api-tokens": "0123456789abcdef01234567",
+    "api_token": "0123456789abcdef01234567",
+    "acl.yaml": "rules: [{allow: all}]",
+    "passwords": "",
+}
+
+
+def dockerfile() -> list[tuple[str, str]]:
+    """Its instructions."""
+    lines = (DOCKER / "Dockerfile").read_text(encoding="utf-8").splitlines(keepends=True)
+    text = "".join(line for line in lines if not line.lstrip().startswith("#"))
+    lines = re.sub(r"\\\n\s*", " ", text).splitlines()
+    return [(word, rest) for word, _, rest in (line.partition(" ") for line in lines if line.strip())]
+
+
+def documents() -> dict[tuple[str, str], dict[str, Any]]:
+    """By kind and name."""
+    found = {}
+    for name in yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())["resources"]:
+        for one in yaml.safe_load_all((KUBERNETES / name).read_text()):
+            assert one["apiVersion"], name
+            found[one["kind"], one["metadata"]["name"]] = one
+    return found
+
+
+def check_settings(directory: Path, settings: str, environment: dict[str, str], monkeypatch: Any) -> None:
+    """By the real command, with files where the settings look for them, but for where that is."""
+    authority = trustme.CA()
+    certificate = authority.issue_cert("n1.example")
+    authority.cert_pem.write_to_path(directory / "ca.crt")
+    certificate.private_key_pem.write_to_path(directory / "tls.key")
+    for at, pem in enumerate(certificate.cert_chain_pems):
+        pem.write_to_path(directory / "tls.crt", append=at > 0)
+    for name, text in SECRET_FILES.items():
+        (directory / name).write_text(text)
+    moved = re.sub(r"/(etc/starlingmq/secrets|etc/starlingmq/tls|run/secrets)/", f"{directory}/", settings)
+    (directory / "starlingmq.yaml").write_text(moved)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    code, output, errors = starlingmq("config", "check", "-c", str(directory / "starlingmq.yaml"))
+    assert (code, errors) == (0, ""), errors
+    assert output.startswith(b"ok")
+
+
+def test_the_image_is_made_of_what_there_is() -> None:
+    instructions = dockerfile()
+    assert {word for word, _ in instructions} <= INSTRUCTIONS
+    (extras,) = (re.search(r"/src\[(.*?)\]", rest) for word, rest in instructions if word == "RUN" and "/src[" in rest)
+    assert extras is not None
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(extras[1].split(",")) <= set(project["optional-dependencies"])
+    last = dict(instructions)
+    assert last["USER"] == "10001" and f"--uid {last['USER']}" in " ".join(rest for _, rest in instructions)
+    assert json.loads(last["ENTRYPOINT"]) == ["starlingmq"] and last["STOPSIGNAL"] == "SIGTERM"
+    assert {".git", ".venv"} <= set((ROOT / ".dockerignore").read_text().splitlines())
+
+
+@pytest.mark.slow
+def test_the_image_starts_what_serves(tmp_path: Path) -> None:
+    words = json.loads(dict(dockerfile())["CMD"])
+    words[words.index("--data-dir") + 1] = str(tmp_path)
+    words[words.index("--listen") + 1] = "mqtt://127.0.0.1:0"
+    command = start(*words)
+    assert command.process.stdout is not None
+    assert command.process.stdout.readline().startswith(b"ready mqtt://")
+    command.process.terminate()
+    assert command.finish()[0] == 0
+
+
+def test_three_nodes_of_compose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = yaml.safe_load((DOCKER / "compose.yaml").read_text())
+    settings = (DOCKER / "starlingmq.yaml").read_text()
+    etcd = yaml.safe_load(settings)["cluster"]["etcd"]["initial_members"]
+    published: list[str] = []
+    for name, service in tree["services"].items():
+        environment = service["environment"]
+        address = service["networks"]["nodes"]["ipv4_address"]
+        assert environment["STARLINGMQ_NODE__NAME"] == name
+        assert environment["STARLINGMQ_CLUSTER__ETCD__HOST"] == address and f"{name}={address}:2380" in etcd
+        assert int(service["stop_grace_period"].removesuffix("s")) > NodeConfig().shutdown_timeout
+        assert set(service["secrets"]) <= set(tree["secrets"])
+        assert service["command"] == ["serve", "-c", "/etc/starlingmq/starlingmq.yaml"]
+        assert any(path in service["healthcheck"]["test"][-1] for path in HEALTH)
+        named = [volume.partition(":")[0] for volume in service["volumes"] if not volume.startswith("./")]
+        assert named == [name] and name in tree["volumes"]
+        ports = [mapping.rpartition(":") for mapping in service["ports"]]
+        assert {port for _, _, port in ports} == {"1883", "4222", "8080"}
+        published += [host.rpartition(":")[2] for host, _, _ in ports]
+    assert len(published) == len(set(published)) == 9 and len(etcd) == 3
+    environment = tree["services"]["n1"]["environment"]
+    check_settings(tmp_path, settings, environment, monkeypatch)
+
+
+def test_the_manifests_fit_together() -> None:
+    found = documents()
+    nodes = found["StatefulSet", "starlingmq"]["spec"]
+    headless = found["Service", nodes["serviceName"]]["spec"]
+    assert headless["clusterIP"] == "None" and headless["publishNotReadyAddresses"]
+    for name in ("starlingmq", "etcd"):
+        spec = found["StatefulSet", name]["spec"]
+        labels = spec["template"]["metadata"]["labels"]
+        pod = spec["template"]["spec"]
+        (container,) = pod["containers"]
+        assert spec["selector"]["matchLabels"] == labels
+        assert found["PodDisruptionBudget", name]["spec"]["selector"]["matchLabels"] == labels
+        assert found["PodDisruptionBudget", name]["spec"]["maxUnavailable"] == 1 and spec["replicas"] == 3
+        assert pod["securityContext"]["runAsNonRoot"] and container["securityContext"]["readOnlyRootFilesystem"]
+        volumes = {
+            volume["name"] for volume in pod["volumes"] + [one["metadata"] for one in spec["volumeClaimTemplates"]]
+        }
+        assert {mount["name"] for mount in container["volumeMounts"]} == volumes
+        ports = {port["name"] for port in container["ports"]}
+        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+            if probe in container:
+                assert container[probe]["httpGet"]["port"] in ports
+                assert container[probe]["httpGet"]["path"] in HEALTH | {"/health"}
+        for service in (one["spec"] for (kind, _), one in found.items() if kind == "Service"):
+            if service["selector"] == labels:
+                assert {port.get("targetPort", port["name"]) for port in service["ports"]} <= ports
+        rules = found["NetworkPolicy", name]["spec"]
+        assert rules["podSelector"]["matchLabels"] == labels
+        assert {port["port"] for rule in rules["ingress"] for port in rule["ports"]} <= ports
+    pod = nodes["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] > NodeConfig().shutdown_timeout + 10
+    assert pod["containers"][0]["readinessProbe"]["httpGet"]["path"] == "/health/ready"
+
+
+def test_the_settings_of_the_manifests_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (container,) = documents()["StatefulSet", "starlingmq"]["spec"]["template"]["spec"]["containers"]
+    assert container["args"] == ["serve", "-c", "/etc/starlingmq/starlingmq.yaml"]
+    settings = (KUBERNETES / "settings.yaml").read_text()
+    tree = yaml.safe_load(settings)
+    urls = [one if isinstance(one, str) else one["url"] for one in tree["listeners"]]
+    listening = {int(url.rpartition(":")[2]) for url in [*urls, tree["cluster"]["listen"]]}
+    assert listening == {port["containerPort"] for port in container["ports"]}
+    environment = {
+        one["name"]: one["value"].replace("$(POD)", "starlingmq-0").replace("$(NAMESPACE)", "starlingmq")
+        for one in container["env"]
+        if "value" in one
+    }
+    check_settings(tmp_path, settings, environment, monkeypatch)
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+def test_kustomize_puts_them_together() -> None:
+    made = subprocess.run(["kubectl", "kustomize", str(KUBERNETES)], capture_output=True, text=True, check=True)
+    kinds = [one["kind"] for one in yaml.safe_load_all(made.stdout)]
+    assert kinds.count("StatefulSet") == 2 and "ConfigMap" in kinds
