@@ -267,6 +267,7 @@ def a_mark_that_overtakes_the_session_itself_divides_all_the_same() -> None:
     client.drop()
     fleet.mute = {(home, between), (new, between)}
     for place in (1, 2):
+        client.drop()
         client = fleet[place].open(5, "c")
         client.send(Connect(5, "c", False, properties=LASTING))
         fleet.advance(0.2)
