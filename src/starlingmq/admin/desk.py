@@ -130,12 +130,13 @@ class Desk:
         if node:
             return Answers({node: await self.at(node, action, arguments)}, [])
         names = sorted(name for _, name in self.members())
-        said = await asyncio.gather(*(self._try(name, action, arguments) for name in names))
+        said = await asyncio.gather(*(self.attempt(name, action, arguments) for name in names))
         results = {name: one for name, one in zip(names, said, strict=True) if isinstance(one, dict)}
         missing = [one for one in said if isinstance(one, Missing)]
         return Answers(results, missing)
 
-    async def _try(self, node: str, action: str, arguments: dict[str, str]) -> Result | Missing:
+    async def attempt(self, node: str, action: str, arguments: dict[str, str]) -> Result | Missing:
+        """What that node says, or that it says nothing. Raises AdminError."""
         try:
             return await self.at(node, action, arguments)
         except UnansweredError as error:
@@ -182,7 +183,7 @@ class Desk:
             if len(entries) >= limit or asyncio.get_running_loop().time() >= until:
                 return Page(entries, f"{number}.", missing)
             asked = {**arguments, "limit": str(limit - len(entries)), "cursor": at}
-            found = await self._try(name, action, asked)
+            found = await self.attempt(name, action, asked)
             if isinstance(found, Missing):
                 missing.append(found)
                 continue

@@ -19,6 +19,7 @@ from starlingmq.admin.rounds import Rounds
 from starlingmq.admin.sessions import SessionActions, by
 from starlingmq.admin.settings import SettingActions
 from starlingmq.admin.survey import Surveyor
+from starlingmq.admin.traces import Traces, WatchActions
 from starlingmq.admin.wide import Wide
 from starlingmq.net.control import Action, Report
 from starlingmq.storage.opening import DirectoryStore
@@ -53,12 +54,16 @@ class Office:
         local |= MessageActions(place.driver).actions()
         local |= OverviewActions(place, self.surveyor).actions()
         local |= SettingActions(place).actions()
+        self._watches = WatchActions(place.driver, place.state.audit)
+        local |= self._watches.actions()
         local |= bans.actions() | self._log.actions() | self._own_actions()
         self.desk = Desk(place.name, local, place.cluster)
         self.rounds = None if place.cluster is None else Rounds(place.cluster, self.desk, bans)
         if self.rounds is not None:
             self.desk.actions |= self.rounds.actions()
         self.actions = {name: actions[name] for name in OF_THE_CLUSTER if name in actions} | Wide(self.desk).actions
+        self.traces = Traces(self.desk)
+        self.actions |= self.traces.actions()
         self._leaving: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -70,6 +75,8 @@ class Office:
     async def stop(self) -> None:
         self.place.lag.stop()
         self._log.stop()
+        self._watches.stop()
+        self.traces.stop()
         if self.rounds is not None:
             await self.rounds.stop()
 

@@ -11,7 +11,7 @@ from litestar.openapi.config import OpenAPIConfig
 
 from starlingmq._version import __version__
 from starlingmq.admin.problem import AdminError
-from starlingmq.api import cluster_views, health, messages, metrics, overview, pages, sessions, upkeep_views
+from starlingmq.api import cluster_views, health, live, messages, metrics, overview, pages, sessions, upkeep_views
 from starlingmq.api.document import Document
 from starlingmq.api.problem import Problem
 from starlingmq.api.served import Served
@@ -28,6 +28,7 @@ def make_app(served: Served) -> Litestar:
         "sessions": sessions.routes(served),
         "messages": messages.routes(served),
         "cluster": cluster_views.routes(served),
+        "live": live.routes(served),
         "upkeep": upkeep_views.routes(served),
     }
     routers = [Router(PREFIX, route_handlers=handlers, tags=[tag]) for tag, handlers in parts.items()]

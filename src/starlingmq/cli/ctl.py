@@ -15,6 +15,7 @@ from starlingmq.cli.ctl_drain import drain, rebalance
 from starlingmq.cli.ctl_groups import groups
 from starlingmq.cli.ctl_look import LOOKS
 from starlingmq.cli.ctl_stream import app as stream
+from starlingmq.cli.ctl_trace import trace
 from starlingmq.cli.progress import amount, progress
 
 DAMAGED: Final = 1  # exit code
@@ -28,7 +29,7 @@ app.add_typer(cluster, name="cluster")
 app.command()(drain)
 app.command()(rebalance)
 app.command()(groups)
-for command in (*LOOKS, *DEEDS):
+for command in (*LOOKS, *DEEDS, trace):
     app.command()(command)
 app.add_typer(stream, name="stream")
 

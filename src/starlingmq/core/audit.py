@@ -23,6 +23,7 @@ from starlingmq.core.context import Context
 from starlingmq.core.job import Job
 from starlingmq.core.message import Message
 from starlingmq.core.session import GROUP_PREFIX, NODE_PREFIX, Session
+from starlingmq.core.watch import Watch
 
 if TYPE_CHECKING:
     from starlingmq.core.delivery import Delivery
@@ -68,13 +69,16 @@ class Census(Job):
 
 class Audit:
     """``ctx.audit`` is this while somebody wants events, and None else. ``node`` is this node's name; ``asked``: events
-    are wanted though no stream keeps them."""
+    are wanted though no stream keeps them. Where ``watches`` alone want any, only messages that one of them wants have
+    an id, and nothing is published."""
 
     ctx: Context
     router: Router
     delivery: Delivery
     node: str
     asked: bool
+    telling: bool  # on $events
+    watches: list[Watch]
     due_at: float  # when the next census begins; 0.0: never
     _life: int  # when this began, in microseconds: ids and numbers rise from there, over restarts too
     _number: int
@@ -90,6 +94,8 @@ class Audit:
         self.delivery = delivery
         self.node = ""
         self.asked = False
+        self.telling = False
+        self.watches = []
         self.due_at = 0.0
         self._life = int(ctx.now * 1e6)
         self._number = self._life
@@ -104,16 +110,20 @@ class Audit:
     def tick(self) -> None:
         """Once a turn, before anything else in it."""
         ctx = self.ctx
-        wanted = self.asked or self.router.event_filters != 0
+        telling = self.asked or self.router.event_filters != 0
+        wanted = telling or len(self.watches) != 0
         if wanted != (ctx.audit is not None):
             ctx.audit = self if wanted else None
             self._events = {}
+        if telling != self.telling:
+            self.telling = telling
+            self._events = {}
             self._unnamed = []
-            self.due_at = ctx.now + CENSUS_SECONDS if wanted else 0.0
-            if wanted:
+            self.due_at = ctx.now + CENSUS_SECONDS if telling else 0.0
+            if telling:
                 event = self._event("began", "", b"", b"", 0)
                 event["reason"] = "turned_on" if self._ticked else "started"
-        elif wanted and ctx.now >= self.due_at:
+        elif telling and ctx.now >= self.due_at:
             self.due_at = ctx.now + CENSUS_SECONDS
             if self._census is None:
                 self._number += 1
@@ -125,6 +135,14 @@ class Audit:
         """An id that no other message has, of any node and at any time."""
         self._number += 1
         return b"%b:%d" % (self.node.encode()[:NAME_BYTES_MAX], self._number)
+
+    def identify(self, message: Message) -> None:
+        """Give it an id, if it is to be told of. Once, where it enters."""
+        wanted = self.telling
+        for watch in self.watches:
+            wanted = watch.wants(message, self.ctx.now) or wanted
+        if wanted:
+            message.id = self.name()
 
     # What is told
 
@@ -144,17 +162,22 @@ class Audit:
         events.append(event)
         return event
 
-    def accepted(self, message: Message, publisher: Session | None) -> None:
-        """It is on its way to all who want it. It has an id from here on, but where the store has it without."""
+    def accepted(self, message: Message, publisher: Session | None) -> bool:
+        """It is on its way to all who want it. It has an id from here on, but where nobody wants to hear of it, or the
+        store has it without. Whether it has one."""
         if publisher is not None and publisher.node != 0:
-            return  # another node's
+            return len(message.id) != 0  # another node's
         if len(message.id) == 0:
-            if message.offset >= 0:
-                return
-            message.id = self.name()
+            if message.offset < 0:
+                self.identify(message)
+            if len(message.id) == 0:
+                return False
+        for watch in self.watches:
+            watch.entered(message)
         event = self._event("accepted", message.publisher, message.topic, message.id, message.qos)
         event["size"] = len(message.payload)
         event["retain"] = message.retain
+        return True
 
     def refused(self, client_id: str, topic: bytes, id: bytes, qos: int, reason: str) -> None:
         self._event("refused", client_id, topic, id, qos)["reason"] = reason
@@ -185,6 +208,9 @@ class Audit:
 
     def arrived(self, message: Message) -> None:
         """From another node, at this one."""
+        if len(message.id) != 0:
+            for watch in self.watches:
+                watch.entered(message)
         self.delivered(NODE_PREFIX + str(self.ctx.node), message, message.qos, False)
 
     def acknowledged(self, client_id: str, outgoing: Outgoing) -> None:
@@ -198,6 +224,8 @@ class Audit:
             if len(message.id) != 0:
                 event = self._event("dropped", client_id, message.topic, message.id, qos)
                 event["reason"] = reason
+            return
+        if not self.telling:
             return
         event = {"offset": message.offset, "client": client_id, "qos": qos, "reason": reason}
         self._unnamed.append(event)
@@ -286,6 +314,10 @@ class Audit:
         events = self._events
         self._events = {}
         for kind, told in events.items():
+            for watch in self.watches:
+                watch.take(kind, told)
+            if not self.telling:
+                continue
             for first in range(0, len(told), EVENTS_MAX):
                 self._batch += 1
                 batch: Event = {

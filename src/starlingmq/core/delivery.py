@@ -58,7 +58,7 @@ class Delivery:
         frame5 = b""
         audited = ctx.audit is not None and not route.reserved
         if ctx.audit is not None and audited:
-            ctx.audit.accepted(message, publisher)
+            audited = ctx.audit.accepted(message, publisher)
         for subscription in route.subscriptions:
             session = subscription.session
             client = session.client

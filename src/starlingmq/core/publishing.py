@@ -371,7 +371,7 @@ class Publishing:
         if ctx.max_queue_bytes != 0 and inbound.bytes + message.size() > ctx.max_queue_bytes:
             raise ProtocolError("too much waits for its PUBREL", Reason.QUOTA_EXCEEDED)
         if ctx.audit is not None:
-            message.id = ctx.audit.name()  # before it is stored
+            ctx.audit.identify(message)  # before it is stored
         inbound.hold(packet_id, message, ctx.now)
         if ctx.recording and session.expiry != 0:
             ctx.write(Write(INBOUND_PUT, session, packet_id, message=message))
