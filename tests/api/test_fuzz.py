@@ -50,6 +50,7 @@ class Broker:
             (path, method, operation)
             for path, operations in self.document["paths"].items()
             for method, operation in operations.items()
+            if "text/event-stream" not in operation["responses"].get("200", {}).get("content", {})  # it never ends
         ]
 
     def whole(self, schema: dict[str, Any]) -> dict[str, Any]:

@@ -69,6 +69,8 @@ async def test_whatever_is_asked_is_answered(serve: Serve, ask: Ask) -> None:
     found = await document(ask, broker)
     for path, operations in found["paths"].items():
         for method, operation in operations.items():
+            if "text/event-stream" in operation["responses"].get("200", {}).get("content", {}):
+                continue  # it never ends: tests.api.test_live
             for _ in range(12):
                 parameters = {
                     one["name"]: chance.choice(ODD) for one in operation.get("parameters", []) if chance.random() < 0.8

@@ -61,6 +61,7 @@ async def test_what_there_is_and_what_is_done_to_it(tmp_path: Path) -> None:
         assert "banned for 600 s" in ctl("log", "-n", "1000")
         assert "no member of a cluster" in ctl("links")
         assert "no queue groups" in ctl("groups", "--everywhere")
+        assert ctl("trace", "--topic", "#", "-W", "0.1") == ""
         assert "done at" in ctl("stream", "create", "kept", "-t", "k/#", "--everywhere")
         assert "done at" in ctl("stream", "delete", "kept", "--everywhere")
         await one.disconnect()

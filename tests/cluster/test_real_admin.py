@@ -117,6 +117,21 @@ async def test_any_node_answers_for_all_and_says_who_does_not(three: Cluster) ->
     lines = await operator.ask("GET", "/log", params={"node": last.name, "limit": 1000})
     assert any("closed the connection of client" in each["message"] for each in lines["lines"])
 
+    # The way of a message, seen from a node that it does not come to.
+    begun = two.ask("trace.begin", topic="a/#")
+    await clients[0].publish("a/b", b"x", qos=1)
+    steps: list[tuple[str, str]] = []
+
+    def delivered() -> bool:
+        told = two.ask("trace.next", trace=begun["trace"])["events"]
+        steps.extend((each["node"], each["kind"]) for each in told)
+        return (last.name, "delivered") in steps
+
+    await three.until(delivered, "it was delivered")
+    assert steps[0] == (one.name, "accepted")
+    assert {(one.name, "forwarded"), (last.name, "arrived"), (last.name, "matched")} <= set(steps)
+    two.ask("trace.end", trace=begun["trace"])
+
     # A node dies.
     last.kill()
     await three.until(lambda: not one.sees(last), f"{one.name} misses {last.name}")

@@ -261,9 +261,13 @@ class Traces:
         if name in self._traces:
             trace, timer = self._traces.pop(name)
             timer.cancel()
-            task = asyncio.ensure_future(trace.end())
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
+            self.end_soon(trace)
+
+    def end_soon(self, trace: Trace) -> None:
+        """For whoever is cancelled and may not wait."""
+        task = asyncio.ensure_future(trace.end())
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
     def stop(self) -> None:
         for _, timer in self._traces.values():

@@ -61,7 +61,7 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
                     yield ServerSentEventMessage(comment="nothing")
         finally:
             open_ -= 1
-            await trace.end()
+            served.office.traces.end_soon(trace)
 
     @get(
         "/tail",
