@@ -44,8 +44,17 @@ async def test_what_an_operator_sees(serve: Serve, join: Join, ask: Ask, tmp_pat
         for view, text in (("groups", "workers"), ("streams", "none"), ("nodes", "this one"), ("sessions", "yes")):
             await page.run(f"location.hash = '#{view}'")
             await page.until(f"document.body.dataset.shown === '{view}' && {SHOWN}.includes('{text}')")
+        await page.run("location.hash = '#topics?filter=' + encodeURIComponent('plant/#')")
+        await page.until("document.getElementById('tail-state')?.textContent.startsWith('live')")
+        for number in range(3):
+            body = {"topic": f"plant/{number}/{EVIL}", "payload": f"live {number} {EVIL}"}
+            assert (await ask(broker, "POST", "/api/v1/publish", json=body)).status_code == 200
+        await page.until("document.getElementById('messages').textContent.includes('live 2')")
+        await page.until("document.querySelectorAll('#tree .leaf').length === 3")
+        assert not await page.run("document.querySelector('#view img')")
+        await page.screenshot(pictures / "topics.png")
         await page.look_like(390, 844, dark=True)
-        for view in ("clients", "nodes", "overview"):
+        for view in ("clients", "nodes", "topics", "overview"):
             await page.run(f"location.hash = '#{view}'")
             await page.until(f"document.body.dataset.shown === '{view}'")
             assert await page.run("document.documentElement.scrollWidth") <= 390, f"{view} is wider than a phone"

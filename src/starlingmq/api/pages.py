@@ -23,6 +23,7 @@ PAGES: Final = {
             "map.js",
             "rates.js",
             "style.css",
+            "tail.js",
             "views.js",
         )
     },
