@@ -62,8 +62,8 @@ class StepConfig(Section, frozen=True):
 
 class SinkConfig(Section, frozen=True):
     format: Annotated[
-        Literal["parquet", "json", "csv", "orc", "jdbc", "delta", "iceberg", "topic"],
-        Meta(description="What is written; topic is back to topics."),
+        Literal["parquet", "json", "csv", "orc", "archive", "jdbc", "delta", "iceberg", "topic"],
+        Meta(description="What is written; topic is back to topics, archive a directory of Parquet files by date."),
     ] = "parquet"
     path: Annotated[str, Meta(description="Where to; of iceberg the table.")] = ""
     partition_by: Annotated[tuple[str, ...], Meta(description="Columns that make directories.")] = ()
@@ -119,13 +119,13 @@ def _check(pipeline: PipelineConfig) -> None:
         raise ConfigError("decode.schema: json and csv need one, and raw has none")
     if pipeline.dead_letter is not None and decode.format == "raw":
         raise ConfigError("dead_letter: raw payloads are not decoded, so none of them is malformed")
-    if sink.format in (*FILES, "delta", "iceberg") and not sink.path:
+    if sink.format in (*FILES, "archive", "delta", "iceberg") and not sink.path:
         raise ConfigError(f"sink.path: where is the {sink.format} to be written?")
     needed = {"jdbc": ("url", "dbtable"), "topic": ("servers",)}.get(sink.format, ())
     for name in needed:
         if name not in sink.options:
             raise ConfigError(f"sink.options.{name}: {sink.format} needs it")
-    if sink.format in (*FILES, "topic") and sink.mode != "append":
+    if sink.format in (*FILES, "archive", "topic") and sink.mode != "append":
         raise ConfigError(f"sink.mode: {sink.format} takes append only; what is published or in a file stays so")
     taken = {ROWS}
     named = [(f"tables[{index}]", table.name) for index, table in enumerate(pipeline.tables)]

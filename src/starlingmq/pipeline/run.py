@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import warnings
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
@@ -19,6 +20,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StringType, StructField, StructType
 
 from starlingmq.config_types import ConfigError
+from starlingmq.pipeline.archive import NEEDED, Archive
 from starlingmq.pipeline.config import (
     FILES,
     ROWS,
@@ -36,6 +38,7 @@ from starlingmq.spark.payloads import MALFORMED
 from starlingmq.spark.sink import check_columns
 from starlingmq.spark.sink_options import read_sink_options
 
+MERGE_BATCHES: Final = 100  # of an archive, before its files are merged
 PLACE: Final = re.compile(r"line (\d+),? pos(?:ition)? \d+")
 
 
@@ -162,6 +165,10 @@ class Pipeline:
         missing = [name for name in sink.partition_by if name not in result.columns]
         if missing:
             raise PipelineError(f"{self.path}: sink.partition_by: the result has no column {', '.join(missing)}")
+        if sink.format == "archive":
+            absent = [name for name in NEEDED if name not in result.columns]
+            if absent:
+                raise PipelineError(f"{self.path}: sink: an archive needs column {', '.join(absent)}")
         if sink.format == "topic":
             try:
                 check_columns(result.schema, read_sink_options(sink.options))
@@ -205,10 +212,24 @@ class Pipeline:
                 batch.write.format("jdbc").mode("append").options(**sink.options).save()
 
             return writer.foreachBatch(into_tables)
+        if sink.format == "archive":
+            return writer.foreachBatch(archiving(sink.path))
         writer = writer.format("starlingmq" if sink.format == "topic" else sink.format).options(**sink.options)
         if sink.partition_by:
             writer = writer.partitionBy(*sink.partition_by)
         return writer.option("path", sink.path) if sink.format in (*FILES, "delta", "iceberg") else writer
+
+
+def archiving(path: str) -> Callable[[DataFrame, int], None]:
+    """Write batches into an archive, and merge its files now and then. Raises ArchiveError."""
+    archive = Archive(path)
+
+    def write(batch: DataFrame, number: int) -> None:
+        archive.write(batch, number)
+        if number % MERGE_BATCHES == MERGE_BATCHES - 1:
+            archive.compact(batch.sparkSession, lambda done, of: None)
+
+    return write
 
 
 def decoded(rows: DataFrame, decode: DecodeConfig) -> DataFrame:
@@ -231,7 +252,9 @@ def decoded(rows: DataFrame, decode: DecodeConfig) -> DataFrame:
 def said(error: Exception) -> str:
     """What Spark says, without the query and the plan, in one line."""
     text = str(error).split("== SQL")[0].split("JVM stacktrace")[0].split(";\n")[0]
-    found = re.search(r"(?:StreamError|PublishError|RowError|OptionError|LostRows|PipelineError): (.*)", str(error))
+    found = re.search(
+        r"(?:StreamError|PublishError|RowError|OptionError|LostRows|ArchiveError|PipelineError): (.*)", str(error)
+    )
     return " ".join((found[1] if found else text).split())
 
 

@@ -1,0 +1,202 @@
+"""An archive: rows of a stream as Parquet files, in a directory for each date and topic root, small files merged.
+
+::
+
+    DIRECTORY/date=2026-01-31/root=sensors/batch-7-0.parquet     of batch 7 of the query
+    DIRECTORY/date=2026-01-31/root=sensors/merged-....parquet    of several files that were small
+    DIRECTORY/_starlingmq/batches/7                              batch 7 is there, as a whole
+    DIRECTORY/_starlingmq/merges/....json                        files that take the place of others, from now on
+    DIRECTORY/_starlingmq/checkpoint, staging                    of the query; what is being written
+
+The laws:
+
+- A batch is written aside and then moved. What an earlier attempt at it has left is taken away first; one that is there
+  as a whole is left alone, for its files may have been merged since.
+- A merge is written aside, then noted, then done: files in, files out. What was noted is done by whoever comes next,
+  and doing it again changes nothing. So each row is in one file, whenever whoever dies, once ``settle`` was called.
+
+Files are moved by the driver, so it is a directory that the driver and all workers see.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from starlingmq.config_types import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+OURS: Final = "_starlingmq"  # Spark passes over names that begin so
+PARTITIONS: Final = ("date", "root")
+TARGET_BYTES: Final = 128 << 20  # of a merged file, about
+NEEDED: Final = ("topic", "timestamp", "node", "offset")
+
+Told = Callable[[int, int], None]  # how many partitions are merged, of how many
+
+
+class ArchiveError(ConfigError):
+    """Why an archive can not be used; one line that begins with its directory."""
+
+
+class Merge(msgspec.Struct, frozen=True):
+    """Names below the archive. ``staged`` becomes ``merged``, and all of ``parts`` go."""
+
+    staged: str
+    merged: str
+    parts: tuple[str, ...]
+
+
+class Archive:
+    """``must_exist``: it is to be read. Raises ArchiveError."""
+
+    def __init__(self, directory: str | Path, must_exist: bool = False) -> None:
+        if "://" in str(directory):
+            raise ArchiveError(
+                f"{directory}: an archive is a directory that the driver and the workers see; for another "
+                "store write a pipeline with sink.format parquet"
+            )
+        self.path = Path(directory).absolute()
+        self._ours = self.path / OURS
+        if must_exist and not self._ours.is_dir():
+            raise ArchiveError(f"{directory}: there is no archive here; starlingmq pipeline archive makes one")
+
+    @property
+    def checkpoint(self) -> str:
+        return str(self._ours / "checkpoint")
+
+    def _make(self) -> None:
+        try:
+            for name in ("batches", "merges", "staging"):
+                (self._ours / name).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ArchiveError(f"{self.path}: can not be written: {error.strerror}") from None
+
+    # What is in it
+
+    def files(self) -> list[Path]:
+        """All that count, in order."""
+        self.settle()
+        return sorted(self.path.glob("date=*/root=*/*.parquet"))
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        """Raises ArchiveError when nothing is in it yet."""
+        files = self.files()
+        if not files:
+            raise ArchiveError(f"{self.path}: nothing has been archived here yet")
+        schema = spark.read.parquet(str(files[0])).schema
+        found = spark.read.schema(schema).option("basePath", str(self.path))
+        return found.parquet(*[str(file) for file in files]).drop(*PARTITIONS)
+
+    # Writing
+
+    def write(self, batch: DataFrame, number: int) -> None:
+        """Have the rows of a batch, once."""
+        from pyspark.sql import functions as F
+
+        self._make()
+        done = self._ours / "batches" / str(number)
+        if done.exists():
+            return
+        for left in self.path.glob(f"date=*/root=*/batch-{number}-*.parquet"):
+            left.unlink()
+        staged = self._ours / "staging" / f"batch-{number}"
+        rows = batch.withColumns(
+            {"date": F.to_date("timestamp"), "root": F.element_at(F.split("topic", "/"), 1)}
+        ).sortWithinPartitions("date", "root", "node", "offset")
+        rows.write.mode("overwrite").partitionBy(*PARTITIONS).parquet(str(staged))
+        for place, file in enumerate(sorted(staged.glob("date=*/root=*/*.parquet"))):
+            _move(file, self.path / file.parent.relative_to(staged) / f"batch-{number}-{place}.parquet")
+        _write(done, b"")
+        shutil.rmtree(staged)
+
+    # Merging
+
+    def settle(self) -> None:
+        """Do what was noted: some of it may be done already."""
+        for note in sorted((self._ours / "merges").glob("*.json")):
+            merge = msgspec.json.decode(note.read_bytes(), type=Merge)
+            for part in merge.parts:
+                (self.path / part).unlink(missing_ok=True)
+            staged = self.path / merge.staged
+            if staged.exists():
+                _move(staged, self.path / merge.merged)
+            note.unlink()
+
+    def compact(self, spark: SparkSession, told: Told, target: int = TARGET_BYTES) -> int:
+        """Merge files that are small; how many there are fewer."""
+        self._make()
+        self.settle()
+        shutil.rmtree(self._ours / "staging" / "merge", ignore_errors=True)
+        partitions = sorted({file.parent for file in self.files()})
+        fewer = 0
+        for place, partition in enumerate(partitions):
+            told(place, len(partitions))
+            for parts in small(sorted(partition.glob("*.parquet")), target):
+                self._merge(spark, partition, parts)
+                fewer += len(parts) - 1
+        told(len(partitions), len(partitions))
+        return fewer
+
+    def _merge(self, spark: SparkSession, partition: Path, parts: list[Path]) -> None:
+        staging = self._ours / "staging" / "merge"
+        rows = spark.read.parquet(*[str(part) for part in parts]).coalesce(1).sortWithinPartitions("node", "offset")
+        rows.write.mode("overwrite").parquet(str(staging))
+        (staged,) = staging.glob("*.parquet")
+        name = f"merged-{staged.name.split('-c000')[0].removeprefix('part-00000-')}"  # as unique as Spark's own
+        merge = Merge(
+            str(staged.relative_to(self.path)),
+            str((partition / f"{name}.parquet").relative_to(self.path)),
+            tuple(str(part.relative_to(self.path)) for part in parts),
+        )
+        _write(self._ours / "merges" / f"{name}.json", msgspec.json.encode(merge))
+        self.settle()
+
+
+def small(files: list[Path], target: int) -> list[list[Path]]:
+    """Which files of a partition are to become one: as many as make ``target`` bytes, none of half of that or more."""
+    groups: list[list[Path]] = [[]]
+    size = 0
+    for file in files:
+        its = file.stat().st_size
+        if its * 2 >= target:
+            continue
+        if size + its > target:
+            groups.append([])
+            size = 0
+        groups[-1].append(file)
+        size += its
+    return [group for group in groups if len(group) > 1]
+
+
+def _move(file: Path, to: Path) -> None:
+    to.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("rb") as data:
+        os.fsync(data.fileno())
+    file.replace(to)
+    _sync(to.parent)
+
+
+def _write(path: Path, data: bytes) -> None:
+    """All of it, or nothing."""
+    new = path.with_name(f".{path.name}.new")
+    with new.open("wb") as out:
+        out.write(data)
+        out.flush()
+        os.fsync(out.fileno())
+    new.replace(path)
+    _sync(path.parent)
+
+
+def _sync(directory: Path) -> None:
+    number = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
