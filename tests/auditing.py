@@ -94,7 +94,7 @@ def judge(events: list[dict[str, Any]]) -> Verdict:
 def _excused(due: dict[str, Any], began: dict[str, int]) -> bool:
     """Whether nobody promised it: it was in memory only, and the process is gone; or at QoS 0 on a link that broke."""
     gone = not due["kept"] and due["n"] < began.get(due["node"], 0)
-    return gone or (due["qos"] == 0 and due["client"].startswith("$node/"))
+    return gone or bool(due["qos"] == 0 and due["client"].startswith("$node/"))
 
 
 def _ends(events: list[dict[str, Any]], node: str) -> list[dict[str, Any]]:

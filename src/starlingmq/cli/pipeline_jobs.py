@@ -1,0 +1,365 @@
+"""``starlingmq pipeline archive | replay | report | audit``: jobs that need no file."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from starlingmq.cli.control import JsonOption
+from starlingmq.cli.declare import CommandError
+from starlingmq.cli.pipeline_running import follow, planned, session, tasks
+from starlingmq.cli.progress import progress
+from starlingmq.client.endpoint import parse_url
+from starlingmq.config_build import build
+from starlingmq.config_types import ConfigError
+from starlingmq.pipeline.archive import Archive
+from starlingmq.pipeline.audit import Audit, Finding, Total
+from starlingmq.pipeline.config import PipelineConfig
+from starlingmq.pipeline.status import Status
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SHOWN: Final = 40  # lines of a table, and messages that are named
+FOUND: Final = 1  # exit code of an audit that found something
+
+ServerOption = Annotated[
+    list[str] | None, typer.Option("--server", metavar="HOST:PORT", help="streams.listen of a node; more than once.")
+]
+StreamOption = Annotated[str, typer.Option("--stream", metavar="NAME", help="The stream.")]
+TokenOption = Annotated[str, typer.Option("--token-file", metavar="FILE", help="What the nodes want to be shown.")]
+UserOption = Annotated[str, typer.Option("--user", help="Who reads (or publishes), where rules are about users.")]
+PasswordOption = Annotated[str, typer.Option("--password-file", metavar="FILE", help="File with the password.")]
+CaOption = Annotated[str, typer.Option("--tls-ca", metavar="FILE", help="Authority of the nodes' certificates.")]
+PatienceOption = Annotated[
+    int, typer.Option("--patience", min=1, help="Seconds that a node which is away is waited for.")
+]
+TopicsOption = Annotated[
+    list[str] | None, typer.Option("--topics", metavar="FILTER", help="Only these; more than once.")
+]
+SinceOption = Annotated[str, typer.Option("--since", metavar="TIME", help="From then on: 2026-01-31T12:00:00.")]
+UntilOption = Annotated[str, typer.Option("--until", metavar="TIME", help="Up to then.")]
+MasterOption = Annotated[
+    str, typer.Option("--master", metavar="URL", help="Where Spark runs: spark://host:7077; here, without.")
+]
+
+
+def archive(
+    directory: Annotated[str, typer.Argument(metavar="DIRECTORY", help="The archive.")],
+    stream: StreamOption,
+    server: ServerOption = None,
+    token_file: TokenOption = "",
+    user: UserOption = "",
+    password_file: PasswordOption = "",
+    tls_ca: CaOption = "",
+    patience: PatienceOption = 30,
+    topics: TopicsOption = None,
+    every: Annotated[str, typer.Option("--every", metavar="TIME", help="Between two batches.")] = "10s",
+    once: Annotated[bool, typer.Option("--once", help="Read what is there, and end.")] = False,
+    master: MasterOption = "",
+    json_: JsonOption = False,
+) -> None:
+    """Archive a stream: Parquet files by date and topic root. It goes on where it was; small files are merged."""
+    kept = Archive(directory)
+    name = re.sub(r"\W", "_", f"archive_{kept.path.name}", flags=re.ASCII)[:64]
+    config = _config(
+        name, server, stream, token_file, user, password_file, tls_ca, patience, topics,
+        sink={"format": "archive", "path": directory}, checkpoint=kept.checkpoint,
+        trigger={"every": every, "available_now": once},
+    )  # fmt: skip
+    spark, pipeline = planned(name, config, master, True)
+    status = Status(name=name, file=str(kept.path), pid=os.getpid(), began=time.time(), heard=0.0)
+    try:
+        follow(pipeline.start(), status, name, json_)
+        with progress(json_) as report:
+            fewer = kept.compact(spark, lambda done, of: report("merging", done, of, "directories"))
+    except Exception as error:
+        status.problem = str(error)
+        raise
+    finally:
+        status.state = "ended"
+        status.write()
+        spark.stop()
+    files = len(kept.files())
+    if json_:
+        print(json.dumps({"rows": status.rows, "files": files, "merged": fewer}))
+    else:
+        print(f"{directory}: {status.rows:,} rows archived; {files:,} files, {fewer:,} fewer by merging")
+
+
+def replay(
+    directory: Annotated[str, typer.Argument(metavar="DIRECTORY", help="The archive.")],
+    to: Annotated[str, typer.Option("--to", metavar="URL", help="A broker: mqtt://host:1883.")],
+    speed: Annotated[str, typer.Option("--speed", help="1: as it was; 10: ten times as fast; max.")] = "1",
+    prefix: Annotated[str, typer.Option("--prefix", help="Before each topic, such as replay/.")] = "",
+    topics: TopicsOption = None,
+    since: SinceOption = "",
+    until: UntilOption = "",
+    user: UserOption = "",
+    password_file: PasswordOption = "",
+    tls_ca: CaOption = "",
+    patience: PatienceOption = 30,
+    master: MasterOption = "",
+    json_: JsonOption = False,
+) -> None:
+    """Publish an archive again, topic by topic in its order."""
+    kept = Archive(directory, must_exist=True)
+    pace, password = _speed(speed), _password(password_file)
+    try:
+        parse_url(to)
+    except ValueError as error:
+        raise CommandError(f"--to: {error}") from None
+    config = _config("replay", ["127.0.0.1:1"], "none", "", "", "", "", patience, None)
+    spark = session("replay", config, master, False)
+    try:
+        from starlingmq.pipeline.replay import Replay, Target, in_order
+
+        rows = in_order(_chosen(kept.read(spark), topics or [], since, until))
+        total = rows.count()
+        with progress(json_) as report:
+            target = Target(
+                url=to, user=user, password=password, ca=tls_ca, speed=pace, prefix=prefix, patience=float(patience)
+            )
+            run = Replay(target, lambda done: report("publishing", done, total, "messages"))
+            began = time.monotonic()
+            asyncio.run(run.run(rows.toLocalIterator(prefetchPartitions=True)))
+            seconds = time.monotonic() - began
+    finally:
+        spark.stop()
+    if json_:
+        print(json.dumps({"messages": run.published, "seconds": round(seconds, 3)}))
+    else:
+        print(f"{run.published:,} messages published in {seconds:,.1f} s")
+
+
+def report(
+    out: Annotated[Path, typer.Argument(metavar="FILE", help="The page that is written, as report.html.")],
+    archive_: Annotated[str, typer.Option("--archive", metavar="DIRECTORY", help="Of an archive, not a stream.")] = "",
+    stream: StreamOption = "",
+    server: ServerOption = None,
+    token_file: TokenOption = "",
+    user: UserOption = "",
+    password_file: PasswordOption = "",
+    tls_ca: CaOption = "",
+    patience: PatienceOption = 30,
+    topics: TopicsOption = None,
+    since: SinceOption = "",
+    until: UntilOption = "",
+    master: MasterOption = "",
+    json_: JsonOption = False,
+) -> None:
+    """Report on the traffic of a stream or an archive: one page with plots, which needs no network."""
+    if bool(archive_) == bool(stream):
+        raise CommandError("of what? either --stream with --server, or --archive")
+    if not out.parent.is_dir():
+        raise CommandError(f"{out}: there is no directory {out.parent}")
+    kept = Archive(archive_, must_exist=True) if archive_ else None
+    name, servers = stream or "none", (["127.0.0.1:1"] if kept else server)
+    config = _config("report", servers, name, token_file, user, password_file, tls_ca, patience, topics)
+    spark = session("report", config, master, kept is None)
+    try:
+        from starlingmq.pipeline.traffic import look_at
+        from starlingmq.pipeline.traffic_page import page
+
+        rows = _chosen(kept.read(spark), topics or [], since, until) if kept else _rows(spark, config, since, until)
+        filtered = bool(topics or since or until)
+        with tasks(spark, "reading", json_):
+            found = look_at(spark, rows, archive_ or f"stream {stream}", filtered)
+    finally:
+        spark.stop()
+    out.write_text(page(found), encoding="utf-8")
+    if json_:
+        print(msgspec.json.encode(found).decode())
+    else:
+        print(f"{out}: {found.count:,} messages of {found.clients:,} clients on {found.topics:,} topics")
+
+
+def audit(
+    stream: StreamOption,
+    server: ServerOption = None,
+    token_file: TokenOption = "",
+    user: UserOption = "",
+    password_file: PasswordOption = "",
+    tls_ca: CaOption = "",
+    patience: PatienceOption = 30,
+    since: SinceOption = "",
+    until: UntilOption = "",
+    out: Annotated[
+        str, typer.Option("--out", metavar="DIRECTORY", help="Parquet: a row for each message and receiver.")
+    ] = "",
+    master: MasterOption = "",
+    json_: JsonOption = False,
+) -> int:
+    """Audit deliveries by the broker's own events: what was lost or doubled. Exit code 1 if something was."""
+    config = _config("audit", server, stream, token_file, user, password_file, tls_ca, patience, ["$events/#"])
+    spark = session("audit", config, master, True)
+    try:
+        from starlingmq.pipeline.audit import audit as judge
+        from starlingmq.pipeline.audit import events_of
+
+        with tasks(spark, "reading", json_):
+            found, messages = judge(spark, events_of(_rows(spark, config, since, until)))
+            if out:
+                messages.write.mode("overwrite").parquet(out)
+    finally:
+        spark.stop()
+    if not found.events:
+        raise CommandError(f"stream {stream} has no events; it needs the topic $events/# (docs/STREAMS.md)")
+    if json_:
+        print(msgspec.json.encode({**msgspec.structs.asdict(found), "clean": found.clean}).decode())
+    else:
+        show(found, Console())
+    return 0 if found.clean else FOUND
+
+
+# What they share
+
+
+def _config(
+    name: str, servers: list[str] | None, stream: str, token_file: str, user: str, password_file: str, tls_ca: str,
+    patience: int, topics: list[str] | None, **more: Any,
+) -> PipelineConfig:  # fmt: skip
+    """As if it had been read from a file. Raises CommandError."""
+    if not servers:
+        raise CommandError("--server: name at least one node as host:port of its streams.listen")
+    source = {
+        "servers": servers, "stream": stream, "token_file": token_file, "user": user, "password_file": password_file,
+        "tls_ca": tls_ca, "patience": patience, "topics": topics or [],
+    }  # fmt: skip
+    tree = {"name": name, "source": source, "sink": {"path": "none"}, "checkpoint": "none", **more}
+    try:
+        return build(PipelineConfig, tree)
+    except ConfigError as error:
+        raise CommandError(f"{name}: {error}") from None
+
+
+def _rows(spark: Any, config: PipelineConfig, since: str, until: str) -> DataFrame:
+    """What is in the stream now."""
+    from starlingmq.pipeline.run import source_options
+
+    options = source_options(config)
+    if since:
+        del options["startingOffsets"]
+        options["startingTimestamp"] = str(int(_time(since, "--since").timestamp() * 1000))
+    return _chosen(spark.read.format("starlingmq").options(**options).load(), [], "", until)
+
+
+def _chosen(rows: DataFrame, topics: list[str], since: str, until: str) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    if since:
+        rows = rows.where(F.col("timestamp") >= F.lit(_time(since, "--since")))
+    if until:
+        rows = rows.where(F.col("timestamp") < F.lit(_time(until, "--until")))
+    if topics:
+        from starlingmq.core.topics import matches
+
+        filters = [topic.encode() for topic in topics]
+        wanted = F.udf(lambda topic: any(matches(each, topic.encode()) for each in filters), "boolean")
+        rows = rows.where(wanted("topic"))
+    return rows
+
+
+def _time(text: str, option: str) -> datetime:
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise CommandError(f"{option}: {text!r} is not a time such as 2026-01-31T12:00:00") from None
+    return when if when.tzinfo is not None else when.replace(tzinfo=UTC)
+
+
+def _speed(text: str) -> float:
+    if text == "max":
+        return 0.0
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = 0.0
+    if not 0.0 < speed < 1e9:
+        raise CommandError(f"--speed: {text!r} is neither a number above 0 nor max")
+    return speed
+
+
+def _password(path: str) -> str:
+    from starlingmq.pipeline.config import secret
+
+    return secret(path, "--password-file")
+
+
+# What an audit says
+
+
+def show(audit: Audit, screen: Console) -> None:
+    if audit.totals:
+        heads = (
+            "client",
+            "topic",
+            "accepted",
+            "refused",
+            "due",
+            "delivered",
+            "again",
+            "acked",
+            "dropped",
+            "lost",
+            "doubled",
+        )
+        table = Table(*heads)
+        for total in audit.totals[:SHOWN]:
+            table.add_row(*line_of(total), style="red" if total.lost or total.doubled else None)
+        screen.print(table)
+        if len(audit.totals) > SHOWN:
+            screen.print(f"and {len(audit.totals) - SHOWN:,} more; --json has all")
+    for finding in audit.findings[:SHOWN]:
+        screen.print(sentence(finding), highlight=False, soft_wrap=True)
+    if len(audit.findings) > SHOWN:
+        screen.print(f"and {len(audit.findings) - SHOWN:,} more; --out has all")
+    screen.print(verdict(audit), highlight=False, soft_wrap=True)
+
+
+def line_of(total: Total) -> list[str]:
+    dropped = ", ".join(f"{count:,} {reason}" for reason, count in sorted(total.dropped.items()))
+    figures = (
+        total.accepted,
+        total.refused,
+        total.due,
+        total.delivered,
+        total.redelivered + total.again,
+        total.acknowledged,
+    )
+    counts = [f"{figure:,}" if figure else "" for figure in figures]
+    return [total.client, total.topic, *counts, dropped, str(total.lost or ""), str(total.doubled or "")]
+
+
+def sentence(finding: Finding) -> str:
+    message = f"message {finding.id} on {finding.topic} (QoS {finding.qos}, {_moment(finding.at)})"
+    return f"{finding.what}: {message} {'for' if finding.what == 'lost' else 'more than once at'} {finding.client}"
+
+
+def verdict(audit: Audit) -> str:
+    nodes = ", ".join(audit.nodes)
+    if audit.until == 0.0:
+        return (
+            f"nothing is judged: there is no complete census of {nodes} in the range yet (every 2 s; two of each node)"
+        )
+    span = f"{_moment(audit.since)} to {_moment(audit.until)} UTC, {nodes}: {audit.events:,} events"
+    if audit.missing:
+        return f"{span}; {audit.missing:,} batches of events are missing, so nothing is proven"
+    if audit.clean:
+        return f"{span}; nothing lost, nothing doubled, {audit.waiting:,} wait"
+    return f"{span}; {audit.lost:,} lost, {audit.doubled:,} doubled, {audit.waiting:,} wait"
+
+
+def _moment(when: float) -> str:
+    return datetime.fromtimestamp(when, UTC).strftime("%Y-%m-%d %H:%M:%S")

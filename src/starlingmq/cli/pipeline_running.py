@@ -1,0 +1,126 @@
+"""What the commands of pipelines share: Spark, and a look at how far its queries are."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from starlingmq.cli.declare import CommandError
+from starlingmq.cli.progress import progress
+from starlingmq.pipeline.config import PipelineConfig
+from starlingmq.pipeline.status import Status
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+LOOK_SECONDS: Final = 0.25
+
+
+def session(name: str | Path, config: PipelineConfig, master: str, ask: bool) -> Any:
+    """Spark. ``ask``: whether the stream is there, before anything that takes long."""
+    try:
+        from starlingmq.pipeline.run import begin_session, reach
+    except ImportError as error:
+        raise CommandError(f"pipeline needs {error.name}: pip install 'starlingmq[spark]', and Java 17") from None
+    if ask:
+        reach(config, name)
+    try:
+        return begin_session(config, master)
+    except Exception as error:  # no Java, no such master: each says it in its own way
+        raise CommandError(f"{name}: Spark does not start: {' '.join(str(error).split())[:300]}") from None
+
+
+def planned(file: Path | str, config: PipelineConfig, master: str, ask: bool) -> tuple[Any, Any]:
+    """Spark, and the pipeline in it."""
+    spark = session(file, config, master, ask)
+    from starlingmq.pipeline.run import Pipeline, PipelineError
+
+    try:
+        return spark, Pipeline(spark, config, file)
+    except PipelineError:
+        spark.stop()
+        raise
+
+
+@contextmanager
+def tasks(spark: SparkSession, what: str, quiet: bool) -> Iterator[None]:
+    """While the block lasts, how many tasks of Spark are done of those that are known of."""
+    over = Event()
+    tracker = spark.sparkContext.statusTracker()
+    seen: dict[int, tuple[int, int]] = {}  # of each stage: done, all
+    with progress(quiet) as report:
+
+        def look() -> None:
+            while not over.wait(LOOK_SECONDS):
+                for stage in tracker.getActiveStageIds():
+                    info = tracker.getStageInfo(stage)
+                    if info is not None:
+                        seen[stage] = (info.numCompletedTasks, info.numTasks)
+                done = sum(done for done, _ in seen.values())
+                report(what, done, sum(all_ for _, all_ in seen.values()), "tasks")
+
+        looking = Thread(target=look, daemon=True)
+        looking.start()
+        try:
+            yield
+        finally:
+            over.set()
+            looking.join()
+
+
+def follow(queries: list[StreamingQuery], status: Status, file: Path | str, quiet: bool) -> None:
+    """Until one of them ends, or we are told to. Raises CommandError with why one failed."""
+    from starlingmq.pipeline.run import failure
+
+    told = Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: told.set())
+    screen = Console(file=sys.stderr, quiet=quiet)
+    with Live(table_of([status]), console=screen, auto_refresh=False, transient=True) as live:
+        while not told.is_set() and any(query.isActive for query in queries):
+            _take(queries[0], status)
+            live.update(table_of([status]), refresh=True)
+            if any(not query.isActive and query.exception() is not None for query in queries):
+                break
+            told.wait(LOOK_SECONDS)
+    _take(queries[0], status)
+    for query in queries:
+        query.stop()
+    for query in queries:
+        problem = failure(file, query)
+        if problem is not None and not told.is_set():
+            raise CommandError(str(problem))
+
+
+def _take(query: StreamingQuery, status: Status) -> None:
+    for told in query.recentProgress:
+        if told["batchId"] > status.batch:
+            status.take(told)
+    status.heard = time.time()
+    status.write()
+
+
+def table_of(statuses: list[Status]) -> Table:
+    table = Table("pipeline", "state", "rows in", "rows/s", "lag", "last batch", "took")
+    for one in statuses:
+        table.add_row(
+            one.name,
+            one.state if not one.problem else "failed",
+            f"{one.rows:,}",
+            f"{one.rate:,.0f}",
+            f"{one.lag:,}",
+            str(one.batch) if one.batch >= 0 else "",
+            f"{one.batch_seconds:.1f} s" if one.batch >= 0 else "",
+        )
+    return table
