@@ -76,7 +76,7 @@ def test_an_axis_has_a_few_round_figures(most: float) -> None:
 def test_plots_and_figures() -> None:
     plot = lines("Rates", 0.0, 60, {"<a>": [1.0, 2.0, 0.0], "b": [0.0, 0.0, 5.0]}, short)
     assert plot.count("<polyline") == 2 and "&lt;a&gt;" in plot and "<a>" not in plot
-    assert plot.startswith("<svg") and 'class="legend"' in plot
+    assert plot.startswith('<div class="wide"><svg') and 'class="legend"' in plot
     assert bars("Sizes", [("0", 1.0), ("< 2 B", 3.0)], short).count("<rect") == 2
     assert [short(value) for value in (0, 7, 1234, 5_600_000)] == ["0", "7", "1.23 k", "5.6 M"]
     assert [size(value) for value in (12, 2048)] == ["12 B", "2.05 kB"]

@@ -177,7 +177,9 @@ def test_a_report_is_a_page_that_needs_no_network(spark: SparkSession, tmp_path:
             for width, dark in ((1100, False), (1100, True), (390, True)):
                 await tab.look_like(width, 900, dark=dark)
                 await tab.go(file.as_uri())
-                await tab.until("document.readyState === 'complete' && document.querySelectorAll('svg').length === 3")
+                await tab.until(
+                    "document.querySelectorAll('svg').length === 3 && document.querySelectorAll('table').length >= 5"
+                )
                 paper = await tab.run("getComputedStyle(document.body).backgroundColor")
                 assert paper == ("rgb(26, 26, 25)" if dark else "rgb(252, 252, 251)")
                 assert await tab.run("document.documentElement.scrollWidth") <= width

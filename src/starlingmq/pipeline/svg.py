@@ -41,7 +41,8 @@ def at(when: float, span: float) -> str:
 
 
 def _frame(body: str, name: str) -> str:
-    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(name, True)}">{body}</svg>'
+    box = f'viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(name, True)}"'
+    return f'<div class="wide"><svg {box}>{body}</svg></div>'
 
 
 def _axis(levels: Sequence[float], shown: Shown) -> list[str]:

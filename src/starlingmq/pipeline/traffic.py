@@ -137,7 +137,7 @@ SELECT count(*) AS messages, coalesce(sum(size), 0) AS bytes, min(at) AS begin, 
 FROM traffic
 """
 RATES: Final = """
-SELECT root, CAST((at - {begin}) DIV {step} AS int) AS place, count(*) AS messages, sum(size) AS bytes
+SELECT root, CAST(floor((at - {begin}) / {step}) AS int) AS place, count(*) AS messages, sum(size) AS bytes
 FROM traffic GROUP BY 1, 2
 """
 QOS: Final = "SELECT CAST(qos AS int) AS qos, count(*) AS messages FROM traffic GROUP BY 1 ORDER BY 1"

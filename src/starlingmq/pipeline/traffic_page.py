@@ -101,7 +101,7 @@ p{color:var(--soft);margin:.2rem 0}
 .tiles{display:flex;flex-wrap:wrap;gap:.5rem 2rem;list-style:none;padding:0}
 .tiles li{color:var(--soft)}
 .tiles b{display:block;color:var(--ink);font-size:1.5rem;font-weight:600}
-svg{width:100%;height:auto;display:block}
+svg{width:100%;min-width:36rem;height:auto;display:block}
 svg text{fill:var(--faint);font-size:12px}
 .grid{stroke:var(--grid)}
 .base{stroke:var(--base)}
@@ -117,7 +117,7 @@ table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
 th{text-align:right;font-weight:400;color:var(--faint)}
 td{text-align:right;border-top:1px solid var(--grid)}
 th,td{padding:.25rem .5rem}
-th:first-child,td:first-child{text-align:left;overflow-wrap:anywhere}
+th:first-child,td:first-child{text-align:left;min-width:8rem;overflow-wrap:anywhere}
 """
 
 
