@@ -8,8 +8,10 @@ import pytest
 from tests.cluster.fleet import Fleet, NodeWorld
 from tests.harness import FakeClient
 
+import starlingmq
+from starlingmq.cluster import wills
 from starlingmq.cluster.amendments import Amendment, Amendments
-from starlingmq.cluster.etcd import KeyValue, TxnAnswer
+from starlingmq.cluster.etcd import KeyValue, TxnAnswer, WatchLost
 from starlingmq.cluster.foreign_wills import KEPT_SECONDS, PAGE, TAKEN_PER_TURN, ForeignWills
 from starlingmq.cluster.will_values import REGISTERED, RegisteredWill, all_wills, decode_will, encode_will
 from starlingmq.wire.mqtt import Connack, Connect, Publish, Subscribe, SubscribeRequest, Will
@@ -147,6 +149,19 @@ def test_who_has_not_heard_of_a_clean_start_finds_it_in_etcd() -> None:
     assert again.expect(Connack).session_present, "the one that began with the clean start"
     assert published(watcher, 5.0) == [b"will/a"]
     assert not [packet for packet in again.receive() if isinstance(packet, Publish)]
+
+
+@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+def test_more_wills_than_a_turn_looks_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are due while their node reads what etcd has of them anew."""
+    monkeypatch.setattr(wills, "NAMES_PER_TURN", 2)
+    fleet = Fleet(2)
+    watcher = watch(fleet, 1)
+    clients = [leave_will(fleet, 0, f"w{number}") for number in range(5)]
+    fleet[0].cluster.answered(WatchLost(KEYS + b"1/", 1), fleet.now)
+    for client in clients:
+        client.drop()
+    assert len(published(watcher, 1.0)) == 5
 
 
 def test_who_leads_publishes_the_wills_of_a_node_that_died() -> None:

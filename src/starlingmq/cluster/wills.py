@@ -196,11 +196,11 @@ class ClusterWills:
             entry = self._entries.get(name)
             if entry is not None and name not in self._seen and not self._under_way(name):
                 entry.known, entry.revision = None, 0
-            self._wills.change(name)
         if not self._unchecked:
             self._read = True
             self._seen = {}
             self._ready.update(self._due)
+            self._wills.changed.update(dict.fromkeys(self._entries))
 
     def _know(self, key: bytes, data: bytes | None, revision: int) -> None:
         """That is what etcd has."""
