@@ -216,6 +216,7 @@ class Broker:
         state.nats.info.server_name = config.node.name
         state.audit.node = config.node.name
         state.audit.asked = config.streams.events
+        state.publishing.producers.node = config.node.name
         state.publishing.producers.shared = any(listener.reuse_port for listener in config.listeners)
         state.nats.keys.verify = self._verifier(config)
         ctx = state.ctx

@@ -14,11 +14,11 @@ import pytest
 from tests.harness import FakeClient
 from tests.storage.world import StoredWorld
 
-from starlingmq.client.producer import ProducerState
+from starlingmq.client.producer import NotAccepted, ProducerState
 from starlingmq.storage.memory import MemoryJournal
-from starlingmq.wire.mqtt import Ack, Connack, Connect, Publish, Subscribe, SubscribeRequest
+from starlingmq.wire.mqtt import Ack, Connack, Connect, Publish, Subscribe, SubscribeRequest, encode
 from starlingmq.wire.packets import PUBREL
-from starlingmq.wire.producers import DIGEST, EPOCH, NEXT, PRODUCER, digest_of
+from starlingmq.wire.producers import DIGEST, EPOCH, NEXT, NODE, PRODUCER, digest_of
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, USER_PROPERTY, Properties
 from starlingmq.wire.reasons import Reason
 
@@ -128,7 +128,26 @@ def test_other_messages_under_the_same_numbers_are_found_out() -> None:
     for number in range(3):
         digest = digest_of(digest, TOPIC, b"0 %d " % number)
     third = world.connect("", properties={USER_PROPERTY: [(PRODUCER, "sink/0"), (EPOCH, "0")]})
-    assert third.connack.properties[USER_PROPERTY] == [(NEXT, "3"), (DIGEST, f"{digest:08x}")]
+    told = third.connack.properties[USER_PROPERTY]
+    assert isinstance(told, list) and told[:2] == [(NEXT, "3"), (DIGEST, f"{digest:08x}")]
+
+
+def test_another_node_is_not_published_to() -> None:
+    world = StoredWorld()
+    world.state.publishing.producers.node = "n2"
+    client, _ = join(world, 0)
+    told = client.connack.properties[USER_PROPERTY]
+    assert isinstance(told, list) and told[2] == (NODE, "n2")
+    connack = encode(Connack(False, 0, client.connack.properties), 5)
+    for wanted in ("", "n2"):
+        state = ProducerState("sink/0", 0, 1, node=wanted)
+        state.connection_made()
+        state.receive(connack)
+        assert state.connected and state.node == "n2", "the first that answers, from then on"
+    state = ProducerState("sink/0", 0, 1, node="n1")
+    state.connection_made()
+    with pytest.raises(NotAccepted, match="this is node n2, and n1 is the one that knows sink/0"):
+        state.receive(connack)
 
 
 def test_qos_2_counts_when_it_goes_its_way() -> None:

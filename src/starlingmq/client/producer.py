@@ -21,7 +21,7 @@ from starlingmq.client.errors import explain
 from starlingmq.client.frames import Frames
 from starlingmq.wire.mqtt import ack_frame, decode, encode, publish_frame
 from starlingmq.wire.packets import CONNACK, DISCONNECT, PINGRESP, Connack, Connect, Disconnect, Pingreq
-from starlingmq.wire.producers import DIGEST, EPOCH, NEXT, PRODUCER, digest_of
+from starlingmq.wire.producers import DIGEST, EPOCH, NEXT, NODE, PRODUCER, digest_of
 from starlingmq.wire.properties import MAXIMUM_PACKET_SIZE, RECEIVE_MAXIMUM, USER_PROPERTY, Properties
 from starlingmq.wire.reasons import Reason
 
@@ -49,8 +49,11 @@ class ProducerState:
         username: str | None = None,
         password: bytes | None = None,
         window: int = WINDOW,
+        node: str = "",
     ) -> None:
+        """``node``: the name of the one that is to be published to; "": the first that answers, from then on."""
         self.name = name
+        self.node = node
         self.epoch = epoch
         self.qos = qos
         self.connected = False
@@ -135,6 +138,10 @@ class ProducerState:
         said = dict(pair for pair in pairs if isinstance(pair, tuple)) if isinstance(pairs, list) else {}
         if NEXT not in said or DIGEST not in said:
             raise ProducerError("the broker knows no producers, so it can not tell what is there already")
+        node = said.get(NODE, "")
+        if self.node and node != self.node:
+            raise NotAccepted(f"this is node {node or '(unnamed)'}, and {self.node} is the one that knows {self.name}")
+        self.node = node
         window = connack.properties.get(RECEIVE_MAXIMUM, 65_535)
         self._window = min(self._window_max, window if isinstance(window, int) else 65_535)
         packet_max = connack.properties.get(MAXIMUM_PACKET_SIZE, 0)

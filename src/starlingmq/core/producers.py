@@ -7,6 +7,7 @@ order. Spoken in User Properties of MQTT 5, so that nothing is added to a PUBLIS
 
     CONNECT   starlingmq-producer: NAME, starlingmq-epoch: E
     CONNACK   starlingmq-next: N, starlingmq-digest: D    N messages of E are here, and D is the digest over them
+              starlingmq-node: NAME                       which node this is: no other one knows
 
 The first PUBLISH on this connection is then number N of epoch E, the next one N+1. Of each the law is::
 
@@ -32,7 +33,7 @@ from typing import TYPE_CHECKING, Final
 
 from starlingmq.core.context import Context
 from starlingmq.core.ready import FACT_DELETE, PRODUCER_PUT, Write
-from starlingmq.wire.producers import DIGEST, EPOCH, NEXT, PRODUCER, digest_of
+from starlingmq.wire.producers import DIGEST, EPOCH, NEXT, NODE, PRODUCER, digest_of
 from starlingmq.wire.properties import USER_PROPERTY, Properties
 from starlingmq.wire.reasons import ProtocolError
 
@@ -122,12 +123,14 @@ class Producers:
     ctx: Context
     by_key: dict[bytes, Producer]  # about in the order of their last use
     shared: bool  # clients that come back to the same address may come to another node
+    node: str  # the name of this one
     _look_at: float
 
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
         self.by_key = {}
         self.shared = False
+        self.node = ""
         self._look_at = 0.0
 
     def restore(self, facts: dict[bytes, bytes]) -> None:
@@ -167,7 +170,7 @@ class Producers:
         digest = producer.digest if here else 0
         client.production = Production(producer, epoch, next, digest)
         told = "done" if epoch < producer.epoch else str(next)
-        agreed[USER_PROPERTY] = [(NEXT, told), (DIGEST, f"{digest:08x}")]
+        agreed[USER_PROPERTY] = [(NEXT, told), (DIGEST, f"{digest:08x}"), (NODE, self.node)]
 
     def publish(self, production: Production, number: int, digest: int, message: Message) -> None:
         """It goes its way: that and what is written now is one."""

@@ -9,6 +9,7 @@ PRODUCER: Final = "starlingmq-producer"
 EPOCH: Final = "starlingmq-epoch"
 NEXT: Final = "starlingmq-next"
 DIGEST: Final = "starlingmq-digest"
+NODE: Final = "starlingmq-node"
 
 
 def digest_of(digest: int, topic: bytes, payload: bytes) -> int:
