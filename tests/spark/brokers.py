@@ -20,9 +20,23 @@ def free_port() -> int:
         return port
 
 
+def rows_of(options: dict[str, str]) -> list[tuple[str, bytes]]:
+    """All that a stream holds, by node and payload, read without Spark."""
+    from starlingmq.spark.nodes import NodeBook
+    from starlingmq.spark.options import read_options
+    from starlingmq.spark.source import parts, read_part
+
+    book = NodeBook(read_options(options, streaming=False))
+    ends = {node: end for node, (_, end) in book.bounds({}).items()}
+    found = [(part.node, batch) for part in parts(book, {}, ends) for batch in read_part(part, book.options)]
+    book.close()
+    return [(node, payload) for node, batch in found for payload in batch.column("payload").to_pylist()]
+
+
 class StreamBroker:
     def __init__(self, data: Path, name: str, *settings: str) -> None:
         self.data = data
+        self.name = name
         self.address = f"127.0.0.1:{free_port()}"
         self.url = f"mqtt://127.0.0.1:{free_port()}"
         self.settings = [

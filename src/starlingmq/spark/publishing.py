@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
+
+import msgspec
 
 from starlingmq.client.dial import open_link
 from starlingmq.client.endpoint import Endpoint, Tls
 from starlingmq.client.errors import ConnectFailed
 from starlingmq.client.link import Link
 from starlingmq.client.producer import NotAccepted, ProducerError, ProducerState
+from starlingmq.spark.placing import Place
 from starlingmq.spark.sink_options import SinkOptions
 from starlingmq.wire.reasons import MqttError
 
 AGAIN_SECONDS: Final = 0.25
 CONNECT_SECONDS: Final = 10.0
+PROBE: Final = "who-is-there"  # a producer that publishes nothing
+PROBE_SECONDS: Final = 3.0
 FLUSH_ROWS: Final = 500  # offered before they are written
 
 Message = tuple[bytes, bytes, int, bool, bytes]  # topic, payload, QoS, retain, properties
@@ -29,9 +36,11 @@ class PublishError(Exception):
 class Lane:
     """One connection that is made again when it is lost."""
 
-    def __init__(self, state: ProducerState, endpoint: Endpoint, tls: Tls, patience: float) -> None:
+    def __init__(self, state: ProducerState, endpoints: Sequence[Endpoint], tls: Tls, patience: float) -> None:
+        """``endpoints``: where the node may be that the state wants; they are tried in turn."""
         self.state = state
-        self._endpoint = endpoint
+        self._endpoints = deque(endpoints)
+        self._why: dict[str, str] = {}  # by endpoint, what went wrong there last
         self._tls = tls
         self._patience = patience
         self._link: Link | None = None
@@ -47,17 +56,28 @@ class Lane:
                 await self._connect()
             except (ConnectFailed, NotAccepted, MqttError, TimeoutError) as error:
                 self._lose()
+                self._why[str(self.endpoint)] = str(error) or "no answer"
                 if loop.time() >= until:
-                    why = str(error) or "no answer"
-                    raise PublishError(f"{self._endpoint}: {why} (for {self._patience:g} s, option patience)") from None
+                    raise self._given_up() from None
+                self._endpoints.rotate(-1)
                 await asyncio.sleep(AGAIN_SECONDS)
             except ProducerError as error:
-                raise PublishError(f"{self._endpoint}: {error}") from None
+                raise PublishError(f"{self.endpoint}: {error}") from None
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return self._endpoints[0]
+
+    def _given_up(self) -> PublishError:
+        node = self.state.node
+        waiting = f"rows wait for node {node}, which alone knows what it has of them: " if node else ""
+        why = "; ".join(f"{endpoint}: {why}" for endpoint, why in self._why.items())
+        return PublishError(f"{waiting}{why} (for {self._patience:g} s, option patience)")
 
     async def _connect(self) -> None:
         async with asyncio.timeout(CONNECT_SECONDS):
             self._failure = None
-            self._link = await open_link(self._endpoint, self._tls, self)
+            self._link = await open_link(self.endpoint, self._tls, self)
             self.state.connection_made()
             self._flush()
             while not self.state.connected:
@@ -117,16 +137,15 @@ class Lane:
                 return
             except (NotAccepted, MqttError) as error:
                 self._lose()
+                self._why = {str(self.endpoint): str(error)}
                 if self.state.published > acknowledged:
                     acknowledged, deadline = self.state.published, loop.time() + self._patience
                 elif loop.time() >= deadline:
-                    raise PublishError(
-                        f"{self._endpoint}: {error} (for {self._patience:g} s, option patience)"
-                    ) from None
+                    raise self._given_up() from None
                 await asyncio.sleep(AGAIN_SECONDS)
                 await self.connected()
             except ProducerError as error:
-                raise PublishError(f"{self._endpoint}: {error}") from None
+                raise PublishError(f"{self.endpoint}: {error}") from None
 
     # The link's side
 
@@ -144,29 +163,60 @@ class Lane:
             self._changed.set()
 
 
-async def publish(options: SinkOptions, endpoint: Endpoint, name: str, epoch: int, rows: Iterator[Message]) -> int:
-    """Publish the rows of a partition; how many were new to the broker. Raises PublishError."""
-    lanes: dict[int, Lane] = {}
+@contextmanager
+def trusting(options: SinkOptions) -> Iterator[Tls]:
+    """The authority as a file, which is what TLS asks for."""
     with tempfile.NamedTemporaryFile("w", suffix=".pem") as ca:
         ca.write(options.ca)
         ca.flush()
-        tls = Tls(ca=ca.name if options.ca else "")
+        yield Tls(ca=ca.name if options.ca else "")
+
+
+def lane_of(options: SinkOptions, place: Place, tls: Tls, name: str, epoch: int, qos: int) -> Lane:
+    endpoints = [options.endpoint(url) for url in place.urls]
+    user = options.user or endpoints[0].username
+    password = (options.password or endpoints[0].password or "").encode() if user else None
+    state = ProducerState(f"{name}/{qos}", epoch, qos, user, password, options.window, place.name)
+    return Lane(state, endpoints, tls, options.patience)
+
+
+async def names_at(options: SinkOptions, urls: Sequence[str]) -> dict[str, str]:
+    """The names of the nodes that answer at these URLs now."""
+    brief = msgspec.structs.replace(options, patience=PROBE_SECONDS)
+
+    async def ask(tls: Tls, url: str) -> str:
+        lane = lane_of(brief, Place(urls=(url,)), tls, PROBE, 0, 0)
+        try:
+            await lane.connected()
+        except PublishError:
+            return ""
+        finally:
+            lane.close()
+        return lane.state.node
+
+    with trusting(options) as tls:
+        found = await asyncio.gather(*(ask(tls, url) for url in urls))
+    return {url: name for url, name in zip(urls, found, strict=True) if name}
+
+
+async def publish(
+    options: SinkOptions, place: Place, name: str, epoch: int, rows: Iterator[Message]
+) -> tuple[int, dict[str, str]]:
+    """Publish the rows of a partition; how many were new to the broker, and the name of the node that was met at a URL.
+    Raises PublishError."""
+    lanes: dict[int, Lane] = {}
+    with trusting(options) as tls:
         count = 0
         try:
             for topic, payload, qos, retain, properties in rows:
                 lane = lanes.get(qos)
                 if lane is None:
-                    user = options.user or endpoint.username
-                    password = options.password or endpoint.password or ""
-                    state = ProducerState(
-                        f"{name}/{qos}", epoch, qos, user, password.encode() if user else None, options.window
-                    )
-                    lane = lanes[qos] = Lane(state, endpoint, tls, options.patience)
+                    lane = lanes[qos] = lane_of(options, place, tls, name, epoch, qos)
                     await lane.connected()
                 try:
                     lane.state.offer(topic, payload, retain, properties)
                 except ProducerError as error:
-                    raise PublishError(f"{endpoint}: {error}") from None
+                    raise PublishError(f"{lane.endpoint}: {error}") from None
                 count += 1
                 if count % FLUSH_ROWS == 0:
                     await lane.push()
@@ -175,4 +225,5 @@ async def publish(options: SinkOptions, endpoint: Endpoint, name: str, epoch: in
         finally:
             for lane in lanes.values():
                 lane.close()
-    return sum(lane.state.published for lane in lanes.values())
+    met = {str(lane.endpoint): lane.state.node for lane in lanes.values() if lane.state.node}
+    return sum(lane.state.published for lane in lanes.values()), met

@@ -29,8 +29,10 @@ from pyspark.sql.types import (
 )
 
 from starlingmq.core.topics import valid_topic
+from starlingmq.spark.checkpoint import Checkpoint
 from starlingmq.spark.options import OptionError
-from starlingmq.spark.publishing import Message, publish
+from starlingmq.spark.placing import Places
+from starlingmq.spark.publishing import Message, names_at, publish
 from starlingmq.spark.sink_options import SinkOptions
 from starlingmq.wire.properties import (
     CONTENT_TYPE,
@@ -69,11 +71,12 @@ class RowError(Exception):
 
 
 class Written(WriterCommitMessage):
-    """``published``: rows that were new to the broker."""
+    """``published``: rows that were new to the broker. ``met``: the name of the node at a URL."""
 
-    def __init__(self, partition: int, published: int) -> None:
+    def __init__(self, partition: int, published: int, met: dict[str, str]) -> None:
         self.partition = partition
         self.published = published
+        self.met = met
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:
@@ -162,14 +165,15 @@ def messages_of(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[Message
         yield name, payload[place] or b"", qos, retain, properties
 
 
-def write(options: SinkOptions, name: str, epoch: int, batches: Iterator[pa.RecordBatch]) -> Written:
-    """One task. Raises PublishError, RowError."""
+def write(options: SinkOptions, places: Places, name: str, epoch: int, batches: Iterator[pa.RecordBatch]) -> Written:
+    """One task. Raises PublishError, RowError, NowhereError."""
     context = TaskContext.get()
     assert context is not None
     partition = context.partitionId()
     rows = (message for batch in batches for message in messages_of(batch, options))
-    published = asyncio.run(publish(options, options.endpoint(partition), f"{name}/{partition}", epoch, rows))
-    return Written(partition, published)
+    place = places.place(epoch, partition, options.urls, options.gone)
+    published, met = asyncio.run(publish(options, place, f"{name}/{partition}", epoch, rows))
+    return Written(partition, published, met)
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -178,14 +182,26 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
         self.name = options.key or f"write-{uuid.uuid4()}"
+        self.places = Places().with_servers(options.urls, -1)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return write(self.options, self.name, self.options.batch, iterator)
+        return write(self.options, self.places, self.name, self.options.batch, iterator)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
+    """Made on the driver: before each batch, and after it for ``commit``."""
+
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
+        checkpoint = Checkpoint(options.checkpoint)
+        known = checkpoint.read()
+        places = known.with_servers(options.urls, checkpoint.begun())
+        unmet = [url for url in options.urls if url not in places.names]
+        if options.checkpoint and unmet:  # before the first row, so that another node there is told from it
+            places = places.with_names(asyncio.run(names_at(options, unmet)))
+        self.places = places
+        if self.places != known:
+            checkpoint.write(self.places)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
@@ -193,10 +209,14 @@ class StreamWriter(DataSourceStreamArrowWriter):
         batch = context.getLocalProperty(BATCH_ID) if context is not None else None
         if not query or not batch:
             raise RowError("Spark does not tell which query and batch this is; write it with foreachBatch")
-        return write(self.options, self.options.key or query, int(batch), iterator)
+        return write(self.options, self.places, self.options.key or query, int(batch), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Everything is acknowledged already."""
+        """Everything is acknowledged already; which nodes have done so is kept."""
+        met = {url: name for each in messages if isinstance(each, Written) for url, name in each.met.items()}
+        places = self.places.with_names(met)
+        if places is not self.places:
+            Checkpoint(self.options.checkpoint).write(places)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """What was published stays so, and is left out when the batch is tried again."""

@@ -23,8 +23,10 @@ NAMES: Final = (
     "batchId",
     "window",
     "patience",
+    "goOnWithout",
 )
-OF_SPARK: Final = ("path", "checkpointlocation", "queryname")  # it passes these on as well
+CHECKPOINT: Final = "checkpointlocation"
+OF_SPARK: Final = ("path", CHECKPOINT, "queryname")  # it passes these on as well
 
 
 class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,10 +44,17 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     batch: int = 0
     window: int = WINDOW
     patience: float = PATIENCE_SECONDS
+    gone: tuple[str, ...] = ()  # nodes, by URL or name, that are not waited for
+    checkpoint: str = ""  # where the query has its own; "" in batch, or where Spark does not tell
 
-    def endpoint(self, partition: int) -> Endpoint:
-        """Where the rows of a partition go: at each attempt to the same node, which knows what it has of them."""
-        return parse_url(self.servers[partition % len(self.servers)])
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The servers, as they are known by: without user and password, each in one form."""
+        return tuple(dict.fromkeys(str(parse_url(server)) for server in self.servers))
+
+    def endpoint(self, url: str) -> Endpoint:
+        """By its URL as above, with the user that ``servers`` names."""
+        return next((each for each in map(parse_url, self.servers) if str(each) == url), parse_url(url))
 
 
 def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
@@ -55,6 +64,8 @@ def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
     for key, value in given.items():
         if key.lower() in known:
             options[known[key.lower()]] = value
+        elif key.lower() == CHECKPOINT:
+            options[CHECKPOINT] = value
         elif key.lower() not in OF_SPARK:
             raise OptionError(f"{key}: there is no such option of the sink; there are {', '.join(NAMES)}")
     servers = tuple(server.strip() for server in options.get("servers", "").split(",") if server.strip())
@@ -85,4 +96,6 @@ def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
         batch=int(batch or "0"),
         window=min(65_535, read_number(options, "window", WINDOW)),
         patience=float(read_number(options, "patience", int(PATIENCE_SECONDS))),
+        gone=tuple(name.strip() for name in options.get("goOnWithout", "").split(",") if name.strip()),
+        checkpoint=options.get(CHECKPOINT, ""),
     )

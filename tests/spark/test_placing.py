@@ -1,0 +1,68 @@
+"""Where the rows of a batch go, whatever becomes of the list of servers meanwhile."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from starlingmq.spark.checkpoint import Checkpoint
+from starlingmq.spark.placing import FILE, NowhereError, Place, Places
+
+A, B, C, D = (f"mqtt://10.0.0.{number}:1883" for number in range(1, 5))
+NAMES = {A: "a", B: "b", C: "c"}
+
+
+def test_a_batch_that_may_have_begun_stays_where_it_is() -> None:
+    places = Places().with_servers([A, B], -1).with_names({A: "a", B: "b"})
+    assert places.with_servers([B, A], 7) is places, "the order means nothing"
+    later = places.with_servers([C], 7)
+    assert [later.place(7, partition, [C], ()).urls[0] for partition in range(3)] == [A, B, A]
+    assert later.place(7, 0, [C], ()) == Place(urls=(A, C), name="a"), "it may be at another address now"
+    assert later.place(8, 0, [C], ()) == Place(urls=(C,))
+    again = later.with_servers([B, C], 7)
+    assert [each.first for each in again.sets] == [0, 8] and again.place(8, 0, [B, C], ()).urls[0] == B
+
+
+def test_who_is_gone_for_good_is_not_waited_for() -> None:
+    places = Places().with_servers([A, B, C], -1).with_names(NAMES)
+    for gone in (("b",), (B,)):
+        assert [places.place(3, partition, [A, B, C], gone).name for partition in range(4)] == ["a", "c", "c", "a"]
+    with pytest.raises(NowhereError, match="names all nodes"):
+        places.place(3, 0, [A, B, C], ("a", "b", "c"))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_attempt_of_a_batch_goes_to_the_same_nodes(seed: int, tmp_path: Path) -> None:
+    """A driver that dies anywhere, beside a list that is changed at each of its lives."""
+    chance = random.Random(seed)
+    checkpoint = Checkpoint(f"file:{tmp_path}/checkpoint")
+    offsets = tmp_path / "checkpoint" / "offsets"
+    offsets.mkdir(parents=True)
+    went: dict[int, list[str]] = {}
+    batch = 0
+    for _ in range(200):
+        servers = chance.sample([A, B, C, D], chance.randint(1, 4))
+        if chance.random() < 0.8:  # a batch has begun when Spark has written this
+            (offsets / str(batch)).touch()
+        places = checkpoint.read().with_servers(servers, checkpoint.begun())
+        checkpoint.write(places)
+        if not (offsets / str(batch)).exists():
+            continue
+        found = [places.place(batch, partition, servers, ()).urls[0] for partition in range(4)]
+        assert went.setdefault(batch, found) == found
+        batch += chance.random() < 0.5
+    assert batch > 20 and len({tuple(each) for each in went.values()}) > 10
+
+
+def test_what_is_kept_is_beside_the_checkpoint(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(str(tmp_path / "new"))
+    assert checkpoint.read() == Places() and checkpoint.begun() == -1
+    places = Places().with_servers([A], -1).with_names({A: "a"})
+    checkpoint.write(places)
+    assert checkpoint.read() == places and [path.name for path in (tmp_path / "new").iterdir()] == [FILE]
+    assert places.with_names({A: "a"}) is places
+    nothing = Checkpoint("")
+    nothing.write(places)
+    assert nothing.read() == Places()

@@ -1,0 +1,91 @@
+"""The sink over nodes that die and move, task by task, as Spark's workers call it: real brokers, and no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pytest
+from pyspark import TaskContext
+from pyspark.sql.datasource import WriterCommitMessage
+
+from starlingmq.spark.publishing import PublishError
+from starlingmq.spark.sink import BATCH_ID, QUERY_ID, StreamWriter
+from starlingmq.spark.sink_options import read_sink_options
+from tests.spark.brokers import StreamBroker, free_port, rows_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+PARTITIONS = 6
+EACH = 20  # rows of a partition
+
+
+@pytest.fixture
+def context() -> Iterator[TaskContext]:
+    context = TaskContext._getOrCreate()
+    yield context
+    TaskContext._setTaskContext(None)
+
+
+class Query:
+    """What Spark does of a streaming query: it writes down that a batch begins, runs its tasks, and commits it."""
+
+    def __init__(self, context: TaskContext, checkpoint: Path) -> None:
+        self._context = context
+        self._checkpoint = checkpoint
+        (checkpoint / "offsets").mkdir(parents=True)
+
+    def attempt(self, batch: int, servers: list[StreamBroker], **more: str) -> None:
+        """Raises what the first task that fails raises, with those before it done."""
+        (self._checkpoint / "offsets" / str(batch)).touch()
+        urls = ",".join(broker.url for broker in servers)
+        given = {"servers": urls, "checkpointLocation": str(self._checkpoint), "patience": "2", "window": "3"} | more
+        writer = StreamWriter(read_sink_options(given))
+        done: list[WriterCommitMessage | None] = []
+        for partition in range(PARTITIONS):
+            self._context._partitionId = partition
+            self._context._localProperties = {QUERY_ID: "the-query", BATCH_ID: str(batch)}
+            first = (batch * PARTITIONS + partition) * EACH
+            rows = {"topic": ["out/a"] * EACH, "payload": [b"%d" % (first + row) for row in range(EACH)]}
+            done.append(writer.write(iter([pa.RecordBatch.from_pydict(rows)])))
+        writer.commit(done, batch)
+
+
+def published(*brokers: StreamBroker) -> list[tuple[str, int]]:
+    return sorted((broker.name, int(payload)) for broker in brokers for _, payload in rows_of(broker.options))
+
+
+def test_rows_wait_for_the_node_that_knows_them(context: TaskContext, tmp_path: Path) -> None:
+    n1, n2, n3 = brokers = [StreamBroker(tmp_path / name, name) for name in ("n1", "n2", "n3")]
+    query = Query(context, tmp_path / "checkpoint")
+    size = PARTITIONS * EACH
+    try:
+        query.attempt(0, brokers)
+        n2.kill()
+        for servers in (brokers, [n3, n1]):  # a batch that has begun waits for it, named or not
+            with pytest.raises(PublishError, match="rows wait for node n2, which alone knows what it has of them"):
+                query.attempt(1, servers)
+        n2.url = f"mqtt://127.0.0.1:{free_port()}"
+        n2.start()
+        query.attempt(1, [n3, n1, n2])  # it has another address now
+        found = published(*brokers)
+        assert sorted(row for _, row in found) == list(range(2 * size)), "none lost, none twice"
+        assert {name for name, row in found if row >= size} == {"n1", "n2", "n3"}
+        n1.url, n3.url = n3.url, n1.url  # as a load balancer or a wrong list would have it
+        for broker in (n1, n3):
+            broker.stop()
+        for broker in (n1, n3):
+            broker.start()
+        query.attempt(1, [n3, n1])  # tried again: found by their names
+        query.attempt(2, [n3, n1])
+        found = published(*brokers)
+        assert sorted(row for _, row in found) == list(range(3 * size))
+        assert {name for name, row in found if row >= 2 * size} == {"n1", "n3"}, "the new list, from a new batch on"
+        n1.kill()
+        query.attempt(3, [n3, n1], goOnWithout="n1")
+        n1.start()
+        assert sorted(row for _, row in published(*brokers)) == list(range(4 * size))
+    finally:
+        for broker in brokers:
+            broker.stop()
