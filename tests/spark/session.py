@@ -9,6 +9,9 @@ from pyspark.sql import SparkSession
 
 from starlingmq.spark import register
 
+# What runs for seconds is not worth being compiled well.
+JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dderby.stream.error.file=/dev/null"
+
 
 def begin(master: str, directory: Path) -> SparkSession:
     with warnings.catch_warnings():
@@ -20,6 +23,10 @@ def begin(master: str, directory: Path) -> SparkSession:
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.driver.memory", "1g")
+            .config("spark.driver.extraJavaOptions", JAVA)
+            # Of a standalone cluster: locally the driver is all there is.
+            .config("spark.executor.memory", "512m")
+            .config("spark.executor.extraJavaOptions", JAVA)
             .config("spark.sql.shuffle.partitions", "2")
             .config("spark.sql.session.timeZone", "UTC")
             .config("spark.sql.warehouse.dir", str(directory))

@@ -16,7 +16,8 @@ from pyspark.sql import SparkSession
 from starlingmq.config_types import ConfigError
 from starlingmq.pipeline.config import read_pipeline
 from starlingmq.pipeline.run import Pipeline, PipelineError, failure, reach
-from starlingmq.pipeline.status import Status, all_statuses, read_status
+from starlingmq.pipeline.status import LOST, Status, all_statuses, read_status
+from starlingmq.spark.source import LOST as LOST_OF_SOURCE
 from tests.spark.brokers import TOKEN, StreamBroker
 
 
@@ -195,6 +196,15 @@ def test_the_commands(broker: StreamBroker, tmp_path: Path) -> None:
     assert len(refused.stderr.splitlines()) == 1
     unknown = command(tmp_path, "status", "other")
     assert unknown.returncode == 2 and "no pipeline other has run here; there are: hot" in unknown.stderr
+
+
+def test_what_was_lost_is_in_the_status() -> None:
+    assert LOST == LOST_OF_SOURCE
+    found = Status(name="hot", file="hot.yaml", pid=1, began=1.0, heard=1.0)
+    offsets = {"endOffset": '{"n1": 100, "(lost)": 23}', "latestOffset": '{"n1": 107}'}
+    progress = {"batchId": 0, "numInputRows": 5, "processedRowsPerSecond": 1.0, "durationMs": {}, "sources": [offsets]}
+    found.take(progress)
+    assert (found.lost, found.lag) == (23, 7)
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ class SourceConfig(Section, frozen=True):
     max_rows: Annotated[Count, Meta(description="Rows of a batch at most; 0 sets no limit.")] = 0
     max_bytes: Annotated[Size, Meta(description="Bytes of a batch at most, about; 0 sets no limit.")] = 0
     fail_on_data_loss: Annotated[bool, Meta(description="Whether rows that are not kept any more end it.")] = True
+    go_on_without: Annotated[tuple[str, ...], Meta(description="Nodes that are gone for good.")] = ()
     patience: Annotated[int, Meta(ge=1, description="Seconds that a node which does not answer is waited for.")] = 30
 
 

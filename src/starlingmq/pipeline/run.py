@@ -82,6 +82,7 @@ def source_options(pipeline: PipelineConfig) -> dict[str, str]:
         "maxRowsPerTrigger": str(source.max_rows or ""),
         "maxBytesPerTrigger": str(source.max_bytes or ""),
         "failOnDataLoss": str(source.fail_on_data_loss).lower(),
+        "goOnWithout": ",".join(source.go_on_without),
         "patience": str(source.patience),
         "consumer": pipeline.name,
     }

@@ -10,11 +10,12 @@ from typing import Any, Final
 import msgspec
 
 STATE_HOME: Final = "XDG_STATE_HOME"
+LOST: Final = "(lost)"  # as in spark.source, which needs Spark
 
 
 class Status(msgspec.Struct, kw_only=True):
-    """Times in Unix seconds, rates in rows a second, ``lag`` in rows that wait at the nodes. ``problem``: why it ended,
-    "" if it was told to or runs."""
+    """Times in Unix seconds, rates in rows a second, ``lag`` in rows that wait at the nodes. ``lost``: rows that were
+    not kept any more, since the checkpoint was made. ``problem``: why it ended, "" if it was told to or runs."""
 
     name: str
     file: str
@@ -25,6 +26,7 @@ class Status(msgspec.Struct, kw_only=True):
     rows: int = 0
     rate: float = 0.0
     lag: int = 0
+    lost: int = 0
     batch: int = -1
     batch_seconds: float = 0.0
     problem: str = ""
@@ -39,6 +41,7 @@ class Status(msgspec.Struct, kw_only=True):
         self.rate = float(progress["processedRowsPerSecond"] or 0.0)
         self.batch_seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
         self.lag = sum(_lag(source) for source in progress["sources"])
+        self.lost = sum(_position(source["endOffset"]).get(LOST, 0) for source in progress["sources"])
 
     def write(self) -> None:
         """Whoever reads it finds the whole of it, or of the one before it."""
@@ -51,12 +54,16 @@ class Status(msgspec.Struct, kw_only=True):
 
 def _lag(source: Any) -> int:
     """Rows between where a batch ended and what there was then."""
+    end, latest = _position(source["endOffset"]), _position(source["latestOffset"])
+    return sum(max(0, offset - end.get(node, 0)) for node, offset in latest.items()) if end else 0
+
+
+def _position(told: object) -> dict[str, int]:
+    """{} for what Spark does not tell."""
     try:
-        end = msgspec.json.decode(str(source["endOffset"]).encode(), type=dict[str, int])
-        latest = msgspec.json.decode(str(source["latestOffset"]).encode(), type=dict[str, int])
+        return msgspec.json.decode(str(told).encode(), type=dict[str, int])
     except msgspec.MsgspecError:
-        return 0
-    return sum(max(0, offset - end.get(node, 0)) for node, offset in latest.items())
+        return {}
 
 
 def status_path(name: str) -> Path:

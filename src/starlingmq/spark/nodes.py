@@ -166,10 +166,13 @@ class NodeBook:
             raise NodeAway(f"node {node}: {error}") from None
 
     def bounds(self, expected: dict[str, int]) -> dict[str, tuple[int, int]]:
-        """First and next offset on every node that has the stream, those ``expected`` at least. Raises StreamError."""
+        """First and next offset on every node that has the stream, those ``expected`` at least, but for nodes that the
+        query goes on without. Raises StreamError."""
         self.patiently(self.look)
         found: dict[str, tuple[int, int]] = {}
         for node in dict.fromkeys([*self.addresses, *expected]):
+            if node in self.options.without:
+                continue
             wanted = Wanted(stream=self.options.stream)
             mine = next(iter(self.ask(node, "streams", wanted, list[Bounds])), None)
             if mine is not None:

@@ -31,6 +31,7 @@ NAMES: Final = (
     "maxBytesPerTrigger",
     "rowsPerPartition",
     "failOnDataLoss",
+    "goOnWithout",
     "consumer",
     "pinRetention",
     "patience",
@@ -60,6 +61,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     bytes_max: int = 0
     rows_per_partition: int = ROWS_PER_PARTITION
     fail_on_loss: bool = True
+    without: tuple[str, ...] = ()  # nodes that are gone for good
     consumer: str = ""
     pins: bool = False
     patience: float = PATIENCE_SECONDS
@@ -101,6 +103,7 @@ def read_options(given: Mapping[str, str], streaming: bool) -> Options:
         bytes_max=_size(options, "maxBytesPerTrigger"),
         rows_per_partition=read_number(options, "rowsPerPartition", ROWS_PER_PARTITION),
         fail_on_loss=read_flag(options, "failOnDataLoss", True),
+        without=tuple(name.strip() for name in options.get("goOnWithout", "").split(",") if name.strip()),
         consumer=options.get("consumer", ""),
         pins=read_flag(options, "pinRetention", False),
         patience=float(read_number(options, "patience", int(PATIENCE_SECONDS))),

@@ -69,6 +69,8 @@ COLUMNS: Final = StructType(
     ]
 )
 
+LOST: Final = "(lost)"  # in a position: how many rows up to it the query has gone on without
+
 Position = dict[str, int]
 
 
@@ -122,8 +124,15 @@ def parts(book: NodeBook, start: Position, end: Position, forgiven: frozenset[st
     options = book.options
     found: list[Part] = []
     for node in sorted(end):
+        if node == LOST:
+            continue
         first, last = start.get(node, 0), end[node]
         rows = last - first
+        if rows > 0 and node in options.without:
+            log.warning(
+                "node %s is gone: %d rows of stream %s before offset %d are left out", node, rows, options.stream, last
+            )
+            continue
         if rows <= 0:
             continue
         address = _address(book, node)
@@ -207,8 +216,9 @@ def begin_at(book: NodeBook, bounds: dict[str, tuple[int, int]]) -> Position:
     return {node: book.seek(node, options.since) for node in bounds}
 
 
-def check_kept(options: Options, start: Position, bounds: dict[str, tuple[int, int]]) -> None:
-    """Raises LostRows where rows that are to be read are not kept any more, unless that is forgiven."""
+def check_kept(options: Options, start: Position, bounds: dict[str, tuple[int, int]]) -> int:
+    """How many rows that are to be read are not kept any more. Raises LostRows, unless that is forgiven."""
+    count = 0
     for node, offset in start.items():
         first, last = bounds.get(node, (offset, offset))
         if first > offset or last < offset:
@@ -217,6 +227,8 @@ def check_kept(options: Options, start: Position, bounds: dict[str, tuple[int, i
             if options.fail_on_loss:
                 raise LostRows(f"{what}; option failOnDataLoss: false goes on without them")
             log.warning("%s; the query goes on without them", what)
+            count += max(0, first - offset)
+    return count
 
 
 class BatchReader(DataSourceReader):
@@ -273,19 +285,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
 
     def latestOffset(self, start: Position, limit: ReadLimit) -> Position:
+        start = dict(start)
+        lost = start.pop(LOST, 0)
         bounds = self.book.bounds(start)
-        check_kept(self.options, start, bounds)
-        ends = {node: max(last, start.get(node, 0)) for node, (_, last) in bounds.items()}
+        lost += check_kept(self.options, start, bounds)
+        ends = {node: last for node, (_, last) in bounds.items()}
+        # A node that has less than was read, which is forgiven by option, is read on from where it ends now.
+        begins = {node: min(last, max(start.get(node, 0), first)) for node, (first, last) in bounds.items()}
         if self._target is not None:
-            ends = {node: max(start.get(node, 0), min(end, self._target.get(node, 0))) for node, end in ends.items()}
-        begins = {node: max(start.get(node, 0), bounds[node][0]) for node in ends}
+            ends = {node: max(begins[node], min(end, self._target.get(node, 0))) for node, end in ends.items()}
         if isinstance(limit, ReadMaxRows):
             ends = self._rows(begins, ends, limit.max_rows)
         if isinstance(limit, ReadMaxBytes) or (isinstance(limit, ReadMaxRows) and self.options.bytes_max):
             size = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self.options.bytes_max
             ends = self._bytes(begins, ends, size)
         # A node without rows so far is left out until it has some, so that its beginning can not be mistaken.
-        return {node: end for node, end in ends.items() if end or node in start}
+        found = start | {node: end for node, end in ends.items() if end or node in start}
+        return found | ({LOST: lost} if lost else {})
 
     @staticmethod
     def _rows(begins: Position, ends: Position, rows_max: int) -> Position:
@@ -318,7 +334,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: Position) -> None:
         if self.options.consumer:
             for node, offset in end.items():
-                self.book.commit(node, offset)
+                if node != LOST and node not in self.options.without:
+                    self.book.commit(node, offset)
 
     def stop(self) -> None:
         if self._book is not None:
