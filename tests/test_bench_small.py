@@ -47,6 +47,27 @@ def test_the_quick_benchmark_measures_every_section(tmp_path: Path) -> None:
     assert (tmp_path / "results.png").read_bytes().startswith(PNG)
 
 
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(300)  # 40 s on a quiet machine
+def test_the_benchmark_of_pipelines_tells_its_goals() -> None:
+    pytest.importorskip("pyspark")
+    command = [sys.executable, "-m", "bench.pipeline", "--rows", "8000", "--rounds", "1", "--samples", "9"]
+    command += ["--seconds", "1", "--rate", "2000"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=290, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = [line for line in done.stdout.splitlines() if line.startswith(("met ", "MISSED "))]
+    assert len(told) == 4, done.stdout
+    found = {
+        name: figures
+        for line in done.stdout.splitlines()
+        if line[:1] == "{"
+        for name, figures in json.loads(line).items()
+    }
+    assert found["baseline"]["stream"]["lost"] == found["baseline"]["stream"]["doubled"] == 0
+    assert found["source"]["rows"] == 8000 and found["fresh"]["samples"] > 0
+
+
 def check_persistence(results: dict[str, Any]) -> None:
     for section in ("persistent", "away", "recovery", "kept"):
         for place in results[section]:
