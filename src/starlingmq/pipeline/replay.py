@@ -103,7 +103,7 @@ class Replay:
         state = ProducerState(
             f"{self._name}/{qos}", self._epoch, qos, user, password.encode() if user else None, target.window
         )
-        lane = Lane(state, self._endpoint, Tls(ca=target.ca), target.patience)
+        lane = Lane(state, [self._endpoint], Tls(ca=target.ca), target.patience)
         await lane.connected()
         return lane
 
