@@ -126,6 +126,24 @@ async def test_what_waited_is_held_against_the_rules_of_now(serve: Serve, tmp_pa
     await writer.close()
 
 
+async def test_another_user_of_the_same_client_id_gets_nothing_that_it_may_not_have(
+    serve: Serve, tmp_path: Path
+) -> None:
+    text = "rules: [{allow: publish}, {allow: subscribe, users: [ann]}, {allow: subscribe, topics: [open]}]"
+    broker = await serve(auth=rules(tmp_path / "acl", text))
+    peer = await Peer.connect(broker.address(), "r", 4, clean_start=False, username="ann")
+    assert await peer.subscribe("open", "secret", qos=1) == [1, 1]
+    await peer.close()
+    writer = await Peer.connect(broker.address(), "w", 5)
+    for topic in ("secret", "open", "secret"):
+        assert await writer.publish(topic) == 0
+    peer = await Peer.connect(broker.address(), "r", 4, clean_start=False, username="bob")
+    assert (await peer.message()).topic == b"open"
+    assert broker.state.ctx.counters.dropped["revoked"] == 2
+    await peer.close()
+    await writer.close()
+
+
 async def test_what_is_sent_again_is_held_against_them_too(serve: Serve, tmp_path: Path) -> None:
     broker = await serve(auth=rules(tmp_path / "acl", "rules: [{allow: all}]"))
     peer = await Peer.connect(broker.address(), "r", 4, clean_start=False)

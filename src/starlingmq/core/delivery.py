@@ -490,7 +490,7 @@ class Delivery:
             self.wait(session)
             return
         budget = PUMP_BATCH
-        suspect = session.rules != ctx.rules
+        suspect = session.rules != ctx.rules and client.rights is not None
         while queue.items and budget != 0 and not client.blocked and client.size <= ctx.write_buffer:
             budget -= 1
             outgoing = queue.items[0]

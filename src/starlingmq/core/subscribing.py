@@ -561,15 +561,16 @@ class Subscribing:
         rights = None if client is None else client.rights
         if rights is None or subscriptions is None:
             return
-        revoked = False
+        shared = False
         for whole in list(subscriptions):
             share = parse_share(whole)
             allowed = rights.may_subscribe(whole, b"") if share is None else rights.may_subscribe(share[1], share[0])
             if not allowed:
                 self.unsubscribe(session, whole)
                 self.ctx.counters.error("subscription_revoked")
-                revoked = revoked or share is not None
-        if revoked:  # what it had drawn from a group is for members
+                session.rules = 0  # the rules may be the same, and its client another
+                shared = shared or share is not None
+        if shared:  # what it had drawn from a group is for members
             self.delivery.pass_on(session, False)
 
     def discard(self, session: Session) -> None:
