@@ -48,7 +48,7 @@ test-pure: ready-pure
 	STARLINGMQ_PURE=1 $(PY) -m pytest -q -n $(JOBS) --dist loadfile -m "not slow and not compiled_only" $(ARGS)
 
 test-compiled: setup-test
-	$(PY) -m pytest -q -n $(JOBS) --dist loadfile -m "not long" $(ARGS)
+	$(PY) -m pytest -q -n $(JOBS) --dist loadfile -m "not long and (hot or slow or compiled_only)" $(ARGS)
 
 test-long: setup-test ## the tests that take longest: rolling restarts, and Spark while everything is killed
 	$(PY) -m pytest -q -m long $(ARGS)

@@ -14,9 +14,7 @@ from tests.sim.run import run
 
 import starlingmq
 from starlingmq.cluster.errands import Errands
-from starlingmq.cluster.retained import RetainedIndex
 from starlingmq.cluster.state import ClusterReady, ClusterState
-from starlingmq.cluster.takeover import Takeovers
 from starlingmq.cluster.wills import ClusterWills
 
 pytestmark = pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
@@ -108,10 +106,9 @@ def sees_no_groups(self: Errands) -> bool:
 
 see_all = Errands.any
 BLIND: Final[dict[str, tuple[type, str, Callable[[Any], bool]]]] = {
-    "roaming": (Takeovers, "busy", lambda self: False),
-    "retained": (RetainedIndex, "busy", lambda self: False),
-    "wills": (ClusterWills, "busy", lambda self: False),
+    "plain": (Errands, "any", lambda self: False),
     "groups": (Errands, "any", sees_no_groups),
+    "wills": (ClusterWills, "busy", lambda self: False),
 }
 
 

@@ -1,9 +1,10 @@
-"""Whether the core has anything for the cluster: most turns of a busy broker have not, and a whole turn of
-``cluster.state`` costs as much as some messages do.
+"""Whether a turn of the cluster has anything to do: most turns of a busy broker have not, and a whole one costs as much
+as some messages do.
 
-A turn is needed when something came in (frames, answers of etcd, orders), when something is due (``wake_at``), or when
-there is an errand: what the core has put where the cluster looks, or what waits for a commit. Whoever adds such a place
-adds it here; ``tests/cluster/test_errands.py`` has whole clusters find out if one is missing.
+A turn is needed when something came in (frames, answers of etcd, orders), when something is due (``wake_at``), when the
+last one left something that the next one has to look at (``unfinished``), or when there is an errand: what the core has
+put where the cluster looks (``any``). Whoever adds such a place adds it here; ``tests/cluster/test_errands.py`` has
+whole clusters find out if one is missing.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from starlingmq.cluster.retained import RetainedIndex
 from starlingmq.cluster.takeover import Takeovers
 from starlingmq.cluster.wills import ClusterWills
 from starlingmq.core.broker import BrokerState
+from starlingmq.core.retaining import Retaining
 
 
 class Errands:
@@ -42,17 +44,39 @@ class Errands:
         self._drain = drain
         self._rebalancing = rebalancing
         self._calls = calls
+        self._retained_up_to = 0  # what was published here and retained, when a turn was last taken
 
     def any(self) -> bool:
-        ctx = self._ctx
-        interest, elsewhere = ctx.interest, ctx.elsewhere
+        """Asked in each turn, so nothing but attributes of the core is looked at, but for what operators do."""
+        ctx, broker = self._ctx, self._broker
+        interest, elsewhere, claims = ctx.interest, ctx.elsewhere, ctx.claims
         if interest is not None and interest.changed:
             return True
         if elsewhere is not None and (elsewhere.asked or elsewhere.left):
             return True
-        broker = self._broker
-        if broker.groups.news or broker.groups.ended or broker.subscribing.held or broker.subscribing.replays:
+        if claims is not None and (claims.waiting or claims.released):
             return True
-        if self._reception.changed or self._drain.active or self._rebalancing.active or self._calls.busy():
+        retaining, wills = ctx.retaining, ctx.wills
+        if retaining is not None and self._to_retain(retaining):
             return True
-        return self._takeovers.busy() or not self._ownership.idle() or self._retained.busy() or self._wills.busy()
+        if wills is not None and (wills.changed or wills.due):
+            return True
+        if ctx.leaving or ctx.aware or broker.subscribing.held or broker.subscribing.replays:
+            return True
+        if broker.groups.news or broker.groups.ended:
+            return True
+        return self._reception.changed or self._calls.busy()
+
+    def _to_retain(self, retaining: Retaining) -> bool:
+        if retaining.changed or retaining.wanted or retaining.expired:
+            return True
+        return retaining.last != self._retained_up_to
+
+    def unfinished(self) -> bool:
+        """Asked after a whole turn."""
+        retaining = self._ctx.retaining
+        if retaining is not None:
+            self._retained_up_to = retaining.last
+        if self._drain.active or self._rebalancing.active or not self._ownership.idle():
+            return True
+        return self._takeovers.busy() or self._retained.busy() or self._wills.busy()

@@ -452,11 +452,8 @@ class RetainedIndex:
         return [*requests, *self.writer.take_requests(now), *self._amendments.take_requests(now)]
 
     def busy(self) -> bool:
-        """Whether the core has something that etcd, or others, are to have, or wants something of them."""
-        retaining, writer = self._retaining, self.writer
-        if retaining.changed or retaining.wanted or retaining.expired or self.state != "following":
-            return True
-        return writer.mark < retaining.last or len(writer) != 0
+        """Whether etcd has not all that was published here, or not all that it has is here."""
+        return self.state != "following" or self.writer.mark < self._retaining.last or len(self.writer) != 0
 
     def take_notices(self) -> list[str]:
         notices, self._notices = self._notices, []

@@ -164,6 +164,7 @@ class ClusterState:
         self._leaving = False
         self._pending = False
         self._stirred = True  # something came in since the last turn
+        self._unfinished = True  # the last one left something to be looked at
         self._quiet = False  # there was nothing to do in this turn
         self._due_at = 0.0  # when there is, though nothing comes in
         self._began = False  # it has served
@@ -518,14 +519,16 @@ class ClusterState:
 
     def _is_quiet(self, now: float) -> bool:
         """Whether there is nothing for a turn to do: nothing came, nothing is due, the core has nothing for us."""
-        if self._stirred or self._pending or now >= self._due_at or not self.serving or self._leaving:
-            return False
-        if self.routes is None or self.routes.pending():
-            return False
+        return not (self._stirred or self._unfinished or now >= self._due_at or self.errands.any())
+
+    def _is_unfinished(self) -> bool:
+        """Whether this turn has left something that the next one has to look at, though nothing comes in."""
+        if self._pending or not self.serving or self._leaving or self.routes is None or self.routes.pending():
+            return True
         for line in self.lines.values():
             if line.behind_since or line.waits():
-                return False
-        return not self.errands.any()
+                return True
+        return self.errands.unfinished()
 
     def _tell_where_to_go(self) -> None:
         """Tell NATS clients where else they may go. A node that is cut off sees nobody, and says nothing new."""
@@ -737,6 +740,7 @@ class ClusterState:
         ready.called, ready.outcomes = self.calls.take_called(), self.calls.take_outcomes()
         self._ready = ClusterReady()
         self._due_at = self._find_due()
+        self._unfinished = self._is_unfinished()
         return ready
 
     def pending(self) -> bool:

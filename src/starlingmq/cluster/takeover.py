@@ -351,11 +351,8 @@ class Takeovers:
                 self._ownership.release(client_id, self.moves.me, epoch)
 
     def busy(self) -> bool:
-        """Whether sessions are on their way, or the core has something of sessions to tell."""
-        ctx, claims = self._ctx, self._claims
-        if claims.waiting or claims.released or ctx.leaving or ctx.aware:
-            return True
-        return self.moves.busy()
+        """Whether sessions are on their way, or are strays."""
+        return self._has_strays or self.moves.busy()
 
     def wake_at(self) -> float:
         """When ``turn`` is to be called though nothing happens; ``inf``: never."""

@@ -381,9 +381,8 @@ class ClusterWills:
         return [*requests, *self._amendments.take_requests(now), *self.foreign.take_requests(now)]
 
     def busy(self) -> bool:
-        """Whether the core has something of wills, or something of them waits to be stored, or published."""
-        wills = self._wills
-        return bool(wills.changed or wills.due or self._steps or self._due)
+        """Whether something waits to be stored, or to be published."""
+        return bool(self._steps or self._due)
 
     def take_notices(self) -> list[str]:
         notices, self._notices = self._notices, []
