@@ -21,7 +21,7 @@ from bench.ping import Pings
 from bench.process import cpu_seconds
 from bench.wire import SetupError
 
-SCRIPTS = ("app.js", "base.js", "log.js", "map.js", "rates.js", "tail.js", "views.js")
+SCRIPTS = ("app.js", "base.js", "log.js", "map.js", "rates.js", "stream.js", "tail.js", "trace.js", "views.js")
 FILES = (
     "/",
     "/ui/style.css",

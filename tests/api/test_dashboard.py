@@ -45,7 +45,7 @@ async def test_what_an_operator_sees(serve: Serve, join: Join, ask: Ask, tmp_pat
             await page.run(f"location.hash = '#{view}'")
             await page.until(f"document.body.dataset.shown === '{view}' && {SHOWN}.includes('{text}')")
         await page.run("location.hash = '#topics?filter=' + encodeURIComponent('plant/#')")
-        await page.until("document.getElementById('tail-state')?.textContent.startsWith('live')")
+        await page.until("document.getElementById('stream-state')?.textContent.startsWith('live')")
         for number in range(3):
             body = {"topic": f"plant/{number}/{EVIL}", "payload": f"live {number} {EVIL}"}
             assert (await ask(broker, "POST", "/api/v1/publish", json=body)).status_code == 200
@@ -53,6 +53,12 @@ async def test_what_an_operator_sees(serve: Serve, join: Join, ask: Ask, tmp_pat
         await page.until("document.querySelectorAll('#tree .leaf').length === 3")
         assert not await page.run("document.querySelector('#view img')")
         await page.screenshot(pictures / "topics.png")
+        await page.run("location.hash = '#trace?' + new URLSearchParams({topic: 'plant/#'})")
+        await page.until("document.getElementById('traces') && document.querySelector('#stream-state.ok')")
+        body = {"topic": "plant/1/temperature", "payload": "22", "qos": 1}
+        assert (await ask(broker, "POST", "/api/v1/publish", json=body)).status_code == 200
+        await page.until("document.getElementById('traces').textContent.includes('delivered')")
+        await page.screenshot(pictures / "trace.png")
         await page.look_like(390, 844, dark=True)
         for view in ("clients", "nodes", "topics", "overview"):
             await page.run(f"location.hash = '#{view}'")

@@ -22,8 +22,10 @@ PAGES: Final = {
             "log.js",
             "map.js",
             "rates.js",
+            "stream.js",
             "style.css",
             "tail.js",
+            "trace.js",
             "views.js",
         )
     },

@@ -3,10 +3,15 @@
 import {$, LoginNeeded, api, el, forgetWhatLacks} from "./base.js";
 import {Log} from "./log.js";
 import {Tail} from "./tail.js";
+import {Trace} from "./trace.js";
 import {VIEWS} from "./views.js";
 
 const EVERY_MS = 2000;
-const LIVE = {topics: {title: "Topics", make: (parameters) => new Tail(parameters)}, log: {title: "Log", make: () => new Log()}};
+const LIVE = {
+  topics: {title: "Topics", make: (parameters) => new Tail(parameters)},
+  trace: {make: (parameters) => new Trace(parameters)},
+  log: {title: "Log", make: () => new Log()},
+};
 const TABS = ["overview", "clients", "sessions", "topics", "retained", "groups", "streams", "nodes", "log"];
 
 for (const name of TABS) $("tabs").append(el("a", {href: "#" + name, id: "tab-" + name}, (VIEWS[name] ?? LIVE[name]).title));

@@ -1,33 +1,12 @@
 // What is published just now: a tree of topics that grows as messages come.
 
-import {LoginNeeded, el, heading, missing, number, send} from "./base.js";
+import {el, heading, number} from "./base.js";
+import {Stream} from "./stream.js";
 
 const TOPICS_MAX = 2000; // in the tree; messages of others are shown all the same
 const UNFOLDED = 50; // topics that come first show what is below them
 const MESSAGES_MAX = 200;
-const PAINT_MS = 250;
-const AGAIN_MS = 2000;
 const PAYLOAD_SIGNS = 200;
-
-// Server-sent events by fetch, which can say who asks. Ends when the stream does; throws what fetch throws.
-export async function* events(path, parameters, signal) {
-  const answer = await send("GET", path, parameters, undefined, signal);
-  if (!answer.ok) throw Object.assign(new Error((await answer.json()).error), {status: answer.status});
-  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
-  while (true) {
-    const {done, value} = await reader.read();
-    if (done) return;
-    const blocks = (rest + value.replaceAll("\r\n", "\n")).split("\n\n");
-    rest = blocks.pop();
-    for (const block of blocks) {
-      const lines = block.split("\n");
-      const of = (name) => lines.filter((line) => line.startsWith(name + ":")).map((line) => line.slice(name.length + 1).trimStart());
-      const data = of("data").join("\n");
-      if (data) yield {name: of("event")[0] ?? "message", data: JSON.parse(data)};
-    }
-  }
-}
 
 class Topic {
   constructor(level) {
@@ -40,74 +19,25 @@ class Topic {
 
 const shown = (message) => (message.payload ?? `(${message.size} bytes)`).slice(0, PAYLOAD_SIGNS);
 
-export class Tail {
+export class Tail extends Stream {
   constructor(parameters) {
-    this.filter = parameters.filter || "#";
+    const filter = parameters.filter || "#";
+    super("/api/v1/tail", {filter});
     this.root = new Topic("");
     this.topics = 0;
     this.messages = [];
-    this.dropped = 0;
     this.open = new Set([""]); // what is unfolded, by path
-    this.aborter = null;
-    this.changed = true;
-    this.field = el("input", {value: this.filter, "aria-label": "Topic filter", onchange: () => {
-      location.hash = "#topics?" + new URLSearchParams({filter: this.field.value || "#"});
+    const field = el("input", {value: filter, "aria-label": "Topic filter", onchange: () => {
+      location.hash = "#topics?" + new URLSearchParams({filter: field.value || "#"});
     }});
-    this.button = el("button", {onclick: () => (this.aborter ? this.stop() : this.start())}, "Pause");
-    this.state = el("span", {class: "faint", id: "tail-state", role: "status"});
-    this.missing = el("div");
     this.tree = el("div", {class: "tree", id: "tree"});
     this.list = el("div", {class: "lines", id: "messages"});
-    this.whole = [el("div", {class: "tools"}, this.field, this.button, this.state), this.missing,
+    const trace = el("a", {href: "#trace?" + new URLSearchParams({topic: filter})}, "Trace");
+    this.whole = [el("div", {class: "tools"}, field, this.button, trace, this.state), this.away, this.left,
       el("div", {class: "halves"}, el("section", {}, heading("Topics"), this.tree), el("section", {}, heading("Messages"), this.list))];
   }
 
-  show() {
-    this.painting = setInterval(() => this.paint(), PAINT_MS);
-    this.start();
-    return this.whole;
-  }
-
-  leave() {
-    clearInterval(this.painting);
-    clearTimeout(this.again);
-    this.stop();
-  }
-
-  stop() {
-    this.aborter?.abort();
-    this.aborter = null;
-    this.button.textContent = "Go on";
-    this.say("paused");
-  }
-
-  say(text, mark = "faint") {
-    this.state.textContent = text;
-    this.state.className = mark;
-  }
-
-  async start() {
-    const mine = (this.aborter = new AbortController());
-    this.button.textContent = "Pause";
-    this.say("waits for messages");
-    try {
-      for await (const {name, data} of events("/api/v1/tail", {filter: this.filter}, mine.signal)) {
-        if (name === "message") this.take(data);
-        else if (name === "dropped") this.dropped += data.count;
-        else if (name === "missing") this.missing.replaceChildren(missing({missing: data}));
-        else if (name === "ready") this.say("live, seen from " + data.node, "ok");
-      }
-      throw new TypeError("it has ended");
-    } catch (error) {
-      if (mine.signal.aborted) return;
-      const over = error.status === 404 || error.status === 400;
-      this.say(error instanceof TypeError ? "the broker does not answer" : error.message, "bad");
-      if (!over && !(error instanceof LoginNeeded)) this.again = setTimeout(() => this.aborter === mine && this.start(), AGAIN_MS);
-    }
-  }
-
   take(message) {
-    this.changed = true;
     this.messages.push(message);
     if (this.messages.length > MESSAGES_MAX) this.messages.shift();
     let topic = this.root;
@@ -144,12 +74,10 @@ export class Tail {
   }
 
   paint() {
-    if (!this.changed) return;
-    this.changed = false;
     this.tree.replaceChildren(this.branch(this.root, ""),
       this.topics >= TOPICS_MAX ? el("p", {class: "bad"}, `only ${number(TOPICS_MAX)} topics are shown: take a narrower filter`) : "");
-    this.list.replaceChildren(this.dropped ? el("p", {class: "bad"}, `${number(this.dropped)} more came than are shown`) : "",
-      ...this.messages.slice().reverse().map((one) => el("div", {}, el("small", {}, `${one.at?.slice(11, 23) ?? ""} QoS ${one.qos} `), el("b", {}, one.topic),
-        one.retain ? el("small", {}, " retained") : "", el("code", {}, shown(one)))));
+    this.list.replaceChildren(...this.messages.slice().reverse().map((one) => el("div", {},
+      el("small", {}, `${one.at?.slice(11, 23) ?? ""} QoS ${one.qos} `), el("b", {}, one.topic),
+      one.retain ? el("small", {}, " retained") : "", el("code", {}, shown(one)))));
   }
 }

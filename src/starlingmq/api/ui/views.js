@@ -67,7 +67,8 @@ async function session(seen, parameters) {
   }}, text);
   return [
     heading("Session of " + name),
-    el("div", {class: "tools"}, one.client ? button("Disconnect", "DELETE", "/api/v1/client", location.hash) : "",
+    el("div", {class: "tools"}, el("a", {href: "#trace?" + new URLSearchParams({client_id: name})}, "Trace"),
+      one.client ? button("Disconnect", "DELETE", "/api/v1/client", location.hash) : "",
       button("End session", "DELETE", "/api/v1/session", "#sessions")),
     table({"": ([key]) => key.replaceAll("_", " "), value: ([, value]) => (value === null ? "–" : String(value))},
       [...Object.entries(one.session), ...Object.entries(one.client || {}).filter(([key]) => !(key in one.session))]),
