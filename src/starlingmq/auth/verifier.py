@@ -7,6 +7,7 @@ of a second, is who the system takes the processor from, and then the loop waits
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from contextlib import suppress
 from typing import Final
 
 from starlingmq.auth.hashing import ANSWER, QUESTION
+
+log = logging.getLogger("starlingmq.auth")
 
 BEGIN: Final = [sys.executable, "-m", "starlingmq.auth.hashing"]
 
@@ -54,8 +57,9 @@ class Verifier:
             with theirs:
                 try:
                     process = self.process = await asyncio.to_thread(begun, theirs)
-                except OSError:
+                except OSError as error:
                     ours.close()
+                    log.error("the process that hashes passwords can not be begun: %s", error)
                     raise
             reader, self._writer = await asyncio.open_connection(sock=ours)
             self._reading = asyncio.create_task(self._read(reader, self._writer, process))
@@ -70,6 +74,8 @@ class Verifier:
                 future = self._waiting.pop(number, None)
                 if future is not None and not future.done():
                     future.set_result(right)
+        if not self._closed:
+            log.error("the process that hashes passwords has ended; it is begun again when somebody logs in")
         self._writer = None
         writer.close()
         for future in self._waiting.values():

@@ -31,6 +31,7 @@ $("login").querySelector("form").addEventListener("submit", (event) => {
 });
 
 function settle(name, parts) {
+  $("view").classList.remove("stale");
   if (parts && (!$("view").contains(document.activeElement) || document.activeElement.tagName !== "INPUT")) $("view").replaceChildren(...parts);
   for (const tab of $("tabs").children) {
     const current = tab.id === "tab-" + name;
@@ -50,6 +51,7 @@ function complain(error) {
   forgetWhatLacks(); // it may come back as another version
   $("state").textContent = error instanceof TypeError ? "the broker does not answer" : error.message;
   $("state").className = "bad";
+  $("view").classList.add("stale");
 }
 
 async function refresh() {
