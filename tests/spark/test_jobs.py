@@ -82,6 +82,8 @@ def test_an_archive_is_made_of_batches_and_merged_whoever_dies(
     monkeypatch.setattr(archiving, "_move", dying)
     with pytest.raises(OSError, match="the driver died"):
         archive.write(batches[0], 0)
+    assert list(archive.path.glob("date=*/root=*/*.parquet")) and not archive.files()
+    assert archive.compact(spark, quietly) == 0  # what is written anew is not merged before
     for number, batch in enumerate(batches):
         archive.write(batch, number)
         archive.write(batch, number)  # Spark tries it again

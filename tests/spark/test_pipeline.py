@@ -131,6 +131,10 @@ def test_what_is_wrong_is_said_where_it_is(spark: SparkSession, broker: StreamBr
         ({"sink": {"format": "topic", "options": {"servers": broker.url}}, "steps": [{"sql": "SELECT 1 AS payload"}]},
          "sink: column payload is int, and has to be binary or string"),
         ({"tables": [{"name": "devices", "path": f"{tmp_path}/none"}]}, r"tables\[0\]: .*none"),
+        ({"sink": {"format": "archive", "path": "a"}, "steps": [{"sql": "SELECT topic, node FROM rows"}]},
+         "sink: an archive needs column timestamp, offset"),
+        ({"sink": {"format": "archive", "path": "a"}, "steps": [{"sql": "SELECT *, topic AS root FROM rows"}]},
+         "sink: an archive has its own column root; rename yours"),
     ):  # fmt: skip
         with pytest.raises(PipelineError, match=words):
             plan(spark, tmp_path, tree(tmp_path, broker.address, **more))

@@ -11,7 +11,7 @@
 The laws:
 
 - A batch is written aside and then moved. What an earlier attempt at it has left is taken away first; one that is there
-  as a whole is left alone, for its files may have been merged since.
+  as a whole is left alone, for its files may have been merged since, and those of no other are.
 - A merge is written aside, then noted, then done: files in, files out. What was noted is done by whoever comes next,
   and doing it again changes nothing. So each row is in one file, whenever whoever dies, once ``settle`` was called.
 
@@ -81,9 +81,12 @@ class Archive:
     # What is in it
 
     def files(self) -> list[Path]:
-        """All that count, in order."""
+        """All that count, in order: those of a batch that is not there as a whole do not yet."""
         self.settle()
-        return sorted(self.path.glob("date=*/root=*/*.parquet"))
+        return sorted(file for file in self.path.glob("date=*/root=*/*.parquet") if self._counts(file.name))
+
+    def _counts(self, name: str) -> bool:
+        return not name.startswith("batch-") or (self._ours / "batches" / name.split("-")[1]).exists()
 
     def read(self, spark: SparkSession) -> DataFrame:
         """Raises ArchiveError when nothing is in it yet."""
@@ -134,11 +137,13 @@ class Archive:
         self._make()
         self.settle()
         shutil.rmtree(self._ours / "staging" / "merge", ignore_errors=True)
-        partitions = sorted({file.parent for file in self.files()})
+        partitions: dict[Path, list[Path]] = {}
+        for file in self.files():
+            partitions.setdefault(file.parent, []).append(file)
         fewer = 0
-        for place, partition in enumerate(partitions):
+        for place, (partition, files) in enumerate(partitions.items()):
             told(place, len(partitions))
-            for parts in small(sorted(partition.glob("*.parquet")), target):
+            for parts in small(files, target):
                 self._merge(spark, partition, parts)
                 fewer += len(parts) - 1
         told(len(partitions), len(partitions))

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StringType, StructField, StructType
 
 from starlingmq.config_types import ConfigError
-from starlingmq.pipeline.archive import NEEDED, Archive
+from starlingmq.pipeline.archive import NEEDED, PARTITIONS, Archive
 from starlingmq.pipeline.config import (
     FILES,
     ROWS,
@@ -170,6 +170,11 @@ class Pipeline:
             absent = [name for name in NEEDED if name not in result.columns]
             if absent:
                 raise PipelineError(f"{self.path}: sink: an archive needs column {', '.join(absent)}")
+            taken = [name for name in PARTITIONS if name in result.columns]
+            if taken:
+                raise PipelineError(
+                    f"{self.path}: sink: an archive has its own column {', '.join(taken)}; rename yours"
+                )
         if sink.format == "topic":
             try:
                 check_columns(result.schema, read_sink_options(sink.options))
