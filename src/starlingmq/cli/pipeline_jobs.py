@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 SHOWN: Final = 40  # lines of a table, and messages that are named
 FOUND: Final = 1  # exit code of an audit that found something
+HEADS: Final = ("client", "topic")
 
 ServerOption = Annotated[
     list[str] | None, typer.Option("--server", metavar="HOST:PORT", help="streams.listen of a node; more than once.")
@@ -302,23 +303,7 @@ def _password(path: str) -> str:
 
 def show(audit: Audit, screen: Console) -> None:
     if audit.totals:
-        heads = (
-            "client",
-            "topic",
-            "accepted",
-            "refused",
-            "due",
-            "delivered",
-            "again",
-            "acked",
-            "dropped",
-            "lost",
-            "doubled",
-        )
-        table = Table(*heads)
-        for total in audit.totals[:SHOWN]:
-            table.add_row(*line_of(total), style="red" if total.lost or total.doubled else None)
-        screen.print(table)
+        screen.print(table_of(audit.totals[:SHOWN]))
         if len(audit.totals) > SHOWN:
             screen.print(f"and {len(audit.totals) - SHOWN:,} more; --json has all")
     for finding in audit.findings[:SHOWN]:
@@ -328,18 +313,31 @@ def show(audit: Audit, screen: Console) -> None:
     screen.print(verdict(audit), highlight=False, soft_wrap=True)
 
 
-def line_of(total: Total) -> list[str]:
-    dropped = ", ".join(f"{count:,} {reason}" for reason, count in sorted(total.dropped.items()))
-    figures = (
-        total.accepted,
-        total.refused,
-        total.due,
-        total.delivered,
-        total.redelivered + total.again,
-        total.acknowledged,
-    )
-    counts = [f"{figure:,}" if figure else "" for figure in figures]
-    return [total.client, total.topic, *counts, dropped, str(total.lost or ""), str(total.doubled or "")]
+def table_of(totals: list[Total]) -> Table:
+    """With the columns in which there is something."""
+    lines = [line_of(total) for total in totals]
+    heads = [head for head in lines[0] if head in HEADS or any(line[head] for line in lines)]
+    table = Table(*heads)
+    for line, total in zip(lines, totals, strict=True):
+        table.add_row(*(line[head] for head in heads), style="red" if total.lost or total.doubled else None)
+    return table
+
+
+def line_of(total: Total) -> dict[str, str]:
+    figures = {
+        "accepted": total.accepted,
+        "refused": total.refused,
+        "due": total.due,
+        "delivered": total.delivered,
+        "again": total.redelivered + total.again,
+        "acked": total.acknowledged,
+        "lost": total.lost,
+        "doubled": total.doubled,
+    }
+    line = {"client": total.client, "topic": total.topic}
+    line |= {head: f"{figure:,}" if figure else "" for head, figure in figures.items()}
+    line["dropped"] = ", ".join(f"{count:,} {reason}" for reason, count in sorted(total.dropped.items()))
+    return line
 
 
 def sentence(finding: Finding) -> str:

@@ -63,10 +63,13 @@ def tasks(spark: SparkSession, what: str, quiet: bool) -> Iterator[None]:
 
         def look() -> None:
             while not over.wait(LOOK_SECONDS):
-                for stage in tracker.getActiveStageIds():
+                active = tracker.getActiveStageIds()
+                for stage in active:
                     info = tracker.getStageInfo(stage)
                     if info is not None:
                         seen[stage] = (info.numCompletedTasks, info.numTasks)
+                for stage in seen.keys() - set(active):
+                    seen[stage] = (seen[stage][1], seen[stage][1])
                 done = sum(done for done, _ in seen.values())
                 report(what, done, sum(all_ for _, all_ in seen.values()), "tasks")
 
@@ -80,12 +83,12 @@ def tasks(spark: SparkSession, what: str, quiet: bool) -> Iterator[None]:
 
 
 def follow(queries: list[StreamingQuery], status: Status, file: Path | str, quiet: bool) -> None:
-    """Until one of them ends, or we are told to. Raises CommandError with why one failed."""
+    """Until one of them ends, or we are told to (once: the next time it is the end of the process). Raises CommandError
+    with why one failed."""
     from starlingmq.pipeline.run import failure
 
     told = Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: told.set())
+    before = {number: signal.signal(number, lambda *_: told.set()) for number in (signal.SIGINT, signal.SIGTERM)}
     screen = Console(file=sys.stderr, quiet=quiet)
     with Live(table_of([status]), console=screen, auto_refresh=False, transient=True) as live:
         while not told.is_set() and any(query.isActive for query in queries):
@@ -97,6 +100,8 @@ def follow(queries: list[StreamingQuery], status: Status, file: Path | str, quie
     _take(queries[0], status)
     for query in queries:
         query.stop()
+    for number, handler in before.items():
+        signal.signal(number, handler)
     for query in queries:
         problem = failure(file, query)
         if problem is not None and not told.is_set():
