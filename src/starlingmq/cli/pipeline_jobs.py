@@ -127,7 +127,8 @@ def replay(
         from starlingmq.pipeline.replay import Replay, Target, in_order
 
         rows = in_order(_chosen(kept.read(spark), topics or [], since, until))
-        total = rows.count()
+        with tasks(spark, "counting", json_):
+            total = rows.count()
         with progress(json_) as report:
             target = Target(
                 url=to, user=user, password=password, ca=tls_ca, speed=pace, prefix=prefix, patience=float(patience)

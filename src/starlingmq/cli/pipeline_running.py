@@ -55,7 +55,12 @@ def planned(file: Path | str, config: PipelineConfig, master: str, ask: bool) ->
 
 @contextmanager
 def tasks(spark: SparkSession, what: str, quiet: bool) -> Iterator[None]:
-    """While the block lasts, how many tasks of Spark are done of those that are known of."""
+    """While the block lasts, how many tasks of Spark are done of those that are known of. Raises CommandError with what
+    Spark says when one fails."""
+    from pyspark.errors import PySparkException
+
+    from starlingmq.pipeline.run import said
+
     over = Event()
     tracker = spark.sparkContext.statusTracker()
     seen: dict[int, tuple[int, int]] = {}  # of each stage: done, all
@@ -77,6 +82,8 @@ def tasks(spark: SparkSession, what: str, quiet: bool) -> Iterator[None]:
         looking.start()
         try:
             yield
+        except PySparkException as error:
+            raise CommandError(f"{what} failed: {said(error)}") from None
         finally:
             over.set()
             looking.join()
