@@ -12,6 +12,8 @@ from tests.sim.node import Node
 from tests.sim.world import LIVENESS_MAX
 
 import starlingmq
+from starlingmq.cluster.etcd import TxnAnswer
+from starlingmq.cluster.ownership import Ownership
 from starlingmq.cluster.strays import Strays
 from starlingmq.cluster.takeover import Takeovers
 
@@ -182,6 +184,14 @@ def test_it_dies_again_at_each_step(step: int) -> None:
 def test_worlds() -> None:
     for seed in FOUND:
         run(seed)
+
+
+def test_an_etcd_that_was_set_up_anew_says_nothing() -> None:
+    strays = Strays(Ownership("c"))
+    strays.enter((3, 4), {"old": 1000, "new": 5})
+    (request,) = strays.take_requests(1.0)
+    strays.answered(TxnAnswer(request.tag, True, 20, ((), ())), {4: None}, 1.0)
+    assert strays.take_decided() == [("old", True), ("new", False)] and not strays
 
 
 MISTAKES: dict[str, tuple[type, str, Callable[..., object], Callable[[Story], None]]] = {

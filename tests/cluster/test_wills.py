@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.cluster import many_wills
 from tests.cluster.fleet import Fleet, NodeWorld
 from tests.harness import FakeClient
 
@@ -13,7 +14,9 @@ from starlingmq.cluster import wills
 from starlingmq.cluster.amendments import Amendment, Amendments
 from starlingmq.cluster.etcd import KeyValue, TxnAnswer, WatchLost
 from starlingmq.cluster.foreign_wills import KEPT_SECONDS, PAGE, TAKEN_PER_TURN, ForeignWills
-from starlingmq.cluster.will_values import REGISTERED, RegisteredWill, all_wills, decode_will, encode_will
+from starlingmq.cluster.will_values import REGISTERED, RegisteredWill, all_wills, decode_will, encode_will, will_from
+from starlingmq.cluster.wills import DUE
+from starlingmq.core.ready import FACT_DELETE
 from starlingmq.wire.mqtt import Connack, Connect, Publish, Subscribe, SubscribeRequest, Will
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, WILL_DELAY_INTERVAL, Properties
 
@@ -279,6 +282,24 @@ def test_what_nobody_asks_for_any_more_is_forgotten() -> None:
     assert not foreign.cancelled("c", 2, 5), "it is looked up anew"
 
 
+def test_a_node_that_was_taken_out_publishes_nothing_of_before() -> None:
+    """A will was due when it was started again; who leads has published it, since its node was no member any more."""
+    node = Fleet(1)[0]
+    node.state.ctx.recording = True
+    found = node.cluster.wills
+    found.remember(node.now)
+    will = will_from(RegisteredWill(REGISTERED, 7, delay=3, epoch=3))
+    assert node.state.ctx.wills is not None
+    node.state.ctx.wills.fire("c", will)
+    found.remember(node.now)
+    assert found.busy()
+    found.give_up({DUE + b"of an earlier life": b""})
+    node.state.ctx.wills.changed.clear()
+    assert not found.busy()
+    deleted = [write.topic for write in node.state.ctx.ready.writes if write.kind == FACT_DELETE]
+    assert len(deleted) == 2 and all(key.startswith(DUE) for key in deleted)
+
+
 def test_of_two_that_want_a_key_one_gets_it_and_the_other_is_told() -> None:
     changes = Amendments("t")
     changes.add(Amendment(b"a", 3, b"ours"))
@@ -328,3 +349,9 @@ def test_the_wills_of_a_large_node_are_taken_over_some_turns_the_first_due_first
         turns += 1
     assert turns == len(wills) / TAKEN_PER_TURN and foreign.wake_at() == 0.0
     assert taken == [will.key for will in sorted(wills, key=lambda will: (decode_will(will.value).due_at, will.key))]
+
+
+def test_how_long_many_take_can_be_measured() -> None:
+    """``python -m tests.cluster.many_wills``, in small."""
+    assert many_wills.own(300).node.cluster.wills.fired == 300
+    assert not many_wills.of_the_dead(300).node.cluster.wills.fired

@@ -383,7 +383,7 @@ class ClusterState:
         self.relay = Relay(me.number, self.quorum)
         self.routes = Routes(me.number, me.incarnation, self._facts, config.route_log)
         self._facts = {}
-        self.takeovers.enter(me.number, me.incarnation, self._session_facts)
+        another = self.takeovers.enter(me.number, me.incarnation, self._session_facts)
         self.owner_sweep.enter(me.number, me.incarnation, self.broker.ctx.now)
         self.groups.enter(me.number, me.incarnation)
         self.broker.peers.join(me.number, me.incarnation)
@@ -391,6 +391,9 @@ class ClusterState:
         self._handshake_facts = {}
         self.retained.enter(me.number, self._retained_facts)
         self._retained_facts = {}
+        if another:
+            self.wills.give_up(self._will_facts)
+            self._will_facts = {}
         self.wills.enter(me.number, self._will_facts)
         self._will_facts = {}
         interest = self.broker.ctx.interest

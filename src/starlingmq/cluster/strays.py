@@ -67,7 +67,8 @@ class Strays:
             return
         for client_id, found in zip(self._asked, answer.found, strict=True):
             epoch = self._epochs.pop(client_id)
-            self.decided.append((client_id, self._is_ours(client_id, epoch, found, members)))
+            younger = answer.revision < epoch  # that etcd is not the one of that time, and says nothing of it
+            self.decided.append((client_id, younger or self._is_ours(client_id, epoch, found, members)))
 
     def _is_ours(self, client_id: str, epoch: int, found: tuple[KeyValue, ...], members: Mapping[int, None]) -> bool:
         ours = False

@@ -119,14 +119,15 @@ class Takeovers:
 
     # A life begins
 
-    def enter(self, me: int, incarnation: int, facts: dict[bytes, bytes]) -> None:
-        """Our number is known. ``facts`` are ours of an earlier life."""
+    def enter(self, me: int, incarnation: int, facts: dict[bytes, bytes]) -> bool:
+        """Our number is known. ``facts`` are ours of an earlier life; whether we had another number then."""
         moves = self.moves
         moves.me = me
         self._ownership.enter(me, incarnation)
         known = facts.get(NUMBERS)
         ceiling, *numbers = (0, me) if known is None else decode_marks(known)
-        if numbers[-1] == me:
+        another = numbers[-1] != me
+        if not another:
             self._go_on(facts)
         else:
             numbers.append(me)
@@ -140,6 +141,7 @@ class Takeovers:
                 strays[client_id] = session.epoch
         self.strays.enter(tuple(numbers), strays)
         self._has_strays = len(numbers) > 1
+        return another
 
     def _call_off(self, facts: dict[bytes, bytes]) -> None:
         """We have been taken out meanwhile. The others have given up what was on its way to us and from us."""

@@ -48,7 +48,7 @@ FACTS: Final = b"w"  # what the keys of our facts begin with
 DUE: Final = FACTS + b"d"  # id, client id: a will that is due
 PUBLISHED: Final = FACTS + b"p"  # a name: what was taken in the place of another node and is published
 PAGE: Final = 500  # keys read at once
-NAMES_PER_TURN: Final = 500  # looked at for each of the reasons that there are
+NAMES_PER_TURN: Final = 200  # looked at for each of the reasons that there are
 RETRY_SECONDS: Final = 0.5
 
 
@@ -123,6 +123,17 @@ class ClusterWills:
 
     def _have_due(self, name: str) -> None:
         self._due[name] = self._ready[name] = None
+
+    def give_up(self, facts: dict[bytes, bytes]) -> None:
+        """We have been taken out of the cluster since: who leads has published what we had. Before ``enter``."""
+        for key in facts:
+            self._fact(key, None)
+        for name, entry in self._entries.items():
+            for will in entry.due:
+                self._fact(_due_key(name, will), None)
+        self._entries.clear()
+        self._due.clear()
+        self._ready.clear()
 
     def _entry(self, name: str) -> Entry:
         entry = self._entries.get(name)
