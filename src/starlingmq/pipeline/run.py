@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -39,6 +40,7 @@ from starlingmq.spark.sink import check_columns
 from starlingmq.spark.sink_options import read_sink_options
 
 MERGE_BATCHES: Final = 100  # of an archive, before its files are merged
+OF_SPARK: Final = (PySparkException, Py4JJavaError)  # the latter where it has no name in Python: no such format
 PLACE: Final = re.compile(r"line (\d+),? pos(?:ition)? \d+")
 
 
@@ -147,7 +149,7 @@ class Pipeline:
         try:
             found: DataFrame = make()
             return found
-        except (PySparkException, OptionError) as error:
+        except (*OF_SPARK, OptionError) as error:
             raise PipelineError(f"{self.path}: {where}: {said(error)}") from None
 
     def _step(self, index: int, sql: str) -> DataFrame:
@@ -155,7 +157,7 @@ class Pipeline:
             found = self.spark.sql(sql)
             _ = found.schema
             return found
-        except PySparkException as error:
+        except OF_SPARK as error:
             place = PLACE.search(str(error))
             line = sql_line(self.path, index) + (int(place[1]) - 1 if place else 0)
             name = self.config.steps[index].name
@@ -206,7 +208,7 @@ class Pipeline:
             writer = writer.trigger(processingTime=f"{int(trigger.every * 1000)} milliseconds")
         try:
             return writer.start()
-        except PySparkException as error:
+        except OF_SPARK as error:
             raise PipelineError(f"{self.path}: sink: {said(error)}") from None
 
     @staticmethod
@@ -257,7 +259,8 @@ def decoded(rows: DataFrame, decode: DecodeConfig) -> DataFrame:
 
 def said(error: Exception) -> str:
     """What Spark says, without the query and the plan, in one line."""
-    text = str(error).split("== SQL")[0].split("JVM stacktrace")[0].split(";\n")[0]
+    told = str(error.java_exception.getMessage()) if isinstance(error, Py4JJavaError) else str(error)
+    text = told.split("== SQL")[0].split("JVM stacktrace")[0].split(";\n")[0]
     found = re.search(
         r"(?:StreamError|PublishError|RowError|OptionError|LostRows|ArchiveError|PipelineError): (.*)", str(error)
     )
