@@ -63,6 +63,21 @@ def test_what_can_not_change_while_serving_is_named_by_its_path() -> None:
     assert needs_restart(before, after) == ["node.event_loop", "storage.segment_size"]
 
 
+async def test_what_came_by_each_listener_and_how_long_it_took(serve: Serve, join: Join, ask: Ask) -> None:
+    broker = await serve()
+    reader, author = await join(broker, "reader"), await join(broker, "author")
+    await reader.subscribe("a", qos=1)
+    for _ in range(32):
+        await author.publish("a", b"x", 1)
+    rates = (await ask(broker, "GET", "/api/v1/activity")).json()
+    assert {one["client_id"] for one in rates["clients"]} == {"reader", "author"} and rates["missing"] == []
+    text = (await ask(broker, "GET", "/metrics")).text
+    assert f'starlingmq_listener_messages_received_total{{listener="{broker.address()}"}} 32.0' in text
+    assert "starlingmq_delivery_delay_seconds_count 2.0" in text
+    latency = (await ask(broker, "GET", "/api/v1/overview")).json()["latency"]
+    assert latency["delivery"]["count"] == 2
+
+
 async def test_streams_are_made_trimmed_and_ended(serve: Serve, ask: Ask, tmp_path: Path) -> None:
     broker = await serve(node={"data_dir": str(tmp_path / "data")})
     made = await ask(broker, "POST", "/api/v1/streams", json={"name": "s", "topics": ["a/#", "b"]})

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from starlingmq.admin.activity import Activity
 from starlingmq.admin.bans import BanActions
 from starlingmq.admin.desk import Desk, nothing_to_report
 from starlingmq.admin.listing import limit_of, number_after
@@ -55,7 +56,8 @@ class Office:
         local |= OverviewActions(place, self.surveyor).actions()
         local |= SettingActions(place).actions()
         self._watches = WatchActions(place.driver, place.state.audit)
-        local |= self._watches.actions()
+        self._activity = Activity(place.driver)
+        local |= self._watches.actions() | self._activity.actions()
         local |= bans.actions() | self._log.actions() | self._own_actions()
         self.desk = Desk(place.name, local, place.cluster)
         self.rounds = None if place.cluster is None else Rounds(place.cluster, self.desk, bans)
@@ -76,6 +78,7 @@ class Office:
         self.place.lag.stop()
         self._log.stop()
         self._watches.stop()
+        self._activity.stop()
         self.traces.stop()
         if self.rounds is not None:
             await self.rounds.stop()

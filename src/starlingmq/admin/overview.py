@@ -49,7 +49,13 @@ class OverviewActions:
         survey = await self.surveyor.survey()
         counters = place.state.ctx.counters
         now = place.driver.clock()
-        latency = {"turn": summary(counters.turns), "commit": summary(counters.commits), "lag": summary(place.lag.seen)}
+        seen = {
+            "turn": counters.turns,
+            "delivery": counters.delays,
+            "commit": counters.commits,
+            "lag": place.lag.seen,
+        }
+        latency = {name: summary(histogram) for name, histogram in seen.items()}
         if isinstance(place.driver.store, DirectoryStore):
             latency["fsync"] = summary(place.driver.store.syncs)
         found = Overview(

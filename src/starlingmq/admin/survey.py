@@ -8,6 +8,7 @@ from typing import Final
 
 from starlingmq.admin.listing import in_pieces, of_clients
 from starlingmq.core.broker import BrokerState
+from starlingmq.core.counters import OfListener
 
 FRESH: Final = 2.0  # seconds that a survey is good for
 SLOW_MAX: Final = 10  # sessions that are named because they lag most
@@ -24,6 +25,7 @@ class Survey:
         self.inflight = 0
         self.awaiting_rel = 0
         self.stalled = 0
+        self.by_listener: dict[str, OfListener] = {}  # connections that are open, and those before them
         self.slow: list[tuple[int, str]] = []
 
 
@@ -46,12 +48,16 @@ class Surveyor:
 
     async def _take(self) -> Survey:
         found = Survey()
+        for name, closed in self._state.ctx.counters.by_listener.items():
+            _of(found, name).add(closed.published, closed.bytes_in, closed.bytes_out)
         for piece in await in_pieces(self._state.ctx.sessions):
             for session in piece:
                 if not of_clients(session):
                     continue
-                if session.client is not None:
+                client = session.client
+                if client is not None:
                     found.connected += 1
+                    _of(found, client.listener).add(client.published, client.bytes_in, client.bytes_out)
                 else:
                     found.away += 1
                 if session.stalled:
@@ -68,5 +74,14 @@ class Surveyor:
                     if session.client is not None and waiting:
                         found.slow = heapq.nlargest(SLOW_MAX, [*found.slow, (waiting, session.client_id)])
             await asyncio.sleep(0)
+        for name, before in self._last.by_listener.items():
+            _of(found, name).at_least(before)  # who went meanwhile was counted neither as open nor as closed
         self._last, self._taken = found, asyncio.get_running_loop().time()
         return found
+
+
+def _of(survey: Survey, listener: str) -> OfListener:
+    found = survey.by_listener.get(listener)
+    if found is None:
+        found = survey.by_listener[listener] = OfListener()
+    return found

@@ -8,6 +8,7 @@ why.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from operator import itemgetter
 from typing import Any, Final
 
 from msgspec import json, to_builtins
@@ -56,6 +57,7 @@ class Wide:
             "streams.trim": self._stream,
             "streams.delete": self._stream,
             "overviews": self._overviews,
+            "activity": self._activity,
             "links": self._links,
             "reload": self._reload,
             "leave": self._leave,
@@ -141,6 +143,16 @@ class Wide:
             "nodes": list(answers.results.values()),
             "missing": to_builtins(answers.missing),
         }
+
+    async def _activity(self, action: str, arguments: Arguments) -> Result:
+        """The clients with most of ``sort``, at all nodes."""
+        chosen = {name: arguments[name] for name in ("sort", "limit") if arguments.get(name)}
+        answers = await self.desk.everywhere(action, chosen, arguments.get("node"))
+        found = self._joined(answers, "clients")
+        key = chosen.get("sort", "messages_in")
+        found["clients"] = sorted(found["clients"], key=itemgetter(key), reverse=True)[: limit_of(arguments)]
+        found["seconds"] = {node: result["seconds"] for node, result in answers.results.items()}
+        return found
 
     async def _links(self, action: str, arguments: Arguments) -> Result:
         return self._joined(await self.desk.everywhere(action, {}, arguments.get("node")), "links")

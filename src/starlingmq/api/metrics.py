@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 
 from starlingmq._version import __version__
-from starlingmq.admin.place import Place
+from starlingmq.admin.office import Office
 from starlingmq.admin.readiness import readiness
 from starlingmq.admin.survey import Survey
 from starlingmq.api.served import Served
@@ -41,12 +41,16 @@ class Metrics(Struct, frozen=True):
     samples: list[Sample]
 
 
-def histogram(name: str, text: str, found: Histogram) -> Metric:
+def buckets_of(found: Histogram) -> list[tuple[str, float]]:
     buckets, total = [], 0
     for bound, count in zip(BOUNDS, found.counts, strict=True):
         total += count
         buckets.append((bound, float(total)))
-    return HistogramMetricFamily(name, text, buckets=buckets, sum_value=found.total)
+    return buckets
+
+
+def histogram(name: str, text: str, found: Histogram) -> Metric:
+    return HistogramMetricFamily(name, text, buckets=buckets_of(found), sum_value=found.total)
 
 
 def counter(name: str, text: str, values: dict[str, float], label: str) -> Metric:
@@ -66,9 +70,13 @@ def gauge(name: str, text: str, values: dict[str, float], label: str) -> Metric:
 class Figures:
     """All metrics of one broker as of now; ``survey`` was taken before. What prometheus-client calls a collector."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, office: Office) -> None:
+        self.place = office.place
+        self._office = office
         self.survey = Survey()
+
+    def round_trips(self) -> dict[str, Histogram]:
+        return {} if self._office.rounds is None else self._office.rounds.round_trips
 
     def collect(self) -> Iterator[Metric]:
         yield from self._traffic()
@@ -102,6 +110,13 @@ class Figures:
         yield CounterMetricFamily("starlingmq_connections_opened", "Ever.", value=counters.connections_opened)
         open_ = {one.address: float(one.gate.connections) for one in self.place.listeners()}
         yield gauge("starlingmq_connections", "Open, by listener.", open_, "listener")
+        came = self.survey.by_listener
+        published = {name: float(one.published) for name, one in came.items()}
+        yield counter("starlingmq_listener_messages_received", "Messages, by listener.", published, "listener")
+        bytes_in = {name: float(one.bytes_in) for name, one in came.items()}
+        yield counter("starlingmq_listener_received_bytes", "Bytes from clients, by listener.", bytes_in, "listener")
+        bytes_out = {name: float(one.bytes_out) for name, one in came.items()}
+        yield counter("starlingmq_listener_sent_bytes", "Bytes to clients, by listener.", bytes_out, "listener")
         refused = CounterMetricFamily("starlingmq_connections_refused", "By listener.", labels=["listener", "reason"])
         for listener in self.place.listeners():
             for reason, count in listener.gate.refused.items():
@@ -158,6 +173,12 @@ class Figures:
             "the longest that a message took that was published and delivered in it.",
             counters.turns,
         )
+        yield histogram(
+            "starlingmq_delivery_delay_seconds",
+            "From a message's arrival at this node until it was sent to a client, queues, windows and hooks included; "
+            "of one in 16 that do not go out as they come in.",
+            counters.delays,
+        )
         yield histogram("starlingmq_commit_seconds", "Until a turn's writes were stored.", counters.commits)
         yield histogram("starlingmq_event_loop_lag_seconds", "How late a timer was.", self.place.lag.seen)
         yield GaugeMetricFamily(
@@ -203,6 +224,12 @@ class Figures:
         yield CounterMetricFamily("starlingmq_peer_sent_bytes", "To other nodes.", value=traffic.bytes_out)
         yield CounterMetricFamily("starlingmq_peer_received_bytes", "From them.", value=traffic.bytes_in)
         status = cluster.state.status()[:LABELS_MAX]
+        trips = HistogramMetricFamily(
+            "starlingmq_peer_round_trip_seconds", "Of an empty question to a node and back.", labels=["peer"]
+        )
+        for name, seen in list(self.round_trips().items())[:LABELS_MAX]:
+            trips.add_metric([name], buckets_of(seen), seen.total)
+        yield trips
         links = {one.member.name: float(one.connected) for one in status}
         yield gauge("starlingmq_peer_connected", "1 if the node is reached.", links, "peer")
         queued = {one.member.name: float(one.queued) for one in status}
@@ -218,7 +245,7 @@ def _by_qos(total: int, qos1: int, qos2: int) -> dict[str, float]:
 
 
 def routes(served: Served, prefix: str) -> list[HTTPRouteHandler]:
-    figures = Figures(served.place)
+    figures = Figures(served.office)
     surveyor = served.office.surveyor
     registry = CollectorRegistry(auto_describe=False)
     registry.register(figures)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from litestar import Request, delete, get
 from litestar.handlers import HTTPRouteHandler
@@ -15,6 +15,10 @@ from starlingmq.api.listing import PAGE, Cursor, Limit, Node, Search
 from starlingmq.api.served import Served
 
 Name = Annotated[str, Parameter(min_length=1, max_length=65535, description="The client id.")]
+Sort = Annotated[
+    Literal["messages_in", "bytes_in", "bytes_out", "queued", "dropped", "subscriptions"],
+    Parameter(description="What there is to be most of."),
+]
 Connected = Annotated[bool | None, Parameter(description="Only those with a connection, or only those without.")]
 
 
@@ -39,6 +43,30 @@ class SubscriptionPage(Struct, frozen=True):
     missing: list[Missing]
 
 
+class Active(Struct, frozen=True):
+    """What one client does at the moment; rates are per second."""
+
+    client_id: str
+    node: str
+    peer: str
+    messages_in: float
+    bytes_in: int
+    bytes_out: int
+    queued: int
+    dropped: int
+    subscriptions: int
+    slow: bool
+
+
+class Activity(Struct, frozen=True):
+    """``seconds``: what the rates of each node are of; 0: it was not asked lately, so there are none yet."""
+
+    node: str
+    clients: list[Active]
+    seconds: dict[str, float]
+    missing: list[Missing]
+
+
 class DoneAt(Struct, frozen=True):
     """What was done, the nodes at which, and those that did not answer."""
 
@@ -54,6 +82,10 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
     @get("/clients", summary="Clients that are connected")
     async def clients(limit: Limit = PAGE, cursor: Cursor = None, q: Search = "", node: Node = "") -> ClientPage:
         return convert(await listed("clients", limit, cursor, q=q, node=node), ClientPage)
+
+    @get("/activity", summary="The clients that do most at the moment")
+    async def activity(sort: Sort = "messages_in", limit: Limit = PAGE, node: Node = "") -> Activity:
+        return convert(await served.ask("activity", sort=sort, limit=str(limit), node=node), Activity)
 
     @get("/sessions", summary="Sessions, connected or not")
     async def sessions(
@@ -82,4 +114,4 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
         done = await served.ask("session.end", client_id=client_id, node=node, by=served.who(request))
         return convert(done, DoneAt)
 
-    return [clients, sessions, subscriptions, session, kick, end]
+    return [clients, activity, sessions, subscriptions, session, kick, end]

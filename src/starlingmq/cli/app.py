@@ -22,6 +22,7 @@ COMMANDS: Final = {
     "bench": "starlingmq.cli.bench",
     "cluster": "starlingmq.cli.cluster",
     "ctl": "starlingmq.cli.ctl",
+    "top": "starlingmq.cli.top",
     "backup": "starlingmq.cli.backup",
     "restore": "starlingmq.cli.restore",
     "passwd": "starlingmq.cli.passwd",

@@ -62,7 +62,7 @@ def show(
     for field, title in columns.items():
         table.add_column(title, justify="right" if field in numbers else "left")
     for entry in found[key]:
-        table.add_row(*(_cell(entry.get(field)) for field in columns))
+        table.add_row(*(cell(entry.get(field)) for field in columns))
     console = Console()
     if not console.is_terminal:
         console = Console(width=max(console.width, WIDTH_MIN))
@@ -87,13 +87,13 @@ def done(found: Result, json_: bool, line: str) -> None:
     warn_of(found)
 
 
-def _cell(value: Any) -> Text:
+def cell(value: Any) -> Text:
     """What clients chose can neither be obeyed by a terminal nor be taken for markup."""
     if value is None or value is False:
         return Text("")
     if value is True:
         return Text("yes")
-    if isinstance(value, int):
+    if isinstance(value, int | float):
         return Text(f"{value:,}")
     if isinstance(value, list):
         return Text(", ".join(plain(str(one)) for one in value))

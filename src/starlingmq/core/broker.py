@@ -210,6 +210,7 @@ class BrokerState:
             return
         client.gone = True
         ctx.counters.connections_open -= 1
+        ctx.counters.closed(client.listener, client.published, client.bytes_in, client.bytes_out)
         ctx.quotas.leave(client)
         ctx.unhalt(client, DEAF | PACED)  # nothing will drain it any more, and nothing more comes
         if client.halted == 0 or not client.rest:
@@ -320,6 +321,7 @@ class BrokerState:
         if now >= ctx.serves_until:
             ctx.isolated = True  # the machine stood still: others may have gone on without us since long ago
         ctx.counters.bytes_received += len(data)
+        client.bytes_in += len(data)
         if client.state == CLOSED:
             return
         if client.halted != 0:

@@ -64,6 +64,9 @@ class Client:
     dirty: bool
     blocked: bool  # the transport holds more than it should
     heard: int  # bytes read from it while it was blocked
+    published: int  # messages that came from it
+    bytes_in: int
+    bytes_out: int
     closing: bool  # to be closed after ``frames`` are written
     # agreed at CONNECT
     window_limit: int
@@ -116,6 +119,9 @@ class Client:
         self.dirty = False
         self.blocked = False
         self.heard = 0
+        self.published = 0
+        self.bytes_in = 0
+        self.bytes_out = 0
         self.closing = False
         self.window_limit = 65535
         self.max_packet = 0

@@ -30,6 +30,32 @@ class Histogram:
         self.total += seconds
 
 
+DELAYS_MASK: Final = 15  # one delivery in sixteen is measured
+
+
+class OfListener:
+    """What came in and went out over connections of one listener that are closed."""
+
+    published: int
+    bytes_in: int
+    bytes_out: int
+
+    def __init__(self) -> None:
+        self.published = 0
+        self.bytes_in = 0
+        self.bytes_out = 0
+
+    def add(self, published: int, bytes_in: int, bytes_out: int) -> None:
+        self.published += published
+        self.bytes_in += bytes_in
+        self.bytes_out += bytes_out
+
+    def at_least(self, other: OfListener) -> None:
+        self.published = max(self.published, other.published)
+        self.bytes_in = max(self.bytes_in, other.bytes_in)
+        self.bytes_out = max(self.bytes_out, other.bytes_out)
+
+
 class Counters:
     """Running totals since start. ``dropped`` counts messages that were given up, by reason; ``errors`` counts, by
     reason, connections ended by the broker, and two things after which they go on: ``pubrel_unknown``, a PUBREL of
@@ -54,7 +80,9 @@ class Counters:
     forwards_doubled: int  # that came again and were left alone
     stall_max_ms: float
     turns: Histogram  # from the first bytes of a turn to the last write: what its messages took through the broker
+    delays: Histogram  # from a message's arrival at this node until it is sent to a client, of some deliveries
     commits: Histogram  # from the end of a turn until its writes were stored, where that takes waiting
+    by_listener: dict[str, OfListener]  # of connections that are closed
     dropped: dict[str, int]
     errors: dict[str, int]
 
@@ -78,9 +106,18 @@ class Counters:
         self.forwards_doubled = 0
         self.stall_max_ms = 0.0
         self.turns = Histogram()
+        self.delays = Histogram()
         self.commits = Histogram()
+        self.by_listener = {}
         self.dropped = {}
         self.errors = {}
+
+    def closed(self, listener: str, published: int, bytes_in: int, bytes_out: int) -> None:
+        """A connection has ended."""
+        found = self.by_listener.get(listener)
+        if found is None:
+            found = self.by_listener[listener] = OfListener()
+        found.add(published, bytes_in, bytes_out)
 
     def drop(self, reason: str, count: int = 1) -> None:
         self.dropped[reason] = self.dropped.get(reason, 0) + count

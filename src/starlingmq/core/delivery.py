@@ -16,6 +16,7 @@ from typing import Final, cast
 from starlingmq.core.audit import name_of
 from starlingmq.core.client import HELD, Client
 from starlingmq.core.context import Context
+from starlingmq.core.counters import DELAYS_MASK
 from starlingmq.core.forwarding import FOR_THE_NODE, encode_forward
 from starlingmq.core.message import Message
 from starlingmq.core.moving import Held, Moving
@@ -367,6 +368,8 @@ class Delivery:
             client.dirty = True
             ctx.ready.dirty.append(client)
         ctx.counters.publish_sent += 1
+        if ctx.counters.publish_sent & DELAYS_MASK == 0 and not dup and not outgoing.retain:
+            ctx.counters.delays.add(ctx.now - message.published_at)
         if outgoing.qos == 1:
             ctx.counters.sent_qos1 += 1
         elif outgoing.qos == 2:

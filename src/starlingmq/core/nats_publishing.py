@@ -58,6 +58,7 @@ class NatsPublishing:
         session = client.session
         assert session is not None
         ctx.counters.publish_received += 1
+        client.published += 1
         ctx.work -= 1
         topic = self.spellings.topic_of(reader.subject)
         properties = b""

@@ -78,6 +78,7 @@ class Publishing:
         ctx = self.ctx
         packet = decode_publish(first, data, start, end, client.version)
         ctx.counters.publish_received += 1
+        client.published += 1
         ctx.work -= 1
         if packet.subscription_ids is not None:
             raise ProtocolError("a PUBLISH with a subscription identifier from a client")  # [MQTT-3.3.4-6]

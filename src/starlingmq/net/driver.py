@@ -215,6 +215,7 @@ class Driver:
             if frames and not client.gone and not client.mute:
                 data = frames[0] if len(frames) == 1 else b"".join(frames)
                 counters.bytes_sent += len(data)
+                client.bytes_out += len(data)
                 self._write(client, data)
             frames.clear()
             if not client.closing:
@@ -358,6 +359,7 @@ class Driver:
             data = self.state.refuse(client, data, self.clock())
         if data:
             self.state.ctx.counters.bytes_sent += len(data)
+            client.bytes_out += len(data)
             self._write(client, data)
         if client.mute or (client.closing and client.waiting == 0):
             self._close(client)

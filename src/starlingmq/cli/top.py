@@ -1,0 +1,143 @@
+"""``starlingmq top``: what clients, nodes and topics do at the moment, as a table that is drawn again and again."""
+
+from __future__ import annotations
+
+import json
+import select
+import sys
+import termios
+import time
+import tty
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from starlingmq.cli.control import DataDirOption, FileOption, JsonOption
+from starlingmq.cli.ctl_ask import NodeOption, ask, cell, warn_of
+from starlingmq.cli.declare import CommandError
+from starlingmq.cli.top_data import SORTS, VIEWS, TopData
+
+TITLES: Final = {
+    "client_id": "client",
+    "messages_in": "msg/s in",
+    "messages_out": "msg/s out",
+    "bytes_in": "bytes/s in",
+    "bytes_out": "bytes/s out",
+    "turn_p99_ms": "turn p99 (ms)",
+}
+COLUMNS: Final = {
+    "clients": (
+        "client_id",
+        "node",
+        "messages_in",
+        "bytes_in",
+        "bytes_out",
+        "queued",
+        "dropped",
+        "subscriptions",
+        "slow",
+    ),
+    "nodes": (
+        *("node", "ready", "messages_in", "messages_out", "bytes_in", "bytes_out", "forwarded", "clients", "sessions"),
+        *("queued", "dropped", "turn_p99_ms"),
+    ),
+    "topics": ("topic", "messages", "share", "bytes"),
+}
+WORDS: Final = ("client_id", "node", "ready", "topic", "slow")
+FIRST_SECONDS: Final = 1.1  # between the two looks that first rates are of
+KEYS: Final = "c clients  n nodes  t topics  s sort by the next column  q quit"
+
+
+def command(
+    view: Annotated[str, typer.Option("--view", help="clients, nodes or topics.")] = "clients",
+    sort: Annotated[str, typer.Option("--sort", "-s", metavar="COLUMN", help="What there is to be most of.")] = "",
+    node: NodeOption = "",
+    interval: Annotated[float, typer.Option("--interval", min=1.0, metavar="SECONDS", help="Between two looks.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Look once, and print it.")] = False,
+    data_dir: DataDirOption = None,
+    config: FileOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Watch what clients, nodes and topics do, at all nodes; c, n, t change the view, s the order, q ends it.
+
+    Topics are counted of 200 messages a second of each node, from when they are looked at.
+    """
+    if view not in VIEWS:
+        raise CommandError(f"--view: one of {', '.join(VIEWS)}")
+    if sort and sort not in SORTS[view]:
+        raise CommandError(f"--sort: of {view} one of {', '.join(SORTS[view])}")
+    data = TopData(lambda action, **arguments: ask(action, data_dir, config, **arguments), node)
+    try:
+        if once or json_ or not (sys.stdin.isatty() and sys.stdout.isatty()):
+            _once(data, view, sort or SORTS[view][0], json_)
+        else:
+            _live(data, view, sort or SORTS[view][0], interval)
+    finally:
+        with suppress(CommandError):  # the broker may have ended
+            data.close()
+
+
+def _once(data: TopData, view: str, sort: str, json_: bool) -> None:
+    data.look(view, sort)
+    time.sleep(FIRST_SECONDS)
+    found = data.look(view, sort)
+    if json_:
+        print(json.dumps(found))
+        return
+    Console(width=None if sys.stdout.isatty() else 170).print(_table(found, len(found["rows"])))
+    warn_of(found)
+
+
+def _live(data: TopData, view: str, sort: str, interval: float) -> None:
+    console = Console()
+    with _keys() as key, Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            found = data.look(view, sort)
+            live.update(_screen(found, console.height), refresh=True)
+            pressed = key(interval)
+            if pressed == "q":
+                return
+            chosen = next((name for name in VIEWS if name[0] == pressed), "")
+            if chosen and chosen != view:
+                view, sort = chosen, SORTS[chosen][0]
+            elif pressed == "s":
+                sort = SORTS[view][(SORTS[view].index(sort) + 1) % len(SORTS[view])]
+
+
+def _screen(found: dict[str, Any], height: int) -> Group:
+    missing = [f"{one['node']} is missing: {one['why']}" for one in found["missing"]]
+    rows = max(height - 6 - len(missing), 1)
+    return Group(_table(found, rows), *(Text(line, style="red") for line in missing), Text(KEYS, style="dim"))
+
+
+def _table(found: dict[str, Any], rows: int) -> Table:
+    table = Table(title=f"{found['view']} by {TITLES.get(found['sort'], found['sort'])}", title_justify="left")
+    columns = COLUMNS[found["view"]]
+    for column in columns:
+        table.add_column(TITLES.get(column, column), justify="left" if column in WORDS else "right")
+    for row in found["rows"][:rows]:
+        table.add_row(*(cell(row[column]) for column in columns))
+    return table
+
+
+@contextmanager
+def _keys() -> Iterator[Any]:
+    """A function that waits for a key, so many seconds at most; the terminal is as it was afterwards."""
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    tty.setcbreak(descriptor)
+
+    def key(seconds: float) -> str:
+        readable, _, _ = select.select([descriptor], [], [], seconds)
+        return sys.stdin.read(1) if readable else ""
+
+    try:
+        yield key
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
