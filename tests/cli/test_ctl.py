@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from starlingmq.cli.app import build_app
 from starlingmq.cli.ctl import app
 from starlingmq.client import Client
 from tests.cli.test_storage_commands import serving
@@ -65,3 +67,18 @@ async def test_what_there_is_and_what_is_done_to_it(tmp_path: Path) -> None:
         assert "done at" in ctl("stream", "create", "kept", "-t", "k/#", "--everywhere")
         assert "done at" in ctl("stream", "delete", "kept", "--everywhere")
         await one.disconnect()
+        async with Client(broker.url, client_id="busy") as busy, Client(broker.url, client_id="idle"):
+            publishing = asyncio.create_task(publish(busy))
+            for view, first in (("clients", "busy"), ("topics", "a/b")):
+                words = ["top", "--view", view, "--once", "--json", "--data-dir", str(data)]
+                shown = await asyncio.to_thread(CliRunner().invoke, build_app(["top"]), words, catch_exceptions=False)
+                found = json.loads(shown.stdout)
+                assert found["missing"] == [] and first in found["rows"][0].values(), shown.output
+            publishing.cancel()
+            await asyncio.wait([publishing])
+
+
+async def publish(client: Client) -> None:
+    while True:
+        await client.publish("a/b", b"x", qos=1)
+        await asyncio.sleep(0.01)

@@ -1,52 +1,10 @@
-"""``starlingmq top`` looks at a broker that runs; what it shows, from answers as a broker gives them."""
+"""What ``starlingmq top`` shows, from answers as a broker gives them; one that runs is asked in test_ctl.py."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-from pathlib import Path
 from typing import Any
 
-import pytest
-
 from starlingmq.cli.top_data import TopData
-from starlingmq.client import Client
-from tests.cli.test_storage_commands import serving
-
-from .commands import run
-
-
-@pytest.mark.slow
-async def test_who_publishes_most_is_first(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    here = ("--data-dir", str(data), "--once", "--json")
-    with serving(data) as broker:
-        async with Client(broker.url, client_id="busy") as busy, Client(broker.url, client_id="idle"):
-            publishing = asyncio.create_task(_publish(busy))
-            try:
-                for view in ("clients", "nodes", "topics"):
-                    code, output, errors = await asyncio.to_thread(run, "top", "--view", view, *here)
-                    assert code == 0, errors
-                    found = json.loads(output)
-                    assert found["missing"] == [] and found["rows"], output
-                    first = found["rows"][0]
-                    if view == "clients":
-                        assert first["client_id"] == "busy" and first["messages_in"] > 0 and len(found["rows"]) == 2
-                    elif view == "nodes":
-                        assert first["messages_in"] > 0 and first["clients"] == 2 and first["ready"] == "ok"
-                    else:
-                        assert first["topic"] == "a/b" and first["share"] == 1.0
-            finally:
-                publishing.cancel()
-                await asyncio.wait([publishing])
-        code, _, errors = await asyncio.to_thread(run, "top", "--sort", "nothing", *here)
-        assert code == 2 and "--sort: of clients one of" in errors
-
-
-async def _publish(client: Client) -> None:
-    while True:
-        await client.publish("a/b", b"x", qos=1)
-        await asyncio.sleep(0.005)
 
 
 def overview(now: float, received: int, name: str = "n1") -> dict[str, Any]:
@@ -76,3 +34,24 @@ def test_rates_are_of_what_came_between_two_looks_and_a_new_life_has_none() -> N
         [("n1", 0.0), ("n2", 0.0)],
     ]
     assert [row["node"] for row in looks[1]] == ["n2", "n1"]
+
+
+def test_topics_are_counted_as_messages_of_a_tail_go_by() -> None:
+    told = [{"node": node, "topic": topic, "size": 10} for node, topic in (("n1", "a"), ("n1", "b"), ("n2", "a"))]
+    asked: list[str] = []
+
+    def ask(action: str, **arguments: str) -> dict[str, Any]:
+        asked.append(action)
+        return {"trace": "7", "events": told, "missing": []}
+
+    data = TopData(ask, "")
+    data.look("topics", "messages")
+    rows = data.look("topics", "bytes")["rows"]
+    assert [(row["topic"], row["messages"], row["bytes"], row["share"]) for row in rows] == [
+        ("a", 4, 40, 0.6667),
+        ("b", 2, 20, 0.3333),
+    ]
+    data.close()
+    assert asked == ["trace.begin", "trace.next", "trace.next", "trace.end"]
+    one = TopData(ask, "n2")
+    assert [row["topic"] for row in one.look("topics", "messages")["rows"]] == ["a"]
