@@ -319,6 +319,7 @@ class Broker:
 
     def _open_office(self, driver: Driver, actions: dict[str, Action]) -> Office:
         place = Place(
+            self.config.node.name,
             driver,
             lambda: self.config,
             lambda: self._doors.listeners,

@@ -210,6 +210,24 @@ async def test_what_another_node_can_not_do_is_said_and_what_it_does_not_say_too
             await desk.page("things", "things", {}, 1, cursor)
 
 
+async def test_what_some_nodes_can_not_do_the_others_have_done() -> None:
+    wire = Wire("abc")
+    every = desks(wire, 5)
+    arguments = {"limit": "1", "cursor": ""}
+    del every["b"].actions["things"]
+    wire.away = {"c"}
+    answers = await every["a"].everywhere("things", arguments)
+    assert list(answers.results) == ["a"]
+    assert answers.missing == [
+        Missing("b", "this node can not be asked for things"),
+        Missing("c", "it did not answer within 3.0 s"),
+    ]
+    page = await every["a"].page("things", "things", {}, 100, None)
+    assert len(page.entries) == 5 and page.missing == answers.missing
+    with pytest.raises(AdminError, match="can not be asked for nothing"):
+        await every["a"].everywhere("nothing", {})
+
+
 def says(answer: bytes) -> Callable[[bytes], Awaitable[bytes]]:
     async def say(question: bytes) -> bytes:
         return answer

@@ -105,7 +105,7 @@ class Desk:
         except (msgspec.MsgspecError, UnicodeDecodeError):
             raise UnansweredError(node, "it answers as no node of this version would") from None
         if reply.result is None:
-            raise AdminError(reply.status or 409, f"{node}: {reply.error}")
+            raise AdminError(reply.status or 409, f"{node}: {reply.error}", reply.error)
         return reply.result
 
     async def _answer(self, data: bytes) -> bytes:
@@ -118,7 +118,7 @@ class Desk:
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return msgspec.json.encode(Reply(None, "the question can not be understood", 400))
         except Exception as error:
-            if not type(error).__module__.startswith("starlingmq."):
+            if not ours(error):
                 log.exception("what another node asked for failed")
                 return msgspec.json.encode(Reply(None, f"unexpected {type(error).__name__}", 500))
             return msgspec.json.encode(Reply(None, str(error), 409))
@@ -126,13 +126,28 @@ class Desk:
     # All of them
 
     async def everywhere(self, action: str, arguments: dict[str, str], node: str | None = None) -> Answers:
-        """Asked at once of all nodes, or of ``node``. Raises AdminError if a node, or all of them, can not do it."""
+        """Asked at once of all nodes, or of ``node``. Those that can not do it are missing, too; raises AdminError if
+        none of them can."""
         if node:
             return Answers({node: await self.at(node, action, arguments)}, [])
         names = sorted(name for _, name in self.members())
-        said = await asyncio.gather(*(self.attempt(name, action, arguments) for name in names))
-        results = {name: one for name, one in zip(names, said, strict=True) if isinstance(one, dict)}
-        missing = [one for one in said if isinstance(one, Missing)]
+        asked = (self.attempt(name, action, arguments) for name in names)
+        said = await asyncio.gather(*asked, return_exceptions=True)
+        results: dict[str, Result] = {}
+        missing: list[Missing] = []
+        refusals: list[Exception] = []
+        for name, one in zip(names, said, strict=True):
+            if isinstance(one, dict):
+                results[name] = one
+            elif isinstance(one, Missing):
+                missing.append(one)
+            elif isinstance(one, Exception) and ours(one):
+                missing.append(Missing(name, one.why if isinstance(one, AdminError) else str(one)))
+                refusals.append(one)
+            else:
+                raise one
+        if refusals and not results:
+            raise refusals[0]
         return Answers(results, missing)
 
     async def attempt(self, node: str, action: str, arguments: dict[str, str]) -> Result | Missing:
@@ -183,7 +198,12 @@ class Desk:
             if len(entries) >= limit or asyncio.get_running_loop().time() >= until:
                 return Page(entries, f"{number}.", missing)
             asked = {**arguments, "limit": str(limit - len(entries)), "cursor": at}
-            found = await self.attempt(name, action, asked)
+            try:
+                found = await self.attempt(name, action, asked)
+            except AdminError as error:
+                if error.status == 400 or name == self.name:
+                    raise
+                found = Missing(name, error.why)
             if isinstance(found, Missing):
                 missing.append(found)
                 continue
@@ -191,6 +211,11 @@ class Desk:
             if found["next"] is not None:
                 return Page(entries, f"{number}.{found['next']}", missing)
         return Page(entries, None, missing)
+
+
+def ours(error: Exception) -> bool:
+    """Whether it says in one line what is wrong; anything else is a mistake of ours."""
+    return type(error).__module__.startswith("starlingmq.")
 
 
 def _take_apart(cursor: str | None) -> tuple[int, str]:

@@ -26,6 +26,7 @@ class Place:
     them. ``serving`` is set once clients can come, and until they can not.
     """
 
+    name: str
     driver: Driver
     config: Callable[[], Config]
     listeners: Callable[[], list[Listener]]
@@ -40,7 +41,3 @@ class Place:
     @property
     def state(self) -> BrokerState:
         return self.driver.state
-
-    @property
-    def name(self) -> str:
-        return self.config().node.name
