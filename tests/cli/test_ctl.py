@@ -48,6 +48,7 @@ async def test_what_there_is_and_what_is_done_to_it(tmp_path: Path) -> None:
         assert "a/#" in ctl("session", odd)
         assert "published to 1 receivers" in ctl("publish", "a/b", "kept", "-q", "1", "--retain")
         assert "a/b" in ctl("retained")
+        assert ctl("retained", "a/b", "--payload") == "kept"
         ctl("unretain", "a/b")
         assert "nothing is retained" in ctl("retained")
         assert "is disconnected" in ctl("kick", odd)
@@ -59,6 +60,7 @@ async def test_what_there_is_and_what_is_done_to_it(tmp_path: Path) -> None:
         assert "nobody is banned" in ctl("bans")
         assert "mqtt://127.0.0.1" in ctl("listeners")
         assert "data_dir" in ctl("config")
+        assert " ok " in ctl("overview")
         assert "settings are read" in ctl("reload")
         assert "banned for 600 s" in ctl("log", "-n", "1000")
         assert "no member of a cluster" in ctl("links")

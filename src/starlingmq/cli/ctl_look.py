@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import sys
 import time
@@ -124,15 +125,55 @@ def bans(
 
 def retained(
     filter: Annotated[str, typer.Argument(metavar="FILTER", help="Of which topics.")] = "#",
+    payload: Annotated[bool, typer.Option("--payload", help="Write the payload of this one topic, as it is.")] = False,
     limit: LimitOption = SHOWN,
     data_dir: DataDirOption = None,
     config: FileOption = None,
     json_: JsonOption = False,
 ) -> None:
     """List retained messages, by topic: they are the same at all nodes."""
+    if payload:
+        one = ask("retained.show", data_dir, config, topic=filter)
+        if json_:
+            print(json.dumps(one))
+        else:
+            sys.stdout.buffer.write(base64.b64decode(one["payload_base64"]))
+        return
     found = listed("retained", "retained", limit, data_dir, config, filter=filter)
     columns = {"topic": "topic", "qos": "QoS", "size": "bytes", "published_at": "published", "publisher": "by"}
     show(found, json_, "retained", columns, ("qos", "size"), "nothing is retained there")
+
+
+def overview(data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False) -> None:
+    """Show each node at a glance: what it holds, and how long its turns take."""
+    found = ask("overviews", data_dir, config)
+    if not json_:
+        found["nodes"] = [
+            {
+                **one["holds"],
+                "node": one["node"],
+                "version": one["version"],
+                "ready": "; ".join(one["ready"]["reasons"]) or one["ready"]["status"],
+                "dropped": one["totals"]["dropped"],
+                "turn": one["latency"]["turn"]["p99_ms"],
+            }
+            for one in found["nodes"]
+        ]
+    columns = {
+        "node": "node",
+        "version": "version",
+        "ready": "ready",
+        "clients": "clients",
+        "sessions": "sessions",
+        "subscriptions": "subscriptions",
+        "retained": "retained",
+        "queued": "queued",
+        "inflight": "in flight",
+        "groups": "groups",
+        "dropped": "dropped",
+        "turn": "turn p99 (ms)",
+    }
+    show(found, json_, "nodes", columns, [name for name in columns if name not in ("node", "version", "ready")])
 
 
 def links(
@@ -196,4 +237,4 @@ def log(
             time.sleep(FOLLOW_SECONDS)
 
 
-LOOKS: Final = (clients, sessions, subscriptions, session, bans, retained, links, listeners, config, log)
+LOOKS: Final = (clients, sessions, subscriptions, session, bans, retained, overview, links, listeners, config, log)
