@@ -16,13 +16,15 @@ from starlingmq.net.control import Action, Report
 LINES_MAX: Final = 2000
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
+Result = dict[str, Any]
+
 
 class LogTail(logging.Handler):
     """Of the logger ``starlingmq`` and those below it, from ``start`` to ``stop``."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._lines: deque[tuple[int, logging.LogRecord, str]] = deque(maxlen=LINES_MAX)
+        self._lines: deque[tuple[int, Result]] = deque(maxlen=LINES_MAX)  # level, and the line as it is told
         self._last = 0
 
     def start(self) -> None:
@@ -33,34 +35,31 @@ class LogTail(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._last += 1
-        self._lines.append((self._last, record, plain(record.getMessage())))
+        line = {
+            "number": self._last,
+            "time": when(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": plain(record.getMessage()),
+        }
+        self._lines.append((record.levelno, line))  # the record would keep alive what it is about
 
     def actions(self) -> dict[str, Action]:
         return {"log": self.lines}
 
-    async def lines(self, report: Report, arguments: dict[str, str]) -> dict[str, Any]:
+    async def lines(self, report: Report, arguments: dict[str, str]) -> Result:
         """Those after number ``after``, or the last ones; of a level or above. Raises AdminError."""
         level, limit = arguments.get("level", "") or "debug", limit_of(arguments)
         after = arguments.get("after", "")
         if level not in LEVELS or (after and not (after.isascii() and after.isdigit() and len(after) < 20)):
             raise AdminError(400, f"level: one of {', '.join(LEVELS)}; after: a number")
-        wanted = [entry for entry in list(self._lines) if entry[1].levelno >= LEVELS[level]]
+        wanted = [line for severity, line in list(self._lines) if severity >= LEVELS[level]]
         lost = 0
         if after:
-            first = self._lines[0][0] if self._lines else 1
+            first = self._lines[0][1]["number"] if self._lines else 1
             lost = max(first - int(after) - 1, 0)
-            wanted = list(islice((entry for entry in wanted if entry[0] > int(after)), limit))
+            lines = list(islice((line for line in wanted if line["number"] > int(after)), limit))
         else:
-            wanted = wanted[-limit:]
-        lines = [
-            {
-                "number": number,
-                "time": when(record.created),
-                "level": record.levelname.lower(),
-                "logger": record.name,
-                "message": message,
-            }
-            for number, record, message in wanted
-        ]
-        following = wanted[-1][0] if len(wanted) == limit else self._last
+            lines = wanted[-limit:]
+        following = lines[-1]["number"] if len(lines) == limit else self._last
         return {"lines": lines, "next": following, "lost": lost}
