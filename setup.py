@@ -22,8 +22,7 @@ ROOT = Path(__file__).resolve().parent
 HOT_PACKAGES = ("wire", "core")
 HOT_MODULES = (
     "bulk/columns.py",  # what reading a stream does for each message
-    "cluster/calls.py",  # what each turn looks at, and what it has for other nodes
-    "cluster/drain.py",
+    "cluster/drain.py",  # what each turn looks at, and what it has for other nodes
     "cluster/election.py",
     "cluster/errands.py",
     "cluster/frames.py",

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from starlingmq.cli.app import build_app
 from starlingmq.cli.ctl import app
@@ -73,11 +73,15 @@ async def test_what_there_is_and_what_is_done_to_it(tmp_path: Path) -> None:
             publishing = asyncio.create_task(publish(busy))
             for view, first in (("clients", "busy"), ("topics", "a/b")):
                 words = ["top", "--view", view, "--once", "--json", "--data-dir", str(data)]
-                shown = await asyncio.to_thread(CliRunner().invoke, build_app(["top"]), words, catch_exceptions=False)
-                found = json.loads(shown.stdout)
-                assert found["missing"] == [] and first in found["rows"][0].values(), shown.output
+                told = await asyncio.to_thread(top, words)
+                found = json.loads(told.stdout)
+                assert found["missing"] == [] and first in found["rows"][0].values(), told.output
             publishing.cancel()
             await asyncio.wait([publishing])
+
+
+def top(words: list[str]) -> Result:
+    return CliRunner().invoke(build_app(["top"]), words, catch_exceptions=False)
 
 
 async def publish(client: Client) -> None:

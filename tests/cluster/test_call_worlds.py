@@ -30,12 +30,17 @@ class World:
         self.make = make
         self.now = 1000.0
         self.lives = dict.fromkeys(NODES, 1)
-        self.calls = {node: make(lambda _: True) for node in NODES}
+        self.calls = {node: self._begin(node) for node in NODES}
         self.frames: list[tuple[float, Frame]] = []
         self.asked: dict[tuple[int, int, int], tuple[bytes, float]] = {}  # (node, life, number) -> question, deadline
         self.done: Counter[bytes] = Counter()
         self.count = 0
         self.complaint = ""
+
+    def _begin(self, node: int) -> Calls:
+        calls = self.make(lambda _: True)
+        calls.enter(self.lives[node])
+        return calls
 
     def run(self) -> str:
         for _ in range(120):
@@ -50,7 +55,7 @@ class World:
         node = self.random.choice(NODES)
         if self.random.random() < 0.03:
             self.lives[node] += 1
-            self.calls[node] = self.make(lambda _: True)
+            self.calls[node] = self._begin(node)
             return
         other = self.random.choice([each for each in NODES if each != node])
         self.count += 1
@@ -130,6 +135,11 @@ class TakesAnyAnswer(Calls):
         super().replied(node, reply, now)
 
 
+class NumbersFromOneInEachLife(Calls):
+    def enter(self, incarnation: int) -> None:
+        """As if there had been no other."""
+
+
 class NeverGivesUp(Calls):
     def turn(self, now: float) -> None:
         """Time does not matter."""
@@ -143,7 +153,14 @@ class ForgetsThatItWasAnswered(Calls):
             self._waiting[reply.number] = waiting
 
 
-MISTAKES = (RemembersNothing, HearsFormerLives, TakesAnyAnswer, NeverGivesUp, ForgetsThatItWasAnswered)
+MISTAKES = (
+    RemembersNothing,
+    HearsFormerLives,
+    TakesAnyAnswer,
+    NumbersFromOneInEachLife,
+    NeverGivesUp,
+    ForgetsThatItWasAnswered,
+)
 
 
 @pytest.mark.skipif(starlingmq.compiled(), reason="mistakes are made in classes that are compiled")

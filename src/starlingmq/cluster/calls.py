@@ -87,6 +87,10 @@ class Calls:
         self._called: list[Called] = []
         self._outcomes: list[Outcome] = []
 
+    def enter(self, incarnation: int) -> None:
+        """Our life is known: no number was given by an earlier one, whose answers may still be on their way."""
+        self._last = incarnation << 32
+
     # Asking
 
     def ask(self, node: int, question: bytes, now: float, seconds: float) -> int:

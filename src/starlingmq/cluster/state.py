@@ -384,6 +384,7 @@ class ClusterState:
         self.routes = Routes(me.number, me.incarnation, self._facts, config.route_log)
         self._facts = {}
         another = self.takeovers.enter(me.number, me.incarnation, self._session_facts)
+        self.calls.enter(me.incarnation)
         self.owner_sweep.enter(me.number, me.incarnation, self.broker.ctx.now)
         self.groups.enter(me.number, me.incarnation)
         self.broker.peers.join(me.number, me.incarnation)
