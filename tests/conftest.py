@@ -7,6 +7,9 @@ from typing import Final
 
 import pytest
 
+WHOLE: Final = ("bulk", "conformance", "fuzz", "spark")
+"""What these tests are about goes through the whole broker from outside: run compiled, they have said it."""
+
 COLD: Final = ("api", "auth", "cli", "client", "test_cli_basics.py", "test_config.py", "test_deploy.py")
 """What these tests are about is never compiled: run interpreted, they have said what they have to say."""
 
@@ -14,5 +17,8 @@ COLD: Final = ("api", "auth", "cli", "client", "test_cli_basics.py", "test_confi
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
-        if item.path.relative_to(here).parts[0] not in COLD:
+        place = item.path.relative_to(here).parts[0]
+        if place not in COLD:
             item.add_marker(pytest.mark.hot)
+        if place in WHOLE:
+            item.add_marker(pytest.mark.whole)

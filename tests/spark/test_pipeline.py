@@ -215,7 +215,7 @@ def test_what_was_lost_is_in_the_status() -> None:
     ("more", "words"),
     [
         ({"sinks": {}}, "hot.yaml: sinks: unknown key; the nearest is sink"),
-        ({"sink": {"format": "parket", "path": "x"}}, "sink.format: 'parket' is not one of csv, delta"),
+        ({"sink": {"format": "parket", "path": "x"}}, "sink.format: 'parket' is not one of archive, csv, delta"),
         ({"sink": {}}, "sink.path: where is the parquet to be written"),
         ({"sink": {"format": "topic"}}, "sink.options.servers: topic needs it"),
         ({"decode": {"format": "json"}}, "decode.schema: json and csv need one"),
