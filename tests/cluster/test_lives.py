@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.cluster import lives
 from tests.cluster.world import World
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(120)
 def test_sixty_lives() -> None:
     all = [lives.run(seed) for seed in range(60)]
     assert sum(life.fates.crashes for life in all) > 100 and sum(life.fates.forgets for life in all) > 2

@@ -23,6 +23,7 @@ def test_seeds_that_found_something(seed: int) -> None:
     run(seed)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_two_hundred_worlds() -> None:
     seen = Seen()

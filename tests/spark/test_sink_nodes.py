@@ -15,7 +15,7 @@ from starlingmq.spark.sink import BATCH_ID, QUERY_ID, StreamWriter
 from starlingmq.spark.sink_options import read_sink_options
 from tests.spark.brokers import StreamBroker, free_port, rows_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(300)]
 
 PARTITIONS = 6
 EACH = 20  # rows of a partition
