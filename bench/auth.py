@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
+from msgspec.structs import replace
 
 from bench import generator, logins, peers
-from bench.cells import Job, Section, Settings
+from bench.cells import Job, Settings, Throughput
 from bench.results import Auth, Cell, LoggingIn, Results
 
 WITHOUT = "starlingmq"
@@ -16,7 +15,7 @@ FORGETS = "starlingmq-auth-forgets"
 WINDOWS = {0: 1_000, 1: 100}
 
 
-class Guarded(Section):
+class Guarded(Throughput):
     def jobs(self, results: Results) -> list[Job]:
         if "starlingmq" not in self.settings.peers:
             return []
@@ -35,27 +34,11 @@ class Guarded(Section):
             jobs += [Job(f"auth: logins, {what}", self.bind(self.log_in, found, peer))] * self.settings.repeats
         return jobs
 
-    @staticmethod
-    def bind(call: Callable[..., None], *arguments: object) -> Callable[[], None]:
-        return lambda: call(*arguments)
-
     def run(self, cell: Cell, peer: str) -> None:
         window = cell.windows.setdefault(peer, WINDOWS[cell.qos])
 
         def spec(broker: peers.Broker) -> msgspec.Struct:
-            return generator.Spec(
-                port=broker.port,
-                broker=broker.pid,
-                core=self.settings.generator_core,
-                broker_core=self.settings.broker_core,
-                publishers=cell.publishers,
-                subscribers=cell.subscribers,
-                qos=cell.qos,
-                window=window,
-                warm_up=self.settings.warm_up,
-                duration=self.settings.duration,
-                login=peers.LOGIN,
-            )
+            return replace(self.spec(cell, broker, window, self.settings.duration), login=peers.LOGIN)
 
         self.measure(cell, peer, "generator", generator.Outcome, spec)
 
