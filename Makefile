@@ -91,7 +91,7 @@ chaos: system-cluster setup-run ## a cluster that is broken on purpose under cli
 chaos-cluster: system-cluster setup-run ## break a cluster under load: nodes, etcds, links (ROUNDS=50, NODES=3, SEED=n)
 	$(PY) -m tests.cluster.chaos --rounds $(ROUNDS) --nodes $(NODES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-proto: setup-run ## the Python of net/proto from its .proto files
+proto: .stamps/installed ## the Python of net/proto from its .proto files
 	$(PY) -m grpc_tools.protoc -I src --python_out=src --pyi_out=src src/starlingmq/net/proto/*.proto
 	@# mypy --strict wants to know what a mapping maps.
 	sed -i 's/_Mapping\]/_Mapping[str, object]]/g' src/starlingmq/net/proto/*_pb2.pyi
