@@ -128,7 +128,7 @@ system-test:
 # An extension module left over from sources that are gone or newer would win over the file beside it: remove first.
 .stamps/compiled: setup.py $(HOT) .stamps/installed
 	@find src -name '*.so' -delete
-	@echo "compiling the hot modules: once, some minutes on one core"
+	@echo "compiling the hot modules: once, two or three minutes on one core"
 	@$(PY) setup.py --quiet build_ext --inplace
 	@find src -name '*.so' -exec touch {} +
 	@if [ "$${STARLINGMQ_PURE:-0}" != 0 ] || ls src/*__mypyc*.so >/dev/null 2>&1; then touch $@; fi

@@ -83,6 +83,7 @@ def hot_modules() -> list[str]:
 
 
 def extensions() -> list[Extension]:
+    """All hot modules as one group; none where compiling is not wanted or not possible."""
     if wanted("STARLINGMQ_PURE"):
         return []
     lacking = missing()
@@ -95,10 +96,16 @@ def extensions() -> list[Extension]:
         # One group: calls between the modules are then calls of C functions and attributes are struct fields.
         # What comes out at level 3 is no faster.
         group = mypycify(hot_modules(), opt_level="2", debug_level="0", group_name="starlingmq")
-        return [extension for extension in group if isinstance(extension, Extension)]
     except SystemExit as error:  # how mypycify reports errors of types, already printed
         interpreted(f"mypyc refuses it ({error})")
         return []
+    compiled = [extension for extension in group if isinstance(extension, Extension)]
+    if os.name == "posix":
+        for extension in compiled:
+            # mypyc indents each module deeper than the last, and to warn of that GCC reads the file again and again:
+            # of 300 seconds it took 190 for nothing else.
+            extension.extra_compile_args.append("-Wno-misleading-indentation")
+    return compiled
 
 
 class BuildOrLeave(build_ext):
