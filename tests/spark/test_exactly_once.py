@@ -25,8 +25,10 @@ EACH = 60  # rows, nine batches: the last of the driver's are under way when it 
 
 
 class Driver:
-    def __init__(self, broker: StreamBroker, directory: Path, *url: str) -> None:
-        command = [sys.executable, "-m", "tests.spark.driver", broker.address, TOKEN, str(directory), *url]
+    """``words``: more for its command line."""
+
+    def __init__(self, servers: str, directory: Path, *words: str) -> None:
+        command = [sys.executable, "-m", "tests.spark.driver", servers, TOKEN, str(directory), *words]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
     def batches(self, count: int) -> None:
@@ -38,6 +40,12 @@ class Driver:
             if not count:
                 return
         raise AssertionError("the driver ended by itself")
+
+    def finish(self) -> None:
+        """Wait until it has ended by itself, as it does with ``--once``."""
+        said, _ = self.process.communicate(timeout=300)
+        ends = [line for line in said.splitlines() if line.startswith("ended")]
+        assert ends and all(line == "ended None" for line in ends), said
 
     def kill(self) -> None:
         """With everything that it began: the JVM, and the Python workers."""
@@ -52,7 +60,7 @@ def test_every_row_once_whoever_is_killed(spark: SparkSession, broker: StreamBro
     chance = random.Random()
     payloads = [b"%d" % number for number in range(3 * EACH)]
     broker.publish(payloads[:EACH])
-    driver = Driver(broker, tmp_path)
+    driver = Driver(broker.address, tmp_path)
     try:
         driver.batches(2)
         time.sleep(chance.random() / 2)  # no event to be waited for: any moment will do
@@ -77,7 +85,7 @@ def test_every_row_is_published_once_whoever_is_killed(spark: SparkSession, tmp_
     try:
         for part in range(3):
             broker.publish(payloads[part * EACH : (part + 1) * EACH], "in/a")
-            driver = Driver(broker, tmp_path, broker.url)
+            driver = Driver(broker.address, tmp_path, "--to", broker.url)
             try:
                 driver.batches(2)
                 time.sleep(chance.random() / 2)  # no event to be waited for: any moment will do

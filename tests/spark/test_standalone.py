@@ -1,0 +1,95 @@
+"""Each row once on a standalone cluster of Spark, whose executors, driver and brokers are killed at random moments."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pytest
+
+from tests.spark.brokers import StreamBroker, rows_of
+from tests.spark.standalone import Standalone
+from tests.spark.test_exactly_once import Driver
+
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
+
+STREAMS = "streams.define=[{name: in, topics: ['in/#']}, {name: out, topics: ['out/#']}]"
+EACH = 15  # rows of a node and round: some batches of seven, the last of which are under way when something dies
+EXECUTOR, DRIVER, BROKER = "an executor", "the driver", "a broker"
+
+
+def kill_executor(cluster: Standalone) -> None:
+    """One of those that run; there is one at least soon after the driver has done a batch."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        found = list(cluster.executors())
+        if found:
+            found[0].kill()
+            return
+        time.sleep(0.1)
+    raise AssertionError("there is no executor")
+
+
+def in_files(directory: Path) -> list[int]:
+    """What is in the files that Spark counts as written: those that its log names."""
+    lines = [line for log in (directory / "_spark_metadata").glob("[0-9]*") for line in log.read_text().splitlines()]
+    paths = {unquote(urlsplit(json.loads(line)["path"]).path) for line in lines if line.startswith("{")}
+    return [int(value) for path in paths for value in pq.read_table(path)["payload"].to_pylist()]
+
+
+def test_every_row_once_whoever_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    seed = random.SystemRandom().randrange(1 << 32)
+    print("seed", seed)
+    chance = random.Random(seed)
+    victims = [EXECUTOR, BROKER, EXECUTOR, DRIVER, BROKER]
+    chance.shuffle(victims)
+    print("killed:", ", ".join(victims))
+    brokers = [StreamBroker(tmp_path / name, name, STREAMS) for name in ("n1", "n2")]
+    servers = ",".join(broker.address for broker in brokers)
+    urls = ",".join(broker.url for broker in brokers)
+    published = 0
+
+    def publish() -> None:
+        nonlocal published
+        for broker in brokers:
+            broker.publish([b"%d" % number for number in range(published, published + EACH)], "in/a")
+            published += EACH
+
+    driver = None
+    try:
+        with Standalone(tmp_path / "spark", 2) as cluster:
+            words = ["--to", urls, "--both", "--master", cluster.master]
+            publish()
+            driver = Driver(servers, tmp_path, *words)
+            for victim in victims:
+                publish()
+                driver.batches(1)
+                time.sleep(chance.random())  # no event to be waited for: any moment will do
+                if victim == EXECUTOR:
+                    kill_executor(cluster)
+                elif victim == BROKER:
+                    broker = chance.choice(brokers)
+                    broker.kill()
+                    broker.start()
+                else:
+                    driver.kill()
+                    driver = Driver(servers, tmp_path, *words)
+            driver.kill()
+            driver = Driver(servers, tmp_path, *words, "--once")
+            driver.finish()
+            driver = None
+        wanted = list(range(published))
+        assert sorted(in_files(tmp_path / "rows")) == wanted, "the source, into files"
+        options = brokers[0].options | {"servers": servers, "stream": "out"}
+        assert sorted(int(payload) for _, payload in rows_of(options)) == wanted, "the sink"
+    finally:
+        if driver is not None:
+            driver.kill()
+        for broker in brokers:
+            broker.stop()
