@@ -27,6 +27,7 @@ from starlingmq.config_cluster import ClusterConfig, check_cluster, check_dialle
 from starlingmq.config_groups import QueueGroupsConfig
 from starlingmq.config_nats import NatsConfig, check_nats
 from starlingmq.config_streams import StreamsConfig, check_streams
+from starlingmq.config_tracing import TracingConfig, check_tracing
 from starlingmq.config_types import ConfigError, Count, Duration, PositiveDuration, PositiveSize, Seconds, Section, Size
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "StorageConfig",
     "StreamsConfig",
     "TlsConfig",
+    "TracingConfig",
     "load_config",
     "refuse_open_listeners",
 ]
@@ -332,6 +334,7 @@ class Config(Section, frozen=True):
     streams: Annotated[
         StreamsConfig, Meta(description="What is kept to be read again, in bulk, and where it is read.")
     ] = StreamsConfig()
+    tracing: Annotated[TracingConfig, Meta(description="Which messages OpenTelemetry is told of.")] = TracingConfig()
 
 
 def load_config(path: str | Path | None, overrides: Iterable[str] = (), env: Mapping[str, str] | None = None) -> Config:
@@ -364,6 +367,7 @@ def from_tree(tree: Tree) -> Config:
     check_nats(config.nats)
     check_streams(config.streams, config.node.data_dir)
     check_auth(config.auth)
+    check_tracing(config.tracing)
     return config
 
 

@@ -9,7 +9,17 @@ from msgspec import to_builtins
 
 from starlingmq.config import Config
 
-LIVE: Final = ("mqtt", "nats", "queue_groups", "limits", "auth", "log", "streams.define", "node.shutdown_timeout")
+LIVE: Final = (
+    "mqtt",
+    "nats",
+    "queue_groups",
+    "limits",
+    "auth",
+    "log",
+    "streams.define",
+    "tracing",
+    "node.shutdown_timeout",
+)
 """Settings that a reload takes over while a broker serves ..."""
 LIVE_BUT: Final = ("limits.write_buffer", "mqtt.connect_timeout")
 """... and below them those that it does not."""

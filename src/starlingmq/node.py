@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from starlingmq.api.listening import HttpSide
     from starlingmq.net.cluster import Cluster
     from starlingmq.net.drain_actions import DrainActions
+    from starlingmq.otel.tracing import Tracing
 
 log = logging.getLogger("starlingmq")
 
@@ -101,6 +102,7 @@ class Broker:
         self._ending: asyncio.Future[None] | None = None
         self._bulk: BulkProcess | None = None
         self._streams: StreamUpkeep | None = None
+        self._tracing: Tracing | None = None
 
     @property
     def problem(self) -> str:
@@ -166,6 +168,7 @@ class Broker:
             await self._open_control(self._driver, {**office.actions, **actions})
             if http:
                 await self._open_http(office)
+            self._trace(self._make_tracing(self.config), self.config)
             if self._cluster is not None:
                 await self._cluster.join()
             self._watch_memory()
@@ -279,6 +282,28 @@ class Broker:
         if earlier is not None:
             self._closing = asyncio.ensure_future(earlier.close())
 
+    def _make_tracing(self, config: Config) -> Tracing | None:
+        """That of before, where spans go on to the same place. Raises ConfigError."""
+        if not config.tracing.endpoint:
+            return None
+        try:
+            from starlingmq.otel.tracing import Tracing
+        except ImportError as error:
+            raise ConfigError(f"tracing.endpoint: needs {error.name}: pip install 'starlingmq[otel]'") from None
+        if self._tracing is not None and self._tracing.goes_on_with(config.tracing):
+            return self._tracing
+        assert self._driver is not None
+        return Tracing(config.tracing, config.node.name, self.state, self._driver.poke)
+
+    def _trace(self, tracing: Tracing | None, config: Config) -> None:
+        earlier, self._tracing = self._tracing, tracing
+        if earlier is not None and earlier is not tracing:
+            self._closing_traces = asyncio.ensure_future(earlier.close())
+        if tracing is not None and earlier is not tracing:
+            tracing.begin()
+        if tracing is not None:
+            tracing.change(config.tracing)
+
     def _end(self) -> None:
         """This node is no member of its cluster any more: stop, unless that is under way."""
         self._ending = asyncio.ensure_future(self.stop())
@@ -328,6 +353,7 @@ class Broker:
             self._reload_again,
             self._cluster,
             self._drain,
+            lambda: None if self._tracing is None else self._tracing.figures(),
         )
         office = Office(place, actions)
         office.start()
@@ -351,13 +377,16 @@ class Broker:
 
     def reload(self, config: Config) -> None:
         """Take over what can change while serving: ``mqtt``, ``nats``, ``queue_groups``, ``limits``, ``auth`` with
-        its files, ``streams.define``, ``log`` and certificates. Raises ConfigError, and then nothing has changed.
+        its files, ``streams.define``, ``tracing``, ``log`` and certificates. Raises ConfigError, and then nothing has
+        changed.
         """
         assert self._driver is not None, "the broker is not started"
         access = None if self._http is None else self._http.prepare(config)
         chain = self._make_chain(config)
         verify = self._verifier(config)
+        tracing = self._make_tracing(config)
         self._declare_streams(config)
+        self._trace(tracing, config)
         self.state.nats.keys.verify = verify
         self.state.audit.asked = config.streams.events
         self.state.configure(config.mqtt, config.limits, config.nats, config.queue_groups)
@@ -424,6 +453,8 @@ class Broker:
             await self._http.close()
         if self._office is not None:
             await self._office.stop()
+        if self._tracing is not None:
+            await self._tracing.close()
         driver = self._driver
         if driver is not None:
             await driver.stop(min(seconds, 2.0))

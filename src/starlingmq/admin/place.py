@@ -23,7 +23,8 @@ class Place:
     """``config`` and ``listeners`` are asked each time: they change with a reload, and while a node drains.
 
     ``reload`` reads the settings anew and says which of them count only after a restart; it raises what is wrong with
-    them. ``serving`` is set once clients can come, and until they can not.
+    them. ``traced`` are the figures of OpenTelemetry's traces, None without. ``serving`` is set once clients can come,
+    and until they can not.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Place:
     reload: Callable[[], list[str]]
     cluster: Cluster | None
     drain: DrainActions | None
+    traced: Callable[[], dict[str, int] | None]
     lag: Lag = field(default_factory=Lag)
     serving: bool = False
 

@@ -84,6 +84,20 @@ class Figures:
         yield from self._latencies()
         yield from self._storage()
         yield from self._cluster()
+        yield from self._traced()
+
+    def _traced(self) -> Iterator[Metric]:
+        found = self.place.traced()
+        if found is None:
+            return
+        texts = {
+            "messages": "Messages that OpenTelemetry is told of, chosen here.",
+            "spans": "Spans that the collector has taken.",
+            "spans_lost": "Spans that it has not.",
+            "left_out": "Messages beyond tracing.rate, and steps that were too many at once.",
+        }
+        for name, value in found.items():
+            yield CounterMetricFamily(f"starlingmq_traced_{name}", texts[name], value=value)
 
     def _traffic(self) -> Iterator[Metric]:
         counters = self.place.state.ctx.counters

@@ -22,6 +22,7 @@ import msgspec
 from starlingmq.core.context import Context
 from starlingmq.core.job import Job
 from starlingmq.core.message import Message
+from starlingmq.core.sampling import Sampler
 from starlingmq.core.session import GROUP_PREFIX, NODE_PREFIX, Session
 from starlingmq.core.watch import Watch
 
@@ -36,7 +37,7 @@ CENSUS_SECONDS: Final = 2.0
 SESSIONS_PER_STEP: Final = 10_000  # of a census
 EVENTS_MAX: Final = 500  # in one batch: some 100 KB
 UNNAMED_PER_TURN: Final = 1000  # dropped messages that are read back to learn what they were
-NAME_BYTES_MAX: Final = 100  # of a node's name in an id, which is shorter than 128 bytes
+NAME_BYTES_MAX: Final = 64  # of a node's name in an id, which is shorter than 128 bytes (core.sampling has up to 34)
 
 Event = dict[str, object]
 
@@ -70,7 +71,7 @@ class Census(Job):
 class Audit:
     """``ctx.audit`` is this while somebody wants events, and None else. ``node`` is this node's name; ``asked``: events
     are wanted though no stream keeps them. Where ``watches`` alone want any, only messages that one of them wants have
-    an id, and nothing is published."""
+    an id, and nothing is published. ``sampler`` is one of them, which marks the ids of those that are traced."""
 
     ctx: Context
     router: Router
@@ -79,6 +80,7 @@ class Audit:
     asked: bool
     telling: bool  # on $events
     watches: list[Watch]
+    sampler: Sampler | None
     due_at: float  # when the next census begins; 0.0: never
     _life: int  # when this began, in microseconds: ids and numbers rise from there, over restarts too
     _number: int
@@ -96,6 +98,7 @@ class Audit:
         self.asked = False
         self.telling = False
         self.watches = []
+        self.sampler = None
         self.due_at = 0.0
         self._life = int(ctx.now * 1e6)
         self._number = self._life
@@ -106,6 +109,14 @@ class Audit:
         self._census = None
 
     # Being on or off
+
+    def sample(self, sampler: Sampler | None) -> None:
+        """Have messages traced, or others than before, or none any more."""
+        if self.sampler is not None:
+            self.watches.remove(self.sampler)
+        self.sampler = sampler
+        if sampler is not None:
+            self.watches.append(sampler)
 
     def tick(self) -> None:
         """Once a turn, before anything else in it."""
@@ -141,8 +152,9 @@ class Audit:
         wanted = self.telling
         for watch in self.watches:
             wanted = watch.wants(message, self.ctx.now) or wanted
-        if wanted:
-            message.id = self.name()
+        mark = b"" if self.sampler is None else self.sampler.mark(message, self.ctx.now)
+        if wanted or len(mark) != 0:
+            message.id = self.name() + mark
 
     # What is told
 

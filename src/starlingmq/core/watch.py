@@ -51,6 +51,10 @@ class Watch:
             return False
         if len(self.client_id) != 0 and message.publisher != self.client_id:
             return not self.tail  # it may go to that client: who knows
+        return self.may(now)
+
+    def may(self, now: float) -> bool:
+        """Whether there is room for one more message in this second."""
         second = int(now)
         if second != self._second:
             self._second = second
@@ -76,7 +80,7 @@ class Watch:
         if self.tail and kind != "accepted":
             return
         for event in told:
-            if not self._chooses(event):
+            if not self.chooses(event):
                 continue
             if len(self._events) >= EVENTS_MAX:
                 self.lost += 1
@@ -90,7 +94,7 @@ class Watch:
             self._events.append(seen)
         self._payloads.clear()
 
-    def _chooses(self, event: Event) -> bool:
+    def chooses(self, event: Event) -> bool:
         topic, id = event["topic"], event["id"]
         assert isinstance(topic, str) and isinstance(id, str)
         if len(topic) == 0 or (len(self.filter) != 0 and not matches(self.filter, topic.encode())):

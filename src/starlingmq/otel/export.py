@@ -1,0 +1,132 @@
+"""Spans on their way to a collector, by OTLP over HTTP: a thread of the SDK sends them, and nobody waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+
+from starlingmq._version import __version__
+from starlingmq.otel.steps import Step
+
+log = logging.getLogger("starlingmq.otel")
+
+QUEUED_MAX: Final = 4096  # spans; what is beyond that is dropped, and counted
+BATCH: Final = 256
+DELAY_MS: Final = 1000  # between two exports
+EXPORT_SECONDS: Final = 3.0  # for one, attempts included
+END_SECONDS: Final = 5.0  # for all that is left at the end
+
+KINDS: Final = {
+    "server": SpanKind.SERVER,
+    "producer": SpanKind.PRODUCER,
+    "consumer": SpanKind.CONSUMER,
+    "internal": SpanKind.INTERNAL,
+}
+SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
+
+
+class Ids(IdGenerator):
+    """Those of the step that a span is made for."""
+
+    def __init__(self) -> None:
+        self.trace = 0
+        self.span = 0
+
+    def generate_trace_id(self) -> int:
+        return self.trace
+
+    def generate_span_id(self) -> int:
+        return self.span
+
+
+class Counting(SpanExporter):
+    """Says once that a collector does not take spans, and once that it does again. Called by the SDK's thread."""
+
+    def __init__(self, inner: SpanExporter, endpoint: str) -> None:
+        self._inner = inner
+        self.endpoint = endpoint
+        self.sent = 0
+        self.failed = 0
+        self.failing = False
+        self.ending = False
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        if self.ending and self.failing:  # there is no time to try again and again
+            self.failed += len(spans)
+            return SpanExportResult.FAILURE
+        result = self._inner.export(spans)
+        failed = result is not SpanExportResult.SUCCESS
+        if failed:
+            self.failed += len(spans)
+        else:
+            self.sent += len(spans)
+        if failed != self.failing:
+            self.failing = failed
+            if failed:
+                log.warning("%s takes no spans (tracing.endpoint); they are lost until it does", self.endpoint)
+            else:
+                log.info("%s takes spans again; %d were lost", self.endpoint, self.failed)
+        return result
+
+    def shutdown(self) -> None:
+        self._inner.shutdown()
+
+
+class Export:
+    """``put`` spans, then ``close``. ``exporter`` is another one than that of OTLP, for whoever wants to look."""
+
+    def __init__(self, node: str, endpoint: str, headers: dict[str, str], exporter: SpanExporter | None = None) -> None:
+        # Who has no logging of its own would have what the SDK says on stderr, as it is.
+        logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
+        inner = exporter or OTLPSpanExporter(endpoint, headers=headers, timeout=EXPORT_SECONDS)
+        self.counts = Counting(inner, endpoint)
+        self._ids = Ids()
+        resource = Resource.create(
+            {"service.name": "starlingmq", "service.instance.id": node, "service.version": __version__}
+        )
+        self._provider = TracerProvider(ALWAYS_ON, resource, shutdown_on_exit=False, id_generator=self._ids)
+        self._processor = BatchSpanProcessor(self.counts, QUEUED_MAX, DELAY_MS, BATCH)
+        self._provider.add_span_processor(self._processor)
+        self._tracer = self._provider.get_tracer("starlingmq", __version__)
+
+    def put(self, step: Step) -> None:
+        self._ids.trace, self._ids.span = step.trace, step.span
+        context = trace.set_span_in_context(trace.INVALID_SPAN)  # not whatever the program around us is doing
+        if step.parent:
+            parent = SpanContext(step.trace, step.parent, step.remote, SAMPLED)
+            context = trace.set_span_in_context(NonRecordingSpan(parent))
+        span = self._tracer.start_span(
+            step.name, context, KINDS[step.kind], step.attributes, start_time=int(step.start * 1e9)
+        )
+        if step.error:
+            span.set_status(Status(StatusCode.ERROR, step.error))
+        span.end(int(step.end * 1e9))
+
+    async def close(self) -> None:
+        """Send what is left, for ``END_SECONDS`` at most."""
+        self.counts.ending = True
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+        def end() -> None:
+            self._provider.shutdown()
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(ended.set)
+
+        threading.Thread(target=end, name="last-spans", daemon=True).start()
+        try:
+            async with asyncio.timeout(END_SECONDS):
+                await ended.wait()
+        except TimeoutError:
+            log.warning("spans were left out at the end: %s is slow", self.counts.endpoint)

@@ -1,0 +1,92 @@
+"""Messages of a broker that OpenTelemetry is told of: what the core has seen of them, a few times a second."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from opentelemetry.sdk.trace.export import SpanExporter
+
+from starlingmq.config_tracing import TracingConfig, tracing_headers
+from starlingmq.core.broker import BrokerState
+from starlingmq.core.sampling import Sampler
+from starlingmq.otel.export import Export
+from starlingmq.otel.steps import Steps
+
+LOOK_SECONDS: Final = 0.25
+PIECE: Final = 40  # spans that are made before everybody else gets a turn: below two milliseconds
+
+
+class Tracing:
+    """``begin`` it, ``change`` it, ``close`` it; ``poke`` has the broker begin a turn.
+
+    Raises ConfigError when made, for a file that can not be read.
+    """
+
+    def __init__(
+        self,
+        settings: TracingConfig,
+        node: str,
+        state: BrokerState,
+        poke: Callable[[], None],
+        exporter: SpanExporter | None = None,
+    ) -> None:
+        self._place = settings.endpoint, tracing_headers(settings)
+        self._export = Export(node, *self._place, exporter)
+        self._sampler = Sampler(settings.ratio, settings.parents, settings.rate)
+        self._steps = Steps(node)
+        self._lost = 0
+        self._state = state
+        self._poke = poke
+        self._looking: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        self._state.audit.sample(self._sampler)
+        self._poke()
+        self._looking = asyncio.ensure_future(self._look())
+
+    def goes_on_with(self, settings: TracingConfig) -> bool:
+        """Whether spans go where they went. Raises ConfigError."""
+        return (settings.endpoint, tracing_headers(settings)) == self._place
+
+    def change(self, settings: TracingConfig) -> None:
+        """Choose by these from now on."""
+        sampler = self._sampler
+        sampler.ratio, sampler.parents, sampler.rate = settings.ratio, settings.parents, settings.rate
+
+    def figures(self) -> dict[str, int]:
+        """Messages chosen; spans that were taken, and that were not; messages and steps that were too many."""
+        counts = self._export.counts
+        return {
+            "messages": self._sampler.chosen,
+            "spans": counts.sent,
+            "spans_lost": counts.failed,
+            "left_out": self._lost,
+        }
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            await self._take()
+
+    async def _take(self) -> None:
+        events, lost = self._sampler.seen()
+        self._lost += lost
+        number = self._state.ctx.node
+        for place, event in enumerate(events, 1):
+            step = self._steps.of(str(event["kind"]), event, number)
+            if step is not None:
+                self._export.put(step)
+            if place % PIECE == 0:
+                await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        """What was seen until now is sent."""
+        if self._looking is not None:
+            self._looking.cancel()
+        if self._state.audit.sampler is self._sampler:
+            self._state.audit.sample(None)
+            self._poke()
+        await self._take()
+        await self._export.close()
