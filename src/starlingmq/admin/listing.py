@@ -10,19 +10,18 @@ import asyncio
 import base64
 import binascii
 import heapq
+import sys
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import Final
 
 from starlingmq.admin.plain import PAGE_MAX
 from starlingmq.admin.problem import AdminError
-from starlingmq.core.session import MOVED_PREFIX, Session
+from starlingmq.core.session import Session
+from starlingmq.core.survey import of_clients
 
 PIECE: Final = 1000  # sessions that are looked at before everybody else gets a turn: well below a millisecond
-
-
-def of_clients(session: Session) -> bool:
-    """Whether a session is a client's, and not another node's, a group's line, or on its way elsewhere."""
-    return session.node == 0 and not session.is_line and not session.client_id.startswith(MOVED_PREFIX)
+NUMBER: Final = attrgetter("number")
 
 
 def number_after(cursor: str | None) -> int:
@@ -54,20 +53,27 @@ def limit_of(arguments: dict[str, str]) -> int:
     return int(text)
 
 
-async def in_pieces(sessions: dict[str, Session]) -> list[Iterator[Session]]:
-    """Those of now, in pieces between which others get their turn."""
+def in_pieces(sessions: dict[str, Session]) -> Iterator[list[Session]]:
+    """Those of now; between two pieces others should get their turn."""
     every = list(sessions.values())
-    return [iter(every[start : start + PIECE]) for start in range(0, len(every), PIECE)]
+    return (every[start : start + PIECE] for start in range(0, len(every), PIECE))
 
 
 async def page_of(
     sessions: dict[str, Session], wanted: Callable[[Session], bool], after: int, limit: int
 ) -> tuple[list[Session], str | None]:
-    """The next ``limit`` of the sessions that are wanted, and the cursor behind them; None: there are no more."""
+    """The next ``limit`` of the sessions that are wanted, and the cursor behind them; None: there are no more.
+
+    Sessions are nearly in the order of their numbers, so once a page is full most of them are known to be behind it.
+    """
     found: list[Session] = []
-    for piece in await in_pieces(sessions):
-        matching = [one for one in piece if one.number > after and of_clients(one) and wanted(one)]
-        found = heapq.nsmallest(limit + 1, found + matching, key=lambda one: one.number)
+    beyond = sys.maxsize  # from this number on nothing can be of the page
+    for piece in in_pieces(sessions):
+        matching = [one for one in piece if after < one.number < beyond and of_clients(one) and wanted(one)]
+        if matching:
+            found = heapq.nsmallest(limit + 1, found + matching, key=NUMBER)
+            if len(found) > limit:
+                beyond = found[limit].number
         await asyncio.sleep(0)
     more = len(found) > limit
     return found[:limit], str(found[limit - 1].number) if more else None

@@ -19,10 +19,10 @@ from prometheus_client.metrics_core import Metric
 from starlingmq._version import __version__
 from starlingmq.admin.office import Office
 from starlingmq.admin.readiness import readiness
-from starlingmq.admin.survey import Survey
 from starlingmq.api.served import Served
 from starlingmq.core.counters import BUCKETS, Histogram
 from starlingmq.core.group_figures import title
+from starlingmq.core.survey import Survey
 from starlingmq.storage.opening import DirectoryStore
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
