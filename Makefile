@@ -15,13 +15,13 @@ DIR ?= starling
 BIN := $(VENV)/bin
 PY := $(BIN)/python
 HOT := $(wildcard src/starlingmq/wire/*.py src/starlingmq/core/*.py src/starlingmq/cluster/*.py) src/starlingmq/net/driver.py src/starlingmq/storage/operations.py src/starlingmq/storage/records.py src/starlingmq/storage/segment_encoding.py src/starlingmq/bulk/columns.py
-CHECKED := src tests bench examples setup.py
+CHECKED := src tests bench examples scripts/site_pages.py setup.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup setup-run setup-test ready-pure run cluster test interpreted test-fast test-pure test-compiled test-long style types conformance bench bench-pipeline demo fuzz crash sim chaos chaos-storage chaos-cluster proto build clean
+.PHONY: help setup setup-run setup-test ready-pure run cluster test interpreted test-fast test-pure test-compiled test-long style types conformance bench bench-pipeline demo fuzz crash sim chaos chaos-storage chaos-cluster proto site build clean
 
 help: ## what can be asked for
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -95,6 +95,10 @@ proto: .stamps/installed ## the Python of net/proto from its .proto files
 	$(PY) -m grpc_tools.protoc -I src --python_out=src --pyi_out=src src/starlingmq/net/proto/*.proto
 	@# mypy --strict wants to know what a mapping maps.
 	sed -i 's/_Mapping\]/_Mapping[str, object]]/g' src/starlingmq/net/proto/*_pb2.pyi
+
+site: .stamps/installed ## the documentation as pages, in build/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo build/site/index.html
 
 build: setup-run ## source and compiled wheel in dist/
 	$(BIN)/pip install --quiet build

@@ -1,0 +1,67 @@
+"""Hooks of MkDocs: pages of the site that are kept elsewhere in the repository, and drawings that follow the theme.
+
+``ELSEWHERE`` are files that belong where they are (a hoster shows them, or the benchmark stands beside them) and are
+pages of the site all the same. Links between them and docs/ are those of the repository, and turned into the site's.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Final
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+ELSEWHERE: Final = {
+    "BENCHMARK.md": "bench/README.md",
+    "CHANGELOG.md": "CHANGELOG.md",
+    "CONTRIBUTING.md": "CONTRIBUTING.md",
+    "CONDUCT.md": "CODE_OF_CONDUCT.md",
+    "REPORTING.md": ".github/SECURITY.md",
+}
+"""Page of the site: file of the repository."""
+
+LINK: Final = re.compile(r"(?<=\]\()([^)#\s:]+)(?=[)#])")
+DRAWING: Final = re.compile(r"^!\[([^\]]*)\]\(((?:images/)?[\w/.-]+\.svg)\)$", re.MULTILINE)
+STYLE: Final = re.compile(r"<style>.*?</style>", re.DOTALL)
+BREAK: Final = re.compile(r"(/|::|_)")
+TEST: Final = re.compile(r"<code>(tests/[^<]+|test_\w+::[^<]+)</code>")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    for page, source in ELSEWHERE.items():
+        files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    name = page.file.src_uri
+    source = ELSEWHERE.get(name, f"docs/{name}")
+    pages = {file: target for target, file in ELSEWHERE.items()}
+
+    def in_site(link: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(source), link[1]))
+        if target in pages:
+            return pages[target]
+        if target.startswith("docs/"):
+            return posixpath.relpath(target.removeprefix("docs/"), posixpath.dirname(name) or ".")
+        return link[0]
+
+    def drawn(image: re.Match[str]) -> str:
+        """Put into the page itself, the drawing has the page's colours, light or dark."""
+        svg = (Path(config.docs_dir) / image[2]).read_text(encoding="utf-8")
+        return f'<figure class="drawing" markdown="0">\n{STYLE.sub("", svg).strip()}\n</figure>'
+
+    outside_code = re.split(r"(^```.*?^```)", markdown, flags=re.MULTILINE | re.DOTALL)
+    for index in range(0, len(outside_code), 2):
+        outside_code[index] = DRAWING.sub(drawn, LINK.sub(in_site, outside_code[index]))
+    return "".join(outside_code)
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Names of tests are long: where they may be broken, in a narrow column."""
+    return TEST.sub(lambda name: "<code>" + BREAK.sub(r"\1<wbr>", name[1]) + "</code>", html)

@@ -1,0 +1,145 @@
+"""What stands in a block of commands, of Python or of settings is run as it stands there, or says why it is not."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+from typer.main import get_command
+
+from starlingmq.auth.acl import read_acl
+from starlingmq.cli.app import COMMANDS, build_app
+from starlingmq.config import from_tree
+from starlingmq.pipeline.config import read_pipeline
+from tests.docs.blocks import PAGES, ROOT, RUN_BY_TESTS, Block, all_blocks, stories
+from tests.docs.play import matches
+
+SLOW: Final = {("docs/TOUR.md", "cluster")}
+"""Stories of more than two seconds ..."""
+LONG: Final = {("docs/TOUR.md", "spark")}
+"""... and those of half a minute."""
+KNOWN: Final = ("", "run", "printed", "file", "not run", "rules", "pipeline")
+
+
+def of_story(story: tuple[str, str]) -> object:
+    marks = [pytest.mark.slow] if story in SLOW else [pytest.mark.long, pytest.mark.slow] if story in LONG else []
+    return pytest.param(*story, marks=[*marks, pytest.mark.timeout(400)], id=f"{Path(story[0]).name}-{story[1]}")
+
+
+@cache
+def alone() -> list[str]:
+    """What gives a command a network of its own, in which every port is free; nothing where that is forbidden."""
+    flags = "-n" if os.geteuid() == 0 else "-rn"
+    try:
+        allowed = subprocess.run(["unshare", flags, "true"], capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        allowed = False
+    return ["unshare", flags] if allowed else []
+
+
+@pytest.mark.parametrize(("page", "story"), [of_story(story) for story in stories()])
+def test_a_story_comes_out_as_the_page_shows_it(page: str, story: str) -> None:
+    if not alone():
+        pytest.skip("no network of its own: the ports on the page may be taken")
+    done = subprocess.run(
+        [*alone(), sys.executable, "-m", "tests.docs.play", page, story],
+        cwd=ROOT,
+        env={**os.environ, "STORY_ALONE": "1", "STORY_SECONDS": "180" if (page, story) in LONG else "60"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_block_is_run_or_says_why_not() -> None:
+    silent = [
+        block.place for block in all_blocks() if block.kind in RUN_BY_TESTS and not block.mark and block.kind != "yaml"
+    ]
+    assert silent == [], "put a comment above them: see tests/docs/blocks.py"
+    strange = [block.place for block in all_blocks() if block.what not in KNOWN]
+    assert strange == []
+
+
+def test_a_reason_not_to_run_is_a_reason() -> None:
+    reasons = [block.mark.partition(":")[2].strip() for block in all_blocks() if block.what == "not run"]
+    assert reasons
+    assert [reason for reason in reasons if len(reason.split()) < 3] == []
+
+
+def yaml_blocks(*kinds: str) -> list[object]:
+    return [
+        pytest.param(block, id=block.place) for block in all_blocks() if block.kind == "yaml" and block.what in kinds
+    ]
+
+
+@pytest.mark.parametrize("block", yaml_blocks("", "file"))
+def test_settings_can_be_read(block: Block) -> None:
+    from_tree(yaml.safe_load(block.text))
+
+
+@pytest.mark.parametrize("block", yaml_blocks("rules"))
+def test_rules_can_be_read(block: Block, tmp_path: Path) -> None:
+    (tmp_path / "acl.yaml").write_text(block.text, encoding="utf-8")
+    read_acl(str(tmp_path / "acl.yaml"))
+
+
+@pytest.mark.parametrize("block", yaml_blocks("pipeline"))
+def test_pipelines_can_be_read(block: Block, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("sixteen bytes or more", encoding="utf-8")
+    text = block.text.replace("/etc/starlingmq/token", str(tmp_path / "token"))
+    (tmp_path / "pipeline.yaml").write_text(text, encoding="utf-8")
+    read_pipeline(tmp_path / "pipeline.yaml")
+
+
+@pytest.mark.parametrize(
+    "block", [pytest.param(block, id=block.place) for block in all_blocks() if block.kind == "python"]
+)
+def test_python_is_python(block: Block) -> None:
+    """Also of those that are not run."""
+    ast.parse(block.text)
+
+
+def test_commands_exist() -> None:
+    """Also in blocks that are not run, and in the text: ``starlingmq ctl ban`` and ``make site`` are there."""
+    whole: Any = get_command(build_app(list(COMMANDS)))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    asked = 0
+    for path in PAGES:
+        text = path.read_text(encoding="utf-8")
+        for words in re.findall(r"(?:^\$ |[`|;&(] ?)starlingmq ((?:[a-z-]+ ?)+)", text, re.MULTILINE):
+            group = whole
+            for word in words.split():
+                if not hasattr(group, "commands"):
+                    break
+                assert word in group.commands, f"{path.name}: starlingmq {words}"
+                group = group.commands[word]
+            asked += 1
+        for word in re.findall(r"(?:^\$ |`)make ([a-z-]+)", text, re.MULTILINE):
+            assert word in targets, f"{path.name}: make {word}"
+            asked += 1
+    assert asked > 50
+
+
+@pytest.mark.parametrize(
+    ("shown", "said", "is_so"),
+    [
+        ("a\nb", "a\nb\n", True),
+        ("a", "a\nb\n", False),
+        ("a...c", "abbbc\n", True),
+        ("...\nc", "a\nb\nc\n", True),
+        ("a\n...", "a\n", True),
+        ("", "", True),
+        ("", "a\n", False),
+    ],
+)
+def test_what_is_shown_is_what_was_said(shown: str, said: str, is_so: bool) -> None:
+    assert matches(shown, said) is is_so
