@@ -2,6 +2,7 @@
 
 ``ELSEWHERE`` are files that belong where they are (a hoster shows them, or the benchmark stands beside them) and are
 pages of the site all the same. Links between them and docs/ are those of the repository, and turned into the site's.
+Examples are copied as they are.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ TEST: Final = re.compile(r"<code>(tests/[^<]+|test_\w+::[^<]+)</code>")
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     for page, source in ELSEWHERE.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
+    for example in sorted((ROOT / "examples").iterdir()):
+        if example.is_file():
+            files.append(File.generated(config, f"examples/{example.name}", abs_src_path=str(example)))
     return files
 
 
@@ -47,6 +51,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         target = posixpath.normpath(posixpath.join(posixpath.dirname(source), link[1]))
         if target in pages:
             return pages[target]
+        if target.startswith("examples/"):
+            return target
         if target.startswith("docs/"):
             return posixpath.relpath(target.removeprefix("docs/"), posixpath.dirname(name) or ".")
         return link[0]

@@ -11,7 +11,7 @@
     <!-- pipeline -->              a file of ``starlingmq pipeline``
 
 A story is what the blocks of one name on one page do, from above to below, in one empty directory. YAML without such a
-comment is settings of a broker, and is read as such. The README's blocks are run by tests/test_readme.py.
+comment is settings of a broker, and is read as such. ``ELSEWHERE`` are pages whose blocks other tests run.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ PAGES: Final = (
     ROOT / "bench/README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 )
+ELSEWHERE: Final = {"README.md": "tests/test_readme.py", "docs/TUTORIAL.md": "tests/spark/test_tutorial.py"}
+"""Page: the test that runs what stands there."""
 RUN_BY_TESTS: Final = ("console", "python", "yaml", "sh", "bash")
 """Kinds of blocks that have to be run, or to say why they are not."""
 
@@ -92,6 +94,6 @@ def stories() -> dict[tuple[str, str], list[Block]]:
     """The blocks of each story, by page and name."""
     found: dict[tuple[str, str], list[Block]] = {}
     for block in all_blocks():
-        if block.story and block.page != "README.md":
+        if block.story and block.page not in ELSEWHERE:
             found.setdefault((block.page, block.story), []).append(block)
     return found
