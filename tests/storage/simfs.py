@@ -175,6 +175,9 @@ class SimFiles(Files):
     def close(self, fd: int) -> None:
         del self.descriptors[fd], self._paths[fd]
 
+    def let_go(self, fd: int, size: int) -> None:
+        self.close(fd)
+
     def write(self, fd: int, data: bytes | memoryview, at: int) -> int:
         self._meet("write", self._paths[fd])
         inode = self.descriptors[fd]

@@ -396,3 +396,31 @@ def test_the_figures_in_small(tmp_path: Path) -> None:
     assert found["appends of 200 B, batches of 100"] > 100_000
     assert found["read_at of 200 B, anywhere"] > 10_000
     assert found["read_at of 200 B, neighbours"] > 50_000
+
+
+class SlowFiles(Files):
+    """A file that has no name any more is not closed until it may be."""
+
+    def __init__(self) -> None:
+        self.may_close, self.closed = threading.Event(), threading.Event()
+
+    def close(self, fd: int) -> None:
+        nameless = os.fstat(fd).st_nlink == 0
+        if nameless:
+            assert self.may_close.wait(60)
+        super().close(fd)
+        if nameless:
+            self.closed.set()
+
+
+def test_nobody_waits_for_the_pages_of_a_large_file_that_is_removed(tmp_path: Path) -> None:
+    files = SlowFiles()
+    journal = journal_of(files, 3 << 20, directory=str(tmp_path))
+    for _ in range(4):
+        journal.append([bytes(2 << 20)])
+    journal.trim(1)
+    assert spans(journal) == [(1, 2), (2, 3), (3, 4)] and journal.append([b"more"]) == 4
+    assert not files.closed.is_set()
+    files.may_close.set()
+    assert files.closed.wait(60)
+    journal.close()

@@ -139,7 +139,7 @@ class Shelf:
     def unpin(self, segment: Segment, pins: int = 1) -> None:
         segment.pins -= pins
         if segment.gone and not segment.pins and segment.fd >= 0:
-            self.files.close(segment.fd)
+            self.files.let_go(segment.fd, segment.size)
             segment.fd = -1
 
     def _load_index(self, segment: Segment) -> None:
