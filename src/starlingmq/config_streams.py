@@ -58,6 +58,15 @@ class StreamsConfig(Section, frozen=True):
     token_file: Annotated[
         str | None, Meta(description="File with the token, in place of streams.token; white space is cut off.")
     ] = None
+    nice: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=19,
+            description="How far the process that streams are read from stands back for the broker, as nice has it; "
+            "19 is furthest.",
+        ),
+    ] = 10
 
 
 def check_streams(streams: StreamsConfig, data_dir: str | None) -> None:

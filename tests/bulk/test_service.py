@@ -185,6 +185,14 @@ async def test_the_process_is_begun_again_where_it_was(broker: Broker) -> None:
     assert len(await rows(options(broker, patience=20.0), 0, 3)) == 3
 
 
+async def test_it_stands_back_for_the_broker(broker: Broker, tmp_path: Path) -> None:
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert broker.read_by and os.getpriority(os.PRIO_PROCESS, broker.read_by) == min(own + 10, 19)
+    even = load_config(None, [*settings(tmp_path / "other", "n2"), "streams.nice=0"])
+    async with Broker(even, listeners=["mqtt://127.0.0.1:0"]) as other:
+        assert other.read_by and os.getpriority(os.PRIO_PROCESS, other.read_by) == own
+
+
 async def test_tls(tmp_path: Path) -> None:
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))

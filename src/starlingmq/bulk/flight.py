@@ -41,7 +41,8 @@ from starlingmq.net.control import NAME, reachable
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the broker hands to the process. ``token``, ``cert`` and ``key`` (PEM) may be empty."""
+    """What the broker hands to the process. ``token``, ``cert`` and ``key`` (PEM) may be empty; ``nice``: nicer than it
+    by so much."""
 
     data_dir: str
     node: str
@@ -50,6 +51,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     token: str = ""
     cert: str = ""
     key: str = ""
+    nice: int = 0
 
 
 class BrokerGone(Exception):

@@ -11,20 +11,17 @@ import os
 import signal
 import sys
 from contextlib import suppress
-from typing import Final
 
 import msgspec
 
 from starlingmq.bulk.flight import Settings, StreamFlight
-
-NICENESS: Final = 5
 
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for the broker, which then ends us
     settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=Settings)
     with suppress(OSError):
-        os.nice(NICENESS)
+        os.nice(settings.nice)
     try:
         server = StreamFlight(settings)
     except Exception as error:  # pyarrow raises many kinds for an address or a certificate that can not be used

@@ -85,6 +85,7 @@ class BulkProcess:
             "host": host,
             "port": port,
             "token": token.decode(errors="replace"),
+            "nice": config.streams.nice,
             **pems,
         }
 
