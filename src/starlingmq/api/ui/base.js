@@ -97,12 +97,19 @@ export function svg(name, attributes = {}, ...children) {
 }
 
 export const SAMPLES = 150; // five minutes of plots
+const FEW = 30; // for which there is always room: the first minute
 
 export function plot(title, values, unit) {
-  const top = Math.max(1e-9, ...values);
-  const start = SAMPLES - values.length;
-  const line = svg("polyline", {points: values.map((value, at) => `${start + at},${39 - (38 * value) / top}`).join(" ")});
-  const drawn = svg("svg", {viewBox: `0 0 ${SAMPLES} 40`, preserveAspectRatio: "none", class: "plot", role: "img", "aria-label": title}, line);
+  const most = Math.max(0, ...values);
+  const wide = Math.max(FEW, values.length), start = wide - values.length;
+  const points = values.map((value, at) => `${start + at},${39 - (38 * value) / (most || 1)}`).join(" ");
+  const drawn = svg("svg", {viewBox: `0 0 ${wide - 1} 40`, preserveAspectRatio: "none", class: "plot", role: "img", "aria-label": title},
+    svg("line", {x1: 0, y1: 39.5, x2: wide, y2: 39.5}));
+  if (values.length > 1) drawn.append(svg("polygon", {points: `${start},40 ${points} ${wide - 1},40`}), svg("polyline", {points}));
   const last = values.length ? values[values.length - 1] : 0;
-  return el("div", {class: "card"}, el("small", {}, title), el("b", {}, number(last) + unit), drawn);
+  return el("div", {class: "card"}, el("small", {}, title), el("b", {}, number(last) + unit),
+    most ? el("small", {class: "most"}, `${number(most)}${unit} at most`) : "", drawn);
 }
+
+// Names and values, as many beside each other as there is room for.
+export const facts = (pairs) => el("dl", {class: "facts"}, ...pairs.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));

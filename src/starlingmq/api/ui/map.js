@@ -38,7 +38,9 @@ function drawn(members, lines) {
     const far = members.length > 1 ? MIDDLE - 70 : 0;
     return [one.name, {x: MIDDLE + far * Math.cos(angle), y: MIDDLE + far * Math.sin(angle)}];
   }));
-  const picture = svg("svg", {viewBox: `0 0 ${SIZE} ${SIZE}`, class: "map", role: "img", "aria-label": "Cluster map"});
+  const low = Math.max(...[...places.values()].map((place) => place.y)) + 60;
+  const high = Math.min(...[...places.values()].map((place) => place.y)) - 40;
+  const picture = svg("svg", {viewBox: `0 ${high} ${SIZE} ${low - high}`, class: "map", role: "img", "aria-label": "Cluster map"});
   for (const line of lines) {
     const [from, to] = line.ends.map((name) => places.get(name));
     if (!from || !to) continue;
@@ -65,7 +67,7 @@ export async function nodes() {
     all.waits_for ? el("p", {class: "bad"}, "waits for " + all.waits_for) : "",
     drawn(all.members, pairs(links)),
     table({node: (n) => n.name + (n.this ? " (this one)" : ""), version: (n) => n.version, online: (n) => mark(n.online),
-      clients: (n) => number(n.clients ?? 0), draining: (n) => (n.draining ? "yes" : ""), address: (n) => n.address}, all.members),
+      clients: (n) => number(n.clients ?? 0), draining: (n) => (n.draining ? "yes" : ""), address: (n) => el("span", {class: "whole"}, n.address)}, all.members),
     ...(links.length ? [heading("Links"),
       table({from: (l) => l.node, to: (l) => l.peer, connected: (l) => mark(l.connected), through: (l) => l.through,
         "round trip ms": (l) => (l.round_trip_ms == null ? "–" : number(l.round_trip_ms)),

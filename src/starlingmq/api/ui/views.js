@@ -1,11 +1,12 @@
 // Views that are drawn anew from what the broker says each time: (overview, parameters) to what is shown.
 
-import {api, ask, card, el, heading, maybe, missing, nodeColumn, number, plot, sessionLink, table} from "./base.js";
+import {api, ask, card, el, facts, heading, maybe, missing, nodeColumn, number, plot, sessionLink, table} from "./base.js";
 import {nodes} from "./map.js";
 import {Rates} from "./rates.js";
 
 const rates = new Rates();
-const MEASURED = {turn: "Turn of the event loop", commit: "Commit", fsync: "Fsync", lag: "Lag of the event loop"};
+const MEASURED = {turn: "Turn of the event loop", delivery: "Wait for delivery", commit: "Commit", fsync: "Fsync", lag: "Lag of the event loop"};
+const said = (value) => (value === true ? "yes" : value === false ? "no" : value === null || value === "" ? "–" : String(value));
 
 export async function overview(seen) {
   const told = await maybe("/cluster/overview");
@@ -70,8 +71,8 @@ async function session(seen, parameters) {
     el("div", {class: "tools"}, el("a", {href: "#trace?" + new URLSearchParams({client_id: name})}, "Trace"),
       one.client ? button("Disconnect", "DELETE", "/api/v1/client", location.hash) : "",
       button("End session", "DELETE", "/api/v1/session", "#sessions")),
-    table({"": ([key]) => key.replaceAll("_", " "), value: ([, value]) => (value === null ? "–" : String(value))},
-      [...Object.entries(one.session), ...Object.entries(one.client || {}).filter(([key]) => !(key in one.session))]),
+    facts([...Object.entries(one.session), ...Object.entries(one.client || {}).filter(([key]) => !(key in one.session))]
+      .filter(([key]) => key !== "client_id" && (key !== "node" || one.node)).map(([key, value]) => [key.replaceAll("_", " "), said(key === "node" ? one.node : value)])),
     heading("Subscriptions"), table({filter: (s) => s.filter, qos: (s) => s.qos}, one.subscriptions),
     heading("In flight"),
     table({id: (w) => w.packet_id, qos: (w) => w.qos, stage: (w) => w.stage, topic: (w) => w.topic ?? "(stored)", bytes: (w) => number(w.size),

@@ -1,0 +1,76 @@
+"""What the dashboard draws of real traffic, and of who reads streams, in a real browser."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from starlingmq.wire.mqtt import Publish
+from tests.cli.test_stream_commands import ask as command
+
+from .browser import BROWSER, browser
+from .conftest import Join, Serve
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")]
+
+SHOWN = "document.getElementById('view').textContent"
+HEIGHTS = """((title) => {
+  const named = (one) => one.getAttribute('aria-label').startsWith(title);
+  const line = [...document.querySelectorAll('svg.plot')].find(named)?.querySelector('polyline');
+  const points = (line?.getAttribute('points') ?? '').split(' ').filter(Boolean);
+  return new Set(points.map((point) => point.split(',')[1])).size;
+})"""
+
+
+async def test_plots_follow_the_traffic_and_streams_show_who_lags(
+    serve: Serve, join: Join, tmp_path: Path, pictures: Path
+) -> None:
+    data = tmp_path / "data"
+    broker = await serve(
+        node={"name": "n1", "data_dir": str(data), "shutdown_timeout": 0.1},
+        storage={"durability": "power"},
+        streams={"define": [{"name": "plant", "topics": ["plant/#"]}]},
+    )
+    author, reader = await join(broker, "author"), await join(broker, "reader")
+    await reader.subscribe("plant/#", qos=0)
+
+    async def work() -> None:
+        for number in range(1_000_000):
+            await author.publish("plant/1/temperature", b"%d" % number, 1)
+            await reader.expect(Publish)
+            await asyncio.sleep(0.01 * (1 + number // 100 % 3))
+
+    working = asyncio.create_task(work())
+    try:
+        async with browser(tmp_path) as page:
+            await page.look_like(1280, 900, dark=False)
+            await page.go(broker.address("http") + "/")
+            await page.until("document.body && document.body.dataset.shown === 'overview'")
+            for title in ("Messages in", "Messages out", "Turn of the event loop", "Commit", "Fsync"):
+                await page.until(f"{HEIGHTS}('{title}') >= 2")
+            assert await page.run(f"{HEIGHTS}('Dropped')") == 1, "nothing is dropped, and it says so"
+            await page.screenshot(pictures / "plots.png")
+            await page.look_like(390, 844, dark=True)
+            await page.screenshot(pictures / "plots-phone.png")
+            working.cancel()
+            with suppress(asyncio.CancelledError):
+                await working
+            (log,) = (await asyncio.to_thread(command, data, "list"))["streams"]
+            told = {"name": "plant", "consumer": "alerts.yaml", "next": str(log["next"] - 3)}
+            await asyncio.to_thread(partial(command, data, "commit", **told))
+            await page.look_like(1280, 900, dark=True)
+            await page.run("location.hash = '#streams'")
+            await page.until(f"{SHOWN}.includes('alerts.yaml')")
+            cells = "[...document.querySelectorAll('#view td')].map((one) => one.textContent)"
+            assert "plant/#" in await page.run(cells)
+            row = "[...document.querySelectorAll('#view tr')].find((one) => one.textContent.includes('alerts.yaml'))"
+            assert await page.run(f"{row}.children[3].textContent") == "3"
+            await page.screenshot(pictures / "streams.png")
+            assert await page.run("document.documentElement.scrollWidth") <= 1280
+            assert not page.problems
+    finally:
+        working.cancel()
