@@ -68,9 +68,10 @@ class Client:
 
     ``url`` is mqtt://, mqtts://, ws://, wss:// or unix://, with ``user:password@`` if need be; the other arguments
     are the fields of ``ConnectOptions``. ``reconnect``: come back by itself when the connection is lost, with
-    everything unanswered and all subscriptions. ``watch(sent, data)`` sees every byte; ``authenticator(reason,
-    properties)`` answers the challenges of an enhanced authentication with the properties to send back.
-    Entering raises ConnectFailed.
+    everything unanswered and all subscriptions, and where nobody answers, at the next of ``others`` (URLs of nodes of
+    the same cluster, without user and password: those of ``url`` count). ``watch(sent, data)`` sees every byte;
+    ``authenticator(reason, properties)`` answers the challenges of an enhanced authentication with the properties to
+    send back. Entering raises ConnectFailed.
     """
 
     def __init__(
@@ -79,11 +80,13 @@ class Client:
         *,
         tls: Tls | None = None,
         reconnect: bool = False,
+        others: Sequence[str] = (),
         watch: Watch | None = None,
         authenticator: Authenticator | None = None,
         **fields: Unpack[ConnectFields],
     ) -> None:
         self._home = self.endpoint = parse_url(url)
+        self._others = deque(map(parse_url, others))
         if fields.get("username") is None and self.endpoint.username is not None:
             fields["username"] = self.endpoint.username
             fields["password"] = None if self.endpoint.password is None else self.endpoint.password.encode()
@@ -321,10 +324,17 @@ class Client:
                     return
                 delay = min(delay * 2, longest)
                 if error.reason not in ELSEWHERE:
-                    self.endpoint = self._home  # where we were sent nobody answers
+                    self._go_on()
             else:
                 self._comeback = None
                 return
+
+    def _go_on(self) -> None:
+        """Where we are nobody answers: home if we were sent there, else where we may be at home as well."""
+        if self.endpoint is self._home and self._others:
+            self._others.append(self._home)
+            self._home = self._others.popleft()
+        self.endpoint = self._home
 
     def _finish(self, why: ClientError) -> None:
         """It is over: everybody who waits is told."""
