@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import secrets
 import socket
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +18,8 @@ SETTINGS: Final = "starlingmq.yaml"
 SECRET_FILE: Final = "secret"
 PORTS_A_NODE: Final = 4
 NODES_MAX: Final = 50
+# Below the ports that connections take: one of those could sit on the port of a node that is down.
+QUIET_PORTS: Final = range(12_000, 30_000)
 
 
 def prepare(directory: Path, count: int, base_port: int) -> list[Path]:
@@ -73,3 +77,16 @@ def free_ports(count: int) -> list[int]:
     for each in sockets:
         each.close()
     return ports
+
+
+def free_base_port(count: int, kinds: int = PORTS_A_NODE) -> int:
+    """One from which ``prepare`` derives ports that are free now; ``kinds``: how many each node has. Raises OSError."""
+    for base in random.SystemRandom().sample(QUIET_PORTS, 1000):
+        with ExitStack() as stack:
+            try:
+                for port in (base + 100 * kind + index for kind in range(kinds) for index in range(count)):
+                    stack.enter_context(socket.create_server((HOST, port)))
+            except OSError:
+                continue
+            return base
+    raise OSError("there are no free ports")
