@@ -70,8 +70,8 @@ bench: setup-test ## measure against mosquitto, amqtt and nats-server, side by s
 bench-pipeline: setup-test ## measure streams into Spark: rows/s, freshness, what reading costs publishers (ARGS="--rows 500000")
 	$(PY) -m bench.pipeline $(ARGS)
 
-demo: setup-run ## a broker with some traffic to look at
-	@exec scripts/demo $(BIN)
+demo: system-demo setup-run $(if $(findstring --no-spark,$(ARGS)),,.stamps/spark) ## three nodes, 1,000 devices, Spark, and what happens when a node dies (ARGS="--devices 200 --minutes 2")
+	@exec $(BIN)/starlingmq demo $(ARGS)
 
 fuzz: setup-run ## mutated packets into the decoder and a live broker (ARGS="--seconds 60")
 	$(PY) -m tests.fuzz $(ARGS)
@@ -110,11 +110,13 @@ setup-run: system-run .stamps/compiled
 setup-test: ready-pure .stamps/compiled
 ready-pure: system-test .stamps/installed .stamps/js .stamps/spark
 
-.PHONY: system-run system-cluster system-test
+.PHONY: system-run system-cluster system-demo system-test
 system-run:
 	@PYTHON=$(PYTHON) scripts/system-packages run
 system-cluster:
 	@PYTHON=$(PYTHON) scripts/system-packages cluster
+system-demo:
+	@PYTHON=$(PYTHON) scripts/system-packages demo
 system-test:
 	@PYTHON=$(PYTHON) scripts/system-packages test
 

@@ -10,7 +10,18 @@ import pytest
 WHOLE: Final = ("bulk", "conformance", "fuzz", "spark")
 """What these tests are about goes through the whole broker from outside: run compiled, they have said it."""
 
-COLD: Final = ("api", "auth", "cli", "client", "docs", "otel", "test_cli_basics.py", "test_config.py", "test_deploy.py")
+COLD: Final = (
+    "api",
+    "auth",
+    "cli",
+    "client",
+    "demo",
+    "docs",
+    "otel",
+    "test_cli_basics.py",
+    "test_config.py",
+    "test_deploy.py",
+)
 """What these tests are about is never compiled: run interpreted, they have said what they have to say."""
 
 

@@ -52,7 +52,7 @@ RANKS: Final = (
     ("pipeline",),
     ("node",),
     ("pytest_plugin",),
-    ("cli", "__main__"),
+    ("cli", "demo", "__main__"),
 )
 PURE: Final = ("wire", "core", "cluster")
 # fmt: off

@@ -26,9 +26,10 @@ from typing import Any, Final
 
 from tests.cluster.chaos_report import Report, Timeline
 from tests.cluster.load import Load
-from tests.cluster.proxy import BACK, OUT
 from tests.cluster.real import AwayError, Cluster, Node
 from tests.cluster.roaming import RoamingLoad
+
+from starlingmq.demo.proxy import BACK, OUT
 
 CHECK_ROUNDS: Final = 10
 HOLD_SECONDS: Final = (0.2, 6.0)  # that a fault lasts

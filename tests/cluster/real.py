@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import signal
 import socket
 import subprocess
@@ -23,9 +22,9 @@ from typing import IO, Any, Final
 
 import psutil
 import yaml
-from tests.cluster.proxy import BACK, OUT, Proxy
 
-from starlingmq.cli.local_cluster import HOST, PORTS_A_NODE, prepare
+from starlingmq.cli.local_cluster import HOST, free_base_port, prepare
+from starlingmq.demo.proxy import BACK, OUT, Proxy
 from starlingmq.net.control import NAME, reachable
 from starlingmq.process import ending_with_us
 
@@ -33,8 +32,6 @@ PATIENCE: Final = 60.0  # seconds after which what is waited for counts as never
 POLL: Final = 0.05
 ASK_SECONDS: Final = 5.0
 ROUTES_MAX: Final = 10_000
-# Below the ports that connections take: one of those could sit on the port of a node that is down.
-PORTS: Final = range(12_000, 30_000)
 
 
 class AwayError(Exception):
@@ -218,7 +215,7 @@ class Cluster:
         self.storage = storage or {}
         self._stack = ExitStack()
         self.proxies: dict[str, Proxy] = {}
-        self.nodes = [Node(path) for path in prepare(directory, count, _base_port(count))]
+        self.nodes = [Node(path) for path in prepare(directory, count, free_base_port(count))]
 
     def __enter__(self) -> Cluster:
         for node in self.nodes:
@@ -260,7 +257,7 @@ class Cluster:
     def add(self, name: str) -> Node:
         """A node that joins; its etcd becomes a member of the one that is there."""
         first = self.nodes[0]
-        base = _base_port(1)
+        base = free_base_port(1)
         settings = yaml.safe_load(first.settings.read_text())
         etcds = [yaml.safe_load(node.settings.read_text())["cluster"]["etcd"]["client_port"] for node in self.nodes]
         directory = first.settings.parent.parent / name
@@ -364,17 +361,3 @@ class Cluster:
             for line in node.said().splitlines()
             if any(word in line for word in ("Traceback", "Error:", " CRITICAL ", "never retrieved"))
         ]
-
-
-def _base_port(count: int) -> int:
-    """All ports that ``prepare`` derives from it are free now."""
-    for base in random.SystemRandom().sample(PORTS, 1000):
-        taken = [base + 100 * kind + index for kind in range(PORTS_A_NODE) for index in range(count)]
-        with ExitStack() as stack:
-            try:
-                for port in taken:
-                    stack.enter_context(socket.create_server((HOST, port)))
-            except OSError:
-                continue
-            return base
-    raise OSError("there are no free ports")

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import trustme
 from tests.cluster.conftest import WAIT_SECONDS, Node, Nodes
-from tests.cluster.proxy import BACK, OUT, Proxy
 
 from starlingmq.cluster.frames import Data, Envelope, SyncRequest
 from starlingmq.config_cluster import ClusterTlsConfig
+from starlingmq.demo.proxy import BACK, OUT, Proxy
 from starlingmq.net.peers import ListenError
 from starlingmq.net.tls import TlsError
 

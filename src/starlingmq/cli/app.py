@@ -21,6 +21,7 @@ COMMANDS: Final = {
     "sub": "starlingmq.cli.sub",
     "bench": "starlingmq.cli.bench",
     "cluster": "starlingmq.cli.cluster",
+    "demo": "starlingmq.cli.demo",
     "ctl": "starlingmq.cli.ctl",
     "top": "starlingmq.cli.top",
     "backup": "starlingmq.cli.backup",

@@ -1,4 +1,4 @@
-"""Brokers as child processes: ``starlingmq serve``, heard line by line, told to stop, ended with this process."""
+"""Child processes, ``starlingmq serve`` above all: heard line by line, told to stop, ended with this process."""
 
 from __future__ import annotations
 
@@ -15,23 +15,30 @@ from starlingmq.process import ending_with_us
 
 LINE_BYTES_MAX: Final = 1 << 20
 KILL_SECONDS: Final = 5.0  # beyond the time that a broker gives itself
+SERVE: Final = ("starlingmq", "serve")
 
 
 class Child:
     """``on_line`` gets what it says: all but ``ready``, which sets ``ready`` and ``addresses``.
 
-    ``arguments`` are those of ``serve``, ``settings`` variables of the environment besides our own.
+    ``arguments`` are those of ``program``, a module and what it is told first; ``settings`` variables of the
+    environment besides our own.
     """
 
     def __init__(
-        self, name: str, arguments: Sequence[str], on_line: Callable[[str, str], None], settings: Mapping[str, str] = {}
+        self,
+        name: str,
+        arguments: Sequence[str],
+        on_line: Callable[[str, str], None],
+        settings: Mapping[str, str] = {},
+        program: Sequence[str] = SERVE,
     ) -> None:
         self.name = name
         self.ready = asyncio.Event()
         self.ended = asyncio.Event()
         self.code = 0  # its exit status once it has ended; negative: the signal that ended it
         self.addresses: list[str] = []
-        self._arguments = arguments
+        self._words = (*program, *arguments)
         self._settings = settings
         self._on_line = on_line
         self._process: Process | None = None
@@ -41,7 +48,7 @@ class Child:
         """May be called again after it has ended."""
         self.ready.clear()
         self.ended.clear()
-        command = [sys.executable, "-m", "starlingmq", "serve", *self._arguments]
+        command = [sys.executable, "-m", *self._words]
         self._process = await asyncio.create_subprocess_exec(
             *ending_with_us(command, signal.SIGTERM),
             env={**os.environ, **self._settings},
@@ -52,6 +59,11 @@ class Child:
             start_new_session=True,  # Ctrl-C in a terminal is for us: we stop them in order
         )
         self._watch = asyncio.create_task(self._follow(self._process))
+
+    @property
+    def pid(self) -> int:
+        """Of the process, which leads a session of its own; 0 before it has begun."""
+        return self._process.pid if self._process is not None else 0
 
     def signal(self, number: int) -> None:
         if self._process is not None and not self.ended.is_set():

@@ -1,0 +1,35 @@
+"""``starlingmq demo``: a cluster with a fleet of devices on this machine, broken and mended before your eyes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from starlingmq.cli.declare import CommandError
+from starlingmq.demo.show import Wanted, play
+
+DEVICES_MAX = 5000
+
+
+def command(
+    devices: Annotated[
+        int, typer.Option("--devices", metavar="N", min=1, max=DEVICES_MAX, help="MQTT clients.")
+    ] = 1000,
+    minutes: Annotated[float, typer.Option("--minutes", metavar="M", min=0.1, max=60, help="How long, about.")] = 4.0,
+    pace: Annotated[
+        float, typer.Option("--pace", metavar="SECONDS", min=0.1, help="Between two readings of a device.")
+    ] = 7.5,
+    no_spark: Annotated[bool, typer.Option("--no-spark", help="Neither pipelines nor the delivery audit.")] = False,
+    no_faults: Annotated[bool, typer.Option("--no-faults", help="Break nothing.")] = False,
+    directory: Annotated[
+        Path | None, typer.Option("--dir", metavar="DIR", help="Keep all that is written here; else it is removed.")
+    ] = None,
+) -> int:
+    """Run three nodes, a fleet of devices, NATS workers and Spark on this machine; kill a node, cut a link, mend both,
+    and say what clients noticed. Ctrl-C ends all of it."""
+    if directory is not None and directory.exists() and any(directory.iterdir()):
+        raise CommandError(f"{directory} is not empty: another directory")
+    return asyncio.run(play(Wanted(devices, minutes, pace, not no_spark, not no_faults, directory)))

@@ -1,0 +1,59 @@
+"""What Spark has to say at the end: the readings in the Parquet files, and the verdict of the delivery audit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from starlingmq.cli.pipeline_jobs import sentence, verdict
+from starlingmq.demo import tally
+from starlingmq.demo.told import Outcome
+from starlingmq.pipeline.audit import Audit
+
+POSITIONS: Final = "positions.parquet"
+FINDINGS_MAX: Final = 5
+
+
+def positions(directory: Path) -> tuple[int, int]:
+    """Rows of QoS 1 and 2 in the Parquet files, and how many different readings those are."""
+    import pyarrow.dataset as ds  # type: ignore[import-untyped]
+
+    if not (directory / POSITIONS).is_dir():
+        return 0, 0
+    table = ds.dataset(directory / POSITIONS, partitioning="hive").to_table(
+        columns=["id", "n"], filter=ds.field("qos") > 0
+    )
+    different = set(zip(table["id"].to_pylist(), table["n"].to_pylist(), strict=True))
+    return table.num_rows, len(different)
+
+
+def positions_line(directory: Path, outcome: Outcome) -> tuple[str, bool]:
+    """In words, and whether all that was acknowledged is there."""
+    rows, different = positions(directory)
+    acknowledged = outcome.counts.get(tally.ACKNOWLEDGED, 0)
+    return (
+        f"{rows:,} rows of QoS 1 and 2 in {POSITIONS}, of {different:,} readings; {acknowledged:,} were acknowledged",
+        different >= acknowledged,
+    )
+
+
+def audit_lines(found: dict[str, Any]) -> list[tuple[str, bool]]:
+    """What `pipeline audit --json` has said, in words."""
+    audit = msgspec.convert(found, Audit)
+    dropped: Counter[str] = Counter()
+    for total in audit.totals:
+        dropped.update(total.dropped)
+    sums = [
+        f"{sum(getattr(total, what) for total in audit.totals):,} {what}"
+        for what in ("accepted", "refused", "due", "delivered", "acknowledged")
+    ]
+    lines = [(", ".join(sums), True)]
+    if dropped:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.most_common())
+        lines.append((f"dropped: {reasons}", True))
+    lines += [(sentence(finding), False) for finding in audit.findings[:FINDINGS_MAX]]
+    lines.append((verdict(audit), audit.clean and audit.until > 0.0))
+    return lines

@@ -1,0 +1,260 @@
+"""The script: begin everything, break it while the fleet reports, say what was noticed, and end everything."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from starlingmq.cli.children import Child
+from starlingmq.cli.declare import CommandError
+from starlingmq.demo import callers, tally
+from starlingmq.demo.cast import Cast, said_in
+from starlingmq.demo.figures import Figures, verdict
+from starlingmq.demo.narrator import Narrator
+from starlingmq.demo.outcome import audit_lines, positions, positions_line
+from starlingmq.demo.stage import EVENTS, PIPELINES, Equipment, Stage, build, equipment
+from starlingmq.demo.told import Order, Outcome, Tick, WorkersTick
+
+KILLED: Final = "n2"
+CUT: Final = ("n1", "n3")
+# Parts of the time of the show.
+CALM: Final = 0.2
+AWAY: Final = 0.15
+APART: Final = 0.2
+LOOK_SECONDS: Final = 0.2
+CENSUS_SECONDS: Final = 6.0  # until the brokers have counted twice more what waits: the audit judges up to there
+CAUGHT_UP_SECONDS: Final = 120.0  # for the pipelines, once the fleet is silent
+CLEAN: Final = 0
+NOT_CLEAN: Final = 1
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """``pace``: seconds between two readings of a device. ``directory`` None: one that is gone at the end."""
+
+    devices: int
+    minutes: float
+    pace: float
+    spark: bool
+    faults: bool
+    directory: Path | None
+
+
+async def play(wanted: Wanted) -> int:
+    """The exit code: 1 when something that was acknowledged is lost, or came twice. Raises CommandError, OSError."""
+    loop = asyncio.get_running_loop()
+    me = asyncio.current_task()
+    assert me is not None
+    hurry = asyncio.Event()
+    told_to_end = False
+
+    def interrupted() -> None:
+        nonlocal told_to_end
+        if told_to_end:
+            hurry.set()
+        else:
+            told_to_end = True
+            me.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, interrupted)
+    directory = wanted.directory or Path(tempfile.mkdtemp(prefix="starlingmq-demo-"))
+    code = CLEAN
+    keep = wanted.directory is not None
+    with Narrator() as narrator:
+        show = Show(wanted, directory.absolute(), narrator)
+        try:
+            code = await show.run()
+        except asyncio.CancelledError:
+            narrator.say("told to end")
+        except CommandError:
+            keep = True  # with what all processes have said
+            raise
+        finally:
+            told_to_end = True  # whoever says it again does not want to wait
+            left = await show.end(hurry)
+            if not keep:
+                shutil.rmtree(directory, ignore_errors=True)
+        kept = f"; what was written is in {directory}" if keep else ""
+        narrator.say(f"all processes have ended{f', {len(left)} of them had to be killed' if left else ''}{kept}")
+    return code
+
+
+class Show:
+    def __init__(self, wanted: Wanted, directory: Path, narrator: Narrator) -> None:
+        self._wanted = wanted
+        self._directory = directory
+        self._narrator = narrator
+        self._figures = Figures()
+        self._cast = Cast(self._hear)
+        self._seconds = wanted.minutes * 60
+        self._fleet: Child | None = None
+        self._pipelines: dict[str, Child] = {}
+        self._reported: set[str] = set()
+
+    async def run(self) -> int:
+        """The exit code."""
+        say = self._narrator.say
+        there = equipment(self._wanted.spark)
+        for line in there.missing:
+            say(line, "yellow")
+        stage = build(self._directory, there, self._cast.reached_at)
+        say("three nodes begin, each with an etcd of its own")
+        await self._cast.start_nodes(stage)
+        await self._cast.until_whole()
+        self._introduce(stage)
+        await self._gather(stage, there)
+        await self._scenes()
+        return await self._judge(stage, there)
+
+    async def end(self, hurry: asyncio.Event) -> list[int]:
+        self._narrator.status("ending all processes (Ctrl-C again: at once)")
+        return await self._cast.stop(hurry)
+
+    def _hear(self, told: Tick | Outcome | WorkersTick) -> None:
+        self._figures.hear(told)
+        if isinstance(told, Tick):
+            self._narrator.status(self._figures.status())
+            if told.alert and not self._reported:
+                self._reported.add("alert")
+                self._narrator.say(f"the first alert came back by way of Spark: {told.alert}")
+
+    # Scenes
+
+    def _introduce(self, stage: Stage) -> None:
+        say, detail = self._narrator.say, self._narrator.detail
+        say("the cluster serves; while the show goes on, look at")
+        if stage.http:
+            detail(f"dashboard   {stage.http[0]}/", "bold green")
+        detail(f"messages    starlingmq sub -L '{stage.mqtt[0]}/fleet/north/#' -v", "green")
+        detail(f"busiest     starlingmq top --data-dir {stage.directory / 'n1' / 'data'}", "green")
+        detail(f"what all processes say: {said_in(stage.directory)}", "green")
+
+    async def _gather(self, stage: Stage, there: Equipment) -> None:
+        wanted = self._wanted
+        self._narrator.scene(f"{wanted.devices:,} devices come, each an MQTT client with a session and a will")
+        if there.nats:
+            await self._cast.start_workers()
+        order = Order(stage.mqtt, wanted.devices, wanted.pace, there.spark, there.nats)
+        self._fleet = await self._cast.start_fleet(order)
+        await self._until(lambda: self._figures.connected() >= wanted.devices * 0.9)
+        self._narrator.say(f"{self._figures.connected():,} are connected; each reports every {wanted.pace:g} s or so")
+        if there.nats:
+            self._narrator.say("NATS workers, one at each node in a queue group, answer what devices ask")
+        for name in PIPELINES if there.spark else ():
+            self._pipelines[name] = await self._cast.start_pipeline(name)
+        if there.spark:
+            self._narrator.say(
+                "Spark begins: stream to Parquet, and readings that are too hot to alerts/# (takes a while)"
+            )
+
+    async def _scenes(self) -> None:
+        say, figures, cast = self._narrator.say, self._figures, self._cast
+        self._narrator.scene("Calm: nothing is broken")
+        figures.begin()
+        if not self._wanted.faults:
+            await self._wait(1.0)
+            self._tell()
+            return
+        await self._wait(CALM)
+        self._tell()
+
+        self._narrator.scene(
+            f"{KILLED} is killed, and its etcd with it (SIGKILL: no goodbye, as if the machine had failed)"
+        )
+        figures.begin()
+        cast.nodes[KILLED].signal(signal.SIGKILL)
+        await cast.nodes[KILLED].ended.wait()
+        await self._wait(AWAY)
+        self._tell()
+        say(f"{KILLED} is started again: it reads its journal, and what waited for it is sent")
+        await cast.start_again(KILLED)
+        await cast.until_whole()
+        say(f"{KILLED} serves again")
+        await self._wait(CALM / 2)
+
+        if callers.SUPPORTED:
+            one, other = CUT
+            self._narrator.scene(
+                f"The link between {one} and {other} is cut: what is sent there is swallowed, and nobody told"
+            )
+            figures.begin()
+            cast.cut(one, other)
+            say(f"{one} has noticed, and reaches {other} through {await cast.until_apart(one, other)}")
+            await self._wait(APART)
+            self._tell()
+            cast.heal()
+            await cast.until_whole()
+            say("the link is healed, all nodes speak to each other directly again")
+
+        self._narrator.scene("Calm again")
+        figures.begin()
+        await self._wait(CALM)
+        self._tell()
+
+    def _tell(self) -> None:
+        self._narrator.say("what clients noticed:")
+        for line in self._figures.noticed():
+            self._narrator.detail(line, "")
+
+    # The end
+
+    async def _judge(self, stage: Stage, there: Equipment) -> int:
+        say, detail, figures = self._narrator.say, self._narrator.detail, self._figures
+        self._narrator.scene("The fleet falls silent, and counts")
+        assert self._fleet is not None
+        self._fleet.signal(signal.SIGUSR1)
+        await self._until(lambda: figures.outcome is not None)
+        assert figures.outcome is not None
+        lines = verdict(figures.outcome, there.nats, there.spark)
+        say("what became of all, by the clients' own count:")
+        for line, good in lines:
+            detail(line, "" if good else "bold red")
+        clean = all(good for _, good in lines)
+        if not there.spark:
+            return CLEAN if clean else NOT_CLEAN
+        await self._caught_up(figures.outcome.counts.get(tally.ACKNOWLEDGED, 0))
+        for child in self._pipelines.values():
+            child.signal(signal.SIGINT)
+        await asyncio.gather(*(child.ended.wait() for child in self._pipelines.values()))
+        line, good = positions_line(self._directory, figures.outcome)
+        detail(line, "" if good else "bold red")
+        clean = clean and good
+        await asyncio.sleep(CENSUS_SECONDS)
+        say("the delivery audit reads what the brokers said of each message (Spark begins once more)")
+        for line, good in audit_lines(await self._cast.audit(EVENTS)):
+            detail(line, "" if good else "bold red")
+            clean = clean and good
+        return CLEAN if clean else NOT_CLEAN
+
+    async def _caught_up(self, acknowledged: int) -> None:
+        """Wait until all of that is in files."""
+        until = asyncio.get_running_loop().time() + CAUGHT_UP_SECONDS
+        while asyncio.get_running_loop().time() < until:
+            _, different = await asyncio.to_thread(positions, self._directory)
+            if different >= acknowledged:
+                return
+            await asyncio.sleep(1)
+
+    # Waiting
+
+    async def _wait(self, part: float) -> None:
+        """So long a part of the show. Raises CommandError when a process ends that should not."""
+        until = asyncio.get_running_loop().time() + part * self._seconds
+        await self._until(lambda: asyncio.get_running_loop().time() >= until)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self._look_after()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _look_after(self) -> None:
+        for child in (self._fleet, *self._pipelines.values()):
+            if child is not None and child.ended.is_set() and self._figures.outcome is None:
+                raise CommandError(f"{self._cast.why(child)} (all it said: {said_in(self._directory) / child.name})")

@@ -1,0 +1,194 @@
+"""What the demo is played with: what is installed here, and the files of its nodes and pipelines.
+
+All of it is in one directory: ``n1`` to ``n3`` as ``cluster up`` makes them, with listeners for NATS and HTTP and two
+streams, the pipelines ``positions.yaml`` and ``alerts.yaml``, and what these write.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from starlingmq.cli.declare import CommandError
+from starlingmq.cli.local_cluster import HOST, PORTS_A_NODE, SECRET_FILE, free_base_port, prepare
+from starlingmq.demo.device import HOT
+
+NODES: Final = 3
+KINDS: Final = PORTS_A_NODE + 3  # those of a node, and NATS, HTTP, streams
+SHUTDOWN_SECONDS: Final = 2.0  # all go at once: there is nobody to hand sessions over to
+PATIENCE: Final = 120  # seconds that pipelines wait for a node which is away
+BATCH_SECONDS: Final = 5
+TELEMETRY: Final = "telemetry"
+EVENTS: Final = "events"
+PIPELINES: Final = ("positions", "alerts")
+POSITIONS_SQL: Final = (
+    "SELECT id, n, lat, lon, temperature, battery, qos, timestamp, split(topic, '/')[1] AS region FROM rows"
+)
+ALERTS_SQL: Final = (
+    "SELECT concat('alerts/', split(topic, '/')[1], '/', id) AS topic, to_json(struct(id, n, temperature)) AS payload "
+    f"FROM rows WHERE temperature > {HOT}"
+)
+
+
+@dataclass(frozen=True)
+class Equipment:
+    """What there is here beside the broker; ``missing`` has a line for everything else."""
+
+    dashboard: bool
+    nats: bool
+    spark: bool
+    missing: tuple[str, ...]
+
+
+def equipment(spark_wanted: bool) -> Equipment:
+    """Look for it. Raises CommandError where a cluster can not be run at all."""
+    lacking = _lacking("grpc", "google.protobuf")
+    if lacking:
+        raise CommandError(f"a cluster needs {', '.join(lacking)}: pip install 'starlingmq[demo]'")
+    if shutil.which("etcd") is None:
+        raise CommandError("a cluster needs etcd: apt-get install etcd-server")
+    missing = []
+    dashboard = not (lacking := _lacking("litestar", "uvicorn", "prometheus_client"))
+    if lacking:
+        missing.append(f"no dashboard: it needs {', '.join(lacking)} (pip install 'starlingmq[http]')")
+    nats = not (lacking := _lacking("nats"))
+    if lacking:
+        missing.append("no NATS workers: they need nats-py (pip install nats-py)")
+    lacking = _lacking("pyspark", "pyarrow")
+    if not spark_wanted:
+        missing.append("no Spark, as you say: neither pipelines nor the delivery audit")
+    elif lacking:
+        missing.append(
+            f"no Spark, so no pipelines and no audit: {', '.join(lacking)} (pip install 'starlingmq[spark]')"
+        )
+    elif not _java():
+        missing.append("no Spark, so no pipelines and no audit: Java 17 (apt-get install openjdk-17-jre-headless)")
+    spark = spark_wanted and not lacking and _java()
+    return Equipment(dashboard, nats, spark, tuple(missing))
+
+
+def _lacking(*modules: str) -> list[str]:
+    return [module for module in modules if not _there(module)]
+
+
+def _there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the package that it would be in
+        return False
+
+
+def _java() -> bool:
+    home = os.environ.get("JAVA_HOME")
+    return shutil.which("java") is not None or (home is not None and Path(home, "bin", "java").exists())
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Where everything is. ``settings`` of each node by its name; addresses in the order of the nodes."""
+
+    directory: Path
+    settings: dict[str, Path]
+    mqtt: list[str]
+    nats: list[str]
+    http: list[str]
+    streams: list[str]
+
+    @property
+    def secret(self) -> Path:
+        return self.directory / SECRET_FILE
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of all processes: what they leave for later, or for others, is in our directory too."""
+        return {"TMPDIR": str(self.directory / "tmp"), "XDG_STATE_HOME": str(self.directory / "state")}
+
+
+def build(directory: Path, equipment: Equipment, reached_at: Callable[[str, int], str]) -> Stage:
+    """Write the files. ``reached_at`` (name, port) gives the address at which the other nodes are to reach a node that
+    listens for them there. Raises CommandError, OSError."""
+    if any(directory.glob("n*/")):
+        raise CommandError(f"{directory} holds a cluster already: another directory")
+    base = free_base_port(NODES, KINDS)
+    paths = prepare(directory, NODES, base)
+    (directory / "tmp").mkdir()
+    nats, http, streams = (
+        [f"{HOST}:{base + 100 * kind + index}" for index in range(NODES)] for kind in range(PORTS_A_NODE, KINDS)
+    )
+    stage = Stage(
+        directory,
+        {path.parent.name: path for path in paths},
+        [f"mqtt://{HOST}:{base + index}" for index in range(NODES)],
+        [f"nats://{address}" for address in nats],
+        [f"http://{address}" for address in http] if equipment.dashboard else [],
+        streams if equipment.spark else [],
+    )
+    for index, path in enumerate(paths):
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+        _add(settings, stage, index)
+        settings["cluster"]["advertise"] = reached_at(path.parent.name, _port(settings["cluster"]["listen"]))
+        _write(path, settings)
+    if equipment.spark:
+        _write_pipelines(stage)
+    return stage
+
+
+def _add(settings: dict[str, Any], stage: Stage, index: int) -> None:
+    settings["listeners"].append(stage.nats[index])
+    settings["listeners"] += stage.http[index : index + 1]
+    settings["node"]["shutdown_timeout"] = SHUTDOWN_SECONDS
+    if stage.streams:
+        settings["streams"] = {
+            "listen": stage.streams[index],
+            "define": [
+                {"name": TELEMETRY, "topics": ["fleet/#"], "retention_time": "1d"},
+                {"name": EVENTS, "topics": ["$events/#"], "retention_time": "1d"},
+            ],
+        }
+
+
+def _write_pipelines(stage: Stage) -> None:
+    directory = stage.directory
+    source = {
+        "servers": stage.streams,
+        "stream": TELEMETRY,
+        "token_file": str(stage.secret),
+        "topics": ["fleet/+/+/telemetry"],
+        "patience": PATIENCE,
+    }
+    decode = {
+        "format": "json",
+        "schema": "id string, n bigint, lat double, lon double, temperature double, battery double",
+    }
+    to_files = {"format": "parquet", "path": str(directory / "positions.parquet"), "partition_by": ["region"]}
+    to_topics = {
+        "format": "topic",
+        "options": {"servers": ",".join(stage.mqtt), "qos": "2", "patience": str(PATIENCE)},
+    }
+    for name, sql, sink in ((PIPELINES[0], POSITIONS_SQL, to_files), (PIPELINES[1], ALERTS_SQL, to_topics)):
+        pipeline = {
+            "name": name,
+            "source": source,
+            "decode": decode,
+            "steps": [{"sql": sql}],
+            "sink": sink,
+            "trigger": {"every": f"{BATCH_SECONDS}s"},
+            "checkpoint": str(directory / f"{name}.checkpoint"),
+            "spark": {"spark.local.dir": str(directory / "tmp"), "spark.driver.memory": "512m"},
+        }
+        _write(directory / f"{name}.yaml", pipeline)
+
+
+def _write(path: Path, tree: dict[str, Any]) -> None:
+    path.write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2])
