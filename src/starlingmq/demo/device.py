@@ -66,6 +66,7 @@ class Device(Client):
         self.absences: list[float] = []  # seconds, of those that were not its own doing
         self.answers: list[float] = []  # seconds until one came
         self.unanswered: dict[int, float] = {}  # by the number of the question: when it was first asked
+        self.called_back = asyncio.Event()  # set: nobody stays away any more
         self._pace = pace
         self._tally = tally
         self._counts = counts
@@ -150,7 +151,8 @@ class Device(Client):
 
     async def connect(self) -> None:
         if self._stays_away:
-            await asyncio.sleep(self._stays_away)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.called_back.wait(), self._stays_away)
         await super().connect()
         if self._were_there and not self.session_present:
             self._counts["sessions begun anew"] += 1

@@ -108,6 +108,8 @@ class Fleet:
             await self.quiet.wait()
             for life in lives:
                 life.cancel()
+            for device in self.devices:
+                device.called_back.set()
             await asyncio.gather(*lives, return_exceptions=True)
             began = monotonic()
             await self._settle(began + SETTLE_SECONDS)
