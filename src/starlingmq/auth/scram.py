@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 METHOD: Final = "SCRAM-SHA-256"
 OPEN_MAX: Final = 10_000  # exchanges that were begun; of more the oldest is forgotten
 OPEN_SECONDS: Final = 60.0
+SALT_BYTES: Final = 32  # as starlingmq passwd makes them
 FIRST: Final = (b"n,", b"y,", b"p=")  # what a first message begins with; the last one with c=
 
 Place = tuple[str, str, str]
@@ -31,7 +32,7 @@ class Scram:
     def __init__(self, users: PasswordFile) -> None:
         self._users = users.scram
         self._mechanism = ScramMechanism(METHOD)
-        self._secret = secrets.token_bytes(32)
+        self._secret = _secret_of(users)
         self._open: OrderedDict[Place, tuple[float, Any, str]] = OrderedDict()
 
     async def check(self, request: AuthRequest) -> Verdict | None:
@@ -73,9 +74,22 @@ class Scram:
         return Verdict(username=name, data=server.get_server_final().encode())
 
     def _keys(self, name: str) -> tuple[bytes, bytes, bytes, int]:
-        """Of a name that nobody has, keys that nobody knows, and always the same salt: none can tell it from others."""
+        """Of a name that nobody has, keys that nobody knows, with what some user's look like: none can tell it from
+        others."""
         keys = self._users.get(name)
         if keys is None:
-            salt = hmac.digest(self._secret, name.encode(), hashlib.sha256)[:16]
-            return salt, secrets.token_bytes(32), secrets.token_bytes(32), SCRAM_ITERATIONS
+            made = hmac.digest(self._secret, name.encode(), hashlib.sha512)
+            length, iterations = SALT_BYTES, SCRAM_ITERATIONS
+            if self._users:
+                like = list(self._users.values())[int.from_bytes(made[-8:], "big") % len(self._users)]
+                length, iterations = len(like.salt), like.iterations
+            return made[:length], secrets.token_bytes(32), secrets.token_bytes(32), iterations
         return keys.salt, keys.stored_key, keys.server_key, keys.iterations
+
+
+def _secret_of(users: PasswordFile) -> bytes:
+    """What salts of names that nobody has are made of. All nodes have the same, and after a restart, for the salt of a
+    name that somebody has is the same there, too."""
+    for keys in users.scram.values():
+        return hashlib.sha256(b"salts" + keys.stored_key + keys.server_key).digest()
+    return secrets.token_bytes(32)
