@@ -17,6 +17,7 @@ COLD: Final = (
     "client",
     "demo",
     "docs",
+    "examples",
     "otel",
     "test_cli_basics.py",
     "test_config.py",
