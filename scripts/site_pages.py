@@ -37,7 +37,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for page, source in ELSEWHERE.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
     for example in sorted((ROOT / "examples").iterdir()):
-        if example.is_file():
+        if example.is_file() and example.suffix != ".md":
             files.append(File.generated(config, f"examples/{example.name}", abs_src_path=str(example)))
     return files
 

@@ -125,13 +125,14 @@ class Device(Client):
         self._heading += self._draw.gauss(0, 0.2)
         self._at[0] += 0.001 * math.cos(self._heading)
         self._at[1] += 0.001 * math.sin(self._heading)
-        temperature = 20 + 8 * math.sin(number / 10 + self.number) + self._draw.gauss(0, 0.5) + (45 if self.hot else 0)
+        warmth = 20 + 8 * math.sin(number / 10 + self.number) + self._draw.gauss(0, 0.5) + (45 if self.hot else 0)
+        temperature = round(warmth, 1)  # what is told is what alerts go by
         reading = {
             "id": self.name,
             "n": number,
             "lat": round(self._at[0], 5),
             "lon": round(self._at[1], 5),
-            "temperature": round(temperature, 1),
+            "temperature": temperature,
             "battery": round(100 - (number / 2 + self.number) % 95, 1),
         }
         self._tally.sent((self.number, number), self.qos, monotonic())
