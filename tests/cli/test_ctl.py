@@ -5,14 +5,87 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner, Result
 
+from starlingmq import Broker
 from starlingmq.cli.app import build_app
 from starlingmq.cli.ctl import app
 from starlingmq.client import Client
 from tests.cli.test_storage_commands import serving
+
+OF_THE_API = {
+    "GET /health/live": "health",
+    "GET /health/ready": "health",
+    "GET /metrics": "metrics",
+    "GET /overview": "overview",
+    "GET /cluster/overview": "overview",
+    "GET /links": "links",
+    "GET /log": "log",
+    "GET /clients": "clients",
+    "GET /activity": "top",
+    "GET /sessions": "sessions",
+    "GET /subscriptions": "subscriptions",
+    "GET /session": "session",
+    "DELETE /session": "end",
+    "DELETE /client": "kick",
+    "POST /publish": "publish",
+    "GET /retained": "retained",
+    "GET /retained/message": "retained",
+    "DELETE /retained/message": "unretain",
+    "GET /nodes": "cluster members",
+    "GET /routes": "cluster routes",
+    "GET /groups": "groups",
+    "GET /drain": "drain",
+    "POST /drain": "drain",
+    "DELETE /drain": "drain",
+    "POST /cluster/leave": "cluster leave",
+    "GET /tail": "tail",
+    "GET /trace": "trace",
+    "GET /bans": "bans",
+    "POST /bans": "ban",
+    "DELETE /bans": "unban",
+    "GET /storage": "storage stats",
+    "GET /streams": "stream list",
+    "POST /streams": "stream create",
+    "DELETE /streams": "stream delete",
+    "POST /streams/trim": "stream trim",
+    "GET /config": "config",
+    "POST /reload": "reload",
+    "GET /listeners": "listeners",
+}
+"""What is there over HTTP, and which command has it on a terminal; ``top`` is one of its own."""
+
+
+def commands(group: Any, before: str = "") -> dict[str, Any]:
+    """All commands by their words."""
+    found: dict[str, Any] = {}
+    for name, command in group.commands.items():
+        found |= commands(command, f"{before}{name} ") if hasattr(command, "commands") else {before + name: command}
+    return found
+
+
+def test_there_is_a_command_for_everything_the_api_has() -> None:
+    async def document() -> Any:
+        async with Broker(listeners=["http://127.0.0.1:0"]) as broker:
+            url = broker.address("http")
+            async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+                return (await client.get("/api/v1/openapi.json")).json()
+
+    paths = asyncio.run(document())["paths"]
+    asked = {f"{method.upper()} {path.removeprefix('/api/v1')}" for path, told in paths.items() for method in told}
+    assert asked == set(OF_THE_API)
+    there = commands(get_command(app)) | {"top": get_command(build_app(["top"]))}
+    assert set(OF_THE_API.values()) <= set(there)
+
+
+def test_every_command_of_ctl_has_json() -> None:
+    for name, command in commands(get_command(app)).items():
+        assert any("--json" in parameter.opts for parameter in command.params), name
 
 
 class Ctl:
@@ -66,10 +139,18 @@ async def test_what_there_is_and_what_is_done_to_it(tmp_path: Path) -> None:
         assert "no member of a cluster" in ctl("links")
         assert "no queue groups" in ctl("groups", "--everywhere")
         assert ctl("trace", "--topic", "#", "-W", "0.1") == ""
+        assert ctl("health") == "ok\n" and ctl.json("health")["reasons"] == []
+        assert "starlingmq_clients_connected 0" in ctl("metrics", "starlingmq_clients")
+        assert ctl.json("metrics", "starlingmq_info")["samples"]
         assert "done at" in ctl("stream", "create", "kept", "-t", "k/#", "--everywhere")
         assert "done at" in ctl("stream", "delete", "kept", "--everywhere")
         await one.disconnect()
         async with Client(broker.url, client_id="busy") as busy, Client(broker.url, client_id="idle"):
+            following = asyncio.create_task(asyncio.to_thread(ctl, "tail", "live/#", "-C", "1"))
+            while not following.done():  # it says nothing of having begun
+                await busy.publish("live/1", "[red]\x1b[2J", qos=1)
+                await asyncio.sleep(0.05)
+            assert r"live/1 (QoS 1): [red]\x1b[2J" in await following
             publishing = asyncio.create_task(publish(busy))
             for view, first in (("clients", "busy"), ("topics", "a/b")):
                 words = ["top", "--view", view, "--once", "--json", "--data-dir", str(data)]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import to_builtins
 
 from starlingmq.admin.activity import Activity
 from starlingmq.admin.bans import BanActions
@@ -16,6 +19,7 @@ from starlingmq.admin.messages import MessageActions
 from starlingmq.admin.overview import OverviewActions
 from starlingmq.admin.place import Place
 from starlingmq.admin.problem import AdminError
+from starlingmq.admin.readiness import readiness
 from starlingmq.admin.rounds import Rounds
 from starlingmq.admin.sessions import SessionActions, by
 from starlingmq.admin.settings import SettingActions
@@ -66,6 +70,7 @@ class Office:
         self.actions = {name: actions[name] for name in OF_THE_CLUSTER if name in actions} | Wide(self.desk).actions
         self.traces = Traces(self.desk)
         self.actions |= self.traces.actions()
+        self.actions |= {"metrics": self._metrics, "health": self._health}
         self._leaving: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -96,6 +101,17 @@ class Office:
 
     async def _no_links(self, report: Report, arguments: Arguments) -> Result:
         return {"links": []}
+
+    async def _metrics(self, report: Report, arguments: Arguments) -> Result:
+        """Raises AdminError."""
+        try:  # it is loaded beside the loop, and only where somebody asks
+            figures = await asyncio.to_thread(importlib.import_module, "starlingmq.admin.figures")
+        except ImportError as error:
+            raise AdminError(409, f"metrics need {error.name}: pip install 'starlingmq[http]'") from None
+        return {"node": self.place.name, "samples": to_builtins(await figures.samples(figures.Figures(self)))}
+
+    async def _health(self, report: Report, arguments: Arguments) -> Result:
+        return {"node": self.place.name, **to_builtins(readiness(self.place))}
 
     async def _streams(self, report: Report, arguments: Arguments) -> Result:
         if "stream.list" not in self._given:

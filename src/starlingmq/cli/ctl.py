@@ -13,9 +13,10 @@ from starlingmq.cli.ctl_cluster import app as cluster
 from starlingmq.cli.ctl_do import DEEDS
 from starlingmq.cli.ctl_drain import drain, rebalance
 from starlingmq.cli.ctl_groups import groups
+from starlingmq.cli.ctl_health import health
 from starlingmq.cli.ctl_look import LOOKS
 from starlingmq.cli.ctl_stream import app as stream
-from starlingmq.cli.ctl_trace import trace
+from starlingmq.cli.ctl_trace import tail, trace
 from starlingmq.cli.progress import amount, progress
 
 DAMAGED: Final = 1  # exit code
@@ -29,7 +30,7 @@ app.add_typer(cluster, name="cluster")
 app.command()(drain)
 app.command()(rebalance)
 app.command()(groups)
-for command in (*LOOKS, *DEEDS, trace):
+for command in (*LOOKS, *DEEDS, trace, tail, health):
     app.command()(command)
 app.add_typer(stream, name="stream")
 

@@ -237,4 +237,34 @@ def log(
             time.sleep(FOLLOW_SECONDS)
 
 
-LOOKS: Final = (clients, sessions, subscriptions, session, bans, retained, overview, links, listeners, config, log)
+def metrics(
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Only those that begin like this.")] = "",
+    data_dir: DataDirOption = None,
+    config: FileOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Print all figures of this node, as Prometheus has them."""
+    found = ask("metrics", data_dir, config)
+    found["samples"] = [one for one in found["samples"] if one["name"].startswith(name)]
+    if json_:
+        print(json.dumps(found))
+        return
+    for one in found["samples"]:
+        labels = ", ".join(f"{key}={plain(value)}" for key, value in one["labels"].items())
+        print(f"{one['name']}{{{labels}}} {one['value']:g}" if labels else f"{one['name']} {one['value']:g}")
+
+
+LOOKS: Final = (
+    clients,
+    sessions,
+    subscriptions,
+    session,
+    bans,
+    retained,
+    overview,
+    links,
+    listeners,
+    metrics,
+    config,
+    log,
+)

@@ -1,30 +1,34 @@
-"""``starlingmq ctl trace``: the way of messages through the nodes, live."""
+"""``starlingmq ctl trace`` and ``tail``: the way of messages through the nodes, and messages as they come, live."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from starlingmq.admin.plain import plain
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption
 from starlingmq.cli.ctl_ask import ask
 from starlingmq.cli.declare import CommandError
+
+RateOption = Annotated[
+    int, typer.Option("--rate", min=1, max=1000, metavar="N", help="Messages a second of each node, at most.")
+]
+CountOption = Annotated[int, typer.Option("--count", "-C", min=0, metavar="N", help="End after so many lines.")]
+WaitOption = Annotated[float, typer.Option("--wait", "-W", min=0, metavar="SECONDS", help="End after this time.")]
 
 
 def trace(
     client: Annotated[str, typer.Option("--client", metavar="ID", help="Messages from this client, or to it.")] = "",
     topic: Annotated[str, typer.Option("--topic", "-t", metavar="FILTER", help="Messages of these topics.")] = "",
-    rate: Annotated[
-        int, typer.Option("--rate", min=1, max=1000, metavar="N", help="Messages a second of each node, at most.")
-    ] = 100,
-    count: Annotated[int, typer.Option("--count", "-C", min=0, metavar="N", help="End after so many lines.")] = 0,
-    seconds: Annotated[
-        float, typer.Option("--wait", "-W", min=0, metavar="SECONDS", help="End after this time.")
-    ] = 0.0,
+    rate: RateOption = 100,
+    count: CountOption = 0,
+    seconds: WaitOption = 0.0,
     data_dir: DataDirOption = None,
     config: FileOption = None,
     json_: JsonOption = False,
@@ -35,7 +39,42 @@ def trace(
         raise CommandError("what is to be traced? --client ID, or --topic FILTER, or both")
     from starlingmq.admin.traces import words
 
-    begun = ask("trace.begin", data_dir, config, client_id=client, topic=topic, rate=str(rate))
+    chosen = {"client_id": client, "topic": topic, "rate": str(rate)}
+    _follow(chosen, json.dumps if json_ else words, count, seconds, data_dir, config)
+
+
+def tail(
+    filter: Annotated[str, typer.Argument(metavar="FILTER", help="Topics; + and # are wildcards.")],
+    rate: RateOption = 100,
+    count: CountOption = 0,
+    seconds: WaitOption = 0.0,
+    data_dir: DataDirOption = None,
+    config: FileOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Show messages as they are published at any node; 4 KiB of each. A line each, with --json an object; until it is
+    interrupted."""
+    from starlingmq.admin.traces import message_of
+
+    def line(told: dict[str, Any]) -> str:
+        message = message_of(told)
+        if json_:
+            return json.dumps(message)
+        shown = message["payload_base64"] if message["payload"] is None else message["payload"]
+        return plain(f"{message['at']} {message['node']} {message['topic']} (QoS {message['qos']}): {shown}")
+
+    _follow({"topic": filter, "rate": str(rate), "tail": "yes"}, line, count, seconds, data_dir, config)
+
+
+def _follow(
+    chosen: dict[str, str],
+    line: Callable[[dict[str, Any]], str],
+    count: int,
+    seconds: float,
+    data_dir: str | None,
+    config: str | None,
+) -> None:
+    begun = ask("trace.begin", data_dir, config, **chosen)
     until = time.monotonic() + seconds if seconds else None
     missing = begun["missing"]
     _warn(missing)
@@ -44,7 +83,7 @@ def trace(
         while until is None or time.monotonic() < until:
             found = ask("trace.next", data_dir, config, trace=begun["trace"])
             for told in found["events"]:
-                print(json.dumps(told) if json_ else words(told))
+                print(line(told))
                 shown += 1
                 if count and shown >= count:
                     return
