@@ -1,5 +1,5 @@
-"""Pictures of states and of what is said, as SVG. Colours are classes: a page gives them (docs/site.css), light or dark;
-a picture that is looked at by itself goes by the reader's system."""
+"""Pictures of states and of what is said, as SVG. Colours are classes: a page gives them (docs/site.css), light or
+dark; a picture that is looked at by itself goes by the reader's system."""
 
 from __future__ import annotations
 
@@ -55,12 +55,16 @@ class Canvas:
 
 
 def states(about: str, order: Sequence[str], edges: Edges, ends: Sequence[str] = ()) -> str:
-    """States in a row. What goes from neighbour to neighbour is straight, what passes others goes round: forwards above,
-    backwards below. ``ends`` are those that nothing leaves, or that are no state of the machine."""
+    """States in a row. What goes from neighbour to neighbour is straight, what passes others goes round: forwards
+    above, backwards below. ``ends`` are those that nothing leaves, or that are no state of the machine."""
     place = {name: number for number, name in enumerate(order)}
     canvas = Canvas()
-    above = sorted((key for key in edges if place[key[1]] - place[key[0]] > 1), key=lambda key: place[key[1]] - place[key[0]])
-    below = sorted((key for key in edges if place[key[0]] - place[key[1]] > 1), key=lambda key: place[key[0]] - place[key[1]])
+    above = sorted(
+        (key for key in edges if place[key[1]] - place[key[0]] > 1), key=lambda key: place[key[1]] - place[key[0]]
+    )
+    below = sorted(
+        (key for key in edges if place[key[0]] - place[key[1]] > 1), key=lambda key: place[key[0]] - place[key[1]]
+    )
     lefts, widths = _columns(order, edges, place)
     top = 16 + sum(_arc(edges[key]) for key in above) + max((len(edges[key]) for key in edges), default=0) * LABEL // 2
     middle = top + HIGH / 2
@@ -72,7 +76,9 @@ def states(about: str, order: Sequence[str], edges: Edges, ends: Sequence[str] =
         own = edges.get((name, name))
         if own:
             x, y = left + wide / 2, top + HIGH
-            canvas.arrow(f"M{x - 14:.0f} {y:.0f} C{x - 26:.0f} {y + 30:.0f} {x + 26:.0f} {y + 30:.0f} {x + 14:.0f} {y + 1:.0f}")
+            canvas.arrow(
+                f"M{x - 14:.0f} {y:.0f} C{x - 26:.0f} {y + 30:.0f} {x + 26:.0f} {y + 30:.0f} {x + 14:.0f} {y + 1:.0f}"
+            )
             canvas.stack(x, y + 38, own, up=False)
     for (start, end), labels in edges.items():
         if abs(place[end] - place[start]) == 1:
@@ -101,9 +107,7 @@ def _arc(labels: Sequence[str]) -> float:
     return 26 + LABEL * len(labels)
 
 
-def _columns(
-    order: Sequence[str], edges: Edges, place: dict[str, int]
-) -> tuple[dict[str, float], dict[str, float]]:
+def _columns(order: Sequence[str], edges: Edges, place: dict[str, int]) -> tuple[dict[str, float], dict[str, float]]:
     lefts, widths = {}, {}
     x = 12.0
     for name in order:
@@ -142,7 +146,9 @@ def _neighbours(
 def sequence(about: str, who: Sequence[str], said: Sequence[tuple[str, str, str]]) -> str:
     """Who says what to whom, from above to below; what somebody says to itself is a note."""
     canvas = Canvas()
-    wide = max(210.0, *(len(text) * 6.4 + 50 for start, end, text in said if abs(who.index(start) - who.index(end)) == 1))
+    wide = max(
+        210.0, *(len(text) * 6.4 + 50 for start, end, text in said if abs(who.index(start) - who.index(end)) == 1)
+    )
     centre = {name: 80 + number * wide for number, name in enumerate(who)}
     height = 76 + 34 * len(said)
     for name, x in centre.items():

@@ -148,7 +148,12 @@ def node_life() -> str:
 
     first = start("a", joining="not known yet", registered="a majority knows the membership")
     second = start("b", joining="not known yet", registered="a majority knows the membership")
-    start("b", session="b again", registered="its name and address are registered", replaced="another process has its name")
+    start(
+        "b",
+        session="b again",
+        registered="its name and address are registered",
+        replaced="another process has its name",
+    )
     second = town.members["b again"]
     assert first.forget("b", True, True, town.now) == ""
     run(2 * SETTLE, forgotten="ctl cluster forget, elsewhere")

@@ -38,3 +38,85 @@ def test_every_row_names_what_holds_it(name: str) -> None:
     rows = [row for row in rows if not row.endswith((" held by |", " where it happens |"))]
     assert len(rows) > 20
     assert [row for row in rows if "`tests/" not in row.rpartition(" | ")[2]] == []
+
+
+# The playbook
+
+PLAYBOOK = (ROOT / "docs/PLAYBOOK.md").read_text(encoding="utf-8")
+VARIES = re.compile(r"%(?:r|s|d|\.\df|\.0f)")
+
+
+def texts(path: Path) -> list[str]:
+    """What stands in the strings of a module; what varies is a zero byte."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.JoinedStr):
+            parts = [str(part.value) if isinstance(part, ast.Constant) else "\0" for part in node.values]
+            found.append("".join(parts))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.append(VARIES.sub("\0", node.value))
+    return found
+
+
+def quoted(heading: str) -> list[str]:
+    """What is quoted in the first column of the table below a heading."""
+    table = PLAYBOOK.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    return [text for row in rows for text in re.findall(r"`([^`]+)`", row.split(" | ")[0])]
+
+
+MESSAGES = [
+    text
+    for heading in re.findall(r"^## (.*)$", PLAYBOOK, re.MULTILINE)[:-2]
+    for text in quoted(heading)
+    if " " in text and not text.startswith(("starlingmq ", "ctl ", "apt "))
+]
+
+
+@cache
+def said() -> str:
+    source = ROOT / "src/starlingmq"
+    return "\n".join(text for path in sorted(source.rglob("*.py")) for text in texts(path)).replace("\0", "...")
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_each_message_of_the_playbook_is_in_the_sources(message: str) -> None:
+    """``not serving yet: `` and what comes behind it are two texts; so are others that are put together."""
+    pieces = [piece for piece in re.split(r"\.\.\.|(?<=not serving yet): ", message) if piece.strip()]
+    missing = [piece for piece in pieces if piece.strip(" ;,()") not in said()]
+    assert missing == []
+
+
+def test_the_playbook_has_enough_messages() -> None:
+    assert len(MESSAGES) >= 20
+
+
+GIVE_UP = ("drop", "_drop", "give_up")
+
+
+def test_each_reason_for_which_messages_are_given_up_is_explained() -> None:
+    """All that the sources know, and no other."""
+    given, known = set(), set()
+    pure = [path for part in ("core", "cluster") for path in (ROOT / "src/starlingmq" / part).glob("*.py")]
+    for path in pure:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant):
+                known.add(node.value)
+            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in GIVE_UP:
+                constants = [
+                    part.value
+                    for argument in node.args
+                    for part in ast.walk(argument)
+                    if isinstance(part, ast.Constant)
+                ]
+                given |= {one for one in constants if isinstance(one, str) and re.fullmatch(r"[a-z_0-9]{4,}", one)}
+    explained = set(quoted("Messages that are given up"))
+    assert given - explained == set()
+    assert explained - known == set()
+
+
+def test_each_metric_that_is_named_exists() -> None:
+    names = set(re.findall(r"`(starlingmq_[a-z_]+)`", PLAYBOOK))
+    assert len(names) > 10
+    metrics = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src/starlingmq/api").glob("*.py"))
+    assert [name for name in names if f'"{name}' not in metrics] == []
