@@ -496,3 +496,21 @@ def test_an_acknowledgement_that_was_put_off_does_not_hide_a_later_one() -> None
     port.write(kept[2] + kept[0] + kept[1])
     fleet.advance(0.5)
     assert fleet[0].cluster.lines[2].link.unacknowledged() == 0
+
+
+def test_messages_that_stay_at_their_node_are_said_to_nobody() -> None:
+    """No frame and no request for a message, at any QoS: what nodes say meanwhile they would have said without it."""
+    fleet = Fleet(3)
+    subscriber, publisher = fleet.connect(0, "s"), fleet.connect(0, "p")
+    subscribe(subscriber, b"t", 2)
+    fleet.advance(1.0)
+    fleet.carried.clear()
+    asked: list[object] = []
+    for node in fleet.nodes:
+        node.on_cluster_ready = lambda node, ready: asked.extend(ready.requests)
+    for number in range(1, 101):
+        publisher.send(Publish(b"t", b"x", number % 3, packet_id=number if number % 3 else 0))
+        if number % 3 == 2:
+            publisher.send(Ack(PUBREL, number))
+    assert len(subscriber.receive()) == 100
+    assert (fleet.carried, asked) == ([], [])

@@ -99,8 +99,8 @@ def states(about: str, order: Sequence[str], edges: Edges, ends: Sequence[str] =
         canvas.arrow(f"M{from_x:.0f} {base:.0f} C{from_x:.0f} {low:.0f} {to_x:.0f} {low:.0f} {to_x:.0f} {base + 1:.0f}")
         canvas.stack((from_x + to_x) / 2, base + (low - base) * 0.75 + 14, edges[start, end], up=False)
     last = order[-1]
-    own = max((len(label) for label in edges.get((last, last), ())), default=0) * 6.4
-    return canvas.svg(lefts[last] + max(widths[last], (widths[last] + own) / 2) + 12, down + 24, about)
+    beside = max((len(label) for label in edges.get((last, last), ())), default=0) * 6.4
+    return canvas.svg(lefts[last] + max(widths[last], (widths[last] + beside) / 2) + 12, down + 24, about)
 
 
 def _arc(labels: Sequence[str]) -> float:

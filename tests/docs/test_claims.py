@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from starlingmq.config import Config, ListenerConfig
+from starlingmq.config_build import settings
+from starlingmq.config_streams import StreamConfig
 from tests.docs.blocks import PAGES, ROOT
 
 NAMED = re.compile(r"`(tests/[\w/.]+)(?:::(\w+))?`")
@@ -120,3 +123,30 @@ def test_each_metric_that_is_named_exists() -> None:
     assert len(names) > 10
     metrics = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src/starlingmq/api").glob("*.py"))
     assert [name for name in names if f'"{name}' not in metrics] == []
+
+
+# Settings
+
+SETTINGS = {setting.path for setting in settings(Config)}
+SECTIONS = {path.partition(".")[0] for path in SETTINGS}
+NO_SETTINGS = {"mqtt.content_type", "mqtt.response_topic", "mqtt.correlation_data", "mqtt.payload_format"}  # of rows
+IN_LISTS = {
+    "listeners": set(ListenerConfig.__struct_fields__),
+    "streams.define": set(StreamConfig.__struct_fields__),
+}
+
+
+@pytest.mark.parametrize("page", [pytest.param(path, id=path.name) for path in PAGES])
+def test_every_setting_that_is_named_exists(page: Path) -> None:
+    """``mqtt.max_inflight``, ``listeners[].advertise``; but for the left columns of what others call it."""
+    text = (
+        re.sub(r"^\| `[^|]*\|", "|", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        if "MIGRATE" in page.name
+        else (page.read_text(encoding="utf-8"))
+    )
+    for path in re.findall(r"`([a-z_]+(?:\[\])?(?:\.[a-z_]+(?:\[\])?)+)`", text):
+        if path.partition(".")[0].removesuffix("[]") not in SECTIONS or path.endswith((".py", ".yaml", ".md", ".json")):
+            continue
+        of_list, inside, key = path.partition("[].")
+        known = key.partition(".")[0] in IN_LISTS.get(of_list, ()) if inside else path in SETTINGS | NO_SETTINGS
+        assert known, f"{page.name}: {path}"
