@@ -22,7 +22,13 @@ from starlingmq.pipeline.config import read_pipeline
 from tests.docs.blocks import ELSEWHERE, PAGES, ROOT, RUN_BY_TESTS, Block, all_blocks, stories
 from tests.docs.play import matches
 
-SLOW: Final = {("docs/TOUR.md", "cluster")}
+SLOW: Final = {
+    ("docs/TOUR.md", "broker"),
+    ("docs/TOUR.md", "cluster"),
+    ("docs/PYTHON.md", "fixture"),
+    ("docs/OPERATING.md", "backup"),
+    ("docs/OPERATING.md", "bench"),
+}
 """Stories of more than two seconds ..."""
 LONG: Final = {("docs/TOUR.md", "spark")}
 """... and those of half a minute."""
