@@ -30,6 +30,7 @@ LINK: Final = re.compile(r"(?<=\]\()([^)#\s:]+)(?=[)#])")
 DRAWING: Final = re.compile(r"^!\[([^\]]*)\]\(((?:images/)?[\w/.-]+\.svg)\)$", re.MULTILINE)
 STYLE: Final = re.compile(r"<style>.*?</style>", re.DOTALL)
 BREAK: Final = re.compile(r"(/|::|_)")
+TABLE: Final = re.compile(r"<table>.*?</table>", re.DOTALL)
 TEST: Final = re.compile(r"<code>(tests/[^<]+|test_\w+::[^<]+)</code>")
 
 
@@ -69,5 +70,17 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Names of tests are long: where they may be broken, in a narrow column."""
-    return TEST.sub(lambda name: "<code>" + BREAK.sub(r"\1<wbr>", name[1]) + "</code>", html)
+    """Names of tests are long: where they may be broken, in a narrow column. Cells know the heading of their column, for
+    where there is no room for columns."""
+    html = TEST.sub(lambda name: "<code>" + BREAK.sub(r"\1<wbr>", name[1]) + "</code>", html)
+    return TABLE.sub(lambda table: _labelled(table[0]), html)
+
+
+def _labelled(table: str) -> str:
+    headings = [re.sub(r"<[^>]*>", "", text).strip() for text in re.findall(r"<th[^>]*>(.*?)</th>", table)]
+
+    def row(found: re.Match[str]) -> str:
+        left = iter(headings)
+        return re.sub(r"<td", lambda _: f'<td data-label="{next(left, "")}"', found[0])
+
+    return re.sub(r"<tr>.*?</tr>", row, table, flags=re.DOTALL)
