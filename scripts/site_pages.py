@@ -70,8 +70,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Names of tests are long: where they may be broken, in a narrow column. Cells know the heading of their column, for
-    where there is no room for columns."""
+    """Names of tests are long: where they may be broken, in a narrow column. Cells know the heading of their column,
+    for where there is no room for columns."""
     html = TEST.sub(lambda name: "<code>" + BREAK.sub(r"\1<wbr>", name[1]) + "</code>", html)
     return TABLE.sub(lambda table: _labelled(table[0]), html)
 
