@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -158,6 +159,20 @@ def test_an_address_in_use_is_an_error_in_one_line() -> None:
         assert "address already in use" in result.stderr.splitlines()[-1].lower()
 
 
+def test_sighup_says_what_has_to_wait_for_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "broker.yaml"
+    path.write_text("node: {name: n1}\n", encoding="utf-8")
+    with serving("-c", str(path)) as (process, _):
+        path.write_text("node: {name: n2}\nlimits: {topic_levels: 3}\n", encoding="utf-8")
+        process.send_signal(signal.SIGHUP)
+        assert process.stderr is not None
+        said = json.loads(process.stderr.readline())
+        assert said["message"] == "settings are read anew; these count after a restart: node.name"
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=20)
+        assert process.returncode == 0
+
+
 def test_sighup_with_a_broken_file_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "broker.yaml"
     path.write_text("log: {level: warning}\n", encoding="utf-8")
@@ -165,8 +180,9 @@ def test_sighup_with_a_broken_file_changes_nothing(tmp_path: Path) -> None:
         path.write_text("log: {level: loud}\n", encoding="utf-8")
         process.send_signal(signal.SIGHUP)
         assert process.stderr is not None
-        complaint = process.stderr.readline()
-        assert complaint.startswith("error: settings are unchanged: log.level: 'loud' is not one of")
+        complaint = json.loads(process.stderr.readline())
+        assert complaint["level"] == "error"
+        assert complaint["message"].startswith("settings are unchanged: log.level: 'loud' is not one of")
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=20)
         assert process.returncode == 0

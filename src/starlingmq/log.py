@@ -6,12 +6,16 @@ import json
 import logging
 import sys
 from collections.abc import Callable
-from typing import Protocol
+from datetime import UTC, datetime
+from typing import Final, Protocol
 
 from starlingmq.config import LogConfig
 from starlingmq.core.ready import Notice
 
 log = logging.getLogger("starlingmq.clients")
+
+FIELDS: Final = ("client_id", "peer", "reason", "count")
+"""What lines about clients have beside the words, for who searches and counts them."""
 
 
 def printable(text: str) -> str:
@@ -30,25 +34,32 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line; nothing a client sends can break out of it."""
+    """One JSON object a line, with the name of the node and what the record has of ``FIELDS``; nothing a client sends
+    can break out of it."""
+
+    def __init__(self, node: str = "") -> None:
+        super().__init__()
+        self._node = node
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
-            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
+            "node": self._node,
             "logger": record.name,
             "message": printable(record.getMessage()),
         }
+        line |= {name: printable(str(getattr(record, name))) for name in FIELDS if hasattr(record, name)}
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False)
 
 
-def set_up_logging(settings: LogConfig) -> None:
+def set_up_logging(settings: LogConfig, node: str = "") -> None:
     """Log to stderr: text on a terminal, JSON otherwise, unless ``log.format`` says which."""
     handler = logging.StreamHandler()
     text = settings.format == "text" or (settings.format == "auto" and sys.stderr.isatty())
-    handler.setFormatter(TextFormatter("%(asctime)s %(levelname)-7s %(message)s") if text else JsonFormatter())
+    handler.setFormatter(TextFormatter("%(asctime)s %(levelname)-7s %(message)s") if text else JsonFormatter(node))
     root = logging.getLogger("starlingmq")
     root.handlers[:] = [handler, *(other for other in root.handlers if type(other) is not logging.StreamHandler)]
     root.setLevel(settings.level.upper())
@@ -86,12 +97,14 @@ class NoticeLog:
                 self._timer = self.later(1.0, self.flush)
             return
         self._seconds[reason] = (second, lines + 1)
-        log.info("closed %s of client %r: %s (%s)", notice.peer, notice.client_id, notice.detail, reason)
+        told = {"client_id": notice.client_id, "peer": notice.peer, "reason": reason}
+        log.info("closed %s of client %r: %s (%s)", notice.peer, notice.client_id, notice.detail, reason, extra=told)
 
     def _tell(self, reason: str) -> None:
         count = self._left_out.pop(reason, 0)
         if count:
-            log.warning("%s: %d more connections closed for this", reason, count)
+            told = {"reason": reason, "count": count}
+            log.warning("%s: %d more connections closed for this", reason, count, extra=told)
 
     def flush(self) -> None:
         """Tell what was left out."""

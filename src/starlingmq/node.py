@@ -491,7 +491,7 @@ class Node(Broker):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        set_up_logging(config.log)
+        set_up_logging(config.log, config.node.name)
         self._freezer: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
@@ -504,7 +504,7 @@ class Node(Broker):
 
     def reload(self, config: Config) -> None:
         super().reload(config)
-        set_up_logging(config.log)
+        set_up_logging(config.log, config.node.name)
 
     def _freeze(self) -> None:
         gc.freeze()

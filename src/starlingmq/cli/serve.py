@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -19,10 +19,13 @@ import typer
 
 from starlingmq.cli.errors import explain
 from starlingmq.config import Config, ConfigError, load_config
+from starlingmq.config_live import needs_restart
 
 if TYPE_CHECKING:
     from starlingmq.node import Node
 from starlingmq.process import raise_file_limit, tune_allocator
+
+log = logging.getLogger("starlingmq")
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -148,7 +151,11 @@ def _stop_once(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
 
 
 def _reload(node: Node, load: Callable[[], Config]) -> None:
+    before = node.config
     try:
         node.reload(load())
     except Exception as error:
-        print(f"error: settings are unchanged: {explain(error)[0]}", file=sys.stderr, flush=True)
+        log.error("settings are unchanged: %s", explain(error)[0])
+        return
+    later = ", ".join(needs_restart(before, node.config))
+    log.info("settings are read anew%s", f"; these count after a restart: {later}" if later else "")

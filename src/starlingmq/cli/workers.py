@@ -43,7 +43,7 @@ async def serve(config: Config, arguments: Sequence[str], count: int) -> None:
     if not 1 <= count <= WORKERS_MAX:
         raise ConfigError(f"--workers {count}: 1 to {WORKERS_MAX}, best as many as there are cores")
     refuse_open_listeners(config, False)
-    set_up_logging(config.log)
+    set_up_logging(config.log, config.node.name)
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
