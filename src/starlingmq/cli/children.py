@@ -22,7 +22,7 @@ class Child:
     """``on_line`` gets what it says: all but ``ready``, which sets ``ready`` and ``addresses``.
 
     ``arguments`` are those of ``program``, a module and what it is told first; ``settings`` variables of the
-    environment besides our own.
+    environment besides our own. Lines beyond ``line_bytes`` are passed over.
     """
 
     def __init__(
@@ -32,6 +32,7 @@ class Child:
         on_line: Callable[[str, str], None],
         settings: Mapping[str, str] = {},
         program: Sequence[str] = SERVE,
+        line_bytes: int = LINE_BYTES_MAX,
     ) -> None:
         self.name = name
         self.ready = asyncio.Event()
@@ -39,6 +40,7 @@ class Child:
         self.code = 0  # its exit status once it has ended; negative: the signal that ended it
         self.addresses: list[str] = []
         self._words = (*program, *arguments)
+        self._line_bytes = line_bytes
         self._settings = settings
         self._on_line = on_line
         self._process: Process | None = None
@@ -55,7 +57,7 @@ class Child:
             stdin=DEVNULL,
             stdout=PIPE,
             stderr=PIPE,
-            limit=LINE_BYTES_MAX,
+            limit=self._line_bytes,
             start_new_session=True,  # Ctrl-C in a terminal is for us: we stop them in order
         )
         self._watch = asyncio.create_task(self._follow(self._process))

@@ -24,6 +24,8 @@ from starlingmq.demo.told import Order, Told
 POLL: Final = 0.2
 PIPELINE_SECONDS: Final = 10.0  # for Spark to end
 LEFTOVER_SECONDS: Final = 5.0
+LINE_BYTES_MAX: Final = 64 << 20  # an audit in JSON has a total for each client and topic
+WHY_MAX: Final = 300  # signs of what a process said at last
 SAID_MAX: Final = 5  # lines of a process that are kept for an error
 FLEET: Final = ("starlingmq.demo.fleet",)
 WORKERS: Final = ("starlingmq.demo.workers",)
@@ -112,7 +114,7 @@ class Cast:
     async def _start(self, name: str, words: tuple[str, ...] | list[str], program: tuple[str, ...]) -> Child:
         self._logs[name] = (self._stage.directory / "log" / name).open("a", encoding="utf-8")
         self.said[name] = deque(maxlen=SAID_MAX)
-        child = Child(name, words, self._heard, self._stage.environment, program)
+        child = Child(name, words, self._heard, self._stage.environment, program, line_bytes=LINE_BYTES_MAX)
         self._children[name] = child
         await child.start()
         self._sessions.append(child.pid)
@@ -131,7 +133,7 @@ class Cast:
         """How a process has ended, with what it said at last."""
         said = self.said[child.name]
         errors = [line for line in said if "error" in line.lower()] or list(said)
-        return f"{child.name} {how_it_ended(child)}: {errors[-1] if errors else 'it said nothing'}"
+        return f"{child.name} {how_it_ended(child)}: {errors[-1][:WHY_MAX] if errors else 'it said nothing'}"
 
     # Looking
 
