@@ -51,6 +51,8 @@ HOT_MODULES = (
     "storage/records.py",
     "storage/segment_encoding.py",
 )
+# To install it, pip calls us three times, and only the last one builds.
+BUILDING = {"bdist", "bdist_egg", "bdist_wheel", "build", "build_ext", "develop", "editable_wheel", "install"}
 
 
 def wanted(variable: str) -> bool:
@@ -83,8 +85,8 @@ def hot_modules() -> list[str]:
 
 
 def extensions() -> list[Extension]:
-    """All hot modules as one group; none where compiling is not wanted or not possible."""
-    if wanted("STARLINGMQ_PURE"):
+    """All hot modules as one group; none where compiling is not asked for, not wanted or not possible."""
+    if wanted("STARLINGMQ_PURE") or BUILDING.isdisjoint(sys.argv):
         return []
     lacking = missing()
     if lacking:

@@ -89,6 +89,10 @@ def counted(demo: Demo, pattern: str) -> int:
 def test_a_short_one_ends_by_itself_and_says_what_became_of_all(tmp_path: Path) -> None:
     with demo(tmp_path, *FEW, "--minutes", "0.1", "--no-spark", "--no-faults") as running:
         assert "http://127.0.0.1:" in running.until("dashboard")
+        look = running.until("messages ").split(maxsplit=1)[1].strip()
+        running.until("are connected")
+        done = subprocess.run(f"{look} -C 1 -W 20", shell=True, capture_output=True, text=True, check=False)
+        assert done.stdout.startswith("fleet/north/d0"), done  # the command that it says, as it says it
         running.until("the clients' own count")
         assert running.end() == 0, running.lines
         assert running.left() == []

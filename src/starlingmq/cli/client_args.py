@@ -87,7 +87,7 @@ class ClientArgs:
 
     def url_topic(self) -> str:
         """The topic in an mqtt:// URL, "" when there is none."""
-        parts = urlsplit(self.url or "")
+        parts = urlsplit(self.url or "", allow_fragments=False)  # a # is of the filter
         return unquote(parts.path[1:]) if parts.scheme in ("mqtt", "mqtts") else ""
 
     def address(self) -> str:

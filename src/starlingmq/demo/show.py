@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from starlingmq.cli.children import Child
 from starlingmq.cli.declare import CommandError
@@ -132,9 +134,10 @@ class Show:
         say("the cluster serves; while the show goes on, look at")
         if stage.http:
             detail(f"dashboard   {stage.http[0]}/", "bold green")
-        detail(f"messages    starlingmq sub -L '{stage.mqtt[0]}/fleet/north/#' -v", "green")
-        detail(f"busiest     starlingmq top --data-dir {stage.directory / 'n1' / 'data'}", "green")
-        detail(f"what all processes say: {said_in(stage.directory)}", "green")
+        program = "starlingmq" if shutil.which("starlingmq") else f"{sys.executable} -m starlingmq"
+        detail(f"messages    {program} sub -p {urlsplit(stage.mqtt[0]).port} -t 'fleet/north/#' -v", "green")
+        detail(f"busiest     {program} top --data-dir {stage.directory / 'n1' / 'data'}", "green")
+        detail(f"logs        {said_in(stage.directory)}", "green")
 
     async def _gather(self, stage: Stage, there: Equipment) -> None:
         wanted = self._wanted
