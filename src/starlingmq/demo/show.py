@@ -134,7 +134,7 @@ class Show:
         say("the cluster serves; while the show goes on, look at")
         if stage.http:
             detail(f"dashboard   {stage.http[0]}/", "bold green")
-        program = "starlingmq" if shutil.which("starlingmq") else f"{sys.executable} -m starlingmq"
+        program = "starlingmq" if shutil.which("starlingmq") else Path(sys.executable).with_name("starlingmq")
         detail(f"messages    {program} sub -p {urlsplit(stage.mqtt[0]).port} -t 'fleet/north/#' -v", "green")
         detail(f"busiest     {program} top --data-dir {stage.directory / 'n1' / 'data'}", "green")
         detail(f"logs        {said_in(stage.directory)}", "green")
