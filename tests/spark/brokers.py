@@ -7,6 +7,8 @@ import socket
 from collections.abc import Iterable
 from pathlib import Path
 
+import pyarrow as pa  # type: ignore[import-untyped]
+
 from starlingmq.client import Client
 from tests.cli.test_storage_commands import Serving
 
@@ -20,8 +22,8 @@ def free_port() -> int:
         return port
 
 
-def rows_of(options: dict[str, str]) -> list[tuple[str, bytes]]:
-    """All that a stream holds, by node and payload, read without Spark."""
+def batches_of(options: dict[str, str]) -> list[tuple[str, pa.RecordBatch]]:
+    """All that a stream holds, by node, read without Spark."""
     from starlingmq.spark.nodes import NodeBook
     from starlingmq.spark.options import read_options
     from starlingmq.spark.source import parts, read_part
@@ -30,7 +32,12 @@ def rows_of(options: dict[str, str]) -> list[tuple[str, bytes]]:
     ends = {node: end for node, (_, end) in book.bounds({}).items()}
     found = [(part.node, batch) for part in parts(book, {}, ends) for batch in read_part(part, book.options)]
     book.close()
-    return [(node, payload) for node, batch in found for payload in batch.column("payload").to_pylist()]
+    return found
+
+
+def rows_of(options: dict[str, str]) -> list[tuple[str, bytes]]:
+    """The same, payload by payload."""
+    return [(node, payload) for node, batch in batches_of(options) for payload in batch.column("payload").to_pylist()]
 
 
 class StreamBroker:

@@ -179,7 +179,7 @@ def test_how_it_is_and_why_it_ended(
 def command(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
     line = [sys.executable, "-m", "starlingmq", "pipeline", *words]
-    return subprocess.run(line, capture_output=True, text=True, timeout=120, env=environment, check=False)
+    return subprocess.run(line, capture_output=True, text=True, timeout=300, env=environment, check=False)
 
 
 @pytest.mark.slow
