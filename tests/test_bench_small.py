@@ -139,3 +139,10 @@ def test_many_groups_are_measured(tmp_path: Path) -> None:
     measured(80, "bench.many_groups", "--groups", "60", "--seconds", "0.2", "--out", str(tmp_path))
     found = json.loads((tmp_path / "many_groups.json").read_text())
     assert (found["groups"], found["missing"], found["doubled"]) == (60, 0, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(150)
+def test_what_events_cost_is_measured() -> None:
+    measured(140, "bench.events", "--rounds", "1", "--seconds", "0.2")
