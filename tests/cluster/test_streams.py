@@ -68,3 +68,35 @@ async def test_all_parts_are_found_by_way_of_one_node_and_so_is_who_joins(tmp_pa
         found = await asyncio.to_thread(read_all, book)
         assert found == {one.name: [b"1", b"2"], two.name: [b"3"], three.name: [b"4"]}
         book.close()
+
+
+def streams_of(node: Node) -> set[str]:
+    return {one["name"] for one in node.ask("stream.list")["streams"]}
+
+
+async def test_who_joins_or_was_away_hears_of_streams_that_were_made_and_deleted_at_all_nodes(tmp_path: Path) -> None:
+    with StreamCluster(tmp_path, 2) as cluster:
+        await cluster.whole()
+        one, two = cluster.nodes
+        for name in ("kept", "ended"):
+            one.ask("streams.create", name=name, topics=f"{name}/#")
+        one.ask("stream.create", name="own", topics="own/#")
+        assert streams_of(one) == {"all", "kept", "ended", "own"} and streams_of(two) == {"all", "kept", "ended"}
+        three = cluster.add("node3")
+        await cluster.whole()
+        await cluster.until(lambda: streams_of(three) == {"all", "kept", "ended"}, "the node that joins makes them")
+        three.kill()
+        found = one.ask("streams.delete", name="ended")
+        assert set(found["nodes"]) == {one.name, two.name}
+        two.kill()  # it has heard, and so it tells when it is back
+        for node in (two, three):
+            node.start()
+        await cluster.whole()
+        await cluster.until(lambda: streams_of(three) == {"all", "kept"}, "it is deleted where it was not heard of")
+        assert streams_of(two) == {"all", "kept"} and streams_of(one) == {"all", "kept", "own"}
+        two.ask("stream.delete", name="kept")
+        three.kill()
+        three.start()
+        await cluster.whole()
+        await cluster.until(lambda: "kept" in streams_of(three), "they have met again")
+        assert "kept" not in streams_of(two), "what one node was told to give up does not come back"

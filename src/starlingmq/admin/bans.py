@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from time import monotonic
@@ -20,6 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
+from starlingmq.admin.kept import replace
 from starlingmq.admin.listing import PIECE
 from starlingmq.admin.problem import AdminError
 from starlingmq.admin.sessions import by
@@ -189,19 +189,9 @@ class BanActions:
         async with self._writing:
             data = msgspec.json.encode(self.all())
             try:
-                await asyncio.to_thread(_replace, self._path, data)
+                await asyncio.to_thread(replace, self._path, data)
             except OSError as error:
                 log.error("bans will not outlive this broker: %s: %s", self._path, error.strerror)
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """As a whole or not at all."""
-    new = path.with_suffix(".new")
-    with new.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
 
 
 def _seconds(arguments: Arguments) -> float:

@@ -23,6 +23,7 @@ from starlingmq.admin.readiness import readiness
 from starlingmq.admin.rounds import Rounds
 from starlingmq.admin.sessions import SessionActions, by
 from starlingmq.admin.settings import SettingActions
+from starlingmq.admin.stream_words import StreamWords
 from starlingmq.admin.survey import Surveyor
 from starlingmq.admin.traces import Traces, WatchActions
 from starlingmq.admin.wide import Wide
@@ -63,8 +64,11 @@ class Office:
         self._activity = Activity(place.driver)
         local |= self._watches.actions() | self._activity.actions()
         local |= bans.actions() | self._log.actions() | self._own_actions()
+        words = StreamWords(actions, directory) if directory is not None else None
+        if words is not None:
+            local |= words.actions()
         self.desk = Desk(place.name, local, place.cluster)
-        self.rounds = None if place.cluster is None else Rounds(place.cluster, self.desk, bans)
+        self.rounds = None if place.cluster is None else Rounds(place.cluster, self.desk, bans, words)
         if self.rounds is not None:
             self.desk.actions |= self.rounds.actions()
         self.actions = {name: actions[name] for name in OF_THE_CLUSTER if name in actions} | Wide(self.desk).actions

@@ -1,4 +1,5 @@
-"""A look at each of the other nodes every few seconds: how long an answer takes, and what it has to hear of bans."""
+"""A look at each of the other nodes every few seconds: how long an answer takes, and what it has to hear of bans and
+of streams."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import msgspec
 from starlingmq.admin.bans import BanActions, Said
 from starlingmq.admin.desk import Desk
 from starlingmq.admin.problem import AdminError
+from starlingmq.admin.stream_words import StreamWords
 from starlingmq.core.counters import Histogram
 from starlingmq.net.control import Action, Report
 
@@ -29,13 +31,14 @@ Result = dict[str, Any]
 class Rounds:
     """``round_trips``: of empty questions, by the name of the node."""
 
-    def __init__(self, cluster: Cluster, desk: Desk, bans: BanActions) -> None:
+    def __init__(self, cluster: Cluster, desk: Desk, bans: BanActions, streams: StreamWords | None) -> None:
         self.round_trips: dict[str, Histogram] = {}
         self._latest: dict[str, float] = {}  # seconds, of those that answered last time
         self._cluster = cluster
         self._desk = desk
         self._bans = bans
-        self._told: dict[int, int] = {}  # node -> incarnation that has heard of all bans
+        self._streams = streams
+        self._told: dict[int, int] = {}  # node -> incarnation that has heard of all bans and streams
         self._task: asyncio.Task[None] | None = None
 
     def actions(self) -> dict[str, Action]:
@@ -77,7 +80,7 @@ class Rounds:
                 await self._exchange(name)
                 self._told[number] = status.member.incarnation
         except AdminError as error:
-            log.info("bans were not exchanged with node %s: %s", name, error)
+            log.info("bans and streams were not exchanged with node %s: %s", name, error)
         except Exception:
             log.exception("the visit to node %s failed", name)
 
@@ -86,6 +89,8 @@ class Rounds:
         said = msgspec.json.encode(self._bans.all()).decode()
         answer = await self._desk.at(name, "bans.hear", {"said": said, "all": "yes"}, ANSWER_SECONDS)
         await self._bans.hear(msgspec.convert(answer["said"], list[Said]))
+        if self._streams is not None:
+            await self._streams.exchange(self._desk, name, ANSWER_SECONDS)
 
     async def links(self, report: Report, arguments: dict[str, str]) -> Result:
         """How this node reaches each of the others."""

@@ -131,7 +131,14 @@ class Wide:
 
     async def _stream(self, action: str, arguments: Arguments) -> Result:
         chosen = {name: value for name, value in arguments.items() if name not in ("node", "by")}
-        answers = await self.desk.everywhere(f"stream.{action.partition('.')[2]}", chosen, arguments.get("node"))
+        doing = action.partition(".")[2]
+        answers = await self.desk.everywhere(f"stream.{doing}", chosen, arguments.get("node"))
+        if (
+            doing != "trim" and not arguments.get("node") and "stream.word" in self.desk.actions
+        ):  # who is not there now hears of it when it is
+            told = {"name": chosen.get("name", ""), "deleted": "yes"} if doing == "delete" else chosen
+            said = json.encode((await self.desk.here("stream.word", told))["said"]).decode()
+            await self.desk.everywhere("stream.hear", {"said": said})
         return {"nodes": answers.results, "missing": to_builtins(answers.missing)}
 
     # Nodes

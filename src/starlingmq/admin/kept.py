@@ -1,0 +1,16 @@
+"""Small files in the data directory that outlive the broker."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def replace(path: Path, data: bytes) -> None:
+    """As a whole or not at all. Blocks; raises OSError."""
+    new = path.with_suffix(".new")
+    with new.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
