@@ -94,7 +94,11 @@ def test_completion_offers_the_commands() -> None:
     ("args", "complaint"),
     [
         (["cofnig"], "No such command 'cofnig'"),
+        (["start"], "No such command 'start'; there are serve, pub, sub, "),
         (["serve", "--lissten", "mqtt://127.0.0.1:0"], "No such option: --lissten"),
+        (["serve", "--threads"], "No such option: --threads; starlingmq serve --help has all"),
+        (["serve", "broker.yaml"], "(broker.yaml); starlingmq serve --help says what it takes"),
+        (["ctl", "--data-dir", "d", "log"], "options go behind the command: starlingmq ctl COMMAND --data-dir"),
         (["serve", "-c", "none.yaml"], "none.yaml: cannot be read: No such file or directory"),
         (["serve", "--log-level", "loud"], "log.level: 'loud' is not one of"),
         (["serve", "--listen", "mqtt://0.0.0.0:0"], "set auth.allow_anonymous: true if that is meant"),

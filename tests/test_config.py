@@ -96,7 +96,7 @@ def test_empty_file_and_empty_sections_are_defaults(tmp_path: Path) -> None:
         ("storage.durability=disk", "storage.durability: 'disk' is not one of "),
         (
             "listeners=tcp://127.0.0.1:1",
-            "listeners[0].url: 'tcp://127.0.0.1:1' is no listener; it starts with one of mqtt://",
+            "listeners[0].url: 'tcp://127.0.0.1:1' is no listener, such as mqtt://127.0.0.1:1883; it starts with one of mqtt://",
         ),
         (
             "listeners=[mqtts://127.0.0.1:1]",

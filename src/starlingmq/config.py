@@ -444,8 +444,8 @@ def _check_listeners(config: Config) -> None:
             raise ConfigError(f"listeners[{index}].url: {listener.url!r} is no URL: {error}") from error
         if scheme not in SCHEMES or not separator or not rest:
             raise ConfigError(
-                f"listeners[{index}].url: {listener.url!r} is no listener; it starts with one of "
-                + ", ".join(f"{known}://" for known in SCHEMES)
+                f"listeners[{index}].url: {listener.url!r} is no listener, such as mqtt://127.0.0.1:1883; "
+                "it starts with one of " + ", ".join(f"{known}://" for known in SCHEMES)
             )
         if scheme in ("mqtts", "wss", "tls", "nats+wss", "https") and listener.tls is None:
             raise ConfigError(f"listeners[{index}]: {listener.url} needs a tls section with at least a cert")

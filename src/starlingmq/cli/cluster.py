@@ -31,7 +31,7 @@ def group() -> None:
 def up(
     directory: Annotated[
         Path, typer.Option("--dir", metavar="DIR", help="Where the nodes keep their settings and data.")
-    ],
+    ] = Path("starling"),
     nodes: Annotated[int, typer.Option("--nodes", metavar="N", help="How many nodes.")] = 3,
     base_port: Annotated[
         int, typer.Option(metavar="P", help="Port of the first node for clients; the others follow it. 0: free ports.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 USER_ERROR: Final = 2
 """Something the user gave, or the machine refused."""
@@ -14,13 +14,29 @@ def explain(error: Exception) -> tuple[str, int]:
     """One line about the error ("" if there is nothing to add) and the exit code."""
     format_message = getattr(error, "format_message", None)
     if format_message is not None:  # of typer: a wrong option, a missing argument
-        return _one_line(format_message()), USER_ERROR
+        there = _what_there_is(error)
+        return _one_line(format_message().rstrip(".") + there if there else format_message()), USER_ERROR
     if isinstance(error, OSError):
         reason = error.strerror or str(error)
         return _one_line(f"{error.filename}: {reason}" if error.filename else reason), USER_ERROR
     if type(error).__module__.partition(".")[0] == __name__.partition(".")[0]:
         return _one_line(str(error)), USER_ERROR  # the exceptions of this package are written for users
     return _one_line(f"unexpected {type(error).__name__}: {error} (--debug shows where)"), OUR_ERROR
+
+
+def _what_there_is(error: Any) -> str:
+    """Where somebody who guessed a command or an option finds the right one; "" where the message says so already."""
+    context = getattr(error, "ctx", None)
+    if context is None or getattr(error, "possibilities", None):
+        return ""
+    path = context.command_path
+    commands = getattr(context.command, "commands", None)
+    option = getattr(error, "option_name", None)
+    if option is not None:
+        return f"; options go behind the command: {path} COMMAND {option}" if commands else f"; {path} --help has all"
+    if commands and error.message.startswith("No such command") and "Did you mean" not in error.message:
+        return f"; there are {', '.join(commands)}"
+    return f"; {path} --help says what it takes" if "unexpected extra argument" in error.message else ""
 
 
 def _one_line(text: str) -> str:
