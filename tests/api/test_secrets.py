@@ -31,6 +31,7 @@ SECRETS = {
     "cluster": "the-secret-of-the-cluster-0123456789",
     "streams": "the-token-of-the-streams-0123456789",
     "service": "the-key-of-the-service-0123456789",
+    "collector": "the-key-of-the-collector-0123456789",
 }
 
 
@@ -48,7 +49,8 @@ def settings(directory: Path) -> dict[str, Any]:
     users.set("ann", PASSWORD)
     users.write(directory / "passwords")
     (directory / "tokens").write_text(f"{TOKEN}\n")
-    client_port, peer_port = free_ports(2)
+    (directory / "headers").write_text(f"x-key: {SECRETS['collector']}\n")
+    client_port, peer_port, nobody = free_ports(3)
     return {
         "node": {"name": "n1", "data_dir": str(directory / "data")},
         "listeners": ["mqtt://127.0.0.1:0", "http://127.0.0.1:0"],
@@ -68,6 +70,11 @@ def settings(directory: Path) -> dict[str, Any]:
             "etcd": {"client_port": client_port, "peer_port": peer_port},
         },
         "streams": {"listen": "127.0.0.1:0", "token": SECRETS["streams"]},
+        "tracing": {
+            "endpoint": f"http://127.0.0.1:{nobody}/",
+            "ratio": 1.0,
+            "headers_file": str(directory / "headers"),
+        },
         "log": {"level": "debug"},
     }
 
@@ -86,6 +93,8 @@ async def log_in(address: str, password: str) -> int:
     peer = await Peer.open(address)
     peer.send(Connect(5, "c", True, username="ann", password=password.encode()))
     reason = (await peer.expect(Connack)).reason
+    if reason == 0:
+        await peer.publish("t")
     await peer.close()
     return reason
 
@@ -100,6 +109,7 @@ async def test_no_secret_is_in_the_log_the_api_or_the_list_of_processes(tmp_path
         ready = (await asyncio.to_thread(command.process.stdout.readline)).decode().split()
         mqtt, url = (next(word for word in ready if word.startswith(scheme)) for scheme in ("mqtt://", "http://"))
         assert await log_in(mqtt, PASSWORD) == 0
+        await asyncio.to_thread(command.wait_for, b"takes no spans")  # of what it published: nobody is there
         assert await log_in(mqtt, WRONG) >= 0x80
         basic = base64.b64encode(f"ann:{PASSWORD}".encode()).decode()
         async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=PATIENCE) as client:
