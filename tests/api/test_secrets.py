@@ -89,9 +89,9 @@ def family(pid: int) -> str:
     return "\n".join(told)
 
 
-async def log_in(address: str, password: str) -> int:
+async def log_in(address: str, password: str, name: str = "ann") -> int:
     peer = await Peer.open(address)
-    peer.send(Connect(5, "c", True, username="ann", password=password.encode()))
+    peer.send(Connect(5, "c", True, username=name, password=password.encode()))
     reason = (await peer.expect(Connack)).reason
     if reason == 0:
         await peer.publish("t")
@@ -111,6 +111,7 @@ async def test_no_secret_is_in_the_log_the_api_or_the_list_of_processes(tmp_path
         assert await log_in(mqtt, PASSWORD) == 0
         await asyncio.to_thread(command.wait_for, b"takes no spans")  # of what it published: nobody is there
         assert await log_in(mqtt, WRONG) >= 0x80
+        assert await log_in(mqtt, WRONG, "nobody") >= 0x80  # the service is asked, and is not there
         basic = base64.b64encode(f"ann:{PASSWORD}".encode()).decode()
         async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=PATIENCE) as client:
             wrong = await client.get("/api/v1/clients", headers={"authorization": f"Bearer {WRONG}"})
@@ -125,6 +126,7 @@ async def test_no_secret_is_in_the_log_the_api_or_the_list_of_processes(tmp_path
     finally:
         command.process.terminate()
         _, output, errors = await asyncio.to_thread(command.finish)
+    assert "a client is refused" in errors
     secrets = [*SECRETS.values(), TOKEN, PASSWORD, WRONG, basic, "$argon2"]
     for secret in secrets:
         assert secret not in processes

@@ -14,6 +14,7 @@ import secrets
 from collections import OrderedDict
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Final, Literal
+from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 import msgspec
@@ -53,6 +54,7 @@ class Callout:
             limits=httpx.Limits(max_connections=config.connections),
             trust_env=False,
         )
+        self._place = without_login(config.url)  # for the log
         self._secret = secrets.token_bytes(32)
         self._known: OrderedDict[bytes, tuple[float, Verdict | None]] = OrderedDict()
         self._waiting = 0
@@ -111,9 +113,7 @@ class Callout:
             headers = {"content-type": "application/json"}
             async with self._http.stream("POST", self._config.url, content=question, headers=headers) as response:
                 if response.status_code != 200:
-                    log.warning(
-                        "%s answers with status %d: a client is refused", self._config.url, response.status_code
-                    )
+                    log.warning("%s answers with status %d: a client is refused", self._place, response.status_code)
                     return NO_ANSWER, 0.0
                 body = b""
                 async for piece in response.aiter_bytes():
@@ -123,7 +123,7 @@ class Callout:
             answer = msgspec.json.decode(body, type=CalloutAnswer)
             rules = None if answer.rules is None else rules_of(answer.rules)
         except (httpx.HTTPError, ValueError, ConfigError) as error:  # msgspec's errors are ValueErrors
-            log.warning("%s: a client is refused: %s", self._config.url, str(error) or type(error).__name__)
+            log.warning("%s: a client is refused: %s", self._place, str(error) or type(error).__name__)
             return NO_ANSWER, 0.0
         seconds = self._config.cache if answer.cache is None else answer.cache
         if answer.result == "ignore":
@@ -131,3 +131,9 @@ class Callout:
         if answer.result == "deny":
             return REFUSED, seconds
         return Verdict(username=answer.username, rules=rules), seconds
+
+
+def without_login(url: str) -> str:
+    """A URL as it may be logged."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
