@@ -190,6 +190,8 @@ def test_the_commands(broker: StreamBroker, tmp_path: Path) -> None:
     file = written(tmp_path, tree(tmp_path, broker.address, steps=[{"sql": "SELECT offset, payload FROM rows"}]))
     validated = command(tmp_path, "validate", str(file))
     assert validated.stdout == f"{file}: hot is well; into parquet: offset bigint, payload binary\n", validated.stderr
+    as_json = json.loads(command(tmp_path, "validate", str(file), "--json").stdout)
+    assert as_json == {"name": "hot", "sink": "parquet", "columns": {"offset": "bigint", "payload": "binary"}}
     done = command(tmp_path, "run", "--once", str(file))
     assert done.stdout == "hot has ended: 4 rows read\n" and list((tmp_path / "hot.parquet").glob("*.parquet"))
     (status,) = json.loads(command(tmp_path, "list", "--json").stdout)

@@ -9,8 +9,10 @@ from typing import Annotated, Any, Final
 import typer
 from msgspec import to_builtins
 
+from starlingmq.cli.control import JsonOption
 from starlingmq.config import Config, ListenerConfig, load_config, refuse_open_listeners
 from starlingmq.config_build import settings
+from starlingmq.config_tracing import tracing_headers
 from starlingmq.config_types import format_duration, format_size
 from starlingmq.net.listeners import parse_listener, tls_context
 
@@ -26,19 +28,22 @@ _FORMATS: Final = {"duration": format_duration, "seconds": format_duration, "siz
 
 
 @app.command()
-def check(config: FileOption = None, set_: SetOption = None) -> None:
+def check(config: FileOption = None, set_: SetOption = None, json_: JsonOption = False) -> None:
     """Say whether a broker would start with these settings, the environment included."""
     loaded = load_config(config, set_ or (), os.environ)
     refuse_open_listeners(loaded, authenticated=False)
     for listener in loaded.listeners:
         tls_context(parse_listener(listener))  # reads the certificates
-    print(f"ok: {config or 'the default configuration'}")
+    tracing_headers(loaded.tracing)
+    print(json.dumps({"ok": True, "file": config}) if json_ else f"ok: {config or 'the default configuration'}")
 
 
 @app.command()
-def show(config: FileOption = None, set_: SetOption = None) -> None:
-    """Print every setting with its meaning and its value: a complete configuration file."""
-    print("\n".join(lines(load_config(config, set_ or (), os.environ))))
+def show(config: FileOption = None, set_: SetOption = None, json_: JsonOption = False) -> None:
+    """Print every setting with its meaning and its value: a complete configuration file. With --json the values only,
+    durations in seconds and sizes in bytes."""
+    loaded = load_config(config, set_ or (), os.environ)
+    print(_json(loaded) if json_ else "\n".join(lines(loaded)))
 
 
 def lines(config: Config) -> list[str]:

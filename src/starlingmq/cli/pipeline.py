@@ -61,13 +61,18 @@ def validate(
     file: FileArgument,
     master: MasterOption = "",
     offline: Annotated[bool, typer.Option("--offline", help="Do not look whether the stream is there.")] = False,
+    json_: JsonOption = False,
 ) -> None:
     """Check a pipeline: its settings, its SQL, and whether its stream is there."""
     config = read_pipeline(file)
     spark, pipeline = planned(file, config, master, not offline)
     try:
-        columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in pipeline.result.schema.fields)
-        print(f"{file}: {config.name} is well; into {config.sink.format}: {columns}")
+        columns = {field.name: field.dataType.simpleString() for field in pipeline.result.schema.fields}
+        if json_:
+            print(json.dumps({"name": config.name, "sink": config.sink.format, "columns": columns}))
+        else:
+            told = ", ".join(f"{name} {kind}" for name, kind in columns.items())
+            print(f"{file}: {config.name} is well; into {config.sink.format}: {told}")
     finally:
         spark.stop()
 
