@@ -79,6 +79,8 @@ def test_a_reason_not_to_run_is_a_reason() -> None:
     reasons = [block.mark.partition(":")[2].strip() for block in all_blocks() if block.what == "not run"]
     assert reasons
     assert [reason for reason in reasons if len(reason.split()) < 3] == []
+    named = [path for reason in reasons for path in re.findall(r"tests/[\w/.]*\w", reason)]
+    assert named and [path for path in named if not (ROOT / path).exists()] == []
 
 
 def yaml_blocks(*kinds: str) -> list[object]:
