@@ -21,6 +21,7 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
     "CONFORMANCE.md": ledger_page.page,
     "images/qos2-receiver.svg": states.qos2_receiver,
     "images/sender.svg": states.sender,
+    "images/session-life.svg": states.session_life,
     "images/node-life.svg": states.node_life,
     "images/takeover.svg": states.takeover,
     "images/handshake.svg": states.handshake,

@@ -17,6 +17,7 @@ from starlingmq.core.outgoing import PUBLISHED, RELEASED, Outgoing
 from starlingmq.core.qos import Inbound, SendWindow
 from starlingmq.wire.mqtt import Ack, Publish, Subscribe, SubscribeRequest
 from starlingmq.wire.packets import PUBACK, PUBREC, PUBREL
+from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL
 from tests.cluster.fleet import Fleet
 from tests.cluster.test_members import SETTLE, Town
 from tests.cluster.test_takeover import lasting, publish, subscribe
@@ -119,6 +120,51 @@ def sender() -> str:
             note(edges, name, state(again), f"new connection: {'PUBLISH, DUP' if name == 'PUBLISHED' else 'PUBREL'}")
     order = ["in the queue", "PUBLISHED", "RELEASED", "done"]
     return states("States of a message on its way to a client", order, edges, ["done"])
+
+
+# A session
+
+
+def session_life() -> str:
+    """What a client does, in each state that its session can be in."""
+    edges: Edges = {}
+
+    def where(world: World) -> str:
+        session = world.state.ctx.sessions.get("c")
+        if session is None:
+            return "none"
+        return "connected" if session.client is not None else "away"
+
+    def connect(world: World, clean: bool, expiry: int) -> FakeClient:
+        return world.connect("c", 5, clean, properties={SESSION_EXPIRY_INTERVAL: expiry} if expiry else None)
+
+    def world_in(name: str, expiry: int) -> tuple[World, FakeClient | None]:
+        world = World()
+        client = None if name == "none" else connect(world, False, expiry)
+        if name == "away" and client is not None:
+            client.drop()
+        assert where(world) == name
+        return world, client
+
+    for name in ("none", "connected", "away"):
+        for clean in (False, True):
+            world, _ = world_in(name, 60)
+            before = world.state.ctx.sessions.get("c")
+            client = connect(world, clean, 60)
+            kept = world.state.ctx.sessions["c"] is before
+            assert client.connack.session_present == kept
+            label = "clean start: a new one" if clean else "CONNECT: the same one" if kept else "CONNECT"
+            if name != "none" or not clean:
+                note(edges, name, where(world), label)
+    for expiry, label in ((60, "connection lost"), (0, "connection ends, expiry 0")):
+        world, client = world_in("connected", expiry)
+        assert client is not None
+        client.drop()
+        note(edges, "connected", where(world), label)
+    world, _ = world_in("away", 60)
+    world.advance(61)
+    note(edges, "away", where(world), "expiry is over")
+    return states("States of a session", ["none", "connected", "away"], edges, ["none"])
 
 
 # A node's life
