@@ -157,9 +157,9 @@ def session_life() -> str:
             if name != "none" or not clean:
                 note(edges, name, where(world), label)
     for expiry, label in ((60, "connection lost"), (0, "connection ends, expiry 0")):
-        world, client = world_in("connected", expiry)
-        assert client is not None
-        client.drop()
+        world, connected = world_in("connected", expiry)
+        assert connected is not None
+        connected.drop()
         note(edges, "connected", where(world), label)
     world, _ = world_in("away", 60)
     world.advance(61)
