@@ -1,15 +1,21 @@
-"""Archive, replay and report, and pipelines that can not run, as the commands that somebody types."""
+"""Jobs, and pipelines that can not run, as the commands that somebody types."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from starlingmq import Broker
+from starlingmq.client import Client
+from starlingmq.config import load_config
+from starlingmq.core.outgoing import Outgoing
 from tests.spark.brokers import TOKEN, StreamBroker, batches_of
 from tests.spark.test_pipeline import command, tree, written
 
@@ -82,3 +88,40 @@ def test_a_pipeline_that_can_not_run_says_why_in_one_line(broker: StreamBroker, 
         assert done.returncode == 2 and done.stdout == "" and len(said) == 1, done.stderr
         assert said[0] == done.stderr.splitlines()[-1] and "Traceback" not in done.stderr, done.stderr
         assert re.search(rf"{re.escape(str(file))}:( |){words}", said[0]), said[0]
+
+
+async def test_an_audit_finds_what_was_lost_and_doubled_on_purpose(tmp_path: Path) -> None:
+    """In what waits for a client that takes one after the other: one message is gone, another one is there twice."""
+    (tmp_path / "token").write_text(TOKEN)
+    settings = [f"node.data_dir={tmp_path / 'data'}", "node.name=n1", "streams.listen=127.0.0.1:0"]
+    settings += [f"streams.token={TOKEN}", "streams.define=[{name: events, topics: ['$events/#']}]"]
+    async with Broker(load_config(None, settings), listeners=["mqtt://127.0.0.1:0"]) as broker:
+        async with (
+            Client(broker.address(), client_id="reader", receive_maximum=1) as reader,
+            Client(broker.address(), client_id="author") as author,
+        ):
+            assert await reader.subscribe("a/#", qos=2) == [2]
+            for number in range(10):
+                await author.publish(f"a/{number}", b"%d" % number, qos=2)
+            queue = broker.state.ctx.sessions["reader"].queue
+            assert queue is not None and [one.message.payload for one in queue.items] == [
+                b"%d" % n for n in range(1, 10)
+            ]
+            queue.pop()
+            queue.push(Outgoing(queue.items[0].message, 2, False, b"", None), time.time())
+            got = []
+            async with asyncio.timeout(60):
+                async for message in reader.messages():
+                    got.append(message.payload)
+                    if len(got) == 10:
+                        break
+            assert got == [b"0", *(b"%d" % number for number in range(2, 10)), b"2"]
+        words = ["audit", "--server", broker.read_at, "--stream", "events", "--token-file", str(tmp_path / "token")]
+        async with asyncio.timeout(600):
+            while True:  # until the next census, which comes every two seconds
+                done = await asyncio.to_thread(command, tmp_path, *words)
+                if "nothing is judged" not in done.stdout and "0 lost" not in done.stdout:
+                    break
+    assert done.returncode == 1 and "1 lost, 1 doubled, 0 wait" in done.stdout, done.stdout + done.stderr
+    assert re.search(r"^lost: message \S+ on a/1 \(QoS 2, .*\) for reader$", done.stdout, re.MULTILINE)
+    assert re.search(r"^doubled: message \S+ on a/2 \(QoS 2, .*\) more than once at reader$", done.stdout, re.MULTILINE)

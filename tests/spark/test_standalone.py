@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import random
+import signal
+import subprocess
 import sys
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -15,6 +21,7 @@ import pytest
 from tests.spark.brokers import StreamBroker, rows_of
 from tests.spark.standalone import Standalone
 from tests.spark.test_exactly_once import Driver
+from tests.spark.test_pipeline import command, tree, written
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -93,3 +100,66 @@ def test_every_row_once_whoever_is_killed(tmp_path: Path, monkeypatch: pytest.Mo
             driver.kill()
         for broker in brokers:
             broker.stop()
+
+
+class Terminal:
+    """What a command shows there, read as it comes."""
+
+    def __init__(self) -> None:
+        self._ours, self.theirs = pty.openpty()
+        self._shown = ""
+        self._over = False
+        self._changed = threading.Condition()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        with suppress(OSError):  # nobody has it open any more
+            while True:
+                more = os.read(self._ours, 65536).decode(errors="replace")
+                with self._changed:
+                    self._shown += more
+                    self._changed.notify_all()
+        os.close(self._ours)
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+
+    def until(self, words: str) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: words in self._shown or self._over, 300)
+            assert words in self._shown, self._shown[-3000:]
+
+
+def test_a_pipeline_on_the_cluster_shows_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command, in a terminal: ``pipeline run --master``, until Ctrl-C."""
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("COLUMNS", "120")
+    broker = StreamBroker(tmp_path / "n1", "n1")
+    steps = [{"sql": "SELECT string(payload) AS number FROM rows"}]
+    file = written(tmp_path, tree(tmp_path, broker.address, steps=steps, trigger={"every": "1s"}))
+    terminal = Terminal()
+    running = None
+    try:
+        with Standalone(tmp_path / "spark", 1) as cluster:
+            broker.publish([b"%d" % number for number in range(1234)])
+            words = [sys.executable, "-m", "starlingmq", "pipeline", "run", str(file), "--master", cluster.master]
+            running = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=terminal.theirs, text=True)
+            os.close(terminal.theirs)
+            terminal.until("1,234")
+            assert list(cluster.executors()), "it runs there, and not here"
+            broker.publish([b"%d" % number for number in range(1234, 1300)])
+            terminal.until("1,300")
+            (status,) = json.loads(command(tmp_path, "list", "--json").stdout)
+            assert (status["state"], status["rows"], status["lag"]) == ("running", 1300, 0) and status["batch"] > 0
+            running.send_signal(signal.SIGINT)
+            said, _ = running.communicate(timeout=120)
+            assert (running.returncode, said) == (0, "hot has ended: 1,300 rows read\n")
+            assert "ended" in command(tmp_path, "status", "hot").stdout
+    finally:
+        if running is not None and running.poll() is None:
+            running.kill()
+            running.communicate()
+        broker.stop()
+    table = pq.read_table(tmp_path / "hot.parquet", columns=["number"])
+    assert sorted(map(int, table["number"].to_pylist())) == list(range(1300))
