@@ -98,7 +98,7 @@ proto: .stamps/installed ## the Python of net/proto from its .proto files
 
 site: .stamps/installed ## the documentation as pages, in build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	@echo build/site/index.html
+	@echo "build/site/index.html; with search: $(PYTHON) -m http.server --directory build/site"
 
 build: setup-run ## source and compiled wheel in dist/
 	$(BIN)/pip install --quiet build
