@@ -30,7 +30,9 @@ def directory_of(data_dir: str | None, config: str | None) -> Path:
     """The data directory that the options, the settings or the environment name. CommandError when none does."""
     named = data_dir or load_config(config, (), os.environ).node.data_dir
     if named is None:
-        raise CommandError("which data directory? name it: --data-dir DIR, or -c FILE with node.data_dir")
+        raise CommandError(
+            "which data directory? name it: --data-dir DIR, -c FILE with node.data_dir, or STARLINGMQ_NODE__DATA_DIR"
+        )
     return Path(named).absolute()
 
 
