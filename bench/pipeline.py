@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import select
 import socket
 import subprocess
 import sys
@@ -34,19 +33,14 @@ from paho.mqtt.enums import CallbackAPIVersion
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from bench.beside import PAYLOAD, TOPICS, beside
 from bench.frames import ACK_SIZE, publish
 from bench.process import cpu_seconds
 from bench.wire import open_connection
 from starlingmq.spark import register
-from starlingmq.spark.options import Options
-from starlingmq.spark.source import Part, read_part
 
-PAYLOAD = 100
-TOPICS = 100
 WINDOW = 2000  # QoS 1 messages on the way
-BURST_S = 0.001
 IDLE_S = 3.0  # after which nothing more comes
-NICEST = 19
 
 
 def free_port() -> int:
@@ -226,35 +220,6 @@ def fresh(spark: SparkSession, broker: Broker, directory: str, samples: int) -> 
     return {"samples": len(warm), "median_ms": median, "p99_ms": p99}
 
 
-def paced(broker: Broker, rate: float, seconds: float) -> dict[str, Any]:
-    """QoS 1 at a fixed rate, bursts a millisecond; what each burst waits for its last PUBACK."""
-    sock = open_connection(broker.port, "paced", 4)
-    burst = round(rate * BURST_S)
-    data = b"".join(publish(f"t/{n % TOPICS}", bytes(PAYLOAD), 1, n + 1, 4) for n in range(burst))
-    waiting: list[float] = []
-    waits: list[float] = []
-    acked = sent = 0
-    began = time.monotonic()
-    while (now := time.monotonic()) < began + seconds or waiting:
-        if now < began + seconds and now >= began + sent * BURST_S:
-            sock.sendall(data)
-            waiting.append(began + sent * BURST_S)
-            sent += 1
-        if select.select([sock], [], [], BURST_S / 4)[0]:
-            acked += len(sock.recv(1 << 16)) // ACK_SIZE
-            now = time.monotonic()
-            while waiting and acked >= burst:
-                acked -= burst
-                waits.append(now - waiting.pop(0))
-    sock.close()
-    times = np.array(waits) * 1000
-    return {
-        "messages_per_s": round(sent * burst / seconds),
-        "median_ms": round(float(np.median(times)), 2),
-        "p99_ms": round(float(np.percentile(times, 99)), 2),
-    }
-
-
 def sink(spark: SparkSession, broker: Broker, rows: int, rounds: int) -> dict[str, Any]:
     options = {"servers": f"mqtt://127.0.0.1:{broker.port}"}
     topics = F.concat(F.lit("t/"), (F.col("id") % TOPICS).cast("string")).alias("topic")
@@ -266,58 +231,6 @@ def sink(spark: SparkSession, broker: Broker, rows: int, rounds: int) -> dict[st
     took = sorted(seconds for seconds, _ in times[1:])[rounds // 2]
     cpu = sorted(used[0] for _, used in times[1:])[rounds // 2]
     return {"rows_per_s": round(rows / took), "rows_per_broker_cpu_s": round(rows / cpu)}
-
-
-def beside(broker: Broker, rate: float, seconds: float, rows: int, rounds: int) -> dict[str, Any]:
-    """Medians of some rounds. ``waited``: seconds a second that the broker could have run, and did not."""
-
-    def read(nice: int) -> dict[str, Any]:
-        command = [sys.executable, "-m", "bench.pipeline", "--read", broker.address, "--rows", str(rows)]
-        with subprocess.Popen([*command, "--nice", str(nice)], stdout=subprocess.PIPE, text=True) as reader:
-            assert reader.stdout is not None
-            reader.stdout.readline()
-            used = cpu_seconds(broker.service)
-            found = waiting()
-            found["service_cpu"] = round((cpu_seconds(broker.service) - used) / seconds, 2)
-            reader.terminate()
-        return found
-
-    def waiting() -> dict[str, Any]:
-        before = run_delay(broker.process.pid)
-        found = paced(broker, rate, seconds)
-        return found | {"waited": round((run_delay(broker.process.pid) - before) / seconds, 3)}
-
-    paced(broker, rate, 1.0)
-    ways: dict[str, Callable[[], dict[str, Any]]] = {
-        "alone": waiting,
-        "with_reader": lambda: read(NICEST),
-        "with_greedy_reader": lambda: read(0),
-    }
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in ways}
-    for _ in range(rounds):
-        for name, way in ways.items():
-            found[name].append(way())
-    told: dict[str, Any] = {
-        name: {key: round(float(np.median([one[key] for one in some])), 3) for key in some[0]}
-        for name, some in found.items()
-    }
-    for name, ratio in (("with_reader", "p99_ratio"), ("with_greedy_reader", "p99_ratio_greedy")):
-        told[ratio] = round(told[name]["p99_ms"] / told["alone"]["p99_ms"], 2)
-    return told
-
-
-def run_delay(pid: int) -> float:
-    """Seconds that the main thread has waited for a processor."""
-    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
-
-
-def read_for_ever(address: str, rows: int, nice: int) -> None:
-    os.nice(nice)
-    options = Options(servers=(address,), stream="all")
-    print("reading", flush=True)
-    while True:
-        for _ in read_part(Part("n1", address, 0, rows, False), options):
-            pass
 
 
 def goals(found: dict[str, Any]) -> Iterator[str]:
@@ -358,12 +271,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--samples", type=int, default=120, help="of fresh")
     parser.add_argument("--only", default="source,baseline,fresh,sink,beside")
-    parser.add_argument("--read", metavar="ADDRESS", help="read at full speed until ended")
-    parser.add_argument("--nice", type=int, default=0, help="of the one that reads")
     parser.add_argument("--fill", type=int, metavar="PORT", help="publish to b/# at QoS 1")
     given = parser.parse_args()
-    if given.read:
-        read_for_ever(given.read, given.rows, given.nice)
     if given.fill:
         broker = Broker.__new__(Broker)
         broker.port = given.fill
