@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from starlingmq.cli.children import Child
@@ -230,11 +230,22 @@ class Show:
         detail(line, "" if good else "bold red")
         clean = clean and good
         await asyncio.sleep(CENSUS_SECONDS)
-        say("the delivery audit reads what the brokers said of each message (Spark begins once more)")
-        for line, good in audit_lines(await self._cast.audit(EVENTS)):
+        say("the delivery audit reads what the brokers said of each message (Spark once more: a minute, or some)")
+        for line, good in audit_lines(await self._audit()):
             detail(line, "" if good else "bold red")
             clean = clean and good
         return CLEAN if clean else NOT_CLEAN
+
+    async def _audit(self) -> dict[str, Any]:
+        began = asyncio.get_running_loop().time()
+        asking = asyncio.ensure_future(self._cast.audit(EVENTS))
+        try:
+            while not asking.done():
+                self._narrator.status(f"Spark has been at it for {asyncio.get_running_loop().time() - began:.0f} s")
+                await asyncio.wait([asking], timeout=1)
+            return asking.result()
+        finally:
+            asking.cancel()
 
     async def _caught_up(self, acknowledged: int) -> None:
         """Wait until all of that is in files."""
