@@ -18,15 +18,15 @@ from starlingmq.wire.reasons import Reason
 from tests.auth.conftest import Passwd, Serve
 from tests.peer import Peer
 
-ROUNDS = 8
-ROUNDS_MAX = 100  # on a machine that has much else to do
+ROUNDS = 5
+ROUNDS_MAX = 80  # on a machine that has much else to do
 ALIKE = 2.0  # times: a hash that was not computed would make it a tenth, on whatever machine
 
 
 @pytest.fixture
 def users(passwd: Passwd, monkeypatch: pytest.MonkeyPatch) -> str:
     """A file whose hashes take long enough for the clock."""
-    monkeypatch.setattr(password_file, "HASHER", PasswordHasher(2, 16 << 10, 1))
+    monkeypatch.setattr(password_file, "HASHER", PasswordHasher(1, 16 << 10, 1))
     return passwd(ann="the right one", bob="of bob")
 
 
@@ -68,9 +68,7 @@ async def test_a_name_that_nobody_has_takes_as_long_as_a_wrong_password(serve: S
             {
                 "wrong": knock("ann", b"wrong", version),
                 "nobody": knock("nobody", b"wrong", version),
-                "nobody, with somebody's password": knock("nobody", b"the right one", version),
                 "long": knock("n" * 10_000, b"wrong", version),
-                "empty": knock("ann", b"", version),
             }
         )
         assert set(said.values()) == {code} and alike(times), times
