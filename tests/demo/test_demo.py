@@ -118,7 +118,7 @@ def test_ctrl_c_ends_everything_at_any_moment(tmp_path: Path, words: str) -> Non
 
 @pytest.mark.long
 @NEEDS_SPARK
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_the_whole_show_loses_nothing(tmp_path: Path) -> None:
     with demo(tmp_path, "--devices", "100", "--pace", "3", "--minutes", "1") as running:
         running.until("n2 is killed")
