@@ -6,6 +6,7 @@ VENV ?= .venv
 ARGS ?=
 SEEDS ?= 2000
 JOBS ?= 2
+COMPARED := throughput,paced,memory,subscriptions,wildcards,persistence,nats
 ROUNDS ?= 50
 MINUTES ?= 10
 KINDS ?=
@@ -21,7 +22,7 @@ CHECKED := src tests bench examples scripts/site_pages.py setup.py
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup setup-run setup-test ready-pure run cluster test interpreted test-fast test-pure test-compiled test-long style types conformance bench bench-pipeline demo fuzz crash sim chaos chaos-storage chaos-cluster proto site build clean
+.PHONY: help setup setup-run setup-test ready-pure run cluster test interpreted test-fast test-pure test-compiled test-long style types conformance bench bench-pipeline comparison scale demo fuzz crash sim chaos chaos-storage chaos-cluster proto site build clean
 
 help: ## what can be asked for
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -69,6 +70,14 @@ bench: setup-test ## measure against mosquitto, amqtt and nats-server, side by s
 
 bench-pipeline: setup-test ## measure streams into Spark: rows/s, freshness, what reading costs publishers (ARGS="--rows 500000")
 	$(PY) -m bench.pipeline $(ARGS)
+
+comparison: setup-test ## measure beside mosquitto, amqtt and nats-server, and write docs/COMPARISON.md (half an hour)
+	$(PY) -m bench --only $(COMPARED) --out out/comparison $(ARGS)
+	$(PY) -m bench.comparison
+
+scale: setup-test ## count what clusters of up to 30 nodes and 100,000 clients cost, and write docs/SCALE.md
+	$(PY) -m bench --only paced,memory,cluster --peers starlingmq --out out/scale
+	$(PY) -m bench.scale --results out/scale/results.json $(ARGS)
 
 demo: system-demo setup-run $(if $(findstring --no-spark,$(ARGS)),,.stamps/spark) ## three nodes, 1,000 devices, Spark, and what happens when a node dies (ARGS="--devices 200 --minutes 2")
 	@exec $(BIN)/starlingmq demo $(ARGS)

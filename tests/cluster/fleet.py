@@ -91,9 +91,9 @@ class NodeWorld(World):
 class Fleet:
     """``fleet[0]`` is the first node. All of them serve when the constructor returns."""
 
-    def __init__(self, count: int = 2, **settings: Any) -> None:
+    def __init__(self, count: int = 2, etcd: EtcdModel | None = None, **settings: Any) -> None:
         self.now = 1_000_000.0
-        self.etcd = EtcdModel(Random(1))
+        self.etcd = etcd or EtcdModel(Random(1))
         self.nodes: list[NodeWorld] = []
         self.cuts: set[tuple[int, int]] = set()  # (from, to): frames of this way are lost
         self.mute: set[tuple[int, int]] = set()  # (from, to): its data frames are, so nobody takes the other for gone

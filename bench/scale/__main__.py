@@ -1,0 +1,60 @@
+"""``python -m bench.scale``: count in simulated clusters, fit, hold against larger ones, write docs/SCALE.md."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from bench.peers import ROOT, version
+from bench.scale import page, picture
+from bench.scale.costs import CostsError, costs_of
+from bench.scale.results import Scale
+from bench.scale.simulated import PHASES, Counted, Counting
+
+FITTED = ((3, 1_000), (3, 10_000), (5, 3_000), (7, 5_000), (10, 3_000))
+HELD = ((3, 100_000), (10, 100_000), (30, 100_000))
+DATA = ROOT / "docs" / "data" / "scale.json"
+PAGE = ROOT / "docs" / "SCALE.md"
+PICTURE = ROOT / "docs" / "images" / "scale.png"
+
+
+def count(sizes: tuple[tuple[int, int], ...], progress: Progress) -> list[Counted]:
+    found = []
+    for nodes, clients in sizes:
+        task = progress.add_task(f"{nodes} nodes, {clients:,} clients", total=PHASES)
+        found.append(Counting(nodes, clients, lambda what, task=task: progress.update(task, advance=1)).count())  # type: ignore[misc]
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.scale", description="What a cluster costs by its size.")
+    parser.add_argument("--results", type=Path, default=Path("out/bench/results.json"), help="of python -m bench")
+    parser.add_argument("--largest", type=int, default=100_000, help="clients of the largest clusters (100000)")
+    parser.add_argument("--redraw", action="store_true", help="write the page and the picture from the data as it is")
+    options = parser.parse_args()
+    console = Console()
+    if not options.redraw:
+        try:
+            costs = costs_of(options.results)
+        except CostsError as error:
+            sys.exit(f"error: {error}")
+        columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+        with Progress(*columns, console=console) as progress:
+            fitted = count(FITTED, progress)
+            held = count(tuple((nodes, min(clients, options.largest)) for nodes, clients in HELD), progress)
+        scale = Scale(version=f"StarlingMQ {version('starlingmq')}", costs=costs, fitted=fitted, held=held)
+        DATA.parent.mkdir(exist_ok=True)
+        DATA.write_bytes(msgspec.json.format(msgspec.json.encode(scale)) + b"\n")
+    scale = msgspec.json.decode(DATA.read_bytes(), type=Scale)
+    page.write(PAGE, scale)
+    picture.draw(scale, PICTURE)
+    console.print(page.model(scale), page.reach(scale), page.first(scale), sep="\n\n", soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""A model of what a cluster costs by its size, its coefficients found by least squares in simulated clusters.
+
+Everything is of all nodes together. Each figure is linear in a few terms that follow from the protocol:
+
+- a heartbeat goes from each node to each other one and names the members, so its bytes grow with them;
+- a filter is told to each other node;
+- a message to another node is one copy in a frame that is acknowledged;
+- a session that moves is told to each node, and each node says to each other one where its stream is divided
+  (docs/SESSIONS.md, marks), its new owner tells its filters anew and the old one takes them back;
+- etcd keeps one key for each client id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+
+from bench.scale.simulated import Counted
+
+Terms = Callable[[int], tuple[float, ...]]
+
+
+class Law(msgspec.Struct, frozen=True):
+    """``figure`` of a cluster is the sum of ``terms`` of its number of nodes, each times a coefficient."""
+
+    name: str
+    unit: str
+    figure: Callable[[Counted], float]
+    terms: Terms
+    words: str  # the terms, for people
+
+
+def _per(what: str, field: str) -> Callable[[Counted], float]:
+    def figure(counted: Counted) -> float:
+        work = counted.work[what]
+        found: float = getattr(work, field) / work.times
+        return found
+
+    return figure
+
+
+LAWS = (
+    Law(
+        "heartbeats",
+        "bytes/s",
+        _per("idle with clients", "beats"),
+        lambda n: (n * (n - 1), n * n * (n - 1)),
+        "N(N-1), N²(N-1)",
+    ),
+    Law("a filter", "bytes", _per("subscribe", "bytes"), lambda n: (n - 1,), "N-1"),
+    Law("a message to another node", "bytes", _per("publish there", "bytes"), lambda n: (1,), "1"),
+    Law("a session that moves", "bytes", _per("move", "bytes"), lambda n: (1, n - 1, n * (n - 1)), "1, N-1, N(N-1)"),
+    Law(
+        "a session that moves", "us of CPU", _per("move", "cpu_us"), lambda n: (1, n - 1, n * (n - 1)), "1, N-1, N(N-1)"
+    ),
+    Law("a client's first CONNECT", "writes of etcd", _per("connect", "puts"), lambda n: (1,), "1"),
+    Law("a session that moves", "writes of etcd", _per("move", "puts"), lambda n: (1,), "1"),
+    Law("a client id in etcd", "bytes", lambda counted: counted.key_bytes_per_client, lambda n: (1,), "1"),
+)
+
+
+class Fitted(msgspec.Struct, frozen=True):
+    law: Law
+    coefficients: tuple[float, ...]
+
+    def predict(self, nodes: int) -> float:
+        return float(sum(one * term for one, term in zip(self.coefficients, self.law.terms(nodes), strict=True)))
+
+
+def fit(law: Law, found: list[Counted]) -> Fitted:
+    """Least squares of what is off in parts of each figure, so that small clusters count as much as large ones."""
+    figures = np.array([law.figure(counted) for counted in found])
+    terms = np.array([law.terms(counted.nodes) for counted in found])
+    coefficients, *_ = np.linalg.lstsq(terms / figures[:, None], np.ones(len(found)), rcond=None)
+    return Fitted(law, tuple(float(one) for one in coefficients))

@@ -1,0 +1,201 @@
+"""A whole cluster in one process and in virtual time, and what its nodes and etcd have to do for what clients do.
+
+The brokers and their cluster parts are those that ship; only sockets and etcd are replaced. Bytes between nodes are
+those of the frames as they are encoded, without gRPC, HTTP/2 and TCP around them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+import msgspec
+from tests.cluster.fleet import Fleet, NodeWorld
+from tests.harness import FakeClient
+
+from bench.frames import PUBACK, connect, publish, subscribe
+from bench.scale.quick_etcd import QuickEtcd
+from starlingmq.cluster.frames import Envelope, Heartbeat
+from starlingmq.net.peer_codec import encode
+from starlingmq.wire.mqtt import Publish
+
+VERSION = 4
+PHASES = 7  # of which one is told when it begins
+STEP = 0.01  # seconds
+REST = 3.0  # seconds in which a cluster has nothing more to tell
+IDLE = 10.0  # seconds
+EACH_STEP = 5  # clients that one node hears of in a step: 500 a second
+PAYLOAD = b"x" * 64
+PUBLISHERS = 9_000_000  # the number of the first
+SOME = 2_000  # clients that messages go to, and that move
+SETTLE_MAX = 60.0  # seconds until what was asked is answered
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """What something took, of all nodes together."""
+
+    times: int  # how often it was done, or seconds
+    frames: int  # from node to node, without heartbeats
+    bytes: int
+    beats: int  # bytes of heartbeats, which come at their pace
+    requests: int  # transactions at etcd
+    puts: int  # keys that these may write
+    cpu_us: float  # of all nodes together; what stands for clients and for etcd is in it
+
+
+class Counted(msgspec.Struct, frozen=True, kw_only=True):
+    """One simulated cluster. ``work`` by what was done; ``key_bytes`` of etcd's keys and values by client."""
+
+    nodes: int
+    clients: int
+    work: dict[str, Work]
+    keys_per_client: float
+    key_bytes_per_client: float
+
+
+class CountingFleet(Fleet):
+    """Counts what it carries, and keeps nothing of it."""
+
+    def __init__(self, count: int) -> None:
+        self.frames = self.bytes = self.beats = 0
+        self.by_number: dict[int, NodeWorld] = {}
+        self.quick = QuickEtcd()
+        super().__init__(count, self.quick)
+
+    def carry(self, source: NodeWorld, hop: int, envelope: Envelope) -> None:
+        if isinstance(envelope.body, Heartbeat):
+            self.beats += len(encode(envelope))
+        else:
+            self.frames += 1
+            self.bytes += len(encode(envelope))
+        node = self.by_number.get(hop)
+        if node is None:
+            node = self.by_number[hop] = next(node for node in self.nodes if node.cluster.number == hop)
+        node.cluster.received(envelope, self.now)
+
+    def totals(self) -> tuple[int, int, int, int, int]:
+        return self.frames, self.bytes, self.beats, self.quick.requests, self.quick.puts
+
+
+class Device:
+    """A client with a session that stays, a filter of its own, and no need to decode what it gets."""
+
+    def __init__(self, number: int, place: int) -> None:
+        self.name = f"device-{number:07d}"
+        self.filter = f"devices/{self.name}/commands"
+        self.place = place
+        self.fake: FakeClient | None = None
+
+    def enter(self, fleet: CountingFleet, place: int) -> None:
+        self.place = place
+        node = fleet[place]
+        client = node.state.open("mqtt://test", self.name, fleet.now)
+        self.fake = FakeClient(node, client, VERSION, self.name)
+        node._by_client[client] = self.fake
+        self.say(connect(self.name, VERSION, persistent=True))
+
+    def say(self, data: bytes) -> None:
+        assert self.fake is not None
+        self.forget()
+        self.fake.world.state.receive(self.fake.client, data, self.fake.world.now)
+
+    def forget(self) -> None:
+        """What it got so far."""
+        assert self.fake is not None
+        self.fake.output = b""
+        self.fake._seen = 0
+
+    def answered(self) -> bool:
+        assert self.fake is not None
+        assert not self.fake.closed, f"{self.name} was sent away"
+        return bool(self.fake.output)
+
+
+class Counting:
+    def __init__(self, nodes: int, clients: int, told: Callable[[str], None]) -> None:
+        self.told = told
+        self.nodes = nodes
+        self.fleet = CountingFleet(nodes)
+        self.fleet.advance(REST)
+        self.devices = [Device(number, number % nodes) for number in range(clients)]
+        self.work: dict[str, Work] = {}
+
+    def count(self) -> Counted:
+        self._phase("idle", int(IDLE), lambda: self.fleet.advance(IDLE))
+        before = self._kept()
+        self._each("connect", self.devices, lambda device: device.enter(self.fleet, device.place))
+        after = self._kept()
+        self._each("subscribe", self.devices, lambda device: device.say(subscribe(1, [device.filter], 1, VERSION)))
+        self.fleet.advance(REST)
+        self._phase("idle with clients", int(IDLE), lambda: self.fleet.advance(IDLE))
+        self._enter_publishers()
+        some = self.devices[:SOME]
+        self._each("publish here", some, lambda device: self._command(device, device.place))
+        self._acknowledge(some)
+        self._each("publish there", some, lambda device: self._command(device, (device.place + 1) % self.nodes))
+        self._acknowledge(some)
+        self._each("move", some, lambda device: device.enter(self.fleet, (device.place + 1) % self.nodes))
+        clients = len(self.devices)
+        return Counted(
+            nodes=self.nodes,
+            clients=clients,
+            work=self.work,
+            keys_per_client=(after[0] - before[0]) / clients,
+            key_bytes_per_client=(after[1] - before[1]) / clients,
+        )
+
+    def _enter_publishers(self) -> None:
+        """One at each node, that stays."""
+        self.publishers = [Device(PUBLISHERS + place, place) for place in range(self.nodes)]
+        for publisher in self.publishers:
+            publisher.enter(self.fleet, publisher.place)
+        while not all(publisher.answered() for publisher in self.publishers):
+            self.fleet.advance(STEP, STEP)
+
+    def _command(self, device: Device, place: int) -> None:
+        """Somebody at that node publishes to the device, which has it when it is answered."""
+        device.forget()
+        self.publishers[place].say(publish(device.filter, PAYLOAD, 1, 1, VERSION))
+
+    def _acknowledge(self, devices: list[Device]) -> None:
+        """What each of them has got."""
+        for device in devices:
+            assert device.fake is not None
+            received = device.fake.expect(Publish)
+            device.say(bytes((PUBACK, 2)) + received.packet_id.to_bytes(2, "big"))
+        self.fleet.advance(REST)
+
+    def _each(self, name: str, devices: list[Device], do: Callable[[Device], None]) -> None:
+        def all_of_them() -> None:
+            waiting: list[Device] = []
+            left: Iterator[Device] = iter(devices)
+            limit = self.fleet.now + SETTLE_MAX + STEP * len(devices) / EACH_STEP
+            while batch := list(islice(left, EACH_STEP * self.nodes)):
+                for device in batch:
+                    do(device)
+                self.fleet.advance(STEP, STEP)
+                waiting = [device for device in (*waiting, *batch) if not device.answered()]
+            while waiting:
+                assert self.fleet.now < limit, f"{len(waiting)} clients are not answered: {name}"
+                self.fleet.advance(STEP, STEP)
+                waiting = [device for device in waiting if not device.answered()]
+
+        self._phase(name, len(devices), all_of_them)
+
+    def _phase(self, name: str, times: int, do: Callable[[], None]) -> None:
+        self.told(f"{self.nodes} nodes, {len(self.devices):,} clients: {name}")
+        before, began = self.fleet.totals(), time.process_time_ns()
+        do()
+        cpu_us = (time.process_time_ns() - began) / 1e3
+        frames, size, beats, requests, puts = (
+            after - was for after, was in zip(self.fleet.totals(), before, strict=True)
+        )
+        self.work[name] = Work(
+            times=times, frames=frames, bytes=size, beats=beats, requests=requests, puts=puts, cpu_us=cpu_us
+        )
+
+    def _kept(self) -> tuple[int, int]:
+        """Keys that etcd has, and their bytes with their values."""
+        sizes = self.fleet.quick.store.sizes()
+        return len(sizes), sum(sizes)
