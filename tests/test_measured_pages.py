@@ -1,10 +1,9 @@
-"""The pages that figures are written into say what was measured, and the model of costs holds where it was not fitted."""
+"""Pages that figures are written into say what was measured; the model of costs holds where it was not fitted."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
-
 from bench import comparison
 from bench.comparison import Comparison, Row
 from bench.scale import __main__ as scaling
