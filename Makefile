@@ -44,10 +44,10 @@ interpreted: ready-pure
 	@$(MAKE) test-pure KINDS="and not whole"
 
 test-fast: setup-run ## the fast tests, interpreted, in seconds
-	STARLINGMQ_PURE=1 $(PY) -m pytest -q -m "not slow and not compiled_only" $(ARGS)
+	STARLINGMQ_PURE=1 $(PY) -m pytest -q -m "not slow and not long and not compiled_only" $(ARGS)
 
 test-pure: ready-pure
-	STARLINGMQ_PURE=1 $(PY) -m pytest -q -n $(JOBS) --dist loadfile -m "not slow and not compiled_only $(KINDS)" $(ARGS)
+	STARLINGMQ_PURE=1 $(PY) -m pytest -q -n $(JOBS) --dist loadfile -m "not slow and not long and not compiled_only $(KINDS)" $(ARGS)
 
 test-compiled: setup-test
 	$(PY) -m pytest -q -n $(JOBS) --dist loadfile -m "not long and (hot or slow or compiled_only)" $(ARGS)
