@@ -28,7 +28,7 @@ PAGES: Final = (
     ROOT / "bench/README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 )
-ELSEWHERE: Final = {"README.md": "tests/test_readme.py", "docs/TUTORIAL.md": "tests/spark/test_tutorial.py"}
+ELSEWHERE: Final = {"docs/TUTORIAL.md": "tests/spark/test_tutorial.py"}
 """Page: the test that runs what stands there."""
 RUN_BY_TESTS: Final = ("console", "python", "yaml", "sh", "bash")
 """Kinds of blocks that have to be run, or to say why they are not."""

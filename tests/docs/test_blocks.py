@@ -23,6 +23,8 @@ from tests.docs.blocks import ELSEWHERE, PAGES, ROOT, RUN_BY_TESTS, Block, all_b
 from tests.docs.play import matches
 
 SLOW: Final = {
+    ("README.md", "broker"),
+    ("README.md", "cluster"),
     ("docs/TOUR.md", "broker"),
     ("docs/TOUR.md", "cluster"),
     ("docs/PYTHON.md", "fixture"),
@@ -31,7 +33,7 @@ SLOW: Final = {
     ("docs/OPERATING.md", "bench"),
 }
 """Stories of more than two seconds ..."""
-LONG: Final = {("docs/TOUR.md", "spark")}
+LONG: Final = {("README.md", "spark"), ("docs/TOUR.md", "spark")}
 """... and those of half a minute."""
 KNOWN: Final = ("", "run", "printed", "file", "not run", "rules", "pipeline")
 
