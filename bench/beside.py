@@ -1,7 +1,8 @@
 """What a publisher waits for its PUBACK, alone and with a reader at full speed beside it, in turns.
 
 Reader and publisher stand for other machines: the reader is as nice as can be, and once more it is not; the publisher
-goes before all others, where it may (as root).
+goes before all others, where it may (as root). Service and reader keep to other processors than the broker, as
+``streams.processors`` has it and a reader elsewhere would; what it is where they do not is told beside it.
 ``python -m bench.beside ADDRESS --rows N`` is the reader.
 """
 
@@ -68,11 +69,27 @@ def paced(broker: Broker, rate: float, seconds: float) -> dict[str, Any]:
 
 
 def beside(broker: Broker, rate: float, seconds: float, rows: int, rounds: int) -> dict[str, Any]:
-    """Medians of some rounds. ``waited``: seconds a second that the broker could have run, and did not."""
+    """Medians of some rounds. ``waited``: seconds a second that the broker could have run, and did not.
 
-    def read(nice: int) -> dict[str, Any]:
-        command = [sys.executable, "-m", "bench.beside", broker.address, "--rows", str(rows)]
-        with subprocess.Popen([*command, "--nice", str(nice)], stdout=subprocess.PIPE, text=True) as reader:
+    The broker keeps to one processor. ``apart``: reader and service keep to the others; ``together``: all three are
+    wherever the system puts them; ``greedy``: and the reader is not nice."""
+    cores = sorted(os.sched_getaffinity(0))
+
+    def read(nice: int, apart: bool) -> dict[str, Any]:
+        command = [sys.executable, "-m", "bench.beside", broker.address, "--rows", str(rows), "--nice", str(nice)]
+        if apart:
+            keep(broker.service, set(cores[1:]))
+            command = ["taskset", "-c", ",".join(map(str, cores[1:])), *command]
+        else:
+            keep(broker.process.pid, set(cores))
+        try:
+            return read_by(command)
+        finally:
+            keep(broker.process.pid, {cores[0]})
+            keep(broker.service, set(cores))
+
+    def read_by(command: list[str]) -> dict[str, Any]:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reader:
             assert reader.stdout is not None
             reader.stdout.readline()
             used = cpu_seconds(broker.service)
@@ -87,25 +104,33 @@ def beside(broker: Broker, rate: float, seconds: float, rows: int, rounds: int) 
         return found | {"waited": round((run_delay(broker.process.pid) - before) / seconds, 3)}
 
     goes_first = ahead()
+    keep(broker.process.pid, {cores[0]})
     paced(broker, rate, 1.0)
-    ways: dict[str, Callable[[], dict[str, Any]]] = {
-        "alone": waiting,
-        "with_reader": lambda: read(NICEST),
-        "with_greedy_reader": lambda: read(0),
-    }
+    ways: dict[str, Callable[[], dict[str, Any]]] = {"alone": waiting}
+    if len(cores) > 1:
+        ways["apart"] = lambda: read(NICEST, True)
+    ways["together"] = lambda: read(NICEST, False)
+    ways["greedy"] = lambda: read(0, False)
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
             found[name].append(way())
+    keep(broker.process.pid, set(cores))
     if goes_first:
         os.setpriority(os.PRIO_PROCESS, 0, 0)
-    told: dict[str, Any] = {"publisher_goes_first": goes_first} | {
+    told: dict[str, Any] = {
         name: {key: round(float(np.median([one[key] for one in some])), 3) for key in some[0]}
         for name, some in found.items()
     }
-    for name, ratio in (("with_reader", "p99_ratio"), ("with_greedy_reader", "p99_ratio_greedy")):
-        told[ratio] = round(told[name]["p99_ms"] / told["alone"]["p99_ms"], 2)
-    return told
+    alone = told["alone"]["p99_ms"]
+    ratios = {name: round(told[name]["p99_ms"] / alone, 2) for name in ways if name != "alone"}
+    return told | {"publisher_goes_first": goes_first, "p99_ratio": ratios}
+
+
+def keep(pid: int, cores: set[int]) -> None:
+    """Have all threads of a process run there."""
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        os.sched_setaffinity(int(thread.name), cores)
 
 
 def ahead() -> bool:

@@ -246,12 +246,13 @@ def goals(found: dict[str, Any]) -> Iterator[str]:
         p99 = found["fresh"]["p99_ms"]
         yield line("ms from publish to a micro-batch, trigger 500 ms, p99", "below 1,000", p99, p99 < 1000)
     if "beside" in found:
-        ratio = found["beside"]["p99_ratio"]
-        taken = found["beside"]["with_reader"]["messages_per_s"]
-        what = f"publish p99 with a reader to that without, at {taken:,.0f} messages/s"
-        yield line(what, "1.5 at most", ratio, ratio <= 1.5)
-        greedy = found["beside"]["p99_ratio_greedy"]
-        yield f"        and with one that is not nice, on the same processors: {greedy:,}"
+        ratios = found["beside"]["p99_ratio"]
+        where = "apart" if "apart" in ratios else "together"
+        taken = found["beside"][where]["messages_per_s"]
+        what = f"publish p99 with a reader to that without, at {taken:,.0f} messages/s, {where}"
+        yield line(what, "1.5 at most", ratios[where], ratios[where] <= 1.5)
+        same, greedy = ratios["together"], ratios["greedy"]
+        yield f"        on the same processors: {same:,}; with a reader that is not nice: {greedy:,}"
     if "sink" in found:
         rate = found["sink"]["rows_per_s"]
         yield line("rows/s of the sink, QoS 1", "50,000", rate, rate >= 50_000)

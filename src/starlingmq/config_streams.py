@@ -67,6 +67,13 @@ class StreamsConfig(Section, frozen=True):
             "19 is furthest.",
         ),
     ] = 10
+    processors: Annotated[
+        tuple[Annotated[int, Meta(ge=0)], ...],
+        Meta(
+            description="The processors (numbers, from 0) that this process may use; none: all that the broker may. "
+            "Where it has one that the broker does not need, reading costs publishers next to nothing."
+        ),
+    ] = ()
 
 
 def check_streams(streams: StreamsConfig, data_dir: str | None) -> None:

@@ -193,6 +193,24 @@ async def test_it_stands_back_for_the_broker(broker: Broker, tmp_path: Path) -> 
         assert other.read_by and os.getpriority(os.PRIO_PROCESS, other.read_by) == own
 
 
+async def test_it_keeps_to_its_processors(tmp_path: Path) -> None:
+    mine = os.sched_getaffinity(0)
+    one = max(mine)
+    config = load_config(None, [*settings(tmp_path / "data"), f"streams.processors=[{one}]"])
+    async with Broker(config, listeners=["mqtt://127.0.0.1:0"]) as broker:
+        assert broker.read_by and os.sched_getaffinity(broker.read_by) == {one}
+        assert os.sched_getaffinity(0) == mine
+        await publish(broker, 2)
+        assert len(await rows(options(broker), 0, 2)) == 2
+
+
+async def test_processors_that_there_are_none_of_are_told(tmp_path: Path) -> None:
+    config = load_config(None, [*settings(tmp_path / "data"), "streams.processors=[4000]"])
+    with pytest.raises(ConfigError, match=r"streams\.processors: .*those that may be named here: \d"):
+        async with Broker(config, listeners=["mqtt://127.0.0.1:0"]):
+            pass
+
+
 async def test_tls(tmp_path: Path) -> None:
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))

@@ -42,7 +42,7 @@ from starlingmq.net.control import NAME, reachable
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What the broker hands to the process. ``token``, ``cert`` and ``key`` (PEM) may be empty; ``nice``: nicer than it
-    by so much."""
+    by so much; ``processors``: where it may run, anywhere if there are none."""
 
     data_dir: str
     node: str
@@ -52,6 +52,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     cert: str = ""
     key: str = ""
     nice: int = 0
+    processors: tuple[int, ...] = ()
 
 
 class BrokerGone(Exception):

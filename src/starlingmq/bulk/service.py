@@ -22,6 +22,7 @@ def main() -> None:
     settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=Settings)
     with suppress(OSError):
         os.nice(settings.nice)
+    _stay(settings.processors)
     try:
         server = StreamFlight(settings)
     except Exception as error:  # pyarrow raises many kinds for an address or a certificate that can not be used
@@ -29,6 +30,17 @@ def main() -> None:
     print(f"ready {server.port}", flush=True)
     sys.stdin.buffer.read()
     os._exit(0)  # calls that are under way are cut: their readers try again
+
+
+def _stay(processors: tuple[int, ...]) -> None:
+    """Run on these only. SystemExit says what is wrong with them."""
+    if not processors:
+        return
+    try:
+        os.sched_setaffinity(0, processors)
+    except (AttributeError, OSError, ValueError) as error:
+        some = ", ".join(map(str, sorted(os.sched_getaffinity(0)))) if hasattr(os, "sched_getaffinity") else "none"
+        raise SystemExit(f"streams.processors: {error}; those that may be named here: {some}") from None
 
 
 if __name__ == "__main__":

@@ -86,6 +86,7 @@ class BulkProcess:
             "port": port,
             "token": token.decode(errors="replace"),
             "nice": config.streams.nice,
+            "processors": config.streams.processors,
             **pems,
         }
 
