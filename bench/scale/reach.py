@@ -82,10 +82,14 @@ def loads(clients: int, nodes: int, fitted: Sequence[Fitted], costs: Costs, flee
     return sorted(found, key=lambda load: -load.share)
 
 
-def nodes_for(clients: int, fitted: Sequence[Fitted], costs: Costs, fleet: Fleet, room: Room, most: int = 300) -> int:
-    """The fewest nodes whose cores and memory are enough in peace; ``most`` when none are."""
+def nodes_for(clients: int, fitted: Sequence[Fitted], costs: Costs, fleet: Fleet, room: Room, most: int = 200) -> int:
+    """The fewest nodes whose cores and memory are enough in peace; where none are, those that lack least."""
+    best, least = 0, float("inf")
     for nodes in range(3, most):
         found = {load.name: load.share for load in loads(clients, nodes, fitted, costs, fleet, room)}
-        if found["a node's core"] <= 1 and found["a node's memory"] <= 1:
+        lacking = max(found["a node's core"], found["a node's memory"])
+        if lacking <= 1:
             return nodes
-    return most
+        if lacking < least:
+            best, least = nodes, lacking
+    return best
