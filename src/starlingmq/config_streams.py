@@ -71,7 +71,7 @@ class StreamsConfig(Section, frozen=True):
         tuple[Annotated[int, Meta(ge=0)], ...],
         Meta(
             description="The processors (numbers, from 0) that this process may use; none: all that the broker may. "
-            "Where it has one that the broker does not need, reading costs publishers next to nothing."
+            "Where it has one that the broker does not need, publishers wait far less while somebody reads."
         ),
     ] = ()
 
