@@ -37,6 +37,7 @@ RANKS: Final = (
         "config_groups",
         "config_live",
         "config_nats",
+        "config_networks",
         "config_streams",
         "config_tracing",
         "config_types",

@@ -26,6 +26,7 @@ from starlingmq.config_build import Tree, build, read_yaml, set_path, yaml_value
 from starlingmq.config_cluster import ClusterConfig, check_cluster, check_dialled, refuse_open_cluster
 from starlingmq.config_groups import QueueGroupsConfig
 from starlingmq.config_nats import NatsConfig, check_nats
+from starlingmq.config_networks import parse_networks
 from starlingmq.config_streams import StreamsConfig, check_streams
 from starlingmq.config_tracing import TracingConfig, check_tracing
 from starlingmq.config_types import ConfigError, Count, Duration, PositiveDuration, PositiveSize, Seconds, Section, Size
@@ -52,6 +53,7 @@ __all__ = [
 
 ENV_PREFIX: Final = "STARLINGMQ_"
 NATS_SCHEMES: Final = ("nats", "tls", "nats+ws", "nats+wss")
+HTTP_SCHEMES: Final = ("ws", "wss", "nats+ws", "nats+wss", *API_SCHEMES)  # connections that begin with HTTP
 SCHEMES: Final = ("mqtt", "mqtts", "ws", "wss", "unix", *NATS_SCHEMES, *API_SCHEMES)
 DEFAULT_LISTENER: Final = "mqtt://127.0.0.1:1883"
 NO_SESSION_EXPIRY: Final = 0xFFFFFFFF
@@ -120,6 +122,13 @@ class ListenerConfig(Section, frozen=True):
         Meta(
             description="Whose pages may open a WebSocket here, as https://app.example.org; all without. What is no "
             "page in a browser names no origin, and is let in."
+        ),
+    ] = ()
+    trusted_proxies: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Networks of proxies whose X-Forwarded-For or Forwarded header names the client, for HTTP and "
+            "WebSocket listeners, such as 10.0.0.0/8. Empty: these headers are ignored."
         ),
     ] = ()
     reuse_port: Annotated[
@@ -449,6 +458,9 @@ def _check_listeners(config: Config) -> None:
             )
         if scheme in ("mqtts", "wss", "tls", "nats+wss", "https") and listener.tls is None:
             raise ConfigError(f"listeners[{index}]: {listener.url} needs a tls section with at least a cert")
+        parse_networks(listener.trusted_proxies, f"listeners[{index}].trusted_proxies")
+        if listener.trusted_proxies and scheme not in HTTP_SCHEMES:
+            raise ConfigError(f"listeners[{index}].trusted_proxies: only HTTP and WebSocket listeners have them")
         if listener.advertise:
             check_dialled(listener.advertise, f"listeners[{index}].advertise")
 

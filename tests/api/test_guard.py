@@ -150,6 +150,34 @@ async def test_who_guesses_is_banned(serve: Serve, ask: Ask, token_file: str, ca
     assert "guessed" not in caplog.text and TOKEN not in caplog.text
 
 
+async def test_failures_count_for_the_client_behind_a_trusted_proxy(serve: Serve, ask: Ask, token_file: str) -> None:
+    failures = {"delay": 0, "limit": 2, "ban": "1m"}
+    auth = {"api": {"token_file": token_file}, "failures": failures}
+    trusting = {"url": "http://127.0.0.1:0", "trusted_proxies": ["127.0.0.0/8"]}
+    broker = await serve(listeners=[trusting], auth=auth)
+    wrong = {"authorization": "Bearer guessed-guessed-guessed"}
+
+    async def status_of(**headers: str) -> int:
+        return (await ask(broker, "GET", "/api/v1/clients", headers={**wrong, **headers})).status_code
+
+    forged = {"x-forwarded-for": "198.51.100.1, 192.0.2.7"}
+    assert [await status_of(**forged) for _ in range(3)] == [401, 401, 403]
+    assert await status_of(forwarded="for=192.0.2.7") == 403
+    assert await status_of(**{"x-forwarded-for": "198.51.100.1"}) == 401
+    assert await status_of(**{"x-forwarded-for": "198.51.100.2", "forwarded": "for=198.51.100.3"}) == 400
+    (ban,) = (await ask(broker, "GET", "/api/v1/bans", headers=BEARER)).json()["bans"]
+    assert (ban["kind"], ban["name"]) == ("address", "192.0.2.7")
+
+
+async def test_the_headers_of_an_untrusted_proxy_change_nothing(serve: Serve, ask: Ask, token_file: str) -> None:
+    failures = {"delay": 0, "limit": 2, "ban": "1m"}
+    broker = await serve(auth={"api": {"token_file": token_file}, "failures": failures})
+    wrong = {"authorization": "Bearer guessed-guessed-guessed", "x-forwarded-for": "192.0.2.7"}
+    codes = [(await ask(broker, "GET", "/api/v1/clients", headers=wrong)).status_code for _ in range(3)]
+    assert codes == [401, 401, 403]
+    assert (await ask(broker, "GET", "/api/v1/clients", headers={"forwarded": "for=1.1.1.1"})).status_code == 403
+
+
 async def test_a_reload_takes_the_tokens_that_are_there_now(serve: Serve, ask: Ask, token_file: str) -> None:
     broker = await serve(auth={"api": {"token_file": token_file}, "failures": {"delay": 0}})
     Path(token_file).write_text("another-token-0123456789\n", encoding="utf-8")

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from starlingmq.api.access import Access
 from starlingmq.auth.bans import Bans
+from starlingmq.net.forwarded import ForwardedError, client_address
 
 log = logging.getLogger("starlingmq.http")
 
@@ -81,6 +82,7 @@ class Guard:
 
         try:
             headers = _headers(scope)
+            scope["client"] = _client(scope)
             scope["state"]["user"] = await self._admit(scope, headers)
             body = await _body(scope, headers, receive)
             await self.app(scope, _replay(body, receive), answer)
@@ -128,7 +130,7 @@ class Guard:
             raise Refusal(403, "a page of another origin may not change anything here")
 
     async def _identify(self, scope: Scope, headers: dict[str, str]) -> str:
-        address = (scope.get("client") or ("", 0))[0]
+        address = scope["client"][0]
         authorization = headers.get("authorization", "")
         now = monotonic()
         name = self.access.name_in(authorization)
@@ -155,6 +157,15 @@ def _headers(scope: Scope) -> dict[str, str]:
             raise Refusal(400, f"more than one header {name}")
         found[name] = value.decode("latin-1")
     return found
+
+
+def _client(scope: Scope) -> tuple[str, int]:
+    """The address that bans and failures count for; ``trusted_proxies`` are those of the listener."""
+    peer = (scope.get("client") or ("", 0))[0]
+    try:
+        return client_address(peer, scope["headers"], scope["state"]["trusted_proxies"]), 0
+    except ForwardedError as error:
+        raise Refusal(400, str(error)) from None
 
 
 def _plain(text: str) -> bool:

@@ -16,6 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from starlingmq.api.guard import HEAD_BYTES_MAX, App
+from starlingmq.config_networks import Network
 from starlingmq.net.listeners import bind_tcp, tls_context
 from starlingmq.net.sockets import BACKLOG
 from starlingmq.net.tls import load_certificate
@@ -42,8 +43,8 @@ class _State(ServerState):
 class _Connection(H11Protocol):
     """Bounded in number and in time. What strangers send is no line in the log."""
 
-    def __init__(self, config: uvicorn.Config, state: ServerState) -> None:
-        super().__init__(config, state, {})
+    def __init__(self, config: uvicorn.Config, state: ServerState, trusted_proxies: tuple[Network, ...]) -> None:
+        super().__init__(config, state, {"trusted_proxies": trusted_proxies})
         self.logger = _quiet
         self.access_log = False
         self._head: asyncio.TimerHandle | None = None  # until the head of a request that has begun is complete
@@ -109,7 +110,10 @@ class HttpListener:
         self.address, sockets = await bind_tcp(loop, self.spec)
         for sock in sockets:
             server = await loop.create_server(
-                lambda: _Connection(config, self._state), sock=sock, ssl=self._context, backlog=BACKLOG
+                lambda: _Connection(config, self._state, self.spec.trusted_proxies),
+                sock=sock,
+                ssl=self._context,
+                backlog=BACKLOG,
             )
             self._servers.append(server)
 

@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from starlingmq.config import ListenerConfig, TlsConfig
+from starlingmq.config_networks import Network, parse_networks
 
 DEFAULT_PORTS: Final = {
     "mqtt": 1883,
@@ -61,6 +62,7 @@ class ListenerSpec(NamedTuple):
     reuse_port: bool = False
     advertise: str = ""
     origins: frozenset[str] = frozenset()
+    trusted_proxies: tuple[Network, ...] = ()
 
     def __str__(self) -> str:
         if self.scheme == "unix":
@@ -84,6 +86,7 @@ def parse_listener(config: ListenerConfig) -> ListenerSpec:
         reuse_port=config.reuse_port,
         advertise=config.advertise,
         origins=origins,
+        trusted_proxies=parse_networks(config.trusted_proxies, "trusted_proxies"),
     )
 
 

@@ -1,0 +1,42 @@
+"""Networks and addresses, as settings and peers name them."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Sequence
+
+from starlingmq.config_types import ConfigError
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def parse_networks(texts: Iterable[str], setting: str) -> tuple[Network, ...]:
+    """Networks such as ``10.0.0.0/8``, ``2001:db8::/32`` or one address. Raises ConfigError that names the setting."""
+    found = []
+    for index, text in enumerate(texts):
+        try:
+            found.append(ipaddress.ip_network(text))
+        except ValueError as error:
+            raise ConfigError(
+                f"{setting}[{index}]: {text!r} is not a network such as 10.0.0.0/8 or 2001:db8::/32: {error}"
+            ) from None
+    return tuple(found)
+
+
+def parse_address(text: str) -> Address | None:
+    """An IP address without port; None if the text is not one. An IPv4 address mapped into IPv6 is that IPv4 address.
+
+    Brackets and the zone of a link-local address (``fe80::1%eth0``) are cut off.
+    """
+    try:
+        address = ipaddress.ip_address(text.strip("[]").partition("%")[0])
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address
+
+
+def is_among(address: Address | None, networks: Sequence[Network]) -> bool:
+    return address is not None and any(address in network for network in networks)
