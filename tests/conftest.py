@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +29,10 @@ COLD: Final = (
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
+    interpreted = os.environ.get("STARLINGMQ_PURE", "") not in ("", "0")
     for item in items:
+        if interpreted and item.get_closest_marker("compiled_only"):
+            item.add_marker(pytest.mark.skip(reason="STARLINGMQ_PURE is set: nothing is compiled"))
         place = item.path.relative_to(here).parts[0]
         if place not in COLD:
             item.add_marker(pytest.mark.hot)
