@@ -14,6 +14,11 @@ PACKAGE = "starlingmq.cluster."
 MODULES = ("frames", "route_facts", "own_routes", "peer_routes", "routes", "links")
 """In the order in which they import each other. ``frames`` is taken as it is."""
 
+
+class PlantingError(Exception):
+    """The text to replace is not there once. Never taken for a mistake that a world has found."""
+
+
 Replacement = tuple[str, str, str]  # module, text that is there once, text in its place
 
 SMALL: tuple[Replacement, ...] = (
@@ -37,7 +42,8 @@ def load(replacements: Sequence[Replacement] = ()) -> dict[str, Any]:
             source = path.read_text(encoding="utf-8")
             for module, old, new in replacements:
                 if module == name:
-                    assert source.count(old) == 1, f"{name}.py has {source.count(old)} times {old!r}"
+                    if source.count(old) != 1:
+                        raise PlantingError(f"{name}.py has {source.count(old)} times {old!r}")
                     source = source.replace(old, new)
             loaded[name] = sys.modules[PACKAGE + name] = ModuleType(PACKAGE + name)
             exec(compile(source, str(path), "exec"), loaded[name].__dict__)
