@@ -391,11 +391,18 @@ def test_opening_on_a_failing_disk_leaves_nothing_open() -> None:
 
 
 def test_the_figures_in_small(tmp_path: Path) -> None:
-    """They run, and nothing is slower by orders of magnitude than it was: on a loaded machine too."""
     found = figures(tmp_path, scale=0.01)
-    assert found["appends of 200 B, batches of 100"] > 100_000
-    assert found["read_at of 200 B, anywhere"] > 10_000
-    assert found["read_at of 200 B, neighbours"] > 50_000
+    assert len(found) == 23 and all(figure > 0 for figure in found.values())
+
+
+def test_reading_takes_as_few_system_calls_as_it_can() -> None:
+    files = SimFiles()
+    journal = journal_of(files, segment_bytes=1 << 20)
+    journal.append(numbered(0, 1000))
+    for step, calls_max in ((1, 4), (10, 5), (100, 10)):
+        before = files.calls
+        assert None not in journal.read_at(list(range(0, 1000, step)))
+        assert files.calls - before <= calls_max, f"every {step}th of 1000 records"
 
 
 class SlowFiles(Files):
