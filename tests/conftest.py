@@ -8,6 +8,8 @@ from typing import Final
 
 import pytest
 
+from tests.patience import TimeOuts
+
 WHOLE: Final = ("bulk", "conformance", "fuzz", "spark")
 """What these tests are about goes through the whole broker from outside: run compiled, they have said it."""
 
@@ -27,6 +29,14 @@ COLD: Final = (
 """What these tests are about is never compiled: run interpreted, they have said what they have to say."""
 
 
+WORLDS: Final = "_worlds"
+"""The end of the name of a file that lives whole clusters in virtual time: minutes interpreted, seconds compiled."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(TimeOuts())
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     interpreted = os.environ.get("STARLINGMQ_PURE", "") not in ("", "0")
@@ -36,5 +46,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         place = item.path.relative_to(here).parts[0]
         if place not in COLD:
             item.add_marker(pytest.mark.hot)
-        if place in WHOLE:
+        patches = item.get_closest_marker("skipif") is not None  # the compiled classes cannot be patched
+        if place in WHOLE or (item.path.stem.endswith(WORLDS) and not patches):
             item.add_marker(pytest.mark.whole)

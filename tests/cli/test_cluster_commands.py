@@ -23,6 +23,7 @@ import trustme
 import yaml
 
 from starlingmq.cli.local_cluster import prepare
+from tests.patience import slowness
 
 from .commands import run, subscriber
 
@@ -90,7 +91,7 @@ def control(directory: Path, node: str, *words: str) -> Any:
 
 def until(condition: Callable[[], bool]) -> None:
     """What other processes come to, in time."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + PATIENCE * slowness()
     while not condition():
         assert time.monotonic() < deadline, "it does not come to be so"
 

@@ -22,6 +22,7 @@ from typing import IO, Any, Final
 
 import psutil
 import yaml
+from tests.patience import slowness
 
 from starlingmq.cli.local_cluster import HOST, free_base_port, prepare
 from starlingmq.demo.proxy import BACK, OUT, Proxy
@@ -314,7 +315,9 @@ class Cluster:
         """Look again and again, beside the event loop; the seconds that it took. Fails after ``seconds``."""
         began = time.monotonic()
         while not await asyncio.to_thread(condition):
-            assert time.monotonic() - began < seconds, f"not within {seconds:.0f} s: {what}\n{self.describe()}"
+            assert time.monotonic() - began < seconds * slowness(), (
+                f"not within {seconds:.0f} s: {what}\n{self.describe()}"
+            )
             await asyncio.sleep(POLL)
         return time.monotonic() - began
 

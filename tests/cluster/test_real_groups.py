@@ -17,6 +17,7 @@ import pytest
 from nats.aio.client import Client as NatsClient
 from nats.aio.msg import Msg
 from tests.cluster.real import Cluster, Node
+from tests.patience import slowness
 
 import nats
 from starlingmq.client import Client
@@ -177,7 +178,7 @@ async def test_a_hop_of_a_group_takes_little(three: Cluster) -> None:
     await service.close()
     await workers.close()
     print(f"median {1000 * sorted(times)[50]:.2f} ms, longest {1000 * max(times):.1f} ms")
-    assert sorted(times)[50] < 0.05
+    assert sorted(times)[50] < 0.05 * slowness()
 
 
 async def test_the_node_of_the_primary_is_killed(three: Cluster) -> None:
@@ -202,7 +203,7 @@ async def test_the_node_of_the_primary_is_killed(three: Cluster) -> None:
         await service.close()
     elected = time.monotonic()
     while groups(third)["jobs/killed"]["primary"] in (first.name, "", "none"):
-        assert time.monotonic() < elected + SECONDS
+        assert time.monotonic() < elected + SECONDS * slowness()
     first.start()
     await workers.until(wanted)
     await three.whole()

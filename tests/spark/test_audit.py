@@ -19,6 +19,7 @@ from starlingmq.pipeline.audit import Audit, audit, events_of
 from starlingmq.wire.mqtt import PUBREL, Ack, Publish
 from tests.auditing import judge
 from tests.core.test_audit import AuditWorld, lasting, life, subscribe, take_all
+from tests.patience import slowness
 from tests.spark.brokers import StreamBroker
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -119,7 +120,7 @@ def test_a_real_broker_with_reconnections_and_a_crash_does_nothing_wrong(spark: 
         broker.start()
         asyncio.run(talk(60))
         options = broker.options | {"stream": "events"}
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 60 * slowness()
         while True:  # a census comes every two seconds
             found, _ = audit(spark, events_of(spark.read.format("starlingmq").options(**options).load()))
             if found.until and found.waiting == 120:
