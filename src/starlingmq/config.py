@@ -231,7 +231,9 @@ class LimitsConfig(Section, frozen=True):
         PositiveSize, Meta(description="Bytes that wait on a connection before the client counts as not reading.")
     ] = 1024 * 1024
     max_connections: Annotated[Count, Meta(description="Connections over all listeners; 0 sets no limit.")] = 0
-    connections_per_address: Annotated[Count, Meta(description="Connections from one address; 0 sets no limit.")] = 0
+    connections_per_address: Annotated[
+        Count, Meta(description="Connections from one address, or one IPv6 network (/64); 0 sets no limit.")
+    ] = 0
     connections_per_user: Annotated[
         Count, Meta(description="Connections of one user name; 0 sets no limit, and nameless clients have none.")
     ] = 0

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from starlingmq.core.addresses import peer_key
+
 if TYPE_CHECKING:
     from starlingmq.config import LimitsConfig
     from starlingmq.core.client import Client
@@ -89,14 +91,14 @@ class Quotas:
 
     def enter(self, client: Client) -> bool:
         """A connection was opened: whether its address has no more of them than it may have."""
-        address = client.peer.rpartition(":")[0]
+        address = peer_key(client.peer)
         count = self._addresses.get(address, 0) + 1
         self._addresses[address] = count
         limit = self.limits.connections_per_address
         return limit == 0 or not address or count <= limit
 
     def leave(self, client: Client) -> None:
-        _less(self._addresses, client.peer.rpartition(":")[0])
+        _less(self._addresses, peer_key(client.peer))
 
     def may_connect(self, now: float) -> bool:
         """A CONNECT has come: whether there were not too many of late."""
