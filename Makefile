@@ -55,9 +55,10 @@ test-compiled: setup-test
 test-long: setup-test ## the tests that take longest: rolling restarts, and Spark while everything is killed
 	$(PY) -m pytest -q -m long $(ARGS)
 
-style: .stamps/installed ## ruff
+style: .stamps/installed ## ruff and bandit
 	$(BIN)/ruff check $(CHECKED)
 	$(BIN)/ruff format --check $(CHECKED)
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive src
 
 types: .stamps/installed .stamps/spark ## mypy --strict, no module exempted
 	$(BIN)/mypy --strict $(CHECKED)

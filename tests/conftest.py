@@ -22,6 +22,7 @@ COLD: Final = (
     "docs",
     "examples",
     "otel",
+    "security",
     "test_cli_basics.py",
     "test_config.py",
     "test_deploy.py",
@@ -46,6 +47,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         place = item.path.relative_to(here).parts[0]
         if place not in COLD:
             item.add_marker(pytest.mark.hot)
+        if place == "security":
+            item.add_marker(pytest.mark.security)
         patches = item.get_closest_marker("skipif") is not None  # the compiled classes cannot be patched
         if place in WHOLE or (item.path.stem.endswith(WORLDS) and not patches):
             item.add_marker(pytest.mark.whole)

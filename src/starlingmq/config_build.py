@@ -63,7 +63,7 @@ def yaml_value(text: str, source: str) -> Any:
 
 def _parse(text: str, source: str) -> Any:
     try:
-        return yaml.load(text, _Loader)
+        return yaml.load(text, _Loader)  # noqa: S506 a SafeLoader  # nosec B506
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark is not None else source

@@ -100,7 +100,8 @@ class MqttBroker:
     ) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(THREAD_SECONDS)
-        assert not self._thread.is_alive(), "the broker does not stop"
+        if self._thread.is_alive():
+            raise RuntimeError("the broker does not stop")
 
     @property
     def addresses(self) -> list[str]:

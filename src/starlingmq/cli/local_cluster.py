@@ -15,7 +15,7 @@ from starlingmq.cli.declare import CommandError
 
 HOST: Final = "127.0.0.1"
 SETTINGS: Final = "starlingmq.yaml"
-SECRET_FILE: Final = "secret"
+SECRET_FILE: Final = "secret"  # noqa: S105 the name of a file
 PORTS_A_NODE: Final = 4
 NODES_MAX: Final = 50
 # Below the ports that connections take: one of those could sit on the port of a node that is down.

@@ -313,7 +313,7 @@ class Client:
     async def _come_back(self) -> None:
         delay, longest = BACKOFF
         while True:
-            await asyncio.sleep(delay * random.uniform(0.5, 1.0))
+            await asyncio.sleep(delay * random.uniform(0.5, 1.0))  # noqa: S311 no secret  # nosec B311
             try:
                 await self.connect()
             except ConnectFailed as error:

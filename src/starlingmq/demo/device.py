@@ -70,7 +70,7 @@ class Device(Client):
         self._pace = pace
         self._tally = tally
         self._counts = counts
-        self._draw = random.Random(number)
+        self._draw = random.Random(number)  # noqa: S311 no secret  # nosec B311
         self._readings = 0
         self._lost_at: float | None = None
         self._stays_away = 0.0  # seconds

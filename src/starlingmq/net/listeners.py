@@ -197,7 +197,8 @@ async def _addresses(loop: asyncio.AbstractEventLoop, spec: ListenerSpec) -> lis
 def _bound(spec: ListenerSpec, sockets: list[socket.socket]) -> ListenerSpec:
     if spec.scheme == "unix":
         return spec
-    every = "0.0.0.0" if any(sock.family == socket.AF_INET for sock in sockets) else "::"
+    # The name of an address that is bound already; whether it may be is decided in the settings.
+    every = "0.0.0.0" if any(sock.family == socket.AF_INET for sock in sockets) else "::"  # noqa: S104
     return spec._replace(host=spec.host or every, port=sockets[0].getsockname()[1])
 
 

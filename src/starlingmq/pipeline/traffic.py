@@ -149,14 +149,14 @@ SHARES: Final = f"""
 SELECT {{column}} AS name, count(*) AS messages, sum(size) AS bytes, count(DISTINCT topic) AS topics,
   count(DISTINCT client_id) AS clients
 FROM traffic GROUP BY 1 ORDER BY messages DESC, name LIMIT {TOP}
-"""
+"""  # noqa: S608 a constant
 SILENCES: Final = f"""
 SELECT root, max_by(before, at - before) AS since, max_by(at, at - before) AS until FROM (
   SELECT root, at, lag(at) OVER (PARTITION BY root ORDER BY at) AS before FROM traffic
 ) WHERE before IS NOT NULL GROUP BY root ORDER BY until - since DESC, root LIMIT {TOP}
-"""
+"""  # noqa: S608 a constant
 MISSING: Final = f"""
 SELECT node, before + 1 AS since, offset - 1 AS until FROM (
   SELECT node, offset, lag(offset) OVER (PARTITION BY node ORDER BY offset) AS before FROM traffic
 ) WHERE offset > before + 1 ORDER BY node, since LIMIT {TOP}
-"""
+"""  # noqa: S608 a constant
