@@ -20,7 +20,7 @@ from starlingmq.config_networks import Address, Network, is_among, parse_address
 X_FORWARDED_FOR: Final = b"x-forwarded-for"
 FORWARDED: Final = b"forwarded"
 HOPS_MAX: Final = 64
-_TOKEN: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_TOKEN: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # noqa: S105 the grammar of a header
 _PAIR: Final = re.compile(rf'[ \t]*({_TOKEN})=({_TOKEN}|"(?:[^"\\]|\\.)*")[ \t]*([,;]|$)')
 _EMPTY: Final = re.compile(r"[ \t]*([,;]|$)")
 
