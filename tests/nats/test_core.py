@@ -81,6 +81,16 @@ def test_anonymous_clients_where_they_are_not_allowed() -> None:
     assert peer.heard() == ["-ERR 'Authorization Violation'"]
 
 
+def test_an_unfinished_connect_is_bounded_by_connect_size_too() -> None:
+    world = World(connect_size=300, allow_anonymous=False)
+    peer = NatsPeer(world)
+    peer.send_raw(b"CONNECT {" + b"x" * 290)
+    assert not peer.closed
+    peer.send_raw(b"x" * 10)
+    assert peer.heard() == ["-ERR 'Maximum Control Line Exceeded'"]
+    assert peer.closed
+
+
 @pytest.mark.parametrize(
     ("options", "username", "password"),
     [

@@ -179,3 +179,11 @@ def test_remaining_length(raw: str, length: int) -> None:
 def test_remaining_length_of_five_bytes(last: int) -> None:
     with pytest.raises(MalformedPacket):
         frame_length(b"\x30\x80\x80\x80" + bytes((last,)), 0)
+
+
+@pytest.mark.parametrize("length", ["8000", "8400", "ff00", "808000", "ffff00", "80808000", "ffffff00"])
+def test_a_remaining_length_of_more_bytes_than_it_needs_is_malformed(length: str) -> None:
+    """[MQTT-1.5.5-1]"""
+    for first in range(256):
+        with pytest.raises(MalformedPacket):
+            frame_length(bytes((first,)) + bytes.fromhex(length), 0)

@@ -57,6 +57,7 @@ from starlingmq.wire.mqtt import (
     frame_length,
 )
 from starlingmq.wire.mqtt import SUBSCRIBE as SUBSCRIBE_PACKET
+from starlingmq.wire.primitives import LONG_FORM
 from starlingmq.wire.reasons import MalformedPacket, MqttError, ProtocolError, Reason
 
 LOOKS_PER_TURN: Final = 500  # sessions, connections or retained messages whose time has come, a turn
@@ -393,6 +394,8 @@ class BrokerState:
                     start = pos + 2
                 elif size - pos >= 3 and data[pos + 2] < 0x80:
                     length = (length & 0x7F) + (data[pos + 2] << 7) + 3
+                    if length < 131:
+                        raise MalformedPacket(LONG_FORM)  # [MQTT-1.5.5-1]
                     start = pos + 3
                 else:
                     length = frame_length(data, pos)
@@ -422,6 +425,8 @@ class BrokerState:
                     ctx.resumable.append(client)
                 if client.halted != 0 or client.state == CLOSED:
                     break
+            if client.state == NEW and pos < size and data[pos] != CONNECT << 4:
+                raise ProtocolError("the first packet is not CONNECT")  # not worth waiting for its length
         except MqttError as error:
             self._fail(client, error, data, start, end)
         if client.state != CLOSED and pos != size:
@@ -502,10 +507,10 @@ class BrokerState:
 
     def _fail(self, client: Client, error: MqttError, data: bytes, start: int, end: int) -> None:
         if client.state == NEW and client.full == 0:
-            if error.reason == Reason.UNSUPPORTED_PROTOCOL_VERSION:
-                self.ctx.send(client, encode(Connack(False, 1), 4))  # [MQTT-3.1.2-2]
-            elif data[0] >> 4 == CONNECT and _level(data, start, end) == 5:
-                client.version = 5  # so it is told
+            if data[0] >> 4 == CONNECT and _level(data, start, end) == 5:
+                client.version = 5  # it is answered in the form of 5.0, whatever protocol name it gave
+            elif error.reason == Reason.UNSUPPORTED_PROTOCOL_VERSION:
+                self.ctx.send(client, encode(Connack(False, 1), 4))  # [MQTT-3.1.2-2] of 3.1.1
         self._end_for(client, error)
 
     def _end_for(self, client: Client, error: MqttError) -> None:

@@ -32,7 +32,7 @@ from starlingmq.core.router import Router
 from starlingmq.core.session import NATS_PREFIX, Session
 from starlingmq.core.spellings import Spellings
 from starlingmq.core.subscribing import Subscribing
-from starlingmq.wire.nats import CONNECT, HPUB, MORE, PING, PONG, PUB, SUB, NatsError, NatsReader
+from starlingmq.wire.nats import CONNECT, HPUB, LINE_TOO_LONG, MORE, PING, PONG, PUB, SUB, NatsError, NatsReader
 from starlingmq.wire.nats_frames import PING_FRAME, PONG_FRAME, error_frame
 from starlingmq.wire.reasons import Reason
 
@@ -177,6 +177,8 @@ class Nats:
                         client.chunks = [data[pos:] if pos else data]
                         client.missing = reader.missing
                         return
+                    if client.state == NEW and size - pos > ctx.connect_size:
+                        raise NatsError(LINE_TOO_LONG)
                     break
                 if kind == PUB or kind == HPUB:  # noqa: SIM109  a tuple would be made and searched
                     if ctx.catching_up:

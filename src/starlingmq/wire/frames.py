@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from .primitives import BYTE, SHORT_LENGTH, encode_two, encode_varint
+from .primitives import BYTE, LONG_FORM, SHORT_LENGTH, encode_two, encode_varint
 from .reasons import MalformedPacket
 
 # First byte and remaining length of a four byte acknowledgement, by first byte.
@@ -18,7 +18,8 @@ _ACK_HEAD: Final[list[bytes]] = [bytes((first, 2)) for first in range(256)]
 def frame_length(data: bytes, pos: int) -> int:
     """Bytes in the frame that begins at ``pos``, its header included; 0 while its length can not be read yet.
 
-    The frame itself need not be complete. Raises MalformedPacket for a remaining length of more than four bytes.
+    The frame itself need not be complete. Raises MalformedPacket for a remaining length of more than four bytes, or
+    of more bytes than it needs.
     """
     have = len(data)
     at = pos + 1
@@ -32,18 +33,24 @@ def frame_length(data: bytes, pos: int) -> int:
     length = byte - 128
     byte = data[at + 1]
     if byte < 128:
+        if byte == 0:
+            raise MalformedPacket(LONG_FORM)
         return length + byte * 128 + 3
     if at + 2 >= have:
         return 0
     length += (byte - 128) * 128
     byte = data[at + 2]
     if byte < 128:
+        if byte == 0:
+            raise MalformedPacket(LONG_FORM)
         return length + byte * 16_384 + 4
     if at + 3 >= have:
         return 0
     length += (byte - 128) * 16_384
     byte = data[at + 3]
     if byte < 128:
+        if byte == 0:
+            raise MalformedPacket(LONG_FORM)
         return length + byte * 2_097_152 + 5
     raise MalformedPacket("remaining length of more than four bytes")
 

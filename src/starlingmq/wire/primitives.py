@@ -12,6 +12,7 @@ from .reasons import MalformedPacket, ProtocolError, Reason
 
 MAX_VARINT: Final = 268_435_455  # four bytes of seven bits; also the greatest remaining length
 MAX_BLOCK: Final = 65_535  # bytes in a string or in binary data
+LONG_FORM: Final = "a length or variable byte integer has more bytes than it needs"  # [MQTT-1.5.5-1]
 
 # One object per byte value: frames are put together from these without making integers into bytes each time.
 BYTE: Final[list[bytes]] = [bytes((value,)) for value in range(256)]
@@ -20,13 +21,16 @@ SHORT_LENGTH: Final[list[bytes]] = [bytes((0, value)) for value in range(256)]
 
 
 def decode_varint(data: bytes, pos: int, end: int) -> tuple[int, int]:
-    """The variable byte integer at ``pos`` and the position after it; at most four bytes [MQTT-1.5.5-1]."""
+    """The variable byte integer at ``pos`` and the position after it: at most four bytes, and no more than its value
+    needs [MQTT-1.5.5-1]."""
     value = 0
     shift = 0
     while pos < end:
         byte = data[pos]
         pos += 1
         if byte < 128:
+            if byte == 0 and shift != 0:
+                raise MalformedPacket(LONG_FORM)
             return value | (byte << shift), pos
         value |= (byte & 127) << shift
         shift += 7
