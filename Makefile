@@ -9,6 +9,7 @@ JOBS ?= 2
 COMPARED := throughput,paced,memory,subscriptions,wildcards,persistence,nats
 ROUNDS ?= 50
 MINUTES ?= 10
+LOAD ?= 0
 KINDS ?=
 NODES ?= 3
 DIR ?= starling
@@ -95,8 +96,8 @@ sim: setup-run ## whole clusters in virtual time with drawn faults (SEEDS=1000; 
 chaos-storage: setup-run ## kill a broker under load again and again, with every journal and durability (ROUNDS=50)
 	$(PY) -m tests.storage.killing --rounds $(ROUNDS) $(ARGS)
 
-chaos: system-cluster setup-run ## a cluster that is broken on purpose under clients that go from node to node; a report (MINUTES=10, SEED=n)
-	$(PY) -m tests.cluster.chaos --minutes $(MINUTES) --nodes $(NODES) $(if $(SEED),--seed $(SEED)) $(ARGS)
+chaos: system-cluster setup-run ## a cluster that is broken on purpose under clients that go from node to node; a report (MINUTES=10, SEED=n, LOAD=n busy processes beside)
+	$(PY) -m tests.cluster.chaos --minutes $(MINUTES) --nodes $(NODES) --load $(LOAD) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 chaos-cluster: system-cluster setup-run ## break a cluster under load: nodes, etcds, links (ROUNDS=50, NODES=3, SEED=n)
 	$(PY) -m tests.cluster.chaos --rounds $(ROUNDS) --nodes $(NODES) $(if $(SEED),--seed $(SEED)) $(ARGS)

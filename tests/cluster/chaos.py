@@ -7,6 +7,9 @@ in order.
 
 ``--minutes N`` has it go on for so long with clients that are at home nowhere (``tests.cluster.roaming``) and rolling
 restarts, and writes a report.
+
+``--load N`` adds N processes that compute without pause (``tests.busy``): slowness is a fault too, which must cost time
+and nothing else.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from tests.busy import Busy
 from tests.cluster.chaos_report import Report, Timeline
 from tests.cluster.load import Load
 from tests.cluster.real import AwayError, Cluster, Node
@@ -220,7 +224,16 @@ class Chaos:
 class Run:
     """Rounds, with a line for each; as many as there are in ``seconds``, if that is not 0.0."""
 
-    def __init__(self, cluster: Cluster, rounds: int, seed: int, rate: int, talk: bool, seconds: float = 0.0) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        rounds: int,
+        seed: int,
+        rate: int,
+        talk: bool,
+        seconds: float = 0.0,
+        slower: float = 1.0,
+    ) -> None:
         self.cluster = cluster
         self.rounds = rounds
         self.seconds = seconds
@@ -230,6 +243,7 @@ class Run:
         self.draw = random.Random(seed)
         self.rate = rate
         self.talk = talk
+        self.slower = slower
         self.counts: Counter[str] = Counter()
         self.began = time.monotonic()
 
@@ -238,9 +252,11 @@ class Run:
         await self.cluster.whole()
         nodes = self.cluster.nodes
         self.load = (
-            RoamingLoad(nodes, self.rate, PATIENCE, seed=self.seed, strict=False, retained=True, wills=True)
+            RoamingLoad(
+                nodes, self.rate, PATIENCE * self.slower, seed=self.seed, strict=False, retained=True, wills=True
+            )
             if self.seconds
-            else Load(nodes, self.rate, patience=BACK_SECONDS)
+            else Load(nodes, self.rate, patience=BACK_SECONDS * self.slower)
         )
         timeline = self.timeline = Timeline(lambda: (self.load.acks, self.load.delivered))
         watching = asyncio.create_task(timeline.run())
@@ -291,7 +307,7 @@ class Run:
         took = await self.cluster.until(
             lambda: all(node.runs and node.is_ready() and node.serves() for node in self.cluster.nodes),
             "all nodes serve",
-            BACK_SECONDS,
+            BACK_SECONDS * self.slower,
         )
         return f"all serve {took:.1f} s later"
 
@@ -338,11 +354,13 @@ def run(
     talk: bool = False,
     seconds: float = 0.0,
     report: Path | None = None,
+    slower: float = 1.0,
 ) -> Load:
-    """One run; the load that it bore. Raises AssertionError, after the report was written."""
+    """One run; the load that it bore. ``slower``: how many times as long everything may take, for what else the machine
+    does. Raises AssertionError, after the report was written."""
     settings, storage = draw_settings(random.Random(seed))
     with Cluster(directory, nodes, settings, storage) as cluster:
-        trial = Run(cluster, rounds, seed, rate, talk, seconds)
+        trial = Run(cluster, rounds, seed, rate, talk, seconds, slower)
         trial.tell(", ".join(f"{key} {value}" for key, value in (settings | storage).items()))
         error = ""
         try:
@@ -376,18 +394,31 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None, help="draws the same faults again (not their times)")
     parser.add_argument("--rate", type=int, default=2000, help="messages a second at most")
     parser.add_argument("--minutes", type=float, default=0.0, help="so long, in place of rounds; clients roam")
+    parser.add_argument("--load", type=int, default=0, help="busy processes beside the cluster, for all the time")
     parser.add_argument("--report", type=Path, help="a directory for the report; with --minutes build/chaos")
     parser.add_argument("--dir", type=Path, help="a new directory for what the nodes keep and say; it stays")
     arguments = parser.parse_args()
     seed = random.SystemRandom().randrange(1 << 32) if arguments.seed is None else arguments.seed
     length = f"{arguments.minutes:g} minutes" if arguments.minutes else f"{arguments.rounds} rounds"
-    print(f"{arguments.nodes} nodes, {length}, seed {seed}", flush=True)
+    beside = f", {arguments.load} busy processes beside" if arguments.load else ""
+    print(f"{arguments.nodes} nodes, {length}, seed {seed}{beside}", flush=True)
     report = arguments.report or (Path("build/chaos") if arguments.minutes else None)
     seconds = 60.0 * arguments.minutes
     with tempfile.TemporaryDirectory(prefix="starlingmq-chaos-") as scratch:
         try:
             directory = arguments.dir or Path(scratch)
-            load = run(directory, arguments.nodes, arguments.rounds, seed, arguments.rate, True, seconds, report)
+            with Busy(arguments.load) as busy:
+                load = run(
+                    directory,
+                    arguments.nodes,
+                    arguments.rounds,
+                    seed,
+                    arguments.rate,
+                    True,
+                    seconds,
+                    report,
+                    busy.slower,
+                )
         except AssertionError as error:
             print(f"seed {seed}: {error}", file=sys.stderr)
             return 1
