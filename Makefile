@@ -16,14 +16,15 @@ DIR ?= starling
 
 BIN := $(VENV)/bin
 PY := $(BIN)/python
+INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 HOT := $(wildcard src/starlingmq/wire/*.py src/starlingmq/core/*.py src/starlingmq/cluster/*.py) src/starlingmq/net/driver.py src/starlingmq/storage/operations.py src/starlingmq/storage/records.py src/starlingmq/storage/segment_encoding.py src/starlingmq/bulk/columns.py
-CHECKED := src tests bench examples scripts/site_pages.py setup.py
+CHECKED := src tests bench examples scripts/site_pages.py scripts/bill_of_materials.py setup.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup setup-run setup-test ready-pure run cluster test interpreted test-fast test-pure test-compiled test-long style types conformance bench bench-pipeline comparison scale demo fuzz crash sim chaos chaos-storage chaos-cluster proto site build clean
+.PHONY: help setup setup-run setup-test ready-pure run cluster test interpreted test-fast test-pure test-compiled test-long style types conformance bench bench-pipeline comparison scale demo fuzz crash sim chaos chaos-storage chaos-cluster lock proto site build clean
 
 help: ## what can be asked for
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -102,6 +103,9 @@ chaos: system-cluster setup-run ## a cluster that is broken on purpose under cli
 chaos-cluster: system-cluster setup-run ## break a cluster under load: nodes, etcds, links (ROUNDS=50, NODES=3, SEED=n)
 	$(PY) -m tests.cluster.chaos --rounds $(ROUNDS) --nodes $(NODES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
+lock: .stamps/installed ## lock files with hashes in requirements/, of pyproject.toml (ARGS=--upgrade: the newest versions)
+	UV=$(BIN)/uv scripts/lock $(ARGS)
+
 proto: .stamps/installed ## the Python of net/proto from its .proto files
 	$(PY) -m grpc_tools.protoc -I src --python_out=src --pyi_out=src src/starlingmq/net/proto/*.proto
 	@# mypy --strict wants to know what a mapping maps.
@@ -111,9 +115,9 @@ site: .stamps/installed ## the documentation as pages, in build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "build/site/index.html; with search: $(PYTHON) -m http.server --directory build/site"
 
-build: setup-run ## source and compiled wheel in dist/
-	$(BIN)/pip install --quiet build
-	$(PY) -m build
+build: setup-run ## source, compiled wheel and bill of materials (CycloneDX) in dist/
+	$(PY) -m build --no-isolation
+	@$(PY) scripts/bill_of_materials.py
 
 setup: setup-test ## everything that run and test need
 
@@ -136,9 +140,11 @@ system-test:
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@mkdir -p $(@D) && touch $@
 
+# Exact versions with hashes; the ranges in pyproject.toml are for users who install the package.
 # Compiling is left to the next step, which knows when it is due again.
-.stamps/installed: pyproject.toml src/starlingmq/_version.py .stamps/venv
-	STARLINGMQ_PURE=1 $(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+.stamps/installed: pyproject.toml requirements/dev.txt src/starlingmq/_version.py .stamps/venv
+	$(INSTALL) --require-hashes --requirement requirements/dev.txt
+	STARLINGMQ_PURE=1 $(INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 # Not done (no compiler) is tried again at the next call, so that it happens once there is a compiler.
@@ -151,8 +157,8 @@ system-test:
 	@if [ "$${STARLINGMQ_PURE:-0}" != 0 ] || ls src/*__mypyc*.so >/dev/null 2>&1; then touch $@; fi
 
 # Several hundred megabytes: for tests, not for who runs a broker.
-.stamps/spark: .stamps/installed
-	$(PY) -m pip install --quiet --disable-pip-version-check 'pyspark[sql]>=4.2' 'pyarrow>=18.0'
+.stamps/spark: requirements/spark.txt .stamps/installed
+	$(INSTALL) --require-hashes --requirement requirements/spark.txt
 	@touch $@
 
 .stamps/js: tests/js/package.json tests/js/package-lock.json | system-test
