@@ -12,10 +12,12 @@ MINUTES ?= 10
 LOAD ?= 0
 KINDS ?=
 NODES ?= 3
+FUZZ ?= 60
 DIR ?= starling
 
 BIN := $(VENV)/bin
 PY := $(BIN)/python
+BANDIT := $(BIN)/bandit --quiet --configfile pyproject.toml --recursive src
 INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 HOT := $(wildcard src/starlingmq/wire/*.py src/starlingmq/core/*.py src/starlingmq/cluster/*.py) src/starlingmq/net/driver.py src/starlingmq/storage/operations.py src/starlingmq/storage/records.py src/starlingmq/storage/segment_encoding.py src/starlingmq/bulk/columns.py
 CHECKED := src tests bench examples scripts/site_pages.py scripts/bill_of_materials.py setup.py
@@ -24,7 +26,7 @@ CHECKED := src tests bench examples scripts/site_pages.py scripts/bill_of_materi
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup setup-run setup-test ready-pure run cluster test interpreted test-fast test-pure test-compiled test-long style types conformance bench bench-pipeline comparison scale demo fuzz crash sim chaos chaos-storage chaos-cluster lock proto site build clean
+.PHONY: help setup setup-run setup-test ready-pure run cluster test interpreted test-fast test-pure test-compiled test-long style types conformance bench bench-pipeline comparison scale demo fuzz security crash sim chaos chaos-storage chaos-cluster lock proto site build clean
 
 help: ## what can be asked for
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -60,7 +62,7 @@ test-long: setup-test ## the tests that take longest: rolling restarts, and Spar
 style: .stamps/installed ## ruff and bandit
 	$(BIN)/ruff check $(CHECKED)
 	$(BIN)/ruff format --check $(CHECKED)
-	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive src
+	$(BANDIT)
 
 types: .stamps/installed .stamps/spark ## mypy --strict, no module exempted
 	$(BIN)/mypy --strict $(CHECKED)
@@ -87,6 +89,12 @@ demo: system-demo setup-run $(if $(findstring --no-spark,$(ARGS)),,.stamps/spark
 
 fuzz: setup-run ## mutated packets into the decoder and a live broker (ARGS="--seconds 60")
 	$(PY) -m tests.fuzz $(ARGS)
+
+security: setup-test ## attack it: the security tests, every fuzzer for a minute (FUZZ=60), ruff's S rules, bandit
+	$(BIN)/ruff check --select S src
+	$(BANDIT)
+	$(PY) -m pytest -q -n $(JOBS) --dist loadfile -m "security and not long" $(ARGS)
+	$(PY) -m tests.fuzz --each $(FUZZ)
 
 crash: setup-run ## lives of a broker that crashes between any two steps on a disk that fails (SEEDS=2000, ARGS="--replay SEED")
 	$(PY) -m tests.storage.seeds --seeds $(SEEDS) $(ARGS)

@@ -1,4 +1,4 @@
-"""Which tests are run twice by ``make test``: interpreted, and compiled."""
+"""Which tests are run twice by ``make test``, interpreted and compiled, and which hold a boundary of security."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Final
 
 import pytest
 
+from tests.boundaries import held_by
 from tests.patience import TimeOuts
 
 WHOLE: Final = ("bulk", "conformance", "fuzz", "spark")
@@ -40,6 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
+    boundaries = held_by()
     interpreted = os.environ.get("STARLINGMQ_PURE", "") not in ("", "0")
     for item in items:
         if interpreted and item.get_closest_marker("compiled_only"):
@@ -47,7 +49,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         place = item.path.relative_to(here).parts[0]
         if place not in COLD:
             item.add_marker(pytest.mark.hot)
-        if place == "security":
+        name = getattr(item, "originalname", item.name)
+        if place == "security" or (f"tests/{item.path.relative_to(here)}", name) in boundaries:
             item.add_marker(pytest.mark.security)
         patches = item.get_closest_marker("skipif") is not None  # the compiled classes cannot be patched
         if place in WHOLE or (item.path.stem.endswith(WORLDS) and not patches):

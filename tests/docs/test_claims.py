@@ -12,6 +12,7 @@ import pytest
 from starlingmq.config import Config, ListenerConfig
 from starlingmq.config_build import settings
 from starlingmq.config_streams import StreamConfig
+from tests import boundaries
 from tests.docs.blocks import PAGES, ROOT
 
 NAMED = re.compile(r"`(tests/[\w/.]+)(?:::(\w+))?`")
@@ -42,6 +43,11 @@ def test_every_row_names_what_holds_it(name: str) -> None:
     assert len(rows) > 20
     named = {row: NAMED.findall(row.rpartition(" | ")[2]) for row in rows}
     assert [row for row, tests in named.items() if not tests or not all(function for _, function in tests)] == []
+
+
+def test_every_boundary_of_the_threat_model_names_what_holds_it() -> None:
+    assert len(boundaries.rows()) > 15
+    assert [row for row in boundaries.rows() if row.count(" | ") != 2 or not boundaries.NAMED.search(row)] == []
 
 
 # The playbook

@@ -49,6 +49,7 @@ def fuzz(target: str, seed: int, seconds: float) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="for all targets together")
+    parser.add_argument("--each", type=float, help="for each target, in place of --seconds")
     parser.add_argument("--seed", type=int, help="of the first episode; drawn by default")
     parser.add_argument("--target", choices=list(TARGETS), action="append", help="may be given again")
     parser.add_argument("--replay", metavar="TARGET:SEED", help="run one episode again, with its traceback")
@@ -59,7 +60,8 @@ def main() -> int:
     seed = SystemRandom().randrange(1 << 40) if arguments.seed is None else arguments.seed
     targets = arguments.target or list(TARGETS)
     print(f"{'compiled' if compiled() else 'interpreted'}, seed {seed}", flush=True)
-    passed = [fuzz(target, seed, arguments.seconds / len(targets)) for target in targets]
+    seconds = arguments.each or arguments.seconds / len(targets)
+    passed = [fuzz(target, seed, seconds) for target in targets]
     return 0 if all(passed) else 1
 
 
