@@ -15,12 +15,15 @@ from typing import Any, Final
 from starlingmq.cluster.frames import Data, Envelope, MemberInfo
 from starlingmq.net import peer_codec
 from starlingmq.net.grpc_extra import grpc
-from starlingmq.net.peer_handshake import Dialling, Identity, RefusedError
+from starlingmq.net.peer_handshake import ACCEPTED, CHALLENGE, Dialling, Identity, RefusedError, parts
 
 log = logging.getLogger("starlingmq")
 
 STARTING: Final = "is still starting"  # how a refusal ends that means nothing but: a little later
-METHOD: Final = "/starlingmq.peers.Link/Connect"
+SERVICE: Final = "starlingmq.peers.Link"
+CHALLENGE_METHOD: Final = f"/{SERVICE}/Challenge"
+JOIN_METHOD: Final = f"/{SERVICE}/Join"
+OLDER: Final = "it speaks an older protocol between nodes; upgrade it"
 HANDSHAKE_SECONDS: Final = 5.0
 BACK_OFF_FIRST: Final = 0.1
 BACK_OFF_MAX: Final = 2.0  # seconds; a node that was started anew should not wait longer for those that knew it
@@ -125,10 +128,9 @@ class PeerStream:
         """One stream from dialling to its end; whether it stood."""
         channel = self._open_channel(self.member.address)
         try:
-            call = channel.stream_stream(METHOD)()
             try:
                 async with asyncio.timeout(HANDSHAKE_SECONDS):
-                    await self._shake_hands(call)
+                    call = await self._shake_hands(channel)
             except TimeoutError:
                 self._complain(f"no answer within {HANDSHAKE_SECONDS:g} seconds")
                 return False
@@ -143,11 +145,15 @@ class PeerStream:
         finally:
             await channel.close()
 
-    async def _shake_hands(self, call: Any) -> None:
+    async def _shake_hands(self, channel: Any) -> Any:
+        """The call that envelopes go over, once both sides have proved that they know the secret."""
         dialling = Dialling(self._me, self.member.number, self._nonce())
-        await call.write(dialling.hello())
-        await call.write(dialling.proof(await _read(call)))
-        dialling.finish(await _read(call))
+        first = channel.stream_stream(CHALLENGE_METHOD)(metadata=tuple(dialling.hello().items()))
+        proof = dialling.proof(await _answer(first, CHALLENGE))
+        first.cancel()
+        call = channel.stream_stream(JOIN_METHOD)(metadata=tuple(proof.items()))
+        dialling.finish(await _answer(call, ACCEPTED))
+        return call
 
     async def _write_all(self, call: Any) -> None:
         self._complaint = ""
@@ -195,10 +201,12 @@ class PeerStream:
             log.log(level, "no connection to node %s at %s: %s", self.member.name, self.member.address, reason)
 
 
-async def _read(call: Any) -> bytes:
-    answer = await call.read()
-    if not isinstance(answer, bytes):
-        raise RefusedError("it hung up")
+async def _answer(call: Any, key: str) -> dict[str, bytes]:
+    """The metadata that the listener answers with; its status says why if it refuses."""
+    answer = parts(await call.initial_metadata())
+    if key not in answer:
+        code = await call.code()
+        raise RefusedError(OLDER if code is grpc.StatusCode.UNIMPLEMENTED else one_line(await call.details()))
     return answer
 
 
@@ -214,5 +222,9 @@ async def _end(call: Any) -> str:
 
 def explain(error: Exception) -> str:
     """One line of what gRPC says."""
-    text = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
-    return " ".join((text or "the connection was closed").split())[:300]
+    return one_line(error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error))
+
+
+def one_line(text: str | None) -> str:
+    words = " ".join((text or "the connection was closed")[:1000].split())
+    return "".join(letter if letter.isprintable() else "?" for letter in words)[:300]

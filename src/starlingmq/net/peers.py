@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,15 +18,38 @@ from starlingmq.cluster.frames import Envelope, MemberInfo
 from starlingmq.config_cluster import ClusterConfig, ClusterTlsConfig, cluster_secret, split_address
 from starlingmq.net import peer_codec
 from starlingmq.net.grpc_extra import grpc
-from starlingmq.net.peer_handshake import NONCE_BYTES, Answering, Identity, RefusedError, refusal
-from starlingmq.net.peer_stream import HANDSHAKE_SECONDS, METHOD, STARTING, PeerStream, Traffic, explain
+from starlingmq.net.peer_handshake import (
+    ACCEPTED,
+    METADATA_BYTES_MAX,
+    NONCE_BYTES,
+    SEAL_BYTES,
+    Answering,
+    Identity,
+    Proved,
+    RefusedError,
+    parts,
+)
+from starlingmq.net.peer_stream import (
+    CHALLENGE_METHOD,
+    JOIN_METHOD,
+    SERVICE,
+    STARTING,
+    PeerStream,
+    Traffic,
+    explain,
+)
 from starlingmq.net.tls import TlsError
 
 log = logging.getLogger("starlingmq")
 
-MESSAGE_BYTES_MAX: Final = 320 * 1024 * 1024  # the largest MQTT packet and then some
-STREAMS_MAX: Final = 1024  # at once, those that have not proved anything yet included
+MESSAGE_BYTES_MAX: Final = 320 * 1024 * 1024  # the largest MQTT packet and then some; only after the proof
+STREAMS_MAX: Final = 512  # at once; those that have proved nothing end in the same turn
+CONNECTIONS_MAX: Final = 256  # accepted at once, so that strangers leave descriptors to the others
+STREAMS_PER_CONNECTION: Final = 4  # a node has two
+WINDOW_BYTES: Final = 64 * 1024  # of a connection and of each of its streams, until somebody reads
+STRANGER_SECONDS: Final = 5.0  # of a connection without a stream, or whose TLS does not get on
 STRANGERS_MAX: Final = 64  # of which it is remembered why they were refused
+REFUSALS_LOGGED: Final = 1.0  # at most one line in so many seconds; those in between are counted
 
 
 class ListenError(Exception):
@@ -63,20 +86,26 @@ class Peers:
         self._options = _options(settings)
         self._files = _read_files(settings.tls)
         self._me: Identity | None = None
+        self._answering: Answering | None = None
         self._server: Any = None
         self._streams: dict[int, PeerStream] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._inbound: dict[int, tuple[int, asyncio.Task[Any]]] = {}  # node -> incarnation, who serves its stream
-        self._strangers: dict[str, str] = {}
+        self._strangers: set[str] = set()
+        self._refusal_logged = -REFUSALS_LOGGED
+        self._refusals_unlogged = 0
 
     async def start(self) -> None:
         """Listen. Raises ListenError."""
         host, port = split_address(self._settings.listen, "cluster.listen")
         shown = f"[{host}]" if ":" in host else host
-        self._server = grpc.aio.server(options=self._options, maximum_concurrent_rpcs=STREAMS_MAX)
-        service, _, method = METHOD.removeprefix("/").partition("/")
-        handlers: dict[str, Any] = {method: grpc.stream_stream_rpc_method_handler(self._serve)}
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+        options = _server_options(self._settings)
+        self._server = grpc.aio.server(options=options, maximum_concurrent_rpcs=STREAMS_MAX)
+        handlers: dict[str, Any] = {
+            method.rpartition("/")[2]: grpc.stream_stream_rpc_method_handler(serve)
+            for method, serve in self.methods().items()
+        }
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         listen = f"{shown or '[::]'}:{port}"
         try:
             if self._files is None:
@@ -90,6 +119,14 @@ class Peers:
             raise ListenError(f"cluster.listen: {self._settings.listen}: {explain(error)}") from error
         self.address = self._settings.advertise or f"{shown}:{port}"
 
+    def methods(self) -> dict[str, Callable[[object, Any], Awaitable[None]]]:
+        """All calls that the port answers. None of them reads a message before the proof of a node."""
+        return {
+            CHALLENGE_METHOD: self._serve_challenge,
+            JOIN_METHOD: self._serve_join,
+            f"/{SERVICE}/Connect": self._serve_older,
+        }
+
     def introduce(self, number: int, incarnation: int) -> None:
         """What this node is called from now on; who dials it earlier is told to come again. Its own streams under
         an earlier name end, and are dialled anew by ``set_peers``."""
@@ -98,6 +135,7 @@ class Peers:
         self._streams.clear()
         cluster = self._settings.name
         self._me = Identity(cluster, self._name, number, incarnation, __version__, self._secret)
+        self._answering = Answering(self._me, self._random_bytes(SEAL_BYTES))
 
     def set_peers(self, members: Iterable[MemberInfo]) -> None:
         """Those to be connected to, this node left out. One that has moved is dialled anew."""
@@ -170,66 +208,85 @@ class Peers:
         key, chain, authorities = self._files
         return grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(authorities, key, chain), self._options)
 
-    async def _serve(self, _: object, context: Any) -> None:
-        """One stream that another node dialled."""
-        answering = None
+    async def _serve_older(self, _: object, context: Any) -> None:
+        """A node of protocol version 1 dials, whose handshake came in messages."""
+        reason = (
+            f"node {self._name} speaks a newer protocol between nodes than the node that dials it; upgrade that one"
+        )
+        await self._refuse(context, reason)
+
+    async def _serve_challenge(self, _: object, context: Any) -> None:
+        now = asyncio.get_running_loop().time()
+        told = parts(context.invocation_metadata())
         try:
-            if self._me is None:
-                raise RefusedError(f"node {self._name} {STARTING}")
-            answering = Answering(self._me, self._random_bytes(NONCE_BYTES))
-            async with asyncio.timeout(HANDSHAKE_SECONDS):
-                await context.write(answering.challenge(await _read(context)))
-                accepted = answering.accept(await _read(context))
-                self._admit(answering)
-                await context.write(accepted)
-        except TimeoutError:
-            return
+            answer = self._listening().challenge(told, context.peer(), self._random_bytes(NONCE_BYTES), now)
         except RefusedError as error:
-            self._note_refusal(answering.name if answering else "", str(error))
-            await context.write(refusal(error))
+            await self._refuse(context, str(error))
             return
-        self._strangers.pop(answering.name, None)
+        await context.send_initial_metadata(tuple(answer.items()))
+
+    async def _serve_join(self, _: object, context: Any) -> None:
+        """The stream of another node, from its proof on."""
+        now = asyncio.get_running_loop().time()
         try:
-            await self._read_all(answering, context)
+            proved = self._listening().admit(parts(context.invocation_metadata()), context.peer(), now)
+            self._admit(proved)
+        except RefusedError as error:
+            await self._refuse(context, str(error))
+            return
+        try:
+            await context.send_initial_metadata(((ACCEPTED, proved.accepted),))
+            self._strangers.clear()
+            await self._read_all(proved, context)
         except asyncio.CancelledError:
-            if self._counts(answering.number):
+            if self._counts(proved.number):
                 raise
             # A newer stream took its place. gRPC tells the dialler of an end, but not of a handler that was cancelled.
         finally:
-            if self._counts(answering.number):
-                del self._inbound[answering.number]
+            if self._counts(proved.number):
+                del self._inbound[proved.number]
+
+    def _listening(self) -> Answering:
+        if self._answering is None:
+            raise RefusedError(f"node {self._name} {STARTING}")
+        return self._answering
+
+    async def _refuse(self, context: Any, reason: str) -> None:
+        self._note_refusal(reason)
+        context.set_code(grpc.StatusCode.FAILED_PRECONDITION)
+        context.set_details(reason)
 
     def _counts(self, number: int) -> bool:
         """Whether the stream that this task serves is the one of that node."""
         return self._inbound.get(number, (0, None))[1] is asyncio.current_task()
 
-    def _admit(self, answering: Answering) -> None:
+    def _admit(self, proved: Proved) -> None:
         """The newest stream of a node is the one that counts: an older one may hang on a dead connection."""
         task = asyncio.current_task()
         assert task is not None
-        incarnation, older = self._inbound.get(answering.number, (0, None))
+        incarnation, older = self._inbound.get(proved.number, (0, None))
         if older is not None:
-            if answering.incarnation < incarnation:
-                raise RefusedError(f"node {answering.name} has been started anew since")
+            if proved.incarnation < incarnation:
+                raise RefusedError(f"node {proved.name} has been started anew since")
             older.cancel()
-        self._inbound[answering.number] = (answering.incarnation, task)
-        stream = self._streams.get(answering.number)
+        self._inbound[proved.number] = (proved.incarnation, task)
+        stream = self._streams.get(proved.number)
         if stream is not None:
             stream.hurry()
 
-    async def _read_all(self, answering: Answering, context: Any) -> None:
+    async def _read_all(self, proved: Proved, context: Any) -> None:
         traffic = self.traffic
         while isinstance(message := await context.read(), bytes):
             try:
                 envelopes = peer_codec.split(message)
             except peer_codec.FrameError as error:
-                log.warning("node %s: %s; the stream is closed", answering.name, error)
+                log.warning("node %s: %s; the stream is closed", proved.name, error)
                 return
             traffic.reads += 1
             traffic.bytes_in += len(message)
             for envelope in envelopes:
                 # What comes straight from a node proves that the way is there: nobody may say so for others.
-                own = envelope.source == answering.number and envelope.incarnation == answering.incarnation
+                own = envelope.source == proved.number and envelope.incarnation == proved.incarnation
                 if not own and not envelope.relayed:
                     traffic.drop("foreign")
                     continue
@@ -237,15 +294,35 @@ class Peers:
                 try:
                     self._on_envelope(envelope)
                 except Exception:
-                    log.exception("an envelope of node %s failed", answering.name)
+                    log.exception("an envelope of node %s failed", proved.name)
 
-    def _note_refusal(self, name: str, reason: str) -> None:
-        if self._strangers.get(name) == reason:
+    def _note_refusal(self, reason: str) -> None:
+        """Once for each reason, and no more than a line in ``REFUSALS_LOGGED``: strangers choose the words."""
+        if reason in self._strangers:
+            return
+        now = asyncio.get_running_loop().time()
+        if now - self._refusal_logged < REFUSALS_LOGGED:
+            self._refusals_unlogged += 1
             return
         if len(self._strangers) >= STRANGERS_MAX:
             self._strangers.clear()
-        self._strangers[name] = reason
-        log.log(logging.INFO if reason.endswith(STARTING) else logging.WARNING, "refused a node: %s", reason)
+        self._strangers.add(reason)
+        more = f" (and {self._refusals_unlogged} more that were not logged)" if self._refusals_unlogged else ""
+        self._refusal_logged, self._refusals_unlogged = now, 0
+        log.log(logging.INFO if reason.endswith(STARTING) else logging.WARNING, "refused a node: %s%s", reason, more)
+
+
+def _server_options(settings: ClusterConfig) -> list[tuple[str, int]]:
+    """A connection of a node always has a stream: one without is a stranger's, and is closed."""
+    milliseconds = int(STRANGER_SECONDS * 1000)
+    return [
+        *_options(settings),
+        ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+        ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION),
+        ("grpc.max_allowed_incoming_connections", CONNECTIONS_MAX),
+        ("grpc.server_handshake_timeout_ms", milliseconds),
+        ("grpc.max_connection_idle_ms", milliseconds),
+    ]
 
 
 def _options(settings: ClusterConfig) -> list[tuple[str, int]]:
@@ -253,7 +330,8 @@ def _options(settings: ClusterConfig) -> list[tuple[str, int]]:
     milliseconds = max(int(settings.member_timeout * 1000), 100)
     return [
         ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-        ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+        ("grpc.max_metadata_size", METADATA_BYTES_MAX),
+        ("grpc.absolute_max_metadata_size", METADATA_BYTES_MAX),
         ("grpc.keepalive_time_ms", milliseconds),
         ("grpc.keepalive_timeout_ms", milliseconds),
         ("grpc.http2.ping_timeout_ms", milliseconds),  # a minute by default, and the keepalive waits for such a ping
@@ -263,7 +341,8 @@ def _options(settings: ClusterConfig) -> list[tuple[str, int]]:
         # Large frames in few reads and writes: a third more bytes a second than with the defaults.
         ("grpc.http2.max_frame_size", 1 << 20),
         ("grpc.http2.write_buffer_size", 1 << 20),
-        ("grpc.http2.lookahead_bytes", 4 << 20),
+        ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
+        ("grpc.http2.bdp_probe", 0),  # would let a stranger send 4 MiB on each connection
         ("grpc.so_reuseport", 0),  # a port that is taken is an error, not one shared in secret
         ("grpc.enable_http_proxy", 0),
         ("grpc.enable_retries", 0),
@@ -285,10 +364,3 @@ def _read_files(tls: ClusterTlsConfig) -> tuple[bytes, bytes, bytes] | None:
             raise TlsError(f"cluster.tls: {path} is no PEM file")
     key, chain, authorities = contents
     return key, chain, authorities
-
-
-async def _read(context: Any) -> bytes:
-    message = await context.read()
-    if not isinstance(message, bytes):
-        raise RefusedError("it hung up")
-    return message

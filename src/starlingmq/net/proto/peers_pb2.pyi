@@ -7,14 +7,10 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Dialler(_message.Message):
-    __slots__ = ("envelopes", "hello", "proof")
+    __slots__ = ("envelopes",)
     ENVELOPES_FIELD_NUMBER: _ClassVar[int]
-    HELLO_FIELD_NUMBER: _ClassVar[int]
-    PROOF_FIELD_NUMBER: _ClassVar[int]
     envelopes: _containers.RepeatedCompositeFieldContainer[Envelope]
-    hello: Hello
-    proof: bytes
-    def __init__(self, envelopes: _Optional[_Iterable[_Union[Envelope, _Mapping[str, object]]]] = ..., hello: _Optional[_Union[Hello, _Mapping[str, object]]] = ..., proof: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, envelopes: _Optional[_Iterable[_Union[Envelope, _Mapping[str, object]]]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("cluster", "name", "number", "incarnation", "version_min", "version_max", "nonce", "target", "software")
@@ -37,16 +33,6 @@ class Hello(_message.Message):
     target: int
     software: str
     def __init__(self, cluster: _Optional[str] = ..., name: _Optional[str] = ..., number: _Optional[int] = ..., incarnation: _Optional[int] = ..., version_min: _Optional[int] = ..., version_max: _Optional[int] = ..., nonce: _Optional[bytes] = ..., target: _Optional[int] = ..., software: _Optional[str] = ...) -> None: ...
-
-class Listener(_message.Message):
-    __slots__ = ("challenge", "accepted", "refused")
-    CHALLENGE_FIELD_NUMBER: _ClassVar[int]
-    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
-    REFUSED_FIELD_NUMBER: _ClassVar[int]
-    challenge: Challenge
-    accepted: bytes
-    refused: str
-    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping[str, object]]] = ..., accepted: _Optional[bytes] = ..., refused: _Optional[str] = ...) -> None: ...
 
 class Challenge(_message.Message):
     __slots__ = ("version", "name", "number", "incarnation", "nonce", "software")
