@@ -41,6 +41,7 @@ RANKS: Final = (
         "config_streams",
         "config_tracing",
         "config_types",
+        "names",
         "nkeys",
     ),
     ("wire",),
