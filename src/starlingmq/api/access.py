@@ -32,14 +32,15 @@ class Access:
         self._users = frozenset(auth.api.users)
         self._passwords = _passwords(auth) if auth.api.users else None
 
-    async def who(self, authorization: str, peer: str) -> str | None:
-        """What somebody is called that sends this header; None for nobody."""
+    def by_token(self, authorization: str) -> str | None:
+        """The name of a client that shows a token of the file with this header; None for any other."""
         scheme, _, credentials = authorization.partition(" ")
-        if scheme.lower() == "bearer":
-            return BEARER if self._known(credentials.strip()) else None
-        if scheme.lower() == "basic":
-            return await self._user(credentials.strip(), peer)
-        return None
+        return BEARER if scheme.lower() == "bearer" and self._known(credentials.strip()) else None
+
+    async def by_password(self, authorization: str, peer: str) -> str | None:
+        """The name of a client that shows the password of a user with this header; None for any other."""
+        scheme, _, credentials = authorization.partition(" ")
+        return await self._user(credentials.strip(), peer) if scheme.lower() == "basic" else None
 
     def name_in(self, authorization: str) -> str:
         """The user name that was tried, for who counts failures."""

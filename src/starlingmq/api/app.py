@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from litestar import Litestar, Request, Response, Router
 from litestar.exceptions import HTTPException
 from litestar.openapi.config import OpenAPIConfig
+from litestar.types import ASGIApp
 
 from starlingmq._version import __version__
 from starlingmq.admin.problem import AdminError
 from starlingmq.api import cluster_views, health, live, messages, metrics, overview, pages, sessions, upkeep_views
+from starlingmq.api.asgi import App
 from starlingmq.api.document import Document
+from starlingmq.api.entrance import Entrance
+from starlingmq.api.guard import Guard
 from starlingmq.api.problem import Problem
 from starlingmq.api.served import Served
 from starlingmq.log import printable
@@ -22,7 +26,17 @@ log = logging.getLogger("starlingmq.http")
 PREFIX: Final = "/api/v1"
 
 
-def make_app(served: Served) -> Litestar:
+def make_app(served: Served, guard: Guard) -> App:
+    """``guard`` decides for each request that was matched to a route whether it is served."""
+    app = make_routes(served, guard)
+    paths = frozenset(route.path.encode() for route in app.routes)
+    return Entrance(cast(App, app), paths)  # whose types are narrower than those of ASGI
+
+
+def make_routes(served: Served, guard: Guard) -> Litestar:
+    def guarded(app: ASGIApp) -> ASGIApp:
+        return cast(ASGIApp, guard.around(cast(App, app)))
+
     parts = {
         "overview": overview.routes(served),
         "sessions": sessions.routes(served),
@@ -46,6 +60,7 @@ def make_app(served: Served) -> Litestar:
             path=f"{PREFIX}/openapi.json",  # what is unknown below its path is answered with a page
             render_plugins=[Document(path="/")],
         ),
+        middleware=[guarded],
         exception_handlers={Exception: _unexpected, HTTPException: _refused, AdminError: _not_done},
         logging_config=None,
         debug=False,

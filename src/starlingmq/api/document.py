@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any, Final
 
 from litestar import Request
 from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.routes import HTTPRoute
+
+from starlingmq.api.guard import OPEN
 
 PROBLEM: Final = {
     "type": "object",
@@ -20,30 +24,34 @@ SCHEMES: Final = {
     "token": {"type": "http", "scheme": "bearer", "description": "A line of auth.api.token_file."},
     "password": {"type": "http", "scheme": "basic", "description": "One of auth.api.users."},
 }
-OPEN: Final = "/health/"  # below this nobody is asked who he is
 
 
 class Document(JsonRenderPlugin):
     def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
-        return super().render(request, amended(openapi_schema))
+        open_to_all = {
+            route.path
+            for route in request.app.routes
+            if isinstance(route, HTTPRoute) and any(OPEN in handler.opt for handler in route.route_handlers)
+        }
+        return super().render(request, amended(openapi_schema, open_to_all))
 
 
-def amended(document: dict[str, Any]) -> dict[str, Any]:
+def amended(document: dict[str, Any], open_to_all: Container[str]) -> dict[str, Any]:
     components = document.get("components", {})
     schemas = {**components.get("schemas", {}), "Problem": PROBLEM}
     return {
         **document,
         "components": {**components, "schemas": schemas, "securitySchemes": SCHEMES},
         "paths": {
-            path: {method: _operation(path, operation) for method, operation in operations.items()}
+            path: {method: _operation(operation, path in open_to_all) for method, operation in operations.items()}
             for path, operations in document["paths"].items()
         },
     }
 
 
-def _operation(path: str, operation: dict[str, Any]) -> dict[str, Any]:
+def _operation(operation: dict[str, Any], open_to_all: bool) -> dict[str, Any]:
     answers = {status: answer for status, answer in operation["responses"].items() if status != "400"}
     asked: list[dict[str, list[str]]] = []
-    if not path.startswith(OPEN):
+    if not open_to_all:
         asked = [{}, {"token": []}, {"password": []}]  # nobody is asked on loopback
     return {**operation, "responses": {**answers, "default": REFUSAL}, "security": asked}

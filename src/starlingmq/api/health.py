@@ -10,6 +10,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from msgspec import Struct
 
 from starlingmq.admin.readiness import Ready, readiness
+from starlingmq.api.guard import HEALTH
 from starlingmq.api.served import Served
 
 
@@ -18,7 +19,7 @@ class Live(Struct, frozen=True):
 
 
 def routes(served: Served) -> list[HTTPRouteHandler]:
-    @get("/health/live", summary="Whether the event loop turns", tags=["health"])
+    @get("/health/live", summary="Whether the event loop turns", tags=["health"], opt=HEALTH)
     async def live() -> Live:
         return Live("ok")
 
@@ -26,6 +27,7 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
         "/health/ready",
         summary="Whether clients should come here; status 503 if not",
         tags=["health"],
+        opt=HEALTH,
         responses={503: ResponseSpec(Ready, generate_examples=False, description="They should not.")},
     )
     async def ready() -> Response[Ready]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import cast
 
 from starlingmq.api.access import Access
 from starlingmq.api.app import make_app
-from starlingmq.api.guard import App, Guard
+from starlingmq.api.guard import Guard
 from starlingmq.api.served import Served
 from starlingmq.api.server import HttpListener
 from starlingmq.config import Config, ListenerConfig
@@ -28,8 +27,8 @@ class HttpSide:
         config = served.place.config()
         specs = [parse_listener(each) for each in config.listeners if is_http(each)]
         self._listeners = [HttpListener(spec, tls_context(spec)) for spec in specs]
-        app = cast(App, make_app(served))  # whose types are narrower than those of ASGI
-        self._guard = Guard(app, Access(config.auth), served.place.bans, config.auth.api.hosts)
+        self._guard = Guard(Access(config.auth), served.place.bans, config.auth.api.hosts)
+        self._app = make_app(served, self._guard)
 
     @property
     def addresses(self) -> list[str]:
@@ -37,7 +36,7 @@ class HttpSide:
 
     async def open(self) -> None:
         for listener in self._listeners:
-            await listener.open(self._guard)
+            await listener.open(self._app)
 
     def prepare(self, config: Config) -> Access:
         """What a reload brings. Raises ConfigError, and then nothing has changed."""

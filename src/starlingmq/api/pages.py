@@ -8,6 +8,8 @@ from typing import Final
 from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
 
+from starlingmq.api.guard import PAGE
+
 KINDS: Final = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 PAGES: Final = {
     "/": "index.html",
@@ -41,7 +43,7 @@ def _page(path: str, name: str) -> HTTPRouteHandler:
     body = files("starlingmq.api").joinpath("ui", name).read_bytes()
     kind = KINDS[name.rpartition(".")[2]]
 
-    @get(path, include_in_schema=False)
+    @get(path, include_in_schema=False, opt=PAGE)
     async def page() -> Response[bytes]:
         return Response(body, media_type=kind, headers=FRESH)
 

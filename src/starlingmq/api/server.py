@@ -15,7 +15,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from starlingmq.api.guard import HEAD_BYTES_MAX, App
+from starlingmq.api.asgi import HEAD_BYTES_MAX, App
 from starlingmq.config_networks import Network
 from starlingmq.net.listeners import bind_tcp, tls_context
 from starlingmq.net.sockets import BACKLOG

@@ -1,0 +1,94 @@
+"""What every HTTP request passes before it is routed: the form of its head, its method, the spelling of its path.
+
+A path is one of those that are served, spelled exactly as they are, or it is not found. So nothing depends on how a
+router reads ``//``, ``/./``, ``%2f``, ``;x``, a trailing slash, or a target that is a whole URL. Whether a client may
+use a route is not decided here but by ``Guard``, for the route that was matched.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlingmq.api.asgi import (
+    CHANGING,
+    CLOSE,
+    HEAD_BYTES_MAX,
+    SAFE,
+    App,
+    Message,
+    Receive,
+    Refusal,
+    Scope,
+    Send,
+    has_body,
+    refuse,
+)
+from starlingmq.net.forwarded import ForwardedError, client_address
+
+HEADERS: Final = [
+    (b"cache-control", b"no-store"),
+    (
+        b"content-security-policy",
+        b"default-src 'self'; frame-ancestors 'none'; form-action 'none'",
+    ),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+]
+ONCE: Final = (b"host", b"authorization", b"origin", b"content-length", b"transfer-encoding")
+"""Headers that decide something: a request with two of one kind is refused."""
+
+
+class Entrance:
+    """An ASGI application around the routed one, which has ``paths``. ``state`` of a scope has ``trusted_proxies``."""
+
+    def __init__(self, app: App, paths: frozenset[bytes]) -> None:
+        self._app = app
+        self._paths = paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                given = {name for name, _ in message["headers"]}
+                message["headers"] = [*message["headers"], *(pair for pair in HEADERS if pair[0] not in given)]
+            await send(message)
+
+        try:
+            self._check(scope)
+        except Refusal as refusal:
+            if has_body(scope):
+                refusal.headers.append(CLOSE)  # nobody will read it
+            await refuse(answer, refusal)
+            return
+        await self._app(scope, receive, answer)
+
+    def _check(self, scope: Scope) -> None:
+        """Raises Refusal."""
+        _check_headers(scope)
+        if scope["method"] not in SAFE + CHANGING:
+            raise Refusal(405, "this method is not served", [(b"allow", b"GET, POST, DELETE")])
+        if scope["raw_path"] not in self._paths:
+            raise Refusal(404, "not found")
+        scope["client"] = _client(scope)
+        scope["state"]["user"] = ""
+
+
+def _check_headers(scope: Scope) -> None:
+    if sum(len(name) + len(value) for name, value in scope["headers"]) > HEAD_BYTES_MAX:
+        raise Refusal(431, f"the headers have {HEAD_BYTES_MAX:,} bytes at most", [CLOSE])
+    names = [name for name, _ in scope["headers"]]
+    for name in ONCE:
+        if names.count(name) > 1:
+            raise Refusal(400, f"more than one header {name.decode()}")
+
+
+def _client(scope: Scope) -> tuple[str, int]:
+    """The address that bans and failures count for."""
+    peer = (scope.get("client") or ("", 0))[0]
+    try:
+        return client_address(peer, scope["headers"], scope["state"]["trusted_proxies"]), 0
+    except ForwardedError as error:
+        raise Refusal(400, str(error)) from None
