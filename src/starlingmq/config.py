@@ -251,7 +251,7 @@ class LimitsConfig(Section, frozen=True):
         Size,
         Meta(description="Memory of the process above which no client and no message is taken in; 0 sets no limit."),
     ] = 0
-    topic_levels: Annotated[int, Meta(ge=1, le=65535, description="Levels a topic or a filter may have.")] = 128
+    topic_levels: Annotated[int, Meta(ge=1, le=65535, description="Levels a topic or a filter may have.")] = 256
     max_topic_length: Annotated[int, Meta(ge=1, le=65535, description="Bytes a topic or a filter may have.")] = 65535
     subscriptions_per_client: Annotated[Count, Meta(description="Subscriptions of one session; 0 sets no limit.")] = 0
     client_id_length: Annotated[int, Meta(ge=1, le=65535, description="Bytes a client id may have.")] = 65535

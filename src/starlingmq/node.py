@@ -201,13 +201,16 @@ class Broker:
 
     async def _open_listener(self, spec: ListenerSpec) -> Listener:
         assert self._driver is not None
-        return await open_listener(
+        listener = await open_listener(
             asyncio.get_running_loop(),
             spec,
             self._driver,
             write_buffer=self.config.limits.write_buffer,
             handshake_timeout=self.config.mqtt.connect_timeout,
         )
+        if spec.tls is not None and spec.tls.require_client_cert:
+            self.state.nats.info.verifying |= {listener.address}
+        return listener
 
     async def _make_driver(self) -> Driver:
         clock = broker_clock()
@@ -217,6 +220,7 @@ class Broker:
             config.mqtt, config.limits, clock(), secrets.token_bytes(32), __version__, config.nats, config.queue_groups
         )
         state.nats.info.server_name = config.node.name
+        state.nats.info.cluster = config.cluster.name if config.cluster.enabled else ""
         state.audit.node = config.node.name
         state.audit.asked = config.streams.events
         state.publishing.producers.node = config.node.name

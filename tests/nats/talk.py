@@ -96,6 +96,7 @@ def connect(world: World, **options: object) -> NatsPeer:
     """A client that is in, quiet unless ``verbose`` is given."""
     peer = NatsPeer(world)
     options.setdefault("verbose", False)
+    options.setdefault("pedantic", False)
     options.setdefault("headers", True)
     options.setdefault("no_responders", True)
     peer.send("CONNECT " + json.dumps(options), "PING")

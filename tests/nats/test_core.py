@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 from tests.harness import FakeClient, World
-from tests.nats.talk import Msg, NatsPeer, connect
+from tests.nats.talk import LISTENER, Msg, NatsPeer, connect
 
 from starlingmq.config_nats import NatsConfig
 from starlingmq.core.message import Message
+from starlingmq.core.nats_info import PROTOCOL_VERSION
 from starlingmq.wire.mqtt import Ack, Connack, Publish, Suback, Subscribe, SubscribeRequest
 from starlingmq.wire.packets import PUBACK
 from starlingmq.wire.properties import (
@@ -55,16 +56,50 @@ def test_where_to_reconnect_to_is_told() -> None:
 def test_verbose_or_not() -> None:
     world = World()
     peer = NatsPeer(world)
-    assert peer.said("CONNECT {}") == []
-    assert peer.said('CONNECT {"verbose":true}') == ["+OK"]
-    assert peer.said("SUB a 1", "PUB a 1", "x", "UNSUB 1", "PING") == ["+OK", Msg("a", "1", b"x"), "+OK", "+OK", "PONG"]
+    assert peer.said("CONNECT {}") == ["+OK"], "verbose unless it says otherwise, as at a NATS server"
+    assert peer.said("SUB a 1", "PUB a 1", "x", "UNSUB 1", "PING") == ["+OK", "+OK", Msg("a", "1", b"x"), "+OK", "PONG"]
     assert peer.said('CONNECT {"verbose":false}', "SUB a 1", "UNSUB 1", "PING") == ["PONG"]
+    assert peer.said("CONNECT {}", "PING") == ["PONG"], "what a later CONNECT leaves out stays"
+
+
+def test_info_has_the_fields_that_client_libraries_look_for() -> None:
+    world = World()
+    info = NatsPeer(world).info
+    assert info["version"] == PROTOCOL_VERSION and info["starlingmq"] == world.state.nats.info.version
+    assert info["go"] and info["git_commit"] and info["proto"] == 1
+    assert "cluster" not in info and "tls_verify" not in info
+    world.state.nats.info.cluster = "starling"
+    world.state.nats.info.verifying = frozenset([LISTENER])
+    info = NatsPeer(world).info
+    assert info["cluster"] == "starling" and info["tls_verify"] is True
+
+
+def test_a_number_below_one_ends_a_subscription_at_once() -> None:
+    peer = connect(World())
+    assert peer.said("SUB a 1", "UNSUB 1 -1", "PUB a 1", "x", "PING") == ["PONG"]
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        b"NATS/1.0 100 Idle\r\n\r\n",
+        b"NATS/1.0   503  No Responders \r\nA:b\r\n\r\n",
+        b"NATS/1.0\r\nA:b\r\nB:   c  \r\nA: d\r\n\r\n",
+        b"NATS/1.0\r\n\r\n",
+    ],
+)
+def test_header_bytes_are_unchanged_between_nats_clients(block: bytes) -> None:
+    peer = connect(World())
+    peer.send("SUB a 1")
+    peer.send(b"HPUB a %d %d" % (len(block), len(block) + 2), block + b"hi")
+    data = peer.fake.output
+    assert data.endswith(b"HMSG a 1 %d %d\r\n%bhi\r\n" % (len(block), len(block) + 2, block))
 
 
 def test_a_client_may_leave_connect_out_and_is_answered_each_time() -> None:
     peer = NatsPeer(World())
     assert peer.said("PING") == ["PONG"]
-    assert peer.said("SUB a 1", "PUB a 2", "hi") == ["+OK", Msg("a", "1", b"hi"), "+OK"]
+    assert peer.said("SUB a 1", "PUB a 2", "hi") == ["+OK", "+OK", Msg("a", "1", b"hi")]
 
 
 def test_anonymous_clients_where_they_are_not_allowed() -> None:
@@ -108,7 +143,7 @@ def test_the_hook_that_mqtt_clients_are_asked_by(options: str, username: str | N
     assert (question.connect.username, question.connect.password) == (username, password)
     assert peer.heard() == []
     world.answer(question, 0)
-    assert peer.heard() == ["PONG"]
+    assert peer.heard() == ["+OK", "PONG"]
     other = NatsPeer(world)
     other.send(f"CONNECT {options}", "PING")
     world.answer(world.question(), Reason.BAD_USER_NAME_OR_PASSWORD)

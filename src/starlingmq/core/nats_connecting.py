@@ -64,12 +64,13 @@ class NatsConnecting:
             raise NatsError(PARSER_ERROR) from None
         if not isinstance(options, dict):
             raise NatsError(PARSER_ERROR)
-        nats.verbose = options.get("verbose") is True
-        nats.pedantic = options.get("pedantic") is True
-        nats.echo = options.get("echo") is not False
-        nats.headers = options.get("headers") is True
-        nats.no_responders = options.get("no_responders") is True
-        nats.protocol = 1 if options.get("protocol") == 1 else 0
+        # What CONNECT leaves out stays as it is, as a NATS server has it: verbose and pedantic are on until turned off.
+        nats.verbose = options.get("verbose", nats.verbose) is True
+        nats.pedantic = options.get("pedantic", nats.pedantic) is True
+        nats.echo = options.get("echo", nats.echo) is not False
+        nats.headers = options.get("headers", nats.headers) is True
+        nats.no_responders = options.get("no_responders", nats.no_responders) is True
+        nats.protocol = 1 if options.get("protocol", nats.protocol) == 1 else 0
         if nats.no_responders and not nats.headers:
             raise NatsError("no responders requires headers support")
         if client.state != NEW:
@@ -91,7 +92,8 @@ class NatsConnecting:
             self.errors.fail(client, AUTHORIZATION_VIOLATION)
         else:
             self._accept(client, nats)
-            nats.ok(client)
+            if client.state == OPEN:
+                nats.ok(client)
 
     def _with_key(self, client: Client, nats: NatsClient, nkey: str, signature: str) -> None:
         """CONNECT with an NKey: it counts alone, whatever else is said."""

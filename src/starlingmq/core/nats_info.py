@@ -18,17 +18,24 @@ from starlingmq.core.nats_keys import NatsKeys
 from starlingmq.wire.nats_frames import info_frame
 
 PROTOCOL: Final = 1  # clients may be sent INFO at any time
+PROTOCOL_VERSION: Final = "2.10.0"
+"""The nats-server whose core protocol is spoken. Client libraries decide by ``version`` which features they use, so
+our own version stands beside it, as ``starlingmq``."""
+GO: Final = "none"  # libraries take it for granted that a server names its version of Go
 
 
 class NatsInfo:
-    """``server_name`` and ``version`` are told in INFO; ``server_id`` is made from the broker's secret."""
+    """``server_name``, ``cluster`` ("" outside of one) and ``version`` (ours) are told in INFO; ``server_id`` is made
+    from the broker's secret. ``verifying``: URLs of the listeners that require a client certificate."""
 
     ctx: Context
     keys: NatsKeys
     config: NatsConfig
     server_id: str
     server_name: str
+    cluster: str
     version: str
+    verifying: frozenset[str]
     _own: dict[str, list[str]]  # host:port of this node's listeners, by what they speak ...
     _others: dict[str, list[str]]  # ... and of the other nodes'
 
@@ -38,7 +45,9 @@ class NatsInfo:
         self.config = config
         self.server_id = hashlib.blake2b(b"nats", key=secret[:64], digest_size=16).hexdigest().upper()
         self.server_name = ""
+        self.cluster = ""
         self.version = version
+        self.verifying = frozenset()
         self._own = {}
         self._others = {}
 
@@ -63,8 +72,11 @@ class NatsInfo:
         fields: dict[str, object] = {
             "server_id": self.server_id,
             "server_name": self.server_name or self.server_id,
-            "version": self.version,
+            "version": PROTOCOL_VERSION,
+            "starlingmq": self.version,
             "proto": PROTOCOL,
+            "git_commit": self.version,
+            "go": GO,
             "host": host.strip("[]"),
             "port": int(port) if port.isdigit() else 0,
             "headers": True,
@@ -79,6 +91,10 @@ class NatsInfo:
             fields["nonce"] = nonce
         if nats.tls:
             fields["tls_required"] = True
+        if client.listener in self.verifying:
+            fields["tls_verify"] = True
+        if self.cluster:
+            fields["cluster"] = self.cluster
         connect_urls = self.connect_urls(client.listener, leaving)
         if connect_urls:
             fields["connect_urls"] = connect_urls

@@ -117,9 +117,13 @@ class NatsPublishing:
             return
         if route.kept and not self._keep(client, nats, message, route):
             return
+        if nats.verbose:  # before what the message causes, which may be a MSG to this client
+            if message.qos != 0:
+                ctx.send_stored(client, OK_FRAME)
+            else:
+                ctx.send(client, OK_FRAME)
         if reply and nats.no_responders and lonely(route):
             self._no_responders(client, session, reply)
-            nats.ok(client)
             return
         if message.retain:  # a hook made it so
             found = self.publishing.route(message, session)
@@ -127,11 +131,6 @@ class NatsPublishing:
             found = self.delivery.fan_out(message, route, session)
         if found == len(route.streams) and reply and nats.no_responders:  # a stream answers nobody
             self._no_responders(client, session, reply)
-        if nats.verbose:
-            if message.qos != 0:
-                ctx.send_stored(client, OK_FRAME)
-            else:
-                ctx.send(client, OK_FRAME)
 
     def _keep(self, client: Client, nats: NatsClient, message: Message, route: Route) -> bool:
         """Somebody wants the message at QoS 1: have it stored for who wants it kept; False if that can not be now."""

@@ -130,7 +130,7 @@ class NatsReader:
         if len(parts) == 0 or len(parts) > 2:
             raise NatsError(PARSER_ERROR)
         self.sid = parts[0]
-        self.number = _number(parts[1], 0, len(parts[1])) if len(parts) == 2 else 0
+        self.number = _limit(parts[1]) if len(parts) == 2 else 0
         return UNSUB
 
     def _line(self, data: bytes, pos: int, at: int) -> bytes | None:
@@ -265,6 +265,11 @@ def _may_begin_a_command(data: bytes, pos: int) -> bool:
         or b"unsub".startswith(given)
         or b"connect".startswith(given)
     )
+
+
+def _limit(word: bytes) -> int:
+    """The number of an UNSUB: what is no positive number, such as -1, means at once, as a NATS server has it."""
+    return int(word) if word.isdigit() and len(word) <= _DIGITS_MAX else 0
 
 
 def _number(data: bytes, start: int, end: int) -> int:

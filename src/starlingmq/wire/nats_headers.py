@@ -1,9 +1,13 @@
 """NATS headers as MQTT 5 properties, and back.
 
 A header is a User Property, the reply subject is the Response Topic; everything else that MQTT 5 can say stays with
-MQTT. Names and values keep their order, and a name may come several times. A value loses the blanks around it, as every
-NATS client takes them off. A status in the first line (``NATS/1.0 503 No Responders``) is what clients make of it: a
-header ``Status``, and ``Description`` for the words behind it.
+MQTT. Names and values keep their order, and a name may come several times. MQTT gets a value without the blanks around
+it, as every NATS client takes them off, and a status in the first line (``NATS/1.0 503 No Responders``) as clients show
+it: a User Property ``Status``, and ``Description`` for the words behind it.
+
+The law: between NATS clients a block arrives byte for byte. Most blocks are written as we would write them, ``Name:
+value`` on each line, and are written again from the User Properties. Any other goes whole as the first User Property:
+its name is ``NATS/1.0``, its value all that follows this in the block.
 
 What one side can say and the other can not:
 
@@ -32,6 +36,7 @@ from .properties import (
 VERSION: Final = b"NATS/1.0"
 _SPOILS_A_NAME: Final = bytes(range(33)) + b":\x7f"
 _BLANKS: Final = b" \t"
+_BLOCK_END: Final = b"\r\n\r\n"
 
 
 class Carried:
@@ -50,12 +55,14 @@ def properties_of(block: bytes, response_topic: bytes) -> bytes:
     properties = b"\x08%b%b" % (encode_two(len(response_topic)), response_topic) if response_topic else b""
     if len(block) == 0:
         return properties
-    if not block.startswith(VERSION) or not block.endswith(b"\r\n\r\n") or b"\0" in block:
+    if not block.startswith(VERSION) or not block.endswith(_BLOCK_END) or b"\0" in block:
         raise ValueError("no header block")
     if not block.isascii():
         block.decode()
     lines = block[: len(block) - 4].split(b"\r\n")
-    status = lines[0][len(VERSION) :].strip(_BLANKS)
+    rest = lines[0][len(VERSION) :]
+    status = rest.strip(_BLANKS)
+    usual = not rest
     pairs: list[bytes] = [properties]
     if status:
         code, _, words = status.partition(b" ")
@@ -64,10 +71,19 @@ def properties_of(block: bytes, response_topic: bytes) -> bytes:
             pairs.append(_pair(b"Description", words.strip(_BLANKS)))
     for line in lines[1:]:
         name, colon, value = line.partition(b":")
-        name = name.strip(_BLANKS)
-        if not colon or not name:
+        bare_name = name.strip(_BLANKS)
+        bare_value = value.strip(_BLANKS)
+        if not colon or not bare_name:
             raise ValueError("a header without a name")
-        pairs.append(_pair(name, value.strip(_BLANKS)))
+        if (
+            len(value) != len(bare_value) + 1
+            or value[0] != 0x20
+            or len(name.translate(None, _SPOILS_A_NAME)) != len(name)
+        ):
+            usual = False
+        pairs.append(_pair(bare_name, bare_value))
+    if (not usual or len(lines) == 1) and len(block) <= MAX_BLOCK:
+        pairs[0] = properties + _pair(VERSION, block[len(VERSION) :])
     return b"".join(pairs)
 
 
@@ -80,6 +96,7 @@ def _pair(name: bytes, value: bytes) -> bytes:
 def carried(properties: bytes) -> Carried:
     """What of encoded, valid properties goes to NATS."""
     response_topic = b""
+    whole = b""
     lines: list[bytes] = []
     at = 0
     end = len(properties)
@@ -89,9 +106,13 @@ def carried(properties: bytes) -> Carried:
         if name == USER_PROPERTY:
             middle = at + 2 + _two(properties, at)
             after = middle + 2 + _two(properties, middle)
-            line = _header(properties[at + 2 : middle], properties[middle + 2 : after])
-            if line:
-                lines.append(line)
+            value = properties[middle + 2 : after]
+            if not lines and properties[at + 2 : middle] == VERSION and value.endswith(_BLOCK_END):
+                whole = VERSION + value
+            elif len(whole) == 0:
+                line = _header(properties[at + 2 : middle], value)
+                if line:
+                    lines.append(line)
             at = after
         elif name == RESPONSE_TOPIC:
             after = at + 2 + _two(properties, at)
@@ -99,8 +120,8 @@ def carried(properties: bytes) -> Carried:
             at = after
         else:
             at = _skip(properties, at, name)
-    if not lines:
-        return Carried(response_topic, b"")
+    if len(whole) != 0 or not lines:
+        return Carried(response_topic, whole)
     return Carried(response_topic, b"%b\r\n%b\r\n" % (VERSION, b"".join(lines)))
 
 
