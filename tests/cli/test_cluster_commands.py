@@ -13,6 +13,7 @@ import ssl
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -271,6 +272,21 @@ def test_a_second_start_finds_what_the_first_one_kept(tmp_path: Path) -> None:
         assert subscription.finish()[1] == b"over night\n"
     code, _, errors = run("cluster", "up", "--nodes", "3", "--dir", str(tmp_path))
     assert code == 2 and "holds a cluster of 2 nodes: --nodes 2, or another directory" in errors
+
+
+def test_nats_the_api_and_streams_are_added_to_a_cluster_without_editing_files(tmp_path: Path) -> None:
+    words = ("cluster", "up", "--nodes", "2", "--dir", str(tmp_path), "--base-port", "0")
+    bare = {path: path.read_text() for path in prepare(tmp_path, 2, 0)}
+    with running(tmp_path / "log", *words, "--nats", "--http", "--streams") as command:
+        schemes = [url.partition("://")[0] for url in command.urls]
+        assert schemes == ["mqtt", "nats", "http"] * 2
+        with urllib.request.urlopen(f"{command.urls[2]}/health/live") as answer:
+            assert answer.status == 200
+        assert f"dashboard {command.urls[2]}" in (tmp_path / "log").read_text()
+    written = {path: path.read_text() for path in bare}
+    assert all("streams:" in written[path] and "streams:" not in bare[path] for path in bare)
+    assert (tmp_path / "streams-token").stat().st_mode & 0o777 == 0o600
+    assert {path: path.read_text() for path in prepare(tmp_path, 2, 0, ["http", "nats", "streams"])} == written
 
 
 def test_workers_share_one_port_and_one_that_dies_is_replaced(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from starlingmq.cli.children import Child, first_of, how_it_ended, ready_or_ended
 from starlingmq.cli.declare import CommandError
-from starlingmq.cli.local_cluster import prepare
+from starlingmq.cli.local_cluster import OFFERS, prepare
 
 COLOURS: Final = ("cyan", "green", "magenta", "yellow", "blue", "red")
 STOP_SECONDS: Final = 30.0  # node.shutdown_timeout of the settings that are written
@@ -36,10 +36,16 @@ def up(
     base_port: Annotated[
         int, typer.Option(metavar="P", help="Port of the first node for clients; the others follow it. 0: free ports.")
     ] = 1883,
+    nats: Annotated[bool, typer.Option("--nats", help="Listen for NATS clients too, 400 ports above.")] = False,
+    http: Annotated[bool, typer.Option("--http", help="Serve the API and dashboard too, 500 ports above.")] = False,
+    streams: Annotated[
+        bool, typer.Option("--streams", help="Let streams be read in bulk (by Spark), 600 ports above.")
+    ] = False,
     log_level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "info",
 ) -> int:
     """Start all nodes and show what they say; Ctrl-C stops them. What they keep stays in DIR for the next time."""
-    paths = prepare(directory.absolute(), nodes, base_port)
+    wanted = zip(OFFERS, (nats, http, streams), strict=True)
+    paths = prepare(directory.absolute(), nodes, base_port, [offer for offer, asked in wanted if asked])
     return asyncio.run(_run(paths, log_level))
 
 
@@ -68,6 +74,9 @@ async def _run(paths: list[Path], log_level: str) -> int:
             raise CommandError(", ".join(f"{child.name} {how_it_ended(child)}" for child in failed))
         for child in children:
             teller.own(f"{child.name} serves {' '.join(child.addresses)}")
+        dashboards = [url for child in children for url in child.addresses if url.startswith("http://")]
+        if dashboards:
+            teller.own(f"dashboard {dashboards[0]}")
         teller.own(f"starlingmq ctl cluster status --data-dir {paths[0].parent / 'data'}  (Ctrl-C stops all)")
         print("ready", *(address for child in children for address in child.addresses), flush=True)
         watches = [asyncio.create_task(_watch(child, settings[child.name], teller)) for child in children]

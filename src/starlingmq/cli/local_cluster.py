@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import secrets
 import socket
+from collections.abc import Collection
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -16,18 +17,57 @@ from starlingmq.cli.declare import CommandError
 HOST: Final = "127.0.0.1"
 SETTINGS: Final = "starlingmq.yaml"
 SECRET_FILE: Final = "secret"  # noqa: S105 the name of a file
+TOKEN_FILE: Final = "streams-token"  # noqa: S105 the name of a file
 PORTS_A_NODE: Final = 4
+OFFERS: Final = ("nats", "http", "streams")  # beside MQTT, if they are asked for; their ports are 400, 500, 600 above
 NODES_MAX: Final = 50
 # Below the ports that connections take: one of those could sit on the port of a node that is down.
 QUIET_PORTS: Final = range(12_000, 30_000)
 
 
-def prepare(directory: Path, count: int, base_port: int) -> list[Path]:
-    """The settings files of the nodes; made if there are none, else left as they are. Raises CommandError, OSError.
+def prepare(directory: Path, count: int, base_port: int, offers: Collection[str] = ()) -> list[Path]:
+    """The settings files of the nodes; made if there are none, else kept. Raises CommandError, OSError.
 
     Node i listens for clients on ``base_port + i``, for nodes 100 above that, and its etcd on 200 and 300 above; 0:
-    all ports are free ones.
+    all ports are free ones. ``offers`` are some of ``OFFERS``, which are added to settings that lack them.
     """
+    paths = _prepare(directory, count, base_port)
+    for offer in OFFERS:
+        if offer in offers:
+            free = free_ports(count) if base_port == 0 else []
+            kind = PORTS_A_NODE + OFFERS.index(offer)
+            for index, path in enumerate(paths):
+                _offer(path, offer, free[index] if free else base_port + 100 * kind + index)
+    return paths
+
+
+def _offer(path: Path, offer: str, port: int) -> None:
+    """Add a listener to the settings of a node, unless they have one of that kind."""
+    settings: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if offer == "streams":
+        streams = settings.setdefault("streams", {})
+        if "listen" in streams:
+            return
+        token = path.parent.parent / TOKEN_FILE
+        if not token.exists():
+            _write_secret(token)
+        streams |= {"listen": f"{HOST}:{port}", "token_file": str(token)}
+    else:
+        listeners = settings["listeners"]
+        if any(
+            str(each.get("url") if isinstance(each, dict) else each).startswith(f"{offer}://") for each in listeners
+        ):
+            return
+        listeners.append(f"{offer}://{HOST}:{port}")
+    path.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+
+
+def _write_secret(path: Path) -> None:
+    path.touch(mode=0o600)
+    path.write_text(secrets.token_hex(32) + "\n", encoding="utf-8")
+
+
+def _prepare(directory: Path, count: int, base_port: int) -> list[Path]:
     found = sorted(directory.glob(f"n*/{SETTINGS}"), key=lambda path: (len(path.parent.name), path))
     if found:
         if len(found) != count:
@@ -46,8 +86,7 @@ def prepare(directory: Path, count: int, base_port: int) -> list[Path]:
         raise CommandError(f"--base-port {base_port}: the last port would be {ports[-1][-1]}")
     directory.mkdir(parents=True, exist_ok=True)
     secret = directory / SECRET_FILE
-    secret.touch(mode=0o600)
-    secret.write_text(secrets.token_hex(32) + "\n")
+    _write_secret(secret)
     members = [f"n{number}={HOST}:{each[3]}" for number, each in enumerate(ports, start=1)]
     return [
         _write(directory / f"n{number}", number, each, secret, members) for number, each in enumerate(ports, start=1)

@@ -1,8 +1,9 @@
 """``starlingmq serve``: run one broker until it is told to stop.
 
 Standard output carries one line, ``ready`` and the addresses; everything else goes to stderr. SIGTERM and SIGINT ask
-for a graceful stop, the second of them gets the system's own answer: the process ends at once. SIGHUP reads the
-configuration again.
+for a graceful stop, the second of them gets the system's own answer: the process ends at once. SIGUSR2 does what it
+does at a NATS server (lame duck): a graceful stop that closes NATS clients over a while. SIGHUP reads the configuration
+again.
 """
 
 from __future__ import annotations
@@ -131,6 +132,7 @@ async def _serve(config: Config, load: Callable[[], Config]) -> None:
     if starting.done():
         starting.result()
         loop.add_signal_handler(signal.SIGHUP, _reload, node, load)
+        loop.add_signal_handler(signal.SIGUSR2, _lame_duck, loop, node)
         print("ready", *node.addresses, flush=True)
         closed = loop.create_task(node.wait_closed())
         await asyncio.wait([stopping, closed], return_when=asyncio.FIRST_COMPLETED)
@@ -148,6 +150,13 @@ def _stop_once(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
         loop.remove_signal_handler(number)
         signal.signal(number, signal.SIG_DFL)
     stop.set()
+
+
+def _lame_duck(loop: asyncio.AbstractEventLoop, node: Node) -> None:
+    loop.remove_signal_handler(signal.SIGUSR2)
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    leaving = loop.create_task(node.lame_duck())
+    leaving.add_done_callback(lambda task: task.cancelled() or task.result())
 
 
 def _reload(node: Node, load: Callable[[], Config]) -> None:
