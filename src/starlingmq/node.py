@@ -54,6 +54,7 @@ log = logging.getLogger("starlingmq")
 
 YOUNG_MAX: Final = 10_000  # objects that are looked at for reference cycles at once: about a millisecond
 LAST_SECONDS: Final = 5.0  # of a shutdown, for clients to take their last words and for what is open to be closed
+LAME_DUCK_LOOK: Final = 0.1  # seconds between two looks whether all NATS clients are gone
 FREEZE_INTERVAL: Final = 1.0  # seconds
 MEMORY_INTERVAL: Final = 0.5  # seconds between two looks at how much memory the process has
 MEMORY_FREE: Final = 0.95  # of ``limits.memory``: with less than that everything is taken in again
@@ -428,6 +429,21 @@ class Broker:
             raise ConfigError(f"streams.define: {error}") from None
         except OSError as error:
             raise ConfigError(f"streams.define: what they are can not be written: {error.strerror}") from None
+
+    async def lame_duck(self) -> None:
+        """Stop listening, close NATS clients one after the other over ``nats.lame_duck_duration``, then ``stop``.
+
+        A member of a cluster does the same within ``stop``.
+        """
+        if self._cluster is None and self._driver is not None:
+            await self._doors.close()
+            nats, seconds = self.state.nats, self.config.nats.lame_duck_duration
+            log.info("lame duck: closing %d NATS clients within %g s", len(nats.clients), seconds)
+            nats.leaving.begin(self._driver.clock(), seconds)
+            self._driver.poke()
+            while nats.clients and not self._closed.is_set():
+                await asyncio.sleep(LAME_DUCK_LOOK)
+        await self.stop()
 
     async def stop(self) -> None:
         """Stop listening, tell the clients to go, hand what they leave here to other nodes; then end.

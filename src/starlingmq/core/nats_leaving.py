@@ -19,6 +19,7 @@ CLOSED_PER_LOOK: Final = 1000
 class NatsLeaving:
     due_at: float  # when ``tick`` is to be called next; 0.0: nobody is leaving, or nobody is left
     begun: bool
+    closed: int  # clients that were closed since it began
     _owner: Nats
     _end: float
     _each: float  # seconds for one client
@@ -26,6 +27,7 @@ class NatsLeaving:
     def __init__(self, owner: Nats) -> None:
         self.due_at = 0.0
         self.begun = False
+        self.closed = 0
         self._owner = owner
         self._end = 0.0
         self._each = 0.0
@@ -39,6 +41,7 @@ class NatsLeaving:
         self.due_at = now + max(TICK, self._each)
         if not self.begun:
             self.begun = True
+            self.closed = 0
             self._owner.tell_all()
 
     def cancel(self) -> None:
@@ -56,4 +59,5 @@ class NatsLeaving:
         stay = math.ceil((self._end - now) / self._each) if now < self._end else 0
         for client in list(clients.values())[: min(len(clients) - stay, CLOSED_PER_LOOK)]:
             self._owner.ending.close(client, "lame duck")
+            self.closed += 1
         self.due_at = now + max(TICK, min(self._each, self._end - now)) if clients else 0.0

@@ -88,7 +88,7 @@ class DrainActions:
             "draining": drain.active,
             "done": drain.done,
             "moved": drain.moved,
-            "closed": drain.closed,
+            "closed": drain.closed + self.state.broker.nats.leaving.closed,
             "handed_over": drain.handed,
             "declined": drain.declined,
             "clients_left": drain.clients_left,
