@@ -111,6 +111,7 @@ def test_clients_leave_one_after_the_other() -> None:
     assert left[-1] == 0
     assert all(0 <= before - after <= 2 for before, after in zip([11, *left], left, strict=False)), left
     assert 3 <= left[4] <= 7
+    assert world.state.nats.leaving.closed == 11, "a drain says how many it closed"
     assert world.state.nats.leaving.due_at == 0.0
 
 
