@@ -211,8 +211,11 @@ SECURE = "tls: {cert: a, key: b, ca: c}, secret: 0123456789abcdef"
         ("listen: '192.0.2.1:7883', allow_insecure: true", ""),
         ("listen: '192.0.2.1:7883', " + SECURE, ""),
         ("etcd: {host: 192.0.2.1}", "set cluster.etcd.tls or cluster.tls"),
-        ("etcd: {host: 192.0.2.1}, " + SECURE, ""),
-        ("etcd: {host: 192.0.2.1, tls: {cert: a, key: b, ca: c}}", ""),
+        ("etcd: {host: 192.0.2.1}, " + SECURE, "any certificate of the authority would open etcd"),
+        ("etcd: {host: 192.0.2.1, allowed_name: '*'}, " + SECURE, ""),
+        ("etcd: {host: 192.0.2.1, allowed_name: node.example.com}, " + SECURE, ""),
+        ("etcd: {host: 192.0.2.1, tls: {cert: a, key: b, ca: c}}", "any certificate of the authority would open etcd"),
+        ("etcd: {host: 192.0.2.1, tls: {cert: a, key: b, ca: c}, allowed_name: '*'}", ""),
         ("etcd: {endpoints: ['192.0.2.1:2379']}", ""),
     ],
 )

@@ -36,6 +36,15 @@ class EtcdConfig(Section, frozen=True):
         EtcdTlsConfig | None,
         Meta(description="Certificates for clients and members; none: a node's own etcd takes those of cluster.tls."),
     ] = None
+    allowed_name: Annotated[
+        str,
+        Meta(
+            pattern=r"^(|\*|[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?)$",
+            description="DNS name that a certificate must have (as subject alternative name) to be let in by the "
+            "node's own etcd; the certificates of all nodes have it, and no other certificate of the authority. "
+            "An asterisk: every certificate of the authority, which then must serve nothing but this cluster.",
+        ),
+    ] = ""
     username: Annotated[str, Meta(description="User of an etcd that asks for one; empty: none.")] = ""
     password: Annotated[str, Meta(description="Password of that user.")] = ""
     binary: Annotated[
@@ -229,6 +238,11 @@ def refuse_open_cluster(cluster: ClusterConfig) -> None:
         raise ConfigError(
             f"cluster.etcd.host: {etcd.host} is reached from other machines; set cluster.etcd.tls or cluster.tls, "
             "or cluster.allow_insecure: true if all of them are trusted"
+        )
+    if not etcd.endpoints and not is_loopback(etcd.host) and not etcd.allowed_name:
+        raise ConfigError(
+            "cluster.etcd.allowed_name: any certificate of the authority would open etcd, a client's too; set a DNS "
+            "name that the certificates of all nodes have and no other, or '*' if the authority is of this cluster only"
         )
     if is_loopback(host):
         return

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import os
 import signal
+import ssl
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -210,18 +212,58 @@ async def test_a_member_joins_as_a_learner_and_is_promoted_and_can_be_removed(tm
 
 @pytest.mark.slow
 async def test_tls_lets_in_who_shows_a_certificate(tmp_path: Path) -> None:
-    authority = trustme.CA()
-    issued = authority.issue_cert("127.0.0.1", "localhost")
-    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-    issued.private_key_pem.write_to_path(tmp_path / "key.pem")
-    issued.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
-    tls = EtcdTlsConfig(ca=f"{tmp_path}/ca.pem", cert=f"{tmp_path}/cert.pem", key=f"{tmp_path}/key.pem")
+    tls = certificate(tmp_path / "node", trustme.CA(), "localhost")
     async with running(tmp_path, "a", tls) as first, running(tmp_path, "b", tls, join=(first.address,)) as second:
         assert await second.wait_ready(SECONDS)
         async with connected(first.address, tls=tls) as client:
             await client.done(put(1))
         async with connected(first.address, request_timeout=1.0) as stranger:
             assert (await stranger.txn(put(2))).error
+
+
+def certificate(directory: Path, authority: trustme.CA, *names: str) -> EtcdTlsConfig:
+    directory.mkdir()
+    issued = authority.issue_cert("127.0.0.1", *names)
+    authority.cert_pem.write_to_path(directory / "ca.pem")
+    issued.private_key_pem.write_to_path(directory / "key.pem")
+    issued.cert_chain_pems[0].write_to_path(directory / "cert.pem")
+    return EtcdTlsConfig(ca=f"{directory}/ca.pem", cert=f"{directory}/cert.pem", key=f"{directory}/key.pem")
+
+
+@pytest.mark.slow
+async def test_a_certificate_of_a_device_opens_neither_port_of_an_etcd_that_asks_for_a_name(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    node = certificate(tmp_path / "node", authority, "node.starling.internal")
+    device = certificate(tmp_path / "device", authority, "device-7.starling.internal")
+    name = {"allowed_name": "node.starling.internal"}
+    async with (
+        running(tmp_path, "a", node, **name) as first,
+        running(tmp_path, "b", node, join=(first.address,), **name) as second,
+    ):
+        assert await second.wait_ready(SECONDS)
+        async with connected(first.address, tls=node) as client:
+            await client.done(put(1))
+            async with connected(first.address, tls=device, request_timeout=1.0) as stranger:
+                assert (await stranger.txn(put(2))).error
+            found = await client.done(Txn("get", (), (Get(b"/k"),)))
+            assert found.found[0][0].value == b"1"
+        port = int(first.peer_url.rpartition(":")[2])
+        assert await asyncio.to_thread(answers, node, port)
+        assert not await asyncio.to_thread(answers, device, port)
+
+
+def answers(tls: EtcdTlsConfig, port: int) -> bool:
+    """Whether the port for members answers HTTPS with this certificate."""
+    context = ssl.create_default_context(cafile=tls.ca)
+    context.load_cert_chain(tls.cert, tls.key)
+    connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=SECONDS, context=context)
+    try:
+        connection.request("GET", "/version")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()
 
 
 @pytest.mark.slow

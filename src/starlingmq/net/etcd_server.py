@@ -202,6 +202,10 @@ class EtcdServer:
                 options[f"{prefix}key-file"] = self._tls.key
                 options[f"{prefix}trusted-ca-file"] = self._tls.ca
                 options[f"{prefix}client-cert-auth"] = "true"
+            if self.settings.allowed_name not in ("", "*"):
+                # One name for both ports: etcd 3.4 to 3.6 have these two, lists of names only 3.6.
+                options["client-cert-allowed-hostname"] = self.settings.allowed_name
+                options["peer-cert-allowed-hostname"] = self.settings.allowed_name
         return [f"--{key}={value}" for key, value in options.items()]
 
     async def _membership(self) -> list[str]:
