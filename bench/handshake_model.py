@@ -43,7 +43,7 @@ class Node:
         self.number = number
         self.routed = 0
         self.counters = Elsewhere()
-        self.stays = Stays(self._route, lambda *_: None, lambda *_: None, 86_400.0, 300.0)
+        self.stays = Stays(self._route, lambda *_: None, lambda *_: None, 86_400.0)
         self.handshakes = Handshakes(
             self.counters, WINDOW, 10.0, lambda _: True, self._look, lambda question: self._look(question)
         )

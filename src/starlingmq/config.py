@@ -168,8 +168,21 @@ class MqttConfig(Section, frozen=True):
         Meta(le=65535, description="QoS 2 messages a client may have open before PUBREL; 0 leaves it to the protocol."),
     ] = 0
     await_rel_timeout: Annotated[
-        Duration, Meta(description="How long a QoS 2 message waits for its PUBREL, and a completed one is remembered.")
+        Duration,
+        Meta(
+            description="How long a QoS 2 message waits for its PUBREL, and a completed one is remembered, while the "
+            "client is connected. While it is away, both are kept as long as its session."
+        ),
     ] = 300.0
+    unknown_pubrel: Annotated[
+        Literal["close_once", "complete", "end_session"],
+        Meta(
+            description="Answer to a PUBREL that no node knows, of a 3.1 or 3.1.1 client. close_once: the connection "
+            "is closed, the session stays, and the same PUBREL again gets PUBCOMP. complete: PUBCOMP at once. "
+            "end_session: as close_once, but the session ends too, so session present tells of the loss. Each is "
+            "counted and logged. MQTT 5 clients get PUBCOMP 0x92 instead."
+        ),
+    ] = "close_once"
     max_qos: Annotated[int, Meta(ge=0, le=2, description="Highest QoS that is accepted and granted.")] = 2
     retain_available: Annotated[bool, Meta(description="Whether clients may publish retained messages.")] = True
     wildcard_subscription: Annotated[bool, Meta(description="Whether filters may contain + and #.")] = True

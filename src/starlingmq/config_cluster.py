@@ -152,7 +152,10 @@ class ClusterConfig(Section, frozen=True):
     ] = 10.0
     handshake_memory: Annotated[
         PositiveDuration,
-        Meta(description="How long a node remembers the handshakes that a client completed before it went elsewhere."),
+        Meta(
+            description="How long a node keeps the QoS 2 handshakes that a client began or completed here before it "
+            "went to another node."
+        ),
     ] = 86400.0
     link_window: Annotated[
         PositiveSize,

@@ -98,13 +98,15 @@ class NoticeLog:
             return
         self._seconds[reason] = (second, lines + 1)
         told = {"client_id": notice.client_id, "peer": notice.peer, "reason": reason}
-        log.info("closed %s of client %r: %s (%s)", notice.peer, notice.client_id, notice.detail, reason, extra=told)
+        what = "closed " if notice.closing else ""
+        log.info("%s%s of client %r: %s (%s)", what, notice.peer, notice.client_id, notice.detail, reason, extra=told)
 
     def _tell(self, reason: str) -> None:
         count = self._left_out.pop(reason, 0)
         if count:
             told = {"reason": reason, "count": count}
-            log.warning("%s: %d more connections closed for this", reason, count, extra=told)
+            what = "lines about connections that go on" if reason == "pubrel_unknown" else "connections closed for this"
+            log.warning("%s: %d more %s", reason, count, what, extra=told)
 
     def flush(self) -> None:
         """Tell what was left out."""

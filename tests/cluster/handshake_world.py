@@ -6,7 +6,8 @@ PUBREL comes again at a third node; when PUBLISH has gone, so that it comes agai
 holds it; often without a word. Packet ids are few, so an older handshake with the same one is there often.
 
 Beside what holds in every world: nothing that was answered with PUBCOMP is lost, nothing comes twice, nobody hears
-PUBCOMP who has not said PUBREL on that connection, and where everything is kept no handshake is ever unknown.
+PUBCOMP who has not said PUBREL on that connection, and where everything is kept no handshake is ever unknown. Where a
+handshake may be lost, a publisher of 3.1.1 is closed for its PUBREL and then gets a PUBCOMP that is counted.
 """
 
 from __future__ import annotations
@@ -88,14 +89,12 @@ class Hopper(Publisher):
             return
         if packet.type == PUBCOMP:
             assert packet.packet_id in self.said, f"{self.name}: a PUBCOMP that nobody asked for"
-            self.world.unknown += packet.reason >= 0x80
-            sent = self.sent.get(packet.packet_id)
-            if packet.reason >= 0x80 and sent is not None and any(n.gone or n.leaving for n in self.world.nodes):
-                self.released.pop(packet.packet_id, None)  # who went took it along
-                del self.sent[packet.packet_id]
-                self.books.refused(sent.payload, self.schedule.now)
-                return
+            self.world.unknown += packet.reason >= 0x80 or (self.name, packet.packet_id) in self.books.unknown
         super().take(packet)
+
+    def may_lose_handshakes(self) -> bool:
+        """A node that leaves takes its handshakes along."""
+        return super().may_lose_handshakes() or any(node.gone or node.leaving for node in self.world.nodes)
 
     def perhaps_hop(self) -> None:
         if self.connection is not None and self.world.hops():

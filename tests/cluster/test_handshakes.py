@@ -98,10 +98,58 @@ def test_nobody_knows_it(version: int) -> None:
     if version == 5:
         assert release(fleet, client) == NOT_FOUND
         return
+    subscribe(client, b"mine", 1)
     client.send(Ack(PUBREL, 5))
     fleet.advance(0.5)
     assert client.closed
-    assert not lasting(fleet, 1, version=version).connack.session_present
+    client = lasting(fleet, 1, version=version)
+    assert client.connack.session_present
+    assert release(fleet, client) == 0
+    fleet.connect(2, "other").send(Publish(b"mine", b"still"))
+    fleet.advance(0.5)
+    assert got(client) == [b"still"]
+
+
+def test_a_3_1_1_client_that_goes_from_node_to_node_is_closed_once_by_each_at_most() -> None:
+    fleet = Fleet(3)
+    closed = []
+    for turn in range(9):
+        client = lasting(fleet, turn % 3, version=4)
+        client.send_all([Ack(PUBREL, packet_id) for packet_id in range(1, 101)])
+        fleet.advance(1.0)
+        closed.append(client.closed)
+        if not client.closed:
+            assert client.receive() == [Ack(PUBCOMP, packet_id) for packet_id in range(1, 101)]
+    assert closed == [True] * 3 + [False] * 6
+
+
+def test_a_3_1_1_client_that_was_closed_is_answered_truly_when_the_holder_is_back() -> None:
+    fleet = Fleet(3)
+    watcher = watch(fleet)
+    hold(lasting(fleet, 0, version=4))
+    fleet.cut(1, 2)
+    fleet.cut(1, 3)
+    fleet.advance(6.0)
+    client = lasting(fleet, 1, version=4)
+    client.send(Ack(PUBREL, 5))
+    fleet.advance(11.0)
+    assert client.closed
+    fleet.heal()
+    fleet.advance(2.0)
+    client = lasting(fleet, 1, version=4)
+    assert release(fleet, client) == 0
+    assert got(watcher) == [b"x"]
+
+
+def test_a_handshake_that_a_client_left_behind_outlives_await_rel_timeout() -> None:
+    fleet = Fleet(3)
+    watcher = watch(fleet)
+    client = lasting(fleet, 0)
+    hold(client)
+    lasting(fleet, 1).drop()
+    fleet.advance(1000.0)
+    assert release(fleet, lasting(fleet, 1)) == 0
+    assert got(watcher) == [b"x"]
 
 
 def test_an_abandoned_older_handshake_is_not_taken_for_the_newer_one() -> None:
@@ -344,8 +392,8 @@ def test_what_was_left_here_is_there_after_a_crash() -> None:
         elif write.kind == FACT_DELETE:
             facts.pop(write.topic, None)
     routed: list[Message] = []
-    stays = Stays(routed.append, lambda *_: None, lambda *_: None, 3600.0, 300.0)
-    stays.restore({key: fact for key, fact in facts.items() if key.startswith(FACTS)}, fleet.now)
+    stays = Stays(routed.append, lambda *_: None, lambda *_: None, 3600.0)
+    stays.restore({key: fact for key, fact in facts.items() if key.startswith(FACTS)})
     epoch = fleet[1].state.ctx.sessions["c"].epoch
     known = [stays.look("c", packet_id, epoch, 0)[0] for packet_id in (5, 6, 7, 8)]
     assert known == [HELD, COMPLETED, COMPLETED, UNKNOWN]

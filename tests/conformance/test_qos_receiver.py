@@ -88,6 +88,46 @@ def test_a_pubrel_for_nothing_is_told_so(w: World) -> None:
     assert not c.closed
 
 
+@clause(v3="4.3.3-2 4.1.0-1", v5="4.1.0-1")
+@pytest.mark.parametrize("version", BOTH)
+def test_a_handshake_lives_as_long_as_the_session_while_its_client_is_away(make_world: MakeWorld, version: int) -> None:
+    w = make_world(await_rel_timeout=300.0)
+    watcher = subscriber(w, "t")
+    c = persistent(w, "a", version)
+    publish(c, "t", b"kept", qos=2, packet_id=5)
+    assert sole(c, Ack) == Ack(PUBREC, 5)
+    deliver(c, "t", b"done", qos=2, packet_id=6)
+    c.drop()
+    w.advance(86_400.0)
+    c = persistent(w, "a", version)
+    w.advance(200.0)
+    c.send(Ack(PUBREL, 5))
+    c.send(Ack(PUBREL, 6))  # its PUBCOMP was lost
+    assert c.receive() == [Ack(PUBCOMP, 5), Ack(PUBCOMP, 6)]
+    assert payloads(watcher) == [b"done", b"kept"]
+
+
+@clause(v3="4.3.3-2")
+@pytest.mark.parametrize("version", (3, 4))
+def test_an_unknown_pubrel_closes_the_connection_once_and_leaves_the_session(w: World, version: int) -> None:
+    c = persistent(w, "a", version)
+    subscribe(c, "mine", qos=1)
+    publish(w.connect(client_id="pub"), "mine", b"unacknowledged", qos=1)
+    assert payloads(c) == [b"unacknowledged"]
+    c.send(Ack(PUBREL, 4711))
+    ended(c)
+    c = persistent(w, "a", version)
+    assert c.connack.session_present == (version != 3)
+    assert payloads(c) == [b"unacknowledged"]
+    for _ in range(2):
+        c.send(Ack(PUBREL, 4711))
+        assert sole(c, Ack) == Ack(PUBCOMP, 4711)
+    assert w.state.ctx.counters.errors == {"packet_identifier_not_found": 1, "pubrel_unknown": 1}
+    assert [(notice.client_id, notice.closing) for notice in w.notices] == [("a", True), ("a", False)]
+    c.send(Ack(PUBREL, 4712))
+    ended(c)  # another one is closed for once, too
+
+
 @clause(v5="4.3.3-9")
 def test_after_a_refusing_pubrec_the_identifier_means_a_new_message(make_world: MakeWorld) -> None:
     w = make_world(ask_publish=True)

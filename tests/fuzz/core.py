@@ -237,7 +237,7 @@ class Episode:
                 ended.append(client.client.peer)
             elif not client.closed:
                 self.read(client)  # whatever was written can be read
-        noticed = [notice.peer for notice in world.notices]
+        noticed = [notice.peer for notice in world.notices if notice.closing]
         assert len(noticed) == len(set(noticed)), "a connection was ended twice"
         counted = sum(count for reason, count in ctx.counters.errors.items() if reason != "pubrel_unknown")
         assert counted == len(noticed)

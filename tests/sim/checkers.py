@@ -79,6 +79,7 @@ class Books:
         self.left: dict[bytes, None] = {}  # filters that somebody had, perhaps, and has no more
         self.replays: list[tuple[str, bytes, float]] = []  # subscriber, payload of a retained message, when
         self.acknowledged_count = 0
+        self.unknown: dict[tuple[str, int], None] = {}  # 3.x: publisher and packet id of PUBCOMPs for what nobody knew
         self.lossy = False  # a node that kept nothing has crashed: what it knew of the others' wants is gone with it
         self.strict = True  # nothing may crash away what was not promised: QoS 0 comes once at most
 
@@ -93,7 +94,7 @@ class Books:
         self.acknowledged_count += 1
 
     def refused(self, payload: bytes, now: float) -> None:
-        """A 5.0 client was told that it was not taken: nothing is owed."""
+        """A 5.0 client was told that it was not taken, or its handshake was lost: nothing is owed."""
         self.sent[payload].ended_at = now
 
     def new_session(self, subscriber: str) -> None:

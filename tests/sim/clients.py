@@ -229,6 +229,7 @@ class Publisher(Person):
         for packet, name in later:
             if packet.qos:
                 packet.packet_id = self.new_id()
+                self.books.unknown.pop((self.name, packet.packet_id), None)
                 self.sent[packet.packet_id] = packet
                 self.names[packet.packet_id] = name
             self.books.published(packet, name, self.node, self.schedule.now)
@@ -259,13 +260,16 @@ class Publisher(Person):
         self.released.pop(packet_id, None)
         if self.sent.pop(packet_id, None) is None or message is None:
             return
-        if packet.reason >= 0x80:
-            settings = self.node.world.settings
-            assert packet.type != PUBCOMP or not settings.keeps, f"{self.name}: a handshake is lost, {packet!r}"
+        lost = packet.type == PUBCOMP and (packet.reason >= 0x80 or (self.name, packet_id) in self.books.unknown)
+        if lost or packet.reason >= 0x80:
+            assert not lost or self.may_lose_handshakes(), f"{self.name}: a handshake is lost, {packet!r}"
             self.books.refused(self.names[packet_id], self.schedule.now)
             return
         assert packet.type == (PUBACK if message.qos == 1 else PUBCOMP)
         self.books.acknowledged(self.names[packet_id], self.schedule.now)
+
+    def may_lose_handshakes(self) -> bool:
+        return not self.node.world.settings.keeps
 
     def finished(self) -> bool:
         return not self.left and not self.sent and not self.later

@@ -331,6 +331,9 @@ class Process:
         if ready.writes or self.state.ctx.refusing:
             self.loop.become_running()  # for the store; it takes its time, and few turns need it
         ticket = self.commits.commit(ready, self.state.ctx.refusing) if keeps else None
+        for notice in ready.notices:
+            if notice.reason == "pubrel_unknown" and not notice.closing:
+                self.world.books.unknown[notice.client_id, int(notice.detail.split()[1])] = None
         for client in ready.dirty:
             client.dirty = False
             if client.stored_from >= 0:

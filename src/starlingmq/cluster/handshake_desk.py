@@ -76,7 +76,7 @@ class HandshakeDesk:
         self._broker = broker
         self._ctx = broker.ctx
         self.counters = self._ctx.elsewhere = Elsewhere()
-        self.stays = Stays(self._route, self._fact, self._give_up, config.handshake_memory, self._ctx.await_rel_timeout)
+        self.stays = Stays(self._route, self._fact, self._give_up, config.handshake_memory)
         self.handshakes = Handshakes(
             self.counters, config.handshake_window, config.handshake_timeout, connected, self._look, self._release
         )
@@ -91,7 +91,7 @@ class HandshakeDesk:
         """Our number is known; ``revision`` is that of the membership with this life. ``facts`` are of an earlier."""
         self.handshakes.enter(me, incarnation)
         self._since = 0 if self._ctx.recording else revision
-        self.stays.restore(facts, self._ctx.now)
+        self.stays.restore(facts)
 
     def set_members(self, members: Iterable[int]) -> None:
         self.handshakes.set_members(members)
@@ -107,7 +107,7 @@ class HandshakeDesk:
             self._ctx.write(Write(FACT_DELETE if value is None else FACT_PUT, topic=key, value=value or b""))
 
     def _give_up(self, client_id: str, count: int) -> None:
-        self._ctx.drop("await_rel_timeout", client_id, count)
+        self._ctx.drop("handshake_memory", client_id, count)
 
     def _look(self, question: Question) -> Answer:
         return self.stays.look(question.client_id, question.packet_id, question.epoch, question.floor)

@@ -6,8 +6,11 @@ stay with the stay in which their PUBLISH came (``core.elsewhere`` says where to
 
     HELD      --release--> COMPLETED  the message goes its way, from this node
     HELD      --cancel --> unknown    its client has published it again elsewhere
-    HELD      --``await_rel_timeout`` since PUBLISH--> unknown, counted
-    COMPLETED --cancel, or ``memory`` seconds after the stay--> unknown
+    COMPLETED --cancel --> unknown
+    HELD, COMPLETED --``memory`` seconds after the stay--> unknown; what was HELD is counted
+
+``await_rel_timeout`` does not count here: the client may be away, and then its handshakes live as long as its session,
+of which this node knows no more than that it is elsewhere.
 
 The laws: what is asked by the owner of epoch *e* is answered from stays before *e*, and not before the ``floor`` of its
 session (its clean start); of several the latest one that knows the packet id counts. A message is routed in the turn
@@ -50,7 +53,6 @@ class Stay:
     epoch: int
     inbound: Inbound
     ended_at: float
-    look_at: float  # when something of it is over next
     kept: dict[int, None]  # packet ids that have a fact of their own: held when it ended
 
     def __init__(self, client_id: str, epoch: int, inbound: Inbound, ended_at: float) -> None:
@@ -58,7 +60,6 @@ class Stay:
         self.epoch = epoch
         self.inbound = inbound
         self.ended_at = ended_at
-        self.look_at = 0.0
         self.kept = {}
 
 
@@ -67,7 +68,6 @@ class Stays:
     given up, for a client."""
 
     memory: float  # seconds
-    await_rel_timeout: float
 
     def __init__(
         self,
@@ -75,13 +75,11 @@ class Stays:
         store: Callable[[bytes, bytes | None], None],
         drop: Callable[[str, int], None],
         memory: float,
-        await_rel_timeout: float,
     ) -> None:
         self._route = route
         self._store = store
         self._drop = drop
         self.memory = memory
-        self.await_rel_timeout = await_rel_timeout
         self._stays: dict[str, list[Stay]] = {}  # by client id, in the order of their epochs
         self._wheel = Wheel()
 
@@ -105,17 +103,17 @@ class Stays:
                 stay.kept[packet_id] = None
                 self._store(_handshake_key(stay, packet_id), _message_fact(entry.message, entry.since))
         self._store(_stay_key(stay), _encode((now, _completed(stay))))
-        self._put(stay, now)
+        self._put(stay)
 
-    def _put(self, stay: Stay, now: float) -> None:
+    def _put(self, stay: Stay) -> None:
         stays = self._stays.setdefault(stay.client_id, [])
         stays.append(stay)
         stays.sort(key=_epoch)
-        self._arm(stay, now)
+        self._wheel.add(stay, stay.ended_at + self.memory)
         if len(stays) > STAYS_MAX:
             self._forget(stays[0])
 
-    def restore(self, facts: dict[bytes, bytes], now: float) -> None:
+    def restore(self, facts: dict[bytes, bytes]) -> None:
         """What an earlier life of this node kept."""
         found: dict[bytes, Stay] = {}
         for key, value in facts.items():
@@ -141,7 +139,7 @@ class Stays:
                     of.inbound.answered(packet_id, of.ended_at)
                 of.kept[packet_id] = None
         for stay in sorted(found.values(), key=_epoch):
-            self._put(stay, now)
+            self._put(stay)
 
     # Questions
 
@@ -198,31 +196,13 @@ class Stays:
     # Time
 
     def sweep(self, now: float) -> None:
-        """Forget what is over: messages whose PUBREL did not come, and what was completed long ago."""
+        """Forget the stays that ended too long ago."""
         for item in self._wheel.due(now, SWEEP_AT_ONCE):
             assert isinstance(item, Stay)
-            if now >= item.ended_at + self.memory:
-                self._forget(item)
-                continue
-            forgotten, abandoned = item.inbound.sweep(now - self.await_rel_timeout, False)
-            for packet_id in forgotten:
-                self._lose(item, packet_id)
-            if abandoned:
-                self._drop(item.client_id, abandoned)
-            if item.inbound.entries:
-                self._arm(item, now)
-            else:
-                self._forget(item)
-
-    def _arm(self, stay: Stay, now: float) -> None:
-        stay.look_at = stay.ended_at + self.memory
-        oldest = stay.inbound.next_sweep(False)
-        if oldest != 0.0:
-            stay.look_at = min(stay.look_at, max(oldest + self.await_rel_timeout, now + 1.0))
-        self._wheel.add(stay, stay.look_at)
+            self._forget(item)
 
     def _forget(self, stay: Stay) -> None:
-        self._wheel.remove(stay, stay.look_at)
+        self._wheel.remove(stay, stay.ended_at + self.memory)
         stays = self._stays[stay.client_id]
         stays.remove(stay)
         if not stays:

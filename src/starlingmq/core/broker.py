@@ -511,13 +511,15 @@ class BrokerState:
                 client.version = 5  # it is answered in the form of 5.0, whatever protocol name it gave
             elif error.reason == Reason.UNSUPPORTED_PROTOCOL_VERSION:
                 self.ctx.send(client, encode(Connack(False, 1), 4))  # [MQTT-3.1.2-2] of 3.1.1
+        elif error.reason == Reason.PACKET_IDENTIFIER_NOT_FOUND and client.version != 5:
+            self.publishing.closed_for(client, data, end)
         self._end_for(client, error)
 
     def _end_for(self, client: Client, error: MqttError) -> None:
         unknown = error.reason == Reason.PACKET_IDENTIFIER_NOT_FOUND and client.version != 5
         session = client.session
         self.ending.fail(client, error.reason, error.detail)
-        if unknown and session is not None and not session.ended:
+        if unknown and self.ctx.mqtt.unknown_pubrel == "end_session" and session is not None and not session.ended:
             self.ending.end(session)
 
     # Hooks

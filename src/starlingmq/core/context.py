@@ -20,6 +20,7 @@ from starlingmq.core.ready import Event, Notice, Ready, Write
 from starlingmq.core.retaining import Retaining
 from starlingmq.core.session import Session
 from starlingmq.core.timers import Wheel
+from starlingmq.core.unknown_releases import UnknownReleases
 from starlingmq.core.wills import Wills
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class Context:
     claims: Claims | None  # CONNECTs that wait for their client id, where other nodes may own it
     doors: Doors
     elsewhere: Elsewhere | None  # QoS 2 handshakes at other nodes, where there are any
+    unknown_releases: UnknownReleases
     retaining: Retaining | None  # retained messages that other nodes must know
     leaving: dict[Session, None]  # on their way to another node, with something new to be sent there
     aware: list[Session]  # that came from elsewhere, and whose clients are aware that they begin anew
@@ -125,6 +127,7 @@ class Context:
         self.claims = None
         self.doors = Doors()
         self.elsewhere = None
+        self.unknown_releases = UnknownReleases()
         self.retaining = None
         self.leaving = {}
         self.aware = []
@@ -247,9 +250,9 @@ class Context:
         if self.want_events:
             self.ready.events.append(Event("dropped", client_id, reason))
 
-    def notice(self, reason: str, client: Client, detail: str) -> None:
+    def notice(self, reason: str, client: Client, detail: str, closing: bool = True) -> None:
         self.counters.error(reason)
-        self.ready.notices.append(Notice(reason, client.client_id, client.peer, detail))
+        self.ready.notices.append(Notice(reason, client.client_id, client.peer, detail, closing))
 
     def arm(self, session: Session, when: float) -> None:
         """Have the timer wheel look at a session at ``when`` at the latest."""

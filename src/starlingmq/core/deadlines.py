@@ -103,25 +103,26 @@ class Deadlines:
         inbound = session.inbound
         if inbound is None:
             return
-        timeout = self.ctx.await_rel_timeout
         client = session.client
-        # Who is away, or has just come, may repeat any PUBREL that was answered.
-        since = 0.0 if client is None else client.connected_at + timeout
-        settled = client is not None and self.ctx.now >= since
-        forgotten, abandoned = inbound.sweep(self.ctx.now - timeout, settled)
-        if self.ctx.recording and session.expiry != 0:
+        if client is None:
+            return  # while the client is away, its handshakes live as long as the session
+        ctx = self.ctx
+        timeout = ctx.await_rel_timeout
+        since = client.connected_at + timeout  # a client that has just come may repeat any PUBREL
+        # A sweep looks at up to 65,535 handshakes: not every second.
+        soonest = ctx.now + max(1.0, timeout / 16)
+        if ctx.now < since:
+            ctx.arm(session, since)
+            return
+        forgotten, abandoned = inbound.sweep(ctx.now - timeout)
+        if ctx.recording and session.expiry != 0:
             for packet_id in forgotten:
-                self.ctx.write(Write(INBOUND_DELETE, session, packet_id))
+                ctx.write(Write(INBOUND_DELETE, session, packet_id))
         if abandoned != 0:
-            self.ctx.drop("await_rel_timeout", session.client_id, abandoned)
+            ctx.drop("await_rel_timeout", session.client_id, abandoned)
             session.dropped += abandoned
             self.publishing.unpark(session)
-        oldest = inbound.next_sweep(settled)
-        # A sweep looks at up to 65,535 handshakes: not every second.
-        soonest = self.ctx.now + max(1.0, timeout / 16)
-        if oldest != 0.0:
-            self.ctx.arm(session, max(oldest + timeout, soonest))
-        elif not inbound.entries:
+        if inbound.entries:
+            ctx.arm(session, max(inbound.oldest() + timeout, soonest))
+        else:
             session.inbound = None
-        elif client is not None:
-            self.ctx.arm(session, max(since, soonest))

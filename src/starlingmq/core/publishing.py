@@ -373,6 +373,8 @@ class Publishing:
             raise ProtocolError("too much waits for its PUBREL", Reason.QUOTA_EXCEEDED)
         if ctx.audit is not None:
             ctx.audit.identify(message)  # before it is stored
+        if ctx.unknown_releases.total != 0:
+            ctx.unknown_releases.take(session.client_id, packet_id)  # the id means a new message
         inbound.hold(packet_id, message, ctx.now)
         if ctx.recording and session.expiry != 0:
             ctx.write(Write(INBOUND_PUT, session, packet_id, message=message))
@@ -433,12 +435,12 @@ class Publishing:
                     raise MqttError(ISOLATED, Reason.USE_ANOTHER_SERVER)  # it may be where nobody can be asked
                 ctx.elsewhere.ask(client, session, trail, packet_id)
             else:
-                self._unknown_handshake(client, packet_id)
+                self._unknown_handshake(client, session, packet_id)
             return
         if client.production is None:
             self.route(message, session)
         elif not self._release_numbered(client, client.production, message, packet_id):
-            self._unknown_handshake(client, packet_id)
+            self._unknown_handshake(client, session, packet_id)
             return
         if ctx.recording and session.expiry != 0:
             ctx.write(Write(INBOUND_COMPLETED, session, packet_id))
@@ -475,23 +477,48 @@ class Publishing:
         if inbound.holds(packet_id):
             return  # the id was used anew before the answer came
         if outcome == COMPLETED:
-            inbound.answered(packet_id, ctx.now)
-            ctx.arm(session, ctx.now + ctx.await_rel_timeout)
-            if ctx.recording and session.expiry != 0:
-                ctx.write(Write(INBOUND_COMPLETED, session, packet_id))
-            ctx.send_stored(client, ack_frame(0x70, packet_id))
+            self._complete(client, session, packet_id)
         elif ctx.isolated:
             raise MqttError(ISOLATED, Reason.USE_ANOTHER_SERVER)
         else:
-            self._unknown_handshake(client, packet_id)
+            self._unknown_handshake(client, session, packet_id)
 
-    def _unknown_handshake(self, client: Client, packet_id: int) -> None:
-        """A PUBREL nobody knows is never answered with success: 0x92 in MQTT 5. 3.x has no code for it: the
-        connection is closed and the session dropped, so that the client begins again with PUBLISH."""
-        if client.version != 5:
-            raise ProtocolError("PUBREL for an unknown packet identifier", Reason.PACKET_IDENTIFIER_NOT_FOUND)
-        self.ctx.counters.error("pubrel_unknown")
-        self.delivery.unknown_packet_id(client, 0x70, packet_id)
+    def _unknown_handshake(self, client: Client, session: Session, packet_id: int) -> None:
+        """A PUBREL that no node knows. MQTT 5 has 0x92 for it. 3.x has no code: the connection is closed once, and the
+        same PUBREL again is answered with PUBCOMP [MQTT-4.3.3-2], counted and logged (see core.unknown_releases)."""
+        ctx = self.ctx
+        if client.version == 5:
+            ctx.counters.error("pubrel_unknown")
+            self.delivery.unknown_packet_id(client, 0x70, packet_id)
+            return
+        again = ctx.unknown_releases.take(client.client_id, packet_id)
+        if not again and ctx.mqtt.unknown_pubrel != "complete":
+            ctx.unknown_releases.note(client.client_id, packet_id)
+            waits = None if session.trail is None else session.trail.backlog
+            if waits is not None:
+                ctx.unknown_releases.note_too(client.client_id, [*waits.asked, *waits.behind])
+            text = f"PUBREL {packet_id} is of an unknown handshake; the same PUBREL again will get PUBCOMP"
+            raise ProtocolError(text, Reason.PACKET_IDENTIFIER_NOT_FOUND)
+        text = f"PUBREL {packet_id} is of an unknown handshake, answered with PUBCOMP: the message may be lost"
+        ctx.notice("pubrel_unknown", client, text, closing=False)
+        self._complete(client, session, packet_id)
+
+    def closed_for(self, client: Client, data: bytes, pos: int) -> None:
+        """The connection is closed for a PUBREL; those that follow at ``pos`` will not close another one."""
+        others: list[int] = []
+        while len(data) - pos >= 4 and data[pos] == 0x62 and data[pos + 1] == 2:
+            others.append(data[pos + 2] << 8 | data[pos + 3])
+            pos += 4
+        self.ctx.unknown_releases.note_too(client.client_id, others)
+
+    def _complete(self, client: Client, session: Session, packet_id: int) -> None:
+        """A handshake that is not held here is over: PUBCOMP, now and for each repetition."""
+        ctx = self.ctx
+        self.inbound(session).answered(packet_id, ctx.now)
+        ctx.arm(session, ctx.now + ctx.await_rel_timeout)
+        if ctx.recording and session.expiry != 0:
+            ctx.write(Write(INBOUND_COMPLETED, session, packet_id))
+        ctx.send_stored(client, ack_frame(0x70, packet_id))
 
     def route(self, message: Message, publisher: Session | None) -> int:
         """Send a message on its way; how many receivers it found. The topic is valid."""

@@ -13,11 +13,14 @@ Receiver of QoS 2 (``Inbound``), one entry per packet id::
     HELD      --PUBREL --> COMPLETED  route the message, answer PUBCOMP
     COMPLETED --PUBREL --> COMPLETED  answer PUBCOMP again, route nothing
     COMPLETED --PUBLISH--> HELD       the id is used anew
-    unknown   --PUBREL --> unknown    nobody knows it: 0x92, never a forged success
+    unknown   --PUBREL --> unknown    no node knows it: 0x92; 3.x: the connection is closed once
+    unknown   --PUBREL --> COMPLETED  3.x, the same PUBREL again: answer PUBCOMP, counted and logged
+    any       --timeout--> unknown    ``await_rel_timeout``; a message that was HELD is lost, and counted
 
-The law: the message of a QoS 2 handshake leaves the receiver once, at the first PUBREL. Completed handshakes are
-remembered, so that a repeated PUBREL is recognised [MQTT-4.3.3-12], until the packet id is used anew, the session
-ends, or its client has been connected for ``await_rel_timeout`` since: it repeats its PUBRELs when it connects.
+The law: the message of a QoS 2 handshake leaves the receiver once, at the first PUBREL. Handshakes are remembered, so
+that a repeated PUBREL is recognised [MQTT-4.3.3-12], until the packet id is used again for another message, the session
+ends, or the client has been connected for ``await_rel_timeout``. While the client is away, no time counts: a client
+repeats its PUBRELs when it connects [MQTT-4.4.0-1].
 """
 
 from __future__ import annotations
@@ -238,14 +241,9 @@ class Inbound:
         """A PUBLISH that was acknowledged with PUBREC though nothing is held of it: its PUBREL finds it COMPLETED."""
         self.entries[packet_id] = Handshake(None, now)
 
-    def sweep(self, before: float, completed: bool = True) -> tuple[list[int], int]:
-        """Forget what is older than ``before``: the packet ids, and how many of them were HELD (messages lost).
-        ``completed`` False: those that are COMPLETED stay."""
-        old = [
-            packet_id
-            for packet_id, entry in self.entries.items()
-            if entry.since <= before and (completed or entry.message is not None)
-        ]
+    def sweep(self, before: float) -> tuple[list[int], int]:
+        """Forget what is older than ``before``: the packet ids, and how many of them were HELD (messages lost)."""
+        old = [packet_id for packet_id, entry in self.entries.items() if entry.since <= before]
         abandoned = 0
         for packet_id in old:
             message = self.entries.pop(packet_id).message
@@ -255,11 +253,9 @@ class Inbound:
         self.held -= abandoned
         return old, abandoned
 
-    def next_sweep(self, completed: bool = True) -> float:
-        """The age of the oldest entry (of those HELD) as its time of birth; 0.0 when there is none."""
-        return min(
-            [entry.since for entry in self.entries.values() if completed or entry.message is not None], default=0.0
-        )
+    def oldest(self) -> float:
+        """Time of birth of the oldest entry; there must be one."""
+        return min([entry.since for entry in self.entries.values()])
 
 
 class Parking:

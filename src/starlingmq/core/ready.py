@@ -168,18 +168,21 @@ class Event:
 
 
 class Notice:
-    """Something for the log: a connection that was ended for ``reason`` (a key of ``Counters.errors``)."""
+    """Something for the log: a connection that was ended for ``reason`` (a key of ``Counters.errors``), or, not
+    ``closing``, that goes on."""
 
     reason: str
     client_id: str
     peer: str
     detail: str
+    closing: bool
 
-    def __init__(self, reason: str, client_id: str, peer: str, detail: str) -> None:
+    def __init__(self, reason: str, client_id: str, peer: str, detail: str, closing: bool = True) -> None:
         self.reason = reason
         self.client_id = client_id
         self.peer = peer
         self.detail = detail
+        self.closing = closing
 
 
 class Ready:
