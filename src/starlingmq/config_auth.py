@@ -79,6 +79,14 @@ class AuthConfig(Section, frozen=True):
             "addresses and Unix sockets only, and refuses to open another listener to everyone."
         ),
     ] = None
+    session_owner: Annotated[
+        Literal["user", "client_id", "refuse"],
+        Meta(
+            description="Whose a session is. user: the user's who made it; another user with this client id begins a "
+            "new session, and the earlier one ends. refuse: another user is refused as long as the session lives. "
+            "client_id: users with the same client id share its session."
+        ),
+    ] = "user"
     methods: Annotated[
         tuple[Literal["certificate", "scram", "jwt", "password", "http"], ...],
         Meta(description="Ways of finding out who a client is, asked in this order; by default those that are set up."),

@@ -28,6 +28,7 @@ from starlingmq.config_auth import methods_of
 from starlingmq.config_live import needs_restart
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.nats_keys import Verify
+from starlingmq.core.owners import RULES
 from starlingmq.hooks import Authenticate, Authorize, Hooks, OnEvent, OnPublish
 from starlingmq.log import NoticeLog, set_up_logging
 from starlingmq.net.bulk_process import BulkProcess, bulk_place, bulk_url
@@ -229,6 +230,7 @@ class Broker:
         state.nats.keys.verify = self._verifier(config)
         ctx = state.ctx
         ctx.allow_anonymous = config.auth.allow_anonymous is not False
+        ctx.session_owner = RULES[config.auth.session_owner]
         ctx.ask_authenticate = hooks.authenticate is not None
         ctx.ask_publish = hooks.authorize is not None or hooks.on_publish is not None
         ctx.ask_subscribe = hooks.authorize is not None
@@ -399,6 +401,7 @@ class Broker:
         self._use(chain)
         self.state.ctx.ask_authenticate = self.hooks.authenticate is not None
         self.state.ctx.allow_anonymous = config.auth.allow_anonymous is not False
+        self.state.ctx.session_owner = RULES[config.auth.session_owner]
         if chain is not None:
             self.state.entitle(chain.rights_of)
             self._driver.poke()

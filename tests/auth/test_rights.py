@@ -126,11 +126,9 @@ async def test_what_waited_is_held_against_the_rules_of_now(serve: Serve, tmp_pa
     await writer.close()
 
 
-async def test_another_user_of_the_same_client_id_gets_nothing_that_it_may_not_have(
-    serve: Serve, tmp_path: Path
-) -> None:
+async def test_a_user_who_shares_a_client_id_gets_nothing_that_it_may_not_have(serve: Serve, tmp_path: Path) -> None:
     text = "rules: [{allow: publish}, {allow: subscribe, users: [ann]}, {allow: subscribe, topics: [open]}]"
-    broker = await serve(auth=rules(tmp_path / "acl", text))
+    broker = await serve(auth={"session_owner": "client_id", **rules(tmp_path / "acl", text)})
     peer = await Peer.connect(broker.address(), "r", 4, clean_start=False, username="ann")
     assert await peer.subscribe("open", "secret", qos=1) == [1, 1]
     await peer.close()

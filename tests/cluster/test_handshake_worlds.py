@@ -142,7 +142,9 @@ def what_can_not_be_reached_is_not_waited_for() -> Any:
 def a_clean_start_is_not_told() -> Any:
     find = Stays._find
     return patch.object(
-        Stays, "_find", lambda self, client_id, packet_id, before, _: find(self, client_id, packet_id, before, 0)
+        Stays,
+        "_find",
+        lambda self, client_id, packet_id, before, _, user: find(self, client_id, packet_id, before, 0, user),
     )
 
 

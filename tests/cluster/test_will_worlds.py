@@ -35,7 +35,7 @@ def a_node_publishes_without_a_word() -> Any:
 
 
 def a_will_at_a_node_that_is_away_is_not_cancelled() -> Any:
-    return patch.object(ForeignWills, "cancelled", lambda self, client_id, node, epoch: True)
+    return patch.object(ForeignWills, "cancelled", lambda self, client_id, node, epoch, user: True)
 
 
 def a_restarted_node_does_not_read_what_etcd_has() -> Any:

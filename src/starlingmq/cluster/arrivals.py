@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from starlingmq.cluster.transfer import ArrivalValue, Head
+from starlingmq.cluster.transfer import ArrivalValue, Head, Takeover
 from starlingmq.core.moving import MARKED, OPEN, UNMARKED
 from starlingmq.core.session import Session
 
@@ -46,6 +46,7 @@ class Arrival:
     newest: tuple[int, int]  # the node that owned it last, and when
     former: dict[bytes, None]  # filters of those who have had it, shared groups left out
     vague: dict[int, None]  # sources that do not know all of these themselves
+    user: str | None  # for whom it comes; None: nobody has connected, or sessions are not bound to users
     session: Session | None  # once there is one here
     beginning: bool  # its client begins anew when the marks are here ...
     beginning_until: float  # ... or so much later
@@ -74,11 +75,16 @@ class Arrival:
         self.newest = (0, 0)
         self.former = {}
         self.vague = {}
+        self.user = None
         self.session = None
         self.beginning = False
         self.beginning_until = 0.0
         self.changed = True
         self.finished = False
+
+    def asking(self) -> Takeover:
+        """What former owners are asked once more."""
+        return Takeover(self.client_id, self.epoch, self.discarded, False, self.user)
 
     def sources(self) -> dict[int, int]:
         return {**self.waiting, **self.streaming}
@@ -175,6 +181,7 @@ class Arrival:
             list(self.vague),
             self.discarded,
             self.later,
+            self.user,
         )
 
     @staticmethod
@@ -190,6 +197,7 @@ class Arrival:
         arrival.best, arrival.best_held, arrival.owned = value.best, value.best_held, value.owned
         arrival.discarded = value.discarded
         arrival.later = value.later
+        arrival.user = value.user
         arrival.open = arrival.whole = opened or value.discarded
         arrival.former = dict.fromkeys(value.former)
         arrival.vague = dict.fromkeys(value.vague)

@@ -29,6 +29,7 @@ from starlingmq.core.client import WORKING
 from starlingmq.core.message import Message
 from starlingmq.core.moving import MARKED, OPEN, UNMARKED, Moving
 from starlingmq.core.outgoing import RELEASED, Outgoing
+from starlingmq.core.owners import BY_CLIENT_ID, KEPT_FOR_ANOTHER, REFUSE, is_anothers
 from starlingmq.core.ready import QUEUE_DELETE, SESSION_PUT, Write
 from starlingmq.core.session import NEVER, Session, Trail
 from starlingmq.wire.reasons import MqttError, Reason
@@ -53,6 +54,7 @@ class Coming:
         claims = self._ctx.claims
         claim = None if claims is None else claims.waiting.get(client_id)
         clean = claim is not None and claim.clean_start
+        user = None if claim is None or self._ctx.session_owner == BY_CLIENT_ID else claim.client.username
         if owned.clean and not clean:  # who wanted to begin with nothing has given up: nobody is to think that he did
             moves.ownership.claim(client_id)
             return
@@ -67,8 +69,10 @@ class Coming:
             if holds and invited[1] == 0:  # it has no key there, and never had
                 owned.others.setdefault(*invited)
         for arrival in earlier:
-            if clean or arrival.owned < owned.floor:
+            if clean or arrival.owned < owned.floor or self._is_anothers(arrival, user):
                 arrival.discarded = arrival.open = True
+            elif user is not None:
+                arrival.user = user
             arrival.owned = epoch
             arrival.changed = True
             moves.touch(arrival)
@@ -88,18 +92,27 @@ class Coming:
             self._go_on(client_id, epoch, held)
             return
         arrival = Arrival(client_id, epoch, others, now + moves.seconds)
+        arrival.user = user
         arrival.best_held = held
         arrival.newest = max(list(others.items()), key=_held)
         for node in others:
             if not moves.connected(node):
                 arrival.late[node] = None
+        waits = self._ctx.session_owner == REFUSE  # for them to say whether it may have the client id
         if clean:
-            arrival.discarded = arrival.open = True  # there is nothing to wait for: what they had is no matter any more
+            arrival.discarded = True
+            arrival.open = not waits  # there is nothing to wait for: what they had is no matter any more
         moves.add(arrival)
         for node, had in others.items():
-            moves.say(node, Takeover(client_id, epoch, clean or had < owned.floor, offered))
-        if clean:
+            moves.say(node, Takeover(client_id, epoch, clean or had < owned.floor, offered, user))
+        if clean and not waits:
             self._go_on(client_id, epoch, held)
+
+    def _is_anothers(self, arrival: Arrival, user: str | None) -> bool:
+        """Whether what is on its way here is not for that user."""
+        session = arrival.session
+        owner = arrival.user if session is None or session.ended or session.owner is None else session.owner
+        return is_anothers(self._ctx.session_owner, owner, user)
 
     def _others(self, owned: Owned, earlier: list[Arrival]) -> dict[int, int]:
         """Who may have something of it and was not asked yet."""
@@ -137,7 +150,7 @@ class Coming:
         moves = self._moves
         nodes = [node for node in (*arrival.late, *arrival.willed) if node != moves.me]
         for node in nodes:
-            if node not in arrival.settled and moves.cancelled(arrival.client_id, node, arrival.owned):
+            if node not in arrival.settled and moves.cancelled(arrival.client_id, node, arrival.owned, arrival.user):
                 arrival.settled[node] = None
         if all(node in arrival.settled for node in nodes):
             moves.unsettled.pop(arrival, None)
@@ -310,7 +323,9 @@ class Coming:
             if head.held != OVERTAKEN:
                 moves.ownership.release(arrival.client_id, node, epoch)
             elif not moves.ownership.claiming(arrival.client_id):
-                moves.broker.connecting.not_claimed(arrival.client_id, Reason.SERVER_BUSY, ELSEWHERE)
+                kept = is_anothers(self._ctx.session_owner, head.owner, arrival.user)
+                reason = Reason.CLIENT_IDENTIFIER_NOT_VALID if kept else Reason.SERVER_BUSY
+                moves.broker.connecting.not_claimed(arrival.client_id, reason, KEPT_FOR_ANOTHER if kept else ELSEWHERE)
             self.open_session(arrival.session)
             return
         again = node in arrival.streaming
@@ -321,6 +336,11 @@ class Coming:
         if again:
             self.open_session(arrival.session)
             return
+        if is_anothers(self._ctx.session_owner, head.owner, arrival.user):  # its node did not know who asks
+            arrival.discarded = arrival.changed = True
+            if arrival.session is not None:
+                self._detach(arrival, arrival.session)
+                arrival.session = None
         if head.willed:
             arrival.willed[node] = None
         there = arrival.session or self._ctx.sessions.get(arrival.client_id)
@@ -356,7 +376,7 @@ class Coming:
         granted = [mover.Granted(g.whole, g.qos, g.no_local, g.retain_as_published, g.ids) for g in head.granted]
         earlier = arrival.session
         session = arrival.session = self._moves.broker.mover.come(
-            arrival.client_id, arrival.owned, head.expiry, left, granted, head.last_id, head.anew
+            arrival.client_id, arrival.owned, head.expiry, left, granted, head.last_id, head.anew, head.owner
         )
         if earlier is not None and earlier is not session:
             self._detach(arrival, earlier)  # it goes on to the next owner as it is

@@ -48,13 +48,15 @@ class Plan:
 
 
 class Cancel:
-    """A client is back elsewhere since ``epoch``: what it left before is not to be published."""
+    """A client is back elsewhere since ``epoch``: what it left before is not to be published. What another user than
+    ``user`` left is (None: whoever it was): that one has not come back."""
 
-    __slots__ = ("done", "epoch", "forget_at", "key")
+    __slots__ = ("done", "epoch", "forget_at", "key", "user")
 
-    def __init__(self, key: bytes, epoch: int) -> None:
+    def __init__(self, key: bytes, epoch: int, user: str | None) -> None:
         self.key = key
         self.epoch = epoch
+        self.user = user
         self.done = False
         self.forget_at = inf
 
@@ -192,11 +194,11 @@ class ForeignWills:
 
     # A client that is back
 
-    def cancelled(self, client_id: str, node: int, epoch: int) -> bool:
+    def cancelled(self, client_id: str, node: int, epoch: int, user: str | None = None) -> bool:
         key = wills_of(self._cluster, node) + client_id.encode()
         cancel = self._cancels.get(key)
         if cancel is None or cancel.epoch < epoch:
-            self._cancels[key] = Cancel(key, epoch)
+            self._cancels[key] = Cancel(key, epoch, user)
             self._to_ask.append(key)
             return False
         if cancel.done:
@@ -223,6 +225,8 @@ class ForeignWills:
     def _cancel(self, cancel: Cancel, key: bytes, value: RegisteredWill | None, revision: int) -> None:
         if value is None or value.state != REGISTERED or value.delay == 0:
             self._conclude(cancel)  # there is none, or nobody can take it back
+        elif cancel.user is not None and value.username != cancel.user:
+            self._conclude(cancel)
         elif value.epoch > cancel.epoch:
             self._conclude(cancel)  # its client has been there again since, and that is the will of this connection
         elif 0.0 < value.due_at <= self._now:

@@ -122,6 +122,7 @@ class HandshakeCall:
 
     number: int  # of this call; who does not hear asks again under another one
     questions: tuple[HandshakeQuestion, ...] = field(repr=False)
+    users: tuple[str | None, ...] = ()  # whose sessions they are about, in their order; fewer: the others are not told
 
 
 @dataclass(frozen=True, slots=True)

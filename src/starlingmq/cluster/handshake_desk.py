@@ -20,6 +20,7 @@ from starlingmq.core import elsewhere
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.elsewhere import Elsewhere
 from starlingmq.core.message import Message
+from starlingmq.core.owners import BY_CLIENT_ID
 from starlingmq.core.peers import link
 from starlingmq.core.ready import FACT_DELETE, FACT_PUT, Write
 
@@ -110,14 +111,25 @@ class HandshakeDesk:
         self._ctx.drop("handshake_memory", client_id, count)
 
     def _look(self, question: Question) -> Answer:
-        return self.stays.look(question.client_id, question.packet_id, question.epoch, question.floor)
+        user = self._bound(question.user)
+        return self.stays.look(question.client_id, question.packet_id, question.epoch, question.floor, user)
 
     def _release(self, question: Question) -> Answer:
         if self._ctx.isolated or self._ctx.catching_up:
             return self._look(question)
         return self.stays.release(
-            question.client_id, question.packet_id, question.epoch, question.floor, question.bound, self._ctx.now
+            question.client_id,
+            question.packet_id,
+            question.epoch,
+            question.floor,
+            question.bound,
+            self._ctx.now,
+            self._bound(question.user),
         )
+
+    def _bound(self, user: str | None) -> str | None:
+        """Whose handshakes are meant; None: those of anybody with that client id."""
+        return None if self._ctx.session_owner == BY_CLIENT_ID else user
 
     # Calls of others
 
@@ -125,7 +137,7 @@ class HandshakeDesk:
         if len(self._inbox) < CALLS_MAX:
             self._inbox.append(Incoming(node, call))
 
-    def _answer(self, said: HandshakeQuestion) -> HandshakeAnswer:
+    def _answer(self, said: HandshakeQuestion, user: str | None) -> HandshakeAnswer:
         client_id, packet_id, before, floor, bound = said
         ctx = self._ctx
         ctx.work -= 1
@@ -134,24 +146,25 @@ class HandshakeDesk:
             return (LATER, 0, 0)  # that it has to leave we have not heard yet
         stays = self.stays
         if bound == CANCEL:
-            stays.cancel(client_id, packet_id, before)
+            stays.cancel(client_id, packet_id, before, user)
             return (UNKNOWN, 0, 0)
-        kind, epoch = stays.look(client_id, packet_id, before, floor)
+        kind, epoch = stays.look(client_id, packet_id, before, floor, user)
         if kind == HELD and bound != LOOK and epoch >= bound:
             if ctx.isolated or ctx.catching_up:
                 return (LATER, 0, 0)  # what is published now may not reach everybody
-            kind, epoch = stays.release(client_id, packet_id, before, floor, bound, ctx.now)
-        return (kind, epoch, stays.newest(client_id, before, floor))
+            kind, epoch = stays.release(client_id, packet_id, before, floor, bound, ctx.now, user)
+        return (kind, epoch, stays.newest(client_id, before, floor, user))
 
     def _serve(self) -> bool:
         """Answer what was asked, as far as there is time; whether there is more."""
         while self._inbox:
             incoming = self._inbox[0]
-            questions = incoming.call.questions
+            questions, users = incoming.call.questions, incoming.call.users
             for at in range(len(incoming.answers), len(questions)):
                 if self._ctx.work <= 0:
                     return True
-                incoming.answers.append(self._answer(questions[at]))
+                user = self._bound(users[at] if at < len(users) else None)
+                incoming.answers.append(self._answer(questions[at], user))
             self._inbox.popleft()
             self._tokens += 1
             reply = HandshakeReply(incoming.call.number, self._since, tuple(incoming.answers))
@@ -172,7 +185,7 @@ class HandshakeDesk:
         """Once sessions have come and gone: what is to be asked now."""
         handshakes = self.handshakes
         for left in self.counters.take_left():
-            self.stays.leave(left.client_id, left.epoch, left.inbound, now)
+            self.stays.leave(left.client_id, left.epoch, left.inbound, now, left.owner)
         for asked in self.counters.take_asked():
             if not asked.session.ended and asked.session.client is asked.client:
                 handshakes.ask(asked, now)

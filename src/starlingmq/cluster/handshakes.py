@@ -52,6 +52,7 @@ class Question:
     epoch: int  # in which the asker owns the client id
     floor: int
     trail: Trail
+    user: str | None  # whose session it is; None: handshakes are not bound to users
     cancel: bool
     deadline: float
     bound: int
@@ -72,6 +73,7 @@ class Question:
         self.epoch = epoch
         self.floor = floor
         self.trail = trail
+        self.user = None if asked is None else asked.session.owner
         self.cancel = asked is None or asked.again
         self.deadline = deadline
         self.bound = CANCEL if self.cancel else LOOK
@@ -327,7 +329,7 @@ class Handshakes:
         self.counters.calls += 1
         self.counters.entries += len(wanted)
         said = tuple([(q.client_id, q.packet_id, q.epoch, q.floor, q.bound) for q in wanted])
-        return [(node, HandshakeCall(self._number, said))]
+        return [(node, HandshakeCall(self._number, said, tuple([q.user for q in wanted])))]
 
     def _idle(self, question: Question) -> bool:
         """Nobody waits for it any more: the client is somewhere else, and asks from there."""

@@ -20,6 +20,7 @@ from starlingmq.cluster.transfer import (
     Whole,
 )
 from starlingmq.core.outgoing import Outgoing
+from starlingmq.core.owners import ANOTHER_USER, REFUSE, is_anothers
 from starlingmq.core.session import NEVER, Session
 from starlingmq.wire.reasons import Reason
 
@@ -43,6 +44,11 @@ class Leaving:
             moves.overtaken[client_id] = max(epoch, moves.overtaken.get(client_id, 0))
         session = self._ctx.sessions.get(client_id)
         arrivals = [] if node == moves.me else moves.of(client_id)
+        if session is not None and self.stays(session, said.user):
+            moves.refused += 1
+            moves.take_early((client_id, epoch))
+            moves.say(node, Head(client_id, epoch, OVERTAKEN, owner=session.owner))
+            return
         back = said.offered and session is not None and session.client is not None
         if back or self._is_newer(client_id, epoch, arrivals, session):
             moves.refused += 1
@@ -51,12 +57,28 @@ class Leaving:
             return
         if arrivals and not claiming:
             moves.broker.connecting.not_claimed(client_id, Reason.SERVER_BUSY, ELSEWHERE)
-        if said.clean:
+        anothers = self._is_anothers(session, arrivals, said.user)
+        if said.clean or anothers:
             self._discard(client_id, epoch, arrivals)
         if any(arrival.wanted() for arrival in arrivals):
             self._defer(node, said)
         else:
-            self._give(node, client_id, epoch, said.clean)
+            self._give(node, client_id, epoch, said.clean or anothers, ANOTHER_USER if anothers else "session_ended")
+
+    def stays(self, session: Session, user: str | None) -> bool:
+        """Whether it is kept for its owner while another user asks for it."""
+        ctx = self._ctx
+        over = session.client is None and session.expires_at != 0.0 and session.expires_at <= ctx.now
+        return ctx.session_owner == REFUSE and not over and is_anothers(REFUSE, session.owner, user)
+
+    def _is_anothers(self, session: Session | None, arrivals: list[Arrival], user: str | None) -> bool:
+        """Whether what is here, or is still on its way here, is not that user's."""
+        owner = None
+        if session is not None:
+            owner = session.owner
+        elif arrivals:
+            owner = max(arrivals, key=_epoch).user
+        return is_anothers(self._ctx.session_owner, owner, user)
 
     def _is_newer(self, client_id: str, epoch: int, arrivals: list[Arrival], session: Session | None) -> bool:
         """Whether this node, or one that it has given the session to, owns it by a higher epoch."""
@@ -97,7 +119,7 @@ class Leaving:
             del self._moves.deferred[client_id]
             self.asked(*deferred)
 
-    def _give(self, node: int, client_id: str, epoch: int, clean: bool) -> None:
+    def _give(self, node: int, client_id: str, epoch: int, clean: bool, why: str) -> None:
         moves, mover = self._moves, self._moves.broker.mover
         session = self._ctx.sessions.get(client_id)
         held = 0 if session is None else OWES if session.hollow else max(session.epoch, 1)
@@ -106,7 +128,7 @@ class Leaving:
         anew = session is not None and session.anew
         late = [arrival for arrival in moves.of(client_id) if arrival.epoch != epoch and not arrival.discarded]
         willed = session is not None and session.will is not None and session.will.delay != 0 and not clean
-        ghost = mover.leave(client_id, node, epoch, clean)
+        ghost = mover.leave(client_id, node, epoch, clean, why)
         if ghost is None and not clean and any(arrival.session is None for arrival in late):
             ghost = mover.nobody(client_id, node, epoch)  # what is late goes there
             held = OWES
@@ -132,6 +154,7 @@ class Leaving:
         moves.note(departure)
         head = Head(client_id, epoch, held, expiry, left, last_id, granted, ghost.floor, trail, anew)
         head.willed = willed
+        head.owner = ghost.owner
         former, head.unknown = moves.former(client_id, ghost)
         head.former = list(former)
         moves.say(node, head)
@@ -313,3 +336,7 @@ class Leaving:
         arrival.marks = dict(ghost.moving.marked)  # nobody else takes what comes after them
         moves.add(arrival)
         self._coming.attach(arrival)
+
+
+def _epoch(arrival: Arrival) -> int:
+    return arrival.epoch

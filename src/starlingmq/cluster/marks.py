@@ -69,6 +69,7 @@ class Marks:
         highest = 0
         entries: list[tuple[str, int]] = []
         clean: list[str] = []
+        users: dict[str, str] = {}
         for arrival in ready:
             del wanted[arrival]
             asked[arrival] = None
@@ -76,7 +77,9 @@ class Marks:
             entries.append((arrival.client_id, arrival.epoch))
             if arrival.discarded:
                 clean.append(arrival.client_id)
-        barrier = Barrier(route_epoch, highest, entries, clean)
+            if arrival.user is not None:
+                users[arrival.client_id] = arrival.user
+        barrier = Barrier(route_epoch, highest, entries, clean, users)
         if own:
             self.put(node, barrier)
         else:
@@ -90,7 +93,7 @@ class Marks:
         if node != moves.me and moves.known(node) < (barrier.route_epoch, barrier.version):
             self._later.setdefault(node, []).append(barrier)
             return
-        mark = Mark(node, barrier.entries, barrier.clean)
+        mark = Mark(node, barrier.entries, barrier.clean, barrier.users)
         for target in moves.members:  # whoever has something of an earlier owner's has to know as well
             if target != moves.me:
                 moves.say_at_once(target, mark)
@@ -111,7 +114,8 @@ class Marks:
         moves = self._moves
         for client_id, epoch in said.entries:
             if said.owner != moves.me:
-                self._came_for(node, said.owner, client_id, epoch, client_id in said.clean)
+                asked = Takeover(client_id, epoch, client_id in said.clean, False, said.users.get(client_id))
+                self._came_for(node, said.owner, asked)
             deferred = moves.deferred.get(client_id)
             if deferred is not None and deferred[1].epoch <= epoch:
                 moves.mark_early((client_id, deferred[1].epoch), node)
@@ -134,9 +138,10 @@ class Marks:
         self._moves.touch(arrival)
         self._coming.open_session(arrival.session)
 
-    def _came_for(self, node: int, owner: int, client_id: str, epoch: int, clean: bool) -> None:
+    def _came_for(self, node: int, owner: int, asked: Takeover) -> None:
         """Somebody else owns it, and that he asks for it may be still on its way."""
         moves = self._moves
+        client_id, epoch = asked.client_id, asked.epoch
         sessions = moves.ctx.sessions
         session = sessions.get(client_id)
         if moves.ownership.claiming(client_id):  # what is found of the claim is over if it is older
@@ -145,8 +150,10 @@ class Marks:
             return
         if moves.stray(client_id):
             return  # he has no key of ours, and will not ask
-        self._leaving.asked(owner, Takeover(client_id, epoch, clean))
+        self._leaving.asked(owner, asked)
         session = sessions.get(client_id)
+        if session is not None and self._leaving.stays(session, asked.user):
+            return
         if session is not None and session.epoch < epoch:  # it has to wait here until it is whole
             if session.moving is None:
                 session.moving = Moving(client_id)

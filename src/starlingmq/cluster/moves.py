@@ -45,7 +45,9 @@ class Moves:
     departures: dict[Turned, Departure]
     departing: dict[str, list[Departure]]  # the same by client id
     touched: dict[Arrival, None]  # are to be looked at
-    cancelled: Callable[[str, int, int], bool]  # whether the will of a client id at a node is settled (cluster.wills)
+    cancelled: Callable[
+        [str, int, int, str | None], bool
+    ]  # is the will of a client id at a node settled: cluster.wills
     unsettled: dict[Arrival, None]  # wait for that
     stray: Callable[[str], bool]  # whether that client id's session here is from before we were taken out
     giving: dict[Departure, None]  # have, or may have, something to be said
@@ -75,7 +77,7 @@ class Moves:
         self.departures = {}
         self.departing = {}
         self.touched = {}
-        self.cancelled = lambda client_id, node, epoch: True
+        self.cancelled = lambda client_id, node, epoch, user: True
         self.unsettled = {}
         self.stray = lambda client_id: False
         self.giving = {}

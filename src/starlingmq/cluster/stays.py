@@ -44,23 +44,38 @@ Answer = tuple[int, int]  # kind, epoch of the stay
 NOTHING: Final[Answer] = (UNKNOWN, 0)
 
 _encode: Any = msgspec.msgpack.encode
-_decode_stay: Any = msgspec.msgpack.Decoder(tuple[float, bytes]).decode
 _decode_message: Any = msgspec.msgpack.Decoder(tuple[float, bytes, bytes, int, bool, bytes, float, str, float]).decode
+
+
+class StayValue(msgspec.Struct, array_like=True):
+    """A stay as a fact for the store."""
+
+    ended_at: float
+    completed: bytes
+    owner: str | None = None
+
+
+_decode_stay: Any = msgspec.msgpack.Decoder(StayValue).decode
 
 
 class Stay:
     client_id: str
     epoch: int
     inbound: Inbound
+    owner: str | None  # of the session: another user's questions do not find it
     ended_at: float
     kept: dict[int, None]  # packet ids that have a fact of their own: held when it ended
 
-    def __init__(self, client_id: str, epoch: int, inbound: Inbound, ended_at: float) -> None:
+    def __init__(self, client_id: str, epoch: int, inbound: Inbound, ended_at: float, owner: str | None = None) -> None:
         self.client_id = client_id
         self.epoch = epoch
         self.inbound = inbound
+        self.owner = owner
         self.ended_at = ended_at
         self.kept = {}
+
+    def is_of(self, user: str | None) -> bool:
+        return user is None or self.owner is None or self.owner == user
 
 
 class Stays:
@@ -88,7 +103,7 @@ class Stays:
 
     # A stay ends
 
-    def leave(self, client_id: str, epoch: int, inbound: Inbound, now: float) -> None:
+    def leave(self, client_id: str, epoch: int, inbound: Inbound, now: float, owner: str | None = None) -> None:
         """Its client has gone: what is held, and what was completed, stays here."""
         for earlier in self._stays.get(client_id, ()):
             if earlier.epoch == epoch:  # it was to go before, to a node that was forgotten
@@ -96,13 +111,13 @@ class Stays:
                 earlier.inbound = Inbound()
                 self._forget(earlier)
                 break
-        stay = Stay(client_id, epoch, inbound, now)
+        stay = Stay(client_id, epoch, inbound, now, owner)
         for packet_id, entry in inbound.entries.items():
             if entry.message is not None:
                 entry.message = entry.message.copy()  # where the session kept it nobody will look any more
                 stay.kept[packet_id] = None
                 self._store(_handshake_key(stay, packet_id), _message_fact(entry.message, entry.since))
-        self._store(_stay_key(stay), _encode((now, _completed(stay))))
+        self._store(_stay_key(stay), _stay_fact(stay))
         self._put(stay)
 
     def _put(self, stay: Stay) -> None:
@@ -118,12 +133,13 @@ class Stays:
         found: dict[bytes, Stay] = {}
         for key, value in facts.items():
             if key.startswith(STAY):
-                ended_at, completed = _decode_stay(value)
+                known = _decode_stay(value)
+                ended_at, completed = known.ended_at, known.completed
                 inbound = Inbound()
                 for at in range(0, len(completed), 2):
                     inbound.answered(int.from_bytes(completed[at : at + 2], "big"), ended_at)
                 epoch, client_id = key[len(STAY) :][:NUMBER], key[len(STAY) + NUMBER :]
-                stay = Stay(client_id.decode(), int.from_bytes(epoch, "big"), inbound, ended_at)
+                stay = Stay(client_id.decode(), int.from_bytes(epoch, "big"), inbound, ended_at, known.owner)
                 found[epoch + client_id] = stay
         for key, value in facts.items():
             if key.startswith(HANDSHAKE):
@@ -143,16 +159,26 @@ class Stays:
 
     # Questions
 
-    def look(self, client_id: str, packet_id: int, before: int, floor: int) -> Answer:
-        """What is known of a handshake in stays before epoch ``before``, and not before ``floor``."""
-        stay = self._find(client_id, packet_id, before, floor)
+    def look(self, client_id: str, packet_id: int, before: int, floor: int, user: str | None = None) -> Answer:
+        """What is known of a handshake in stays before epoch ``before``, and not before ``floor``, of that user (None:
+        of anybody)."""
+        stay = self._find(client_id, packet_id, before, floor, user)
         if stay is None:
             return NOTHING
         return (HELD if stay.inbound.holds(packet_id) else COMPLETED, stay.epoch)
 
-    def release(self, client_id: str, packet_id: int, before: int, floor: int, bound: int, now: float) -> Answer:
+    def release(
+        self,
+        client_id: str,
+        packet_id: int,
+        before: int,
+        floor: int,
+        bound: int,
+        now: float,
+        user: str | None = None,
+    ) -> Answer:
         """The same; if it is HELD, since ``bound`` or later, its message goes its way now."""
-        stay = self._find(client_id, packet_id, before, floor)
+        stay = self._find(client_id, packet_id, before, floor, user)
         if stay is None:
             return NOTHING
         if not stay.inbound.holds(packet_id):
@@ -165,10 +191,10 @@ class Stays:
         self._store(_handshake_key(stay, packet_id), b"")
         return (COMPLETED, stay.epoch)
 
-    def cancel(self, client_id: str, packet_id: int, before: int) -> None:
+    def cancel(self, client_id: str, packet_id: int, before: int, user: str | None = None) -> None:
         """Its client uses the packet id anew, elsewhere, since epoch ``before``."""
         for stay in list(self._stays.get(client_id, ())):
-            if stay.epoch >= before or packet_id not in stay.inbound.entries:
+            if stay.epoch >= before or packet_id not in stay.inbound.entries or not stay.is_of(user):
                 continue
             if not stay.inbound.abandon(packet_id):
                 del stay.inbound.entries[packet_id]
@@ -178,18 +204,18 @@ class Stays:
             if not stay.inbound.entries:
                 self._forget(stay)
             elif not kept:
-                self._store(_stay_key(stay), _encode((stay.ended_at, _completed(stay))))
+                self._store(_stay_key(stay), _stay_fact(stay))
 
-    def newest(self, client_id: str, before: int, floor: int) -> int:
+    def newest(self, client_id: str, before: int, floor: int, user: str | None = None) -> int:
         """The epoch of the latest of those stays that has left anything; 0: none has."""
         for stay in reversed(self._stays.get(client_id, [])):
-            if floor <= stay.epoch < before:
+            if floor <= stay.epoch < before and stay.is_of(user):
                 return stay.epoch
         return 0
 
-    def _find(self, client_id: str, packet_id: int, before: int, floor: int) -> Stay | None:
+    def _find(self, client_id: str, packet_id: int, before: int, floor: int, user: str | None) -> Stay | None:
         for stay in reversed(self._stays.get(client_id, [])):
-            if floor <= stay.epoch < before and packet_id in stay.inbound.entries:
+            if floor <= stay.epoch < before and packet_id in stay.inbound.entries and stay.is_of(user):
                 return stay
         return None
 
@@ -232,6 +258,10 @@ def _stay_key(stay: Stay) -> bytes:
 
 def _handshake_key(stay: Stay, packet_id: int) -> bytes:
     return HANDSHAKE + stay.epoch.to_bytes(NUMBER, "big") + packet_id.to_bytes(2, "big") + stay.client_id.encode()
+
+
+def _stay_fact(stay: Stay) -> bytes:
+    return bytes(_encode(StayValue(stay.ended_at, _completed(stay), stay.owner)))
 
 
 def _completed(stay: Stay) -> bytes:

@@ -179,7 +179,7 @@ class Takeovers:
                 arrival = Arrival.restored(decode_arrival(fact), by_number, self._ctx.now + moves.seconds)
                 moves.add(arrival)
                 for node in arrival.waiting:  # it may have put that off, and have crashed as well
-                    moves.say(node, Takeover(arrival.client_id, arrival.epoch, arrival.discarded))
+                    moves.say(node, arrival.asking())
 
     def _resume(self) -> None:
         """Once it is known whose marks there are to be: what an earlier life waited for is waited for."""
@@ -226,8 +226,7 @@ class Takeovers:
         self._marks.reborn(node)
         self._leaving.reborn(node)
         for arrival in self.moves.from_node(node):
-            said = Takeover(arrival.client_id, arrival.epoch, arrival.discarded)
-            self.moves.say(node, said)
+            self.moves.say(node, arrival.asking())
 
     def changed(self) -> None:
         """Some node is connected, or is not any more."""

@@ -52,12 +52,14 @@ class Part(msgspec.Struct, array_like=True):
 
 class Takeover(msgspec.Struct, array_like=True, tag=1):
     """New owner to former ones: hand over what you have. ``clean``: throw it away. ``offered``: it was offered, its
-    client has not come; a former owner to whom that has come back keeps it."""
+    client has not come; a former owner to whom that has come back keeps it. ``user``: who has connected (None: nobody,
+    or it is not told); a session of another user is thrown away as well (core.owners)."""
 
     client_id: str
     epoch: int
     clean: bool
     offered: bool = False
+    user: str | None = None
 
 
 class Head(msgspec.Struct, array_like=True, tag=2):
@@ -78,6 +80,7 @@ class Head(msgspec.Struct, array_like=True, tag=2):
     former: list[bytes] = []  # filters of what is on its way to the sender, shared groups left out ...
     unknown: bool = False  # ... as far as they are known
     willed: bool = False  # it had a will that its client's return has cancelled
+    owner: str | None = None  # whose it is. With OVERTAKEN: it stays with that user (auth.session_owner: refuse)
 
 
 class Parts(msgspec.Struct, array_like=True, tag=3):
@@ -111,6 +114,7 @@ class Barrier(msgspec.Struct, array_like=True, tag=6):
     version: int
     entries: list[tuple[str, int]]
     clean: list[str] = []  # of those the client ids with a clean start
+    users: dict[str, str] = {}  # and the users, as in ``Takeover``, by client id
 
 
 class Mark(msgspec.Struct, array_like=True, tag=7):
@@ -119,6 +123,7 @@ class Mark(msgspec.Struct, array_like=True, tag=7):
     owner: int
     entries: list[tuple[str, int]]
     clean: list[str] = []
+    users: dict[str, str] = {}
 
 
 class Unknown(msgspec.Struct, array_like=True, tag=8):
@@ -187,6 +192,7 @@ class ArrivalValue(msgspec.Struct, array_like=True):
     vague: list[int]
     discarded: bool = False
     later: dict[int, int] = {}
+    user: str | None = None
 
 
 _arrival = msgspec.msgpack.Decoder(ArrivalValue)

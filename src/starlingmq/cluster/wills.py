@@ -373,10 +373,10 @@ class ClusterWills:
     def _took_not(self, void: Amendment, revision: int, value: bytes) -> None:
         self.foreign.know(void.key, value or None, revision)
 
-    def cancelled(self, client_id: str, node: int, epoch: int) -> bool:
+    def cancelled(self, client_id: str, node: int, epoch: int, user: str | None) -> bool:
         """Whether what a client may have left at a node that can not be asked is settled, now that it is back here,
-        since ``epoch``: to be asked until it is."""
-        return self.foreign.cancelled(client_id, node, epoch)
+        since ``epoch``, as ``user``: to be asked until it is."""
+        return self.foreign.cancelled(client_id, node, epoch, user)
 
     # What goes out
 

@@ -24,6 +24,7 @@ from starlingmq.core.deadlines import Deadlines
 from starlingmq.core.delivery import Delivery
 from starlingmq.core.ending import Ending
 from starlingmq.core.job import Job
+from starlingmq.core.owners import ANOTHER_USER, BY_CLIENT_ID, KEPT_FOR_ANOTHER, REFUSE, is_anothers
 from starlingmq.core.producers import named_by
 from starlingmq.core.publishing import Publishing
 from starlingmq.core.ready import AUTHENTICATE, SESSION_PUT, Answer, Question, Write
@@ -177,8 +178,11 @@ class Connecting:
         self.ctx.unhalt(client, ASKING)
         if client.state != AUTHENTICATING and client.state != OPEN:
             return
-        if answer.username is not None:
-            client.username = answer.username
+        name = client.username if answer.username is None else answer.username
+        if client.state == OPEN and name != client.username and self.ctx.session_owner != BY_CLIENT_ID:
+            self.ending.fail(client, Reason.NOT_AUTHORIZED, "re-authentication under another user name")
+            return
+        client.username = name
         self.entitle(client, answer)
         reason = answer.reason
         if (reason >= 0x80 and reason not in REASONS) or (
@@ -233,6 +237,9 @@ class Connecting:
         if ctx.refusing and self._needs_storage(connect, session):
             self.ending.refuse(client, Reason.QUOTA_EXCEEDED, "nothing can be stored at the moment")
             return
+        if self._is_kept_for_another(client, session):
+            self.ending.refuse(client, Reason.CLIENT_IDENTIFIER_NOT_VALID, KEPT_FOR_ANOTHER)
+            return
         refusal = self._no_room(client, session, connect.properties)
         if refusal:
             self.ending.refuse(client, Reason.QUOTA_EXCEEDED, refusal)
@@ -248,6 +255,14 @@ class Connecting:
         earlier_claim = claims.hold(client.client_id, claim)
         if earlier_claim is not None:
             self.ending.fail(earlier_claim.client, Reason.SERVER_BUSY, "another connection with this client id")
+
+    def _is_kept_for_another(self, client: Client, session: Session | None) -> bool:
+        """Whether ``auth.session_owner: refuse`` keeps this client out, because another user's session is alive."""
+        ctx = self.ctx
+        if session is None or ctx.session_owner != REFUSE:
+            return False
+        over = session.client is None and session.expires_at != 0.0 and session.expires_at <= ctx.now
+        return not over and is_anothers(REFUSE, session.owner, client.username)
 
     def _no_room(self, client: Client, session: Session | None, properties: Properties) -> str:
         """Why a limit keeps the client out; "" if none does."""
@@ -281,6 +296,9 @@ class Connecting:
             return False
         session = ctx.sessions.get(client_id)
         connect = self.ending.waiting[client]
+        if self._is_kept_for_another(client, session):
+            self.ending.refuse(client, Reason.CLIENT_IDENTIFIER_NOT_VALID, KEPT_FOR_ANOTHER)
+            return False
         if ctx.refusing and self._needs_storage(connect, session):
             self.ending.refuse(client, Reason.QUOTA_EXCEEDED, "nothing can be stored at the moment")
             return False
@@ -381,8 +399,9 @@ class Connecting:
             if client_id not in self.ctx.sessions:
                 return client_id
 
-    def taken_over(self, session: Session, clean_start: bool) -> bool:
-        """Its client is on another connection now, here or elsewhere: whether it has a session to go on with."""
+    def taken_over(self, session: Session, clean_start: bool, why: str = "session_ended") -> bool:
+        """Its client is on another connection now, here or elsewhere: whether it has a session to go on with. With a
+        clean start it has none, and what was in it is counted as dropped by ``why``."""
         earlier = session.client
         if earlier is not None:
             self._take_over(session, earlier, clean_start)
@@ -395,22 +414,29 @@ class Connecting:
             session.will_at = 0.0
             self.ending.will_changed(session)
         if clean_start and not session.ended:
-            self.ending.end(session)
+            self.ending.end(session, why)
         return not session.ended
 
     def _session(self, client: Client, clean_start: bool) -> tuple[Session, bool]:
         """The session of this client id, after any earlier connection was ended; whether it was there before."""
-        session = self.ctx.sessions.get(client.client_id)
+        ctx = self.ctx
+        session = ctx.sessions.get(client.client_id)
         epoch = 0
         if session is not None:
             epoch = session.epoch
-            self.taken_over(session, clean_start)
+            if is_anothers(ctx.session_owner, session.owner, client.username):
+                ctx.notice(ANOTHER_USER, client, f"the session of user {session.owner!r} has ended")
+                self.taken_over(session, True, ANOTHER_USER)
+            else:
+                self.taken_over(session, clean_start)
         if session is None or session.ended:
-            session = Session(client.client_id, self.ctx.next_number)
-            self.ctx.next_number += 1
-            self.ctx.sessions[client.client_id] = session
+            session = Session(client.client_id, ctx.next_number)
+            ctx.next_number += 1
+            ctx.sessions[client.client_id] = session
             session.epoch = epoch
+            session.owner = client.username
             return session, False
+        session.owner = client.username
         session.expires_at = 0.0
         return session, True
 

@@ -15,6 +15,7 @@ from starlingmq.core.elsewhere import Elsewhere
 from starlingmq.core.interest import Interest
 from starlingmq.core.job import Job
 from starlingmq.core.outgoing import Outgoing
+from starlingmq.core.owners import BY_USER
 from starlingmq.core.quotas import Quotas
 from starlingmq.core.ready import Event, Notice, Ready, Write
 from starlingmq.core.retaining import Retaining
@@ -82,6 +83,7 @@ class Context:
     ask_publish: bool
     ask_subscribe: bool
     allow_anonymous: bool
+    session_owner: int  # one of ``core.owners.RULES``
     # copies of what the hot path looks at
     max_queue: int
     max_queue_bytes: int
@@ -147,6 +149,7 @@ class Context:
         self.ask_publish = False
         self.ask_subscribe = False
         self.allow_anonymous = True
+        self.session_owner = BY_USER
         self.configure(mqtt, limits)
 
     def configure(self, mqtt: MqttConfig, limits: LimitsConfig) -> None:

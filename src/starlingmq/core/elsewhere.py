@@ -40,11 +40,13 @@ class Left:
     client_id: str
     epoch: int
     inbound: Inbound
+    owner: str | None  # of the session
 
-    def __init__(self, client_id: str, epoch: int, inbound: Inbound) -> None:
+    def __init__(self, client_id: str, epoch: int, inbound: Inbound, owner: str | None) -> None:
         self.client_id = client_id
         self.epoch = epoch
         self.inbound = inbound
+        self.owner = owner
 
 
 class Elsewhere:
@@ -116,7 +118,7 @@ class Elsewhere:
         session.inbound = None
         if inbound is not None and inbound.entries:
             epoch = max(session.epoch, 1)
-            self.left.append(Left(client_id, epoch, inbound))
+            self.left.append(Left(client_id, epoch, inbound, session.owner))
             session.trail = Trail(node, epoch, True)
 
     def take_asked(self) -> list[Asked]:

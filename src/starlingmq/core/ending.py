@@ -170,8 +170,9 @@ class Ending:
 
     # A session ends
 
-    def end(self, session: Session) -> None:
-        """Discard a session and everything in it. Its will, if one is pending, is due now."""
+    def end(self, session: Session, why: str = "session_ended") -> None:
+        """Discard a session and everything in it, counted as dropped by ``why``. Its will, if one is pending, is due
+        now."""
         ctx = self.ctx
         session.ended = True
         ctx.disarm(session)
@@ -193,9 +194,9 @@ class Ending:
         if session.inbound is not None:
             lost += session.inbound.held
         if lost != 0:
-            ctx.drop("session_ended", session.client_id, lost)
+            ctx.drop(why, session.client_id, lost)
             if ctx.audit is not None:
-                ctx.audit.dropped_all(session, "session_ended")
+                ctx.audit.dropped_all(session, why)
         session.queue = None
         session.window = None
         session.inbound = None

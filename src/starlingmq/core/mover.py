@@ -68,14 +68,14 @@ class Mover:
 
     # Leaving
 
-    def leave(self, client_id: str, node: int, epoch: int, clean: bool) -> Session | None:
+    def leave(self, client_id: str, node: int, epoch: int, clean: bool, why: str = "session_ended") -> Session | None:
         """Its client is at ``node`` now: end its connection here. What is left of the session, if anything is, has
-        another name from now on and goes there."""
+        another name from now on and goes there. ``clean``: nothing is left, and what it held is dropped by ``why``."""
         ctx = self.ctx
         session = ctx.sessions.get(client_id)
         if session is None:
             return None
-        if not self.connecting.taken_over(session, clean):
+        if not self.connecting.taken_over(session, clean, why):
             return None
         moving = session.moving
         if moving is None:
@@ -224,7 +224,15 @@ class Mover:
     # Coming
 
     def come(
-        self, client_id: str, epoch: int, expiry: int, left: float, granted: list[Granted], last_id: int, anew: bool
+        self,
+        client_id: str,
+        epoch: int,
+        expiry: int,
+        left: float,
+        granted: list[Granted],
+        last_id: int,
+        anew: bool,
+        owner: str | None,
     ) -> Session:
         """A session comes from another node, in place of an earlier one that may have come. If its client does not know
         of it (``anew``), the earlier one's subscriptions hold until it does (core.anew)."""
@@ -244,6 +252,8 @@ class Mover:
                 ctx.arm(session, session.expires_at)
         session.epoch = epoch
         session.anew = anew
+        if owner is not None:
+            session.owner = owner
         if ctx.recording:
             session.kept = True
             ctx.write(Write(SESSION_PUT, session))

@@ -90,6 +90,7 @@ class Session:
     hollow: bool  # its client never had it: it is here for what others owe (cluster.coming)
     moving: Moving | None  # it comes from another node, or goes to one
     trail: Trail | None  # other nodes may have QoS 2 handshakes of it; None: they have none
+    owner: str | None  # whose it is; None: not known (core.owners)
     floor: int  # the epoch of its clean start: what is older is of a session that was thrown away; 0: there was none
     rules: int  # the rules (``Context.rules``) by which all that waits for it was let in; 0: of some it is not known
     shares: list[Group] | None  # shared groups that it is a member of ...
@@ -124,6 +125,7 @@ class Session:
         self.hollow = False
         self.moving = None
         self.trail = None
+        self.owner = None
         self.floor = 0
         self.rules = 0
         self.shares = None

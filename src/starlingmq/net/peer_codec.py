@@ -42,6 +42,7 @@ from starlingmq.net.proto import peers_pb2 as pb
 
 _pack = msgspec.msgpack.encode
 _questions = msgspec.msgpack.Decoder(tuple[HandshakeQuestion, ...])
+_users = msgspec.msgpack.Decoder(tuple[str | None, ...])
 _answers = msgspec.msgpack.Decoder(tuple[HandshakeAnswer, ...])
 
 ENVELOPE_TAG: Final = b"\x0a"  # field 1 of Dialler, with a length
@@ -211,7 +212,8 @@ def _to_records(data: bytes) -> tuple[RouteRecord, ...]:
 
 def _to_call(message: pb.HandshakeCall) -> HandshakeCall:
     try:
-        return HandshakeCall(message.number, _questions.decode(message.questions))
+        users = _users.decode(message.users) if message.users else ()
+        return HandshakeCall(message.number, _questions.decode(message.questions), users)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise FrameError(f"questions about handshakes can not be read: {error}") from error
 
@@ -311,7 +313,9 @@ BODIES: Final[dict[type[Body], tuple[str, Callable[[Any, Any], None], Callable[[
     ),
     HandshakeCall: (
         "handshake_call",
-        lambda body, field: field.CopyFrom(pb.HandshakeCall(number=body.number, questions=_pack(body.questions))),
+        lambda body, field: field.CopyFrom(
+            pb.HandshakeCall(number=body.number, questions=_pack(body.questions), users=_pack(body.users))
+        ),
         _to_call,
     ),
     HandshakeReply: (

@@ -39,6 +39,7 @@ class SessionValue(msgspec.Struct, array_like=True):
     trail: tuple[int, int, bool] | None = None
     anew: bool = False
     hollow: bool = False
+    owner: str | None = None
 
 
 class SubscriptionValue(msgspec.Struct, array_like=True):
@@ -114,6 +115,7 @@ def encode_session(session: Session) -> bytes:
             None if session.trail is None else (session.trail.node, session.trail.epoch, session.trail.sure),
             session.anew,
             session.hollow,
+            session.owner,
         )
     )
 

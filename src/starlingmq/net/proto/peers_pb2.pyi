@@ -252,12 +252,14 @@ class DataAck(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., room: _Optional[int] = ...) -> None: ...
 
 class HandshakeCall(_message.Message):
-    __slots__ = ("number", "questions")
+    __slots__ = ("number", "questions", "users")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     QUESTIONS_FIELD_NUMBER: _ClassVar[int]
+    USERS_FIELD_NUMBER: _ClassVar[int]
     number: int
     questions: bytes
-    def __init__(self, number: _Optional[int] = ..., questions: _Optional[bytes] = ...) -> None: ...
+    users: bytes
+    def __init__(self, number: _Optional[int] = ..., questions: _Optional[bytes] = ..., users: _Optional[bytes] = ...) -> None: ...
 
 class HandshakeReply(_message.Message):
     __slots__ = ("number", "since", "answers")
