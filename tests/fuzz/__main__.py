@@ -14,14 +14,17 @@ from random import SystemRandom
 from typing import Final
 
 from starlingmq import compiled
-from tests.fuzz import codec, core, nats, process
+from tests.fuzz import codec, core, http, nats, process
 
 TARGETS: Final[dict[str, Callable[[int], int]]] = {
     "codec": codec.run,
     "core": core.run,
     "nats": nats.run,
     "process": process.run,
+    "http": http.run,
 }
+ENDS: Final[dict[str, Callable[[], None]]] = {"process": process.stop, "http": http.stop}
+"""For targets that are processes: stop them, and look how they stop."""
 
 
 def fuzz(target: str, seed: int, seconds: float) -> bool:
@@ -34,8 +37,8 @@ def fuzz(target: str, seed: int, seconds: float) -> bool:
             done += run(episode)
             episode += 1
             taken = time.perf_counter() - began
-        if target == "process":
-            process.stop()
+        if target in ENDS:
+            ENDS[target]()
     except Exception:
         traceback.print_exc()
         print(f"FAILED {target} after {done} executions; again: python -m tests.fuzz --replay {target}:{episode}")

@@ -11,6 +11,7 @@ import ssl
 from email.utils import formatdate
 from typing import Any, Final
 
+import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
@@ -63,6 +64,18 @@ class _Connection(H11Protocol):
             self._in_time()
         elif self._head is None and (before is None or before.response_complete) and not self.transport.is_closing():
             self._head = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+
+    def send_400_response(self, msg: str) -> None:
+        """Only where an answer may begin: when a body turns out to be wrong, its request may have been answered."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True  # what the application still says is not sent
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            # Without a body: to h11 this may still be the answer to a HEAD.
+            headers = [(b"connection", b"close"), (b"content-length", b"0")]
+            response = self.conn.send(h11.Response(status_code=400, headers=headers, reason=b"Bad Request"))
+            self.transport.write((response or b"") + (self.conn.send(h11.EndOfMessage()) or b""))
+        self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._in_time()
