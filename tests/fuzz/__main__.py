@@ -14,7 +14,7 @@ from random import SystemRandom
 from typing import Final
 
 from starlingmq import compiled
-from tests.fuzz import codec, core, http, nats, process
+from tests.fuzz import codec, core, http, nats, process, websocket
 
 TARGETS: Final[dict[str, Callable[[int], int]]] = {
     "codec": codec.run,
@@ -22,8 +22,9 @@ TARGETS: Final[dict[str, Callable[[int], int]]] = {
     "nats": nats.run,
     "process": process.run,
     "http": http.run,
+    "websocket": websocket.run,
 }
-ENDS: Final[dict[str, Callable[[], None]]] = {"process": process.stop, "http": http.stop}
+ENDS: Final[dict[str, Callable[[], None]]] = {"process": process.stop, "http": http.stop, "websocket": websocket.stop}
 """For targets that are processes: stop them, and look how they stop."""
 
 

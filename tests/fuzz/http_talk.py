@@ -117,6 +117,8 @@ def damaged(rng: Random, said: bytes) -> bytes:
     """A few bytes changed, taken out or put in, in the first 300 mostly."""
     out = bytearray(said)
     for _ in range(rng.randrange(1, 6)):
+        if not out:
+            break
         at = rng.randrange(min(len(out), 300) if rng.random() < 0.8 else len(out))
         kind = rng.randrange(4)
         if kind == 0:
@@ -127,6 +129,4 @@ def damaged(rng: Random, said: bytes) -> bytes:
             out[at:at] = rng.randbytes(rng.randrange(1, 9))
         else:
             out[at:at] = rng.choice((b"\r\n", b"\r\n\r\n", b"\0", b" ", b"%", b":", b"\x80"))
-        if not out:
-            break
     return bytes(out)

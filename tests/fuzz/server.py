@@ -122,11 +122,10 @@ class Server:
             client.send(Ack(PUBREL if packet.type == PUBREC else PUBCOMP, packet.packet_id))
         return packet.type != PUBREC
 
-    def check(self) -> str:
-        """Its log, in which there is no traceback."""
+    def check(self) -> None:
+        """There is no traceback in its log."""
         logged = self.logged()
         assert "Traceback" not in logged, logged
-        return logged
 
     def logged(self) -> str:
         self.log.seek(0)
@@ -140,7 +139,7 @@ class Server:
         assert self.process.wait(PATIENCE) == 0, self.logged()
         assert self.process.stdout is not None
         self.process.stdout.close()
-        self.check()
+        Server.check(self)
         self.log.close()
         atexit.unregister(self.process.kill)
 

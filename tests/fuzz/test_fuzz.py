@@ -9,7 +9,7 @@ import pytest
 
 from starlingmq.wire.mqtt import decode
 from tests.fuzz import __main__ as fuzzing
-from tests.fuzz import codec, core, nats, process
+from tests.fuzz import codec, core, http, nats, process, websocket
 
 
 def test_the_decoder() -> None:
@@ -32,6 +32,20 @@ def test_a_broker_process() -> None:
     for seed in range(20):
         process.run(seed)
     process.stop()
+
+
+@pytest.mark.slow
+def test_the_http_api_of_a_process() -> None:
+    for seed in range(10):
+        http.run(seed)
+    http.stop()
+
+
+@pytest.mark.slow
+def test_a_websocket_of_a_process() -> None:
+    for seed in range(10):
+        websocket.run(seed)
+    websocket.stop()
 
 
 def test_an_episode_is_the_same_again() -> None:
