@@ -44,8 +44,8 @@ def provoke(w: World, properties: Properties) -> FakeClient:
         w.answer(w.question(), Reason.NOT_AUTHORIZED)
     c.send(Ack(PUBREC, 99))
     c.send(Ack(PUBREL, 99))
-    c.send(Subscribe(3, [SubscribeRequest(b"a/#/b"), SubscribeRequest(b"$share/x")]))
-    c.send(Unsubscribe(4, [b"a/#/b"]))
+    c.send(Subscribe(3, [SubscribeRequest(b"/" * 500), SubscribeRequest(b"$share")]))
+    c.send(Unsubscribe(4, [b"a"]))
     c.send(b"\x00\x00")
     assert c.closed
     return c

@@ -20,6 +20,7 @@ from tests.conformance.kit import (
     sole,
     subscribe,
     subscriber,
+    unsubscribe,
     utf8,
 )
 from tests.harness import FakeClient, World
@@ -49,11 +50,28 @@ def test_each_message_goes_to_one_member_and_to_all_others(w: World) -> None:
         pytest.param("$share/g/a/#/b", marks=clause(v5="4.8.2-2")),
     ],
 )
-def test_a_malformed_share_is_no_filter(w: World, filter: str) -> None:
+@pytest.mark.parametrize("first", [0x82, 0xA2])
+def test_a_malformed_share_closes_the_connection(w: World, filter: str, first: int) -> None:
     c = w.connect(client_id="a")
-    assert subscribe(c, filter, "t") == [Reason.TOPIC_FILTER_INVALID, 0]
-    deliver(w.connect(client_id="pub"), "t")
-    assert payloads(c) == [b"x"]
+    c.send(frame(first, b"\0\1\0" + utf8(filter) + (b"\0" if first == 0x82 else b"")))
+    ended(c, Reason.PROTOCOL_ERROR)
+
+
+@pytest.mark.parametrize("filter", ["$share//t", "$share/g", "$share/g/", "$share/+/t"])
+@pytest.mark.parametrize("version", (3, 4))
+def test_3_1_1_has_no_shared_subscriptions_so_a_malformed_one_is_only_refused(
+    w: World, version: int, filter: str
+) -> None:
+    c = w.connect(client_id="a", version=version)
+    assert subscribe(c, filter, "t") == [0x80, 0]
+    assert unsubscribe(c, filter, "t") == []
+    deliver(w.connect(client_id="pub"), "$share/g")
+    assert c.receive() == []
+
+
+def test_share_alone_is_a_filter_that_is_not_accepted(w: World) -> None:
+    c = w.connect(client_id="a")
+    assert subscribe(c, "$share", "t") == [Reason.TOPIC_FILTER_INVALID, 0]  # correctly formed: 0x8F is for this
 
 
 @clause(v5="3.8.3-4")

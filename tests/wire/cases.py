@@ -375,10 +375,13 @@ def connect_cases() -> Iterator[Case]:
 def bad_connect_cases() -> Iterator[Case]:
     for v in (3, 4, 5):
         none = b"\0" if v == 5 else b""
-        yield bad("CONNECT reserved flag", v, connect(v, 0x03, s("c")))
         yield bad("CONNECT will QoS 3", v, connect(v, 0x1E, s("c"), none, s("w"), s("")))
-        for flags in (0x08, 0x10, 0x18, 0x20, 0x38):
-            yield bad(f"CONNECT flags {flags:#x} without will", v, connect(v, flags, s("c")))
+        for flags in (0x03, 0x0A, 0x12, 0x1A, 0x22, 0x3A):
+            raw = connect(v, flags, s("c"))
+            if v == 3:  # bit 0 is not used, QoS and RETAIN of a will that is not there are disregarded
+                yield other(f"CONNECT flags {flags:#x}", v, raw, Connect(3, "c", True, 60, protocol_name="MQIsdp"))
+            else:
+                yield bad(f"CONNECT flags {flags:#x}", v, raw)
         yield bad("CONNECT empty", v, frame(0x10))
         yield bad("CONNECT without id", v, connect(v, 0x02))
         yield bad("CONNECT will missing", v, connect(v, 0x06, s("c"), none))

@@ -18,7 +18,7 @@ from starlingmq.wire.nats import HPUB, NatsError, NatsReader
 from starlingmq.wire.nats_frames import NO_RESPONDERS, OK_FRAME, message_head, message_tail
 from starlingmq.wire.nats_headers import properties_of
 from starlingmq.wire.nats_subjects import subject_of, topic_of
-from starlingmq.wire.reasons import ProtocolError
+from starlingmq.wire.reasons import MqttError
 
 
 def lonely(route: Route) -> bool:
@@ -109,7 +109,7 @@ class NatsPublishing:
         ctx = self.ctx
         try:
             route = self.router.resolve(message.topic)
-        except ProtocolError:
+        except MqttError:
             self.errors.no_topic(client, nats.pedantic, subject_of(message.topic))
             return
         if route.reserved:

@@ -545,7 +545,7 @@ class Publishing:
             return
         try:
             route = self.router.resolve(message.topic)
-        except ProtocolError:
+        except MqttError:
             ctx.drop("beyond_limits_here", source.client_id)
             return
         if not group:

@@ -16,8 +16,8 @@ from starlingmq.core.groups import Group
 from starlingmq.core.session import Session, Subscription, merge
 from starlingmq.core.sharing import Sharing
 from starlingmq.core.stream import Stream
-from starlingmq.core.topics import levels, of_the_node, valid_topic
-from starlingmq.wire.reasons import ProtocolError, Reason
+from starlingmq.core.topics import levels, of_the_node, valid_text, valid_topic
+from starlingmq.wire.reasons import MalformedPacket, ProtocolError, Reason
 
 EVENTS: Final = b"$events/"  # what becomes of messages (core.audit)
 CACHED_TOPICS: Final = 65536
@@ -99,6 +99,8 @@ class Router:
 
     def _look_up(self, topic: bytes) -> Route:
         reserved = of_the_node(topic)  # limits for clients do not apply
+        if not valid_text(topic):
+            raise MalformedPacket("the topic name is not UTF-8, or contains U+0000")
         if not valid_topic(topic) or (len(topic) > self._max_length and not reserved):
             raise ProtocolError("the topic name is not valid", Reason.TOPIC_NAME_INVALID)
         if levels(topic) > self._max_levels and not reserved:

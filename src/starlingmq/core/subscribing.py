@@ -21,7 +21,7 @@ from starlingmq.core.retained import RetainedCursor, RetainedTree
 from starlingmq.core.retaining import HeldReplay, Wanted
 from starlingmq.core.router import Router
 from starlingmq.core.session import Session, Subscription
-from starlingmq.core.topics import levels, of_the_node, parse_share, valid_filter
+from starlingmq.core.topics import check_filter, levels, of_the_node, parse_share, valid_filter
 from starlingmq.wire.mqtt import Suback, Subscribe, SubscribeRequest, Unsuback, Unsubscribe, encode
 from starlingmq.wire.primitives import encode_varint
 from starlingmq.wire.properties import SUBSCRIPTION_IDENTIFIER
@@ -280,6 +280,7 @@ class Subscribing:
                 "subscription identifiers are not available here", Reason.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED
             )
         for request in packet.subscriptions:
+            check_filter(request.filter, client.version)
             if request.no_local and request.filter.startswith(b"$share/"):
                 raise ProtocolError("No Local on a shared subscription")  # [MQTT-3.8.3-4]
         if self.ctx.isolated:
@@ -316,6 +317,8 @@ class Subscribing:
             raise ProtocolError(ISOLATED, Reason.SERVER_UNAVAILABLE)
 
     def on_unsubscribe(self, client: Client, session: Session, packet: Unsubscribe) -> None:
+        for filter in packet.filters:
+            check_filter(filter, client.version)
         if self.ctx.refusing and session.expiry != 0:
             if client.version != 5:
                 raise ProtocolError("nothing can be stored at the moment", Reason.QUOTA_EXCEEDED)
@@ -542,7 +545,7 @@ class Subscribing:
         subscriptions = session.subscriptions
         subscription = None if subscriptions is None else subscriptions.pop(whole, None)
         if subscription is None:
-            return Reason.NO_SUBSCRIPTION_EXISTED if valid_filter(whole) else Reason.TOPIC_FILTER_INVALID
+            return Reason.NO_SUBSCRIPTION_EXISTED
         self.count(whole, session, subscription, None)
         share = parse_share(whole)
         if share is None:

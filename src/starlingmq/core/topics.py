@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from starlingmq.wire.reasons import ProtocolError
+
 MAX_LENGTH: Final = 65535  # bytes: the length prefix of an MQTT string has two [MQTT-4.7.3-3]
 SHARE: Final = b"$share"
 
@@ -31,6 +33,35 @@ def valid_filter(filter: bytes) -> bool:
     if parts[-1] == b"#":
         parts.pop()
     return all(part == b"+" or (b"+" not in part and b"#" not in part) for part in parts)
+
+
+def check_filter(filter: bytes, version: int) -> None:
+    """Raise ProtocolError for what is no topic filter in SUBSCRIBE and UNSUBSCRIBE of protocol ``version``.
+
+    It breaks the protocol [MQTT-4.7.1-1] [MQTT-4.7.1-2] [MQTT-4.7.3-1], so the connection is closed [MQTT-4.13.1-1]
+    (3.1.1: [MQTT-4.8.0-1]). 0x8F is not for it: that is for filters that are correctly formed (MQTT 5, 3.9.3).
+    Only MQTT 5 knows shared subscriptions; a 3.x client that names one badly gets 0x80 in its SUBACK.
+    """
+    if not valid_filter(filter):
+        raise ProtocolError("an empty topic filter, or wildcards that are not a level of their own")
+    if version == 5 and filter.startswith(b"$share/"):
+        try:
+            parse_share(filter)
+        except ValueError as error:
+            raise ProtocolError(str(error)) from None  # [MQTT-4.8.2-1] [MQTT-4.8.2-2]
+
+
+def valid_text(name: bytes) -> bool:
+    """Whether a topic or filter is an MQTT string: UTF-8 [MQTT-1.5.4-1] without U+0000 [MQTT-1.5.4-2]."""
+    if b"\0" in name:
+        return False
+    if name.isascii():
+        return True
+    try:
+        name.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def of_the_node(filter: bytes) -> bool:
@@ -81,12 +112,4 @@ def matches(filter: bytes, topic: bytes) -> bool:
 def _valid_name(name: bytes) -> bool:
     """What topics and filters have in common: at least one character [MQTT-4.7.3-1], no NUL [MQTT-4.7.3-2], not too
     long, and UTF-8 as Unicode defines it, hence without surrogates [MQTT-1.5.4-1]."""
-    if not 0 < len(name) <= MAX_LENGTH or b"\0" in name:
-        return False
-    if name.isascii():
-        return True
-    try:
-        name.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+    return 0 < len(name) <= MAX_LENGTH and valid_text(name)

@@ -289,12 +289,13 @@ def _protocol_version(name: bytes, level: int) -> int:
 
 
 def _check_connect_flags(flags: int, version: int) -> None:
-    if flags & 0x01:
+    old = version == 3  # bit 0 is "not used", and the flags of a will that is not there are disregarded
+    if flags & 0x01 and not old:
         raise MalformedPacket("the reserved CONNECT flag is set")  # [MQTT-3.1.2-3]
-    will_qos = flags >> 3 & 3
-    if will_qos == 3:
+    will = flags & 0x04 != 0
+    if flags >> 3 & 3 == 3 and (will or not old):
         raise MalformedPacket("will with QoS 3")  # [MQTT-3.1.2-12]
-    if not flags & 0x04 and flags & 0x38:
+    if not will and flags & 0x38 and not old:
         raise MalformedPacket("QoS or RETAIN for a will that is not there")  # [MQTT-3.1.2-11] [MQTT-3.1.2-13]
     if version != 5 and flags & 0xC0 == 0x40:
         raise MalformedPacket("password without user name")  # [MQTT-3.1.2-22] of 3.1.1
