@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from msgspec import Meta
 
 from starlingmq.config_api import ApiConfig, check_api
+from starlingmq.config_networks import parse_networks
 from starlingmq.config_types import ConfigError, Count, Duration, PositiveDuration, Section
 
 METHODS = ("certificate", "scram", "jwt", "password", "http")
@@ -19,6 +20,14 @@ class PasswordConfig(Section, frozen=True):
         Duration,
         Meta(description="How long a good login is remembered, so that it is not hashed again; 0 hashes each time."),
     ] = 300.0
+    waiting_per_address: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=2000,
+            description="Logins from one address (IPv6: one /64) that wait to be checked at once; more get 0x89.",
+        ),
+    ] = 100
 
 
 class JwtConfig(Section, frozen=True):
@@ -45,6 +54,14 @@ class HttpAuthConfig(Section, frozen=True):
     timeout: Annotated[PositiveDuration, Meta(description="How long an answer may take before it is a refusal.")] = 3.0
     cache: Annotated[Duration, Meta(description="How long an answer is remembered that does not say it.")] = 10.0
     connections: Annotated[int, Meta(ge=1, description="Connections to the service at once.")] = 32
+    waiting_per_address: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=2000,
+            description="Logins from one address (IPv6: one /64) that wait for the service at once; more get 0x89.",
+        ),
+    ] = 500
     headers: Annotated[
         tuple[str, ...], Meta(description="Headers to send, name: value, such as one that says who asks.")
     ] = ()
@@ -61,6 +78,13 @@ class FailuresConfig(Section, frozen=True):
     limit: Annotated[Count, Meta(description="Wrong logins from one address before it is banned; 0 never.")] = 20
     window: Annotated[PositiveDuration, Meta(description="Time in which they are counted.")] = 60.0
     ban: Annotated[PositiveDuration, Meta(description="How long it is banned then.")] = 300.0
+    exempt: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Networks whose addresses are not banned for wrong logins, such as that of a load balancer "
+            "without PROXY protocol. There wrong logins are counted by user name only, and delayed."
+        ),
+    ] = ()
 
 
 class FlappingConfig(Section, frozen=True):
@@ -116,6 +140,7 @@ def methods_of(auth: AuthConfig) -> tuple[str, ...]:
 def check_auth(auth: AuthConfig) -> None:
     """Raise ConfigError for what no type checks."""
     check_api(auth.api, auth.password.file)
+    parse_networks(auth.failures.exempt, "auth.failures.exempt")
     needs = {
         "scram": (auth.password.file, "auth.password.file"),
         "password": (auth.password.file, "auth.password.file"),

@@ -11,17 +11,22 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Final, Literal
 
 from starlingmq.core.access import Rights
-from starlingmq.core.client import Client
+from starlingmq.core.client import CLOSED, Client
 from starlingmq.core.message import Message
 from starlingmq.core.ready import AUTHENTICATE, PUBLISH, Answer, Event, Question
 from starlingmq.core.topics import valid_topic
+from starlingmq.log import SparingLog
+from starlingmq.net.sockets import hung_up
 from starlingmq.wire.properties import Properties, decode_property_bytes, encode_property_bytes
 from starlingmq.wire.reasons import Reason
 
 log = logging.getLogger("starlingmq.hooks")
+
+LINES_PER_SECOND: Final = 5
 
 
 @dataclass(slots=True, frozen=True)
@@ -31,6 +36,7 @@ class AuthRequest:
     ``version`` 0 is NATS, where a token comes as a password without a user name. ``nkey`` is the public key that a NATS
     client has proved to hold, and its user name then; "" for everybody else. ``again``: it is connected, and proves
     anew who it is; its name is the one that it has. ``nkey_listed``: the key is one of ``nats.nkeys``.
+    ``gone``: whether the client has hung up by now, so that nobody waits for the answer.
     """
 
     client_id: str
@@ -46,6 +52,7 @@ class AuthRequest:
     nkey: str = ""
     again: bool = False
     nkey_listed: bool = False
+    gone: Callable[[], bool] = field(default=bool, repr=False, compare=False)
 
 
 @dataclass(slots=True, frozen=True)
@@ -108,12 +115,14 @@ class Hooks:
         on_publish: OnPublish | None = None,
         on_event: OnEvent | None = None,
         timeout: float | None = None,
+        lines: SparingLog | None = None,
     ) -> None:
         self.authenticate = authenticate
         self.authorize = authorize
         self.on_publish = on_publish
         self.on_event = on_event
         self.timeout = timeout
+        self._lines = lines or SparingLog(log, LINES_PER_SECOND)
 
     def ask(self, question: Question) -> Answer | Awaitable[Answer]:
         """The answer, or an awaitable of it when a hook had to wait. Never raises."""
@@ -125,25 +134,47 @@ class Hooks:
         except StopIteration as stop:
             answer: Answer = stop.value
             return answer
-        except Exception:
-            return _refusal(question)
+        except Exception as error:
+            return self._refusal(question, error)
         return self._wait(question, steps, value)
 
     async def _wait(self, question: Question, steps: Any, value: Any) -> Answer:
         try:
-            async with asyncio.timeout(self.timeout):
+            async with asyncio.timeout(self.timeout) as bound:
                 while True:
                     value = steps.send(await value if inspect.isawaitable(value) else value)
         except StopIteration as stop:
             answer: Answer = stop.value
             return answer
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise  # the broker stops
-            return _refusal(question)  # something that the hook waited for was cancelled
-        except Exception:
-            return _refusal(question)
+            return self._refusal(question, error)  # something that the hook waited for was cancelled
+        except TimeoutError as error:
+            if bound.expired():
+                return self._too_slow(question)
+            return self._refusal(question, error)
+        except Exception as error:
+            return self._refusal(question, error)
+
+    def _refusal(self, question: Question, error: BaseException) -> Answer:
+        self._lines.warning("a hook failed; what it was asked about is refused", error=error)
+        reason = Reason.UNSPECIFIED_ERROR if question.kind == AUTHENTICATE else Reason.IMPLEMENTATION_SPECIFIC_ERROR
+        return Answer(reason, reasons=[reason] * len(question.requests))
+
+    def _too_slow(self, question: Question) -> Answer:
+        client = question.client
+        what = {AUTHENTICATE: "who it is", PUBLISH: "a message"}.get(question.kind, "its subscriptions")
+        self._lines.warning(
+            "client %r at %s: no decision about %s in %g s (limits.hook_timeout); it is refused",
+            client.client_id,
+            client.peer,
+            what,
+            self.timeout,
+        )
+        reason = Reason.SERVER_BUSY if question.kind == AUTHENTICATE else Reason.IMPLEMENTATION_SPECIFIC_ERROR
+        return Answer(reason, reasons=[reason] * len(question.requests))
 
     # Generators that yield what a hook returned and are sent its value: one text for both kinds of hooks.
 
@@ -173,6 +204,7 @@ class Hooks:
             question.nkey,
             connect is None,
             question.listed,
+            partial(_gone, client),
         )
         result = yield self.authenticate(request)
         if isinstance(result, AuthResult):
@@ -243,7 +275,5 @@ def _changed(message: Message, publication: Publication) -> Message:
     )
 
 
-def _refusal(question: Question) -> Answer:
-    log.exception("a hook failed; what it was asked about is refused")
-    reason = Reason.UNSPECIFIED_ERROR if question.kind == AUTHENTICATE else Reason.IMPLEMENTATION_SPECIFIC_ERROR
-    return Answer(reason, reasons=[reason] * len(question.requests))
+def _gone(client: Client) -> bool:
+    return client.state == CLOSED or client.transport is None or hung_up(client.transport)

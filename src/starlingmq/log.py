@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from time import monotonic
 from typing import Final, Protocol
 
 from starlingmq.config import LogConfig
@@ -64,6 +65,32 @@ def set_up_logging(settings: LogConfig, node: str = "") -> None:
     root.handlers[:] = [handler, *(other for other in root.handlers if type(other) is not logging.StreamHandler)]
     root.setLevel(settings.level.upper())
     root.propagate = False
+
+
+class SparingLog:
+    """Lines that strangers can cause: at most ``rate`` a second (0: no bound); the next line says how many were left
+    out."""
+
+    def __init__(self, logger: logging.Logger, rate: int, clock: Callable[[], float] = monotonic) -> None:
+        self.rate = rate
+        self._logger = logger
+        self._clock = clock
+        self._second = 0
+        self._lines = 0
+        self._left_out = 0
+
+    def warning(self, text: str, *args: object, error: BaseException | None = None) -> None:
+        second = int(self._clock())
+        if second != self._second:
+            self._second, self._lines = second, 0
+        if self.rate and self._lines >= self.rate:
+            self._left_out += 1
+            return
+        self._lines += 1
+        if self._left_out:
+            self._logger.warning("%d more lines like the next one were left out", self._left_out)
+            self._left_out = 0
+        self._logger.log(logging.ERROR if error is not None else logging.WARNING, text, *args, exc_info=error)
 
 
 class Timer(Protocol):

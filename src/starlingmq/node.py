@@ -20,7 +20,7 @@ from starlingmq.admin.office import Office
 from starlingmq.admin.place import Place
 from starlingmq.admin.problem import AdminError
 from starlingmq.auth.bans import Ban, Bans, Kind
-from starlingmq.auth.chain import Chain
+from starlingmq.auth.chain import Chain, make_hashing
 from starlingmq.auth.readers import StreamReaders
 from starlingmq.config import Config, ConfigError, ListenerConfig, refuse_open_listeners
 from starlingmq.config_api import API_SCHEMES
@@ -30,7 +30,7 @@ from starlingmq.core.broker import BrokerState
 from starlingmq.core.nats_keys import Verify
 from starlingmq.core.owners import RULES
 from starlingmq.hooks import Authenticate, Authorize, Hooks, OnEvent, OnPublish
-from starlingmq.log import NoticeLog, set_up_logging
+from starlingmq.log import NoticeLog, SparingLog, set_up_logging
 from starlingmq.net.bulk_process import BulkProcess, bulk_place, bulk_url
 from starlingmq.net.control import NAME as CONTROL_NAME
 from starlingmq.net.control import Action, ControlServer, Report
@@ -47,6 +47,7 @@ from starlingmq.storage.upkeep import LONG_ACTIONS, Upkeep
 
 if TYPE_CHECKING:
     from starlingmq.api.listening import HttpSide
+    from starlingmq.auth.passwords import Hashing
     from starlingmq.net.cluster import Cluster
     from starlingmq.net.drain_actions import DrainActions
     from starlingmq.otel.tracing import Tracing
@@ -85,11 +86,13 @@ class Broker:
                 **{name: getattr(self.config, name) for name in self.config.__struct_fields__ if name != "listeners"},
                 listeners=urls,
             )
-        self.hooks = Hooks(authenticate, authorize, on_publish, on_event, self.config.limits.hook_timeout)
+        self._lines = SparingLog(log, self.config.limits.log_rate)
+        self.hooks = Hooks(authenticate, authorize, on_publish, on_event, self.config.limits.hook_timeout, self._lines)
         self._own_authenticate = authenticate
         self._chain: Chain | None = None
         self._memory_timer: asyncio.TimerHandle | None = None
         self._bans = Bans(self.config.auth.failures, self.config.auth.flapping)
+        self._hashing: Hashing | None = None
         self._doors = Doors(())
         self._closed = asyncio.Event()
         self._one_stop = asyncio.Lock()
@@ -158,7 +161,9 @@ class Broker:
         http = [each for each in self.config.listeners if each.url.partition("://")[0] in API_SCHEMES]
         doors = self._doors = Doors(each for each in self.config.listeners if each not in http)
         refuse_open_listeners(self.config, self.hooks.authenticate is not None)
-        self._use(self._make_chain(self.config))
+        self._hashing = make_hashing(self.config.auth, self._bans)
+        self._use(self._make_chain(self.config, self._hashing))
+        warm = None if self._hashing is None else asyncio.ensure_future(self._hashing.verifier.warm())
         if http:
             _load_http()
         if self.config.cluster.enabled:  # who can not serve does not come into the cluster to find out
@@ -174,6 +179,8 @@ class Broker:
             if self._cluster is not None:
                 await self._cluster.join()
             self._watch_memory()
+            if warm is not None:
+                await warm  # or the first log-ins would wait for it
             await doors.open(self._open_listener)
             if self.config.streams.listen:
                 await self._open_bulk()
@@ -275,13 +282,13 @@ class Broker:
             )
         self._memory_timer = asyncio.get_running_loop().call_later(MEMORY_INTERVAL, self._watch_memory)
 
-    def _make_chain(self, config: Config) -> Chain | None:
+    def _make_chain(self, config: Config, hashing: Hashing | None) -> Chain | None:
         """None where settings have nothing to say of who may do what. Raises ConfigError."""
         auth = config.auth
         banned = next(self._bans.all(monotonic()), None) is not None
         if not methods_of(auth) and not auth.acl.file and not auth.flapping.limit and not banned:
             return None
-        return Chain(auth, self._bans, self._own_authenticate, bool(config.nats.nkeys))
+        return Chain(auth, self._bans, self._own_authenticate, bool(config.nats.nkeys), hashing, self._lines)
 
     def _use(self, chain: Chain | None) -> None:
         earlier, self._chain = self._chain, chain
@@ -357,6 +364,7 @@ class Broker:
             lambda: self._doors.listeners,
             self._bans,
             self.ban,
+            lambda: self._hashing,
             self._reload_again,
             self._cluster,
             self._drain,
@@ -378,7 +386,7 @@ class Broker:
         """Keep an address, a user or a client out for a while. Who is connected stays."""
         ban = self._bans.ban(kind, name, monotonic() + seconds, reason)
         if self._chain is None:  # nothing was looked at until now
-            self._use(self._make_chain(self.config))
+            self._use(self._make_chain(self.config, self._hashing))
             self.state.ctx.ask_authenticate = self.hooks.authenticate is not None
         return ban
 
@@ -388,8 +396,9 @@ class Broker:
         changed.
         """
         assert self._driver is not None, "the broker is not started"
-        access = None if self._http is None else self._http.prepare(config)
-        chain = self._make_chain(config)
+        hashing = self._hashing or make_hashing(config.auth, self._bans)
+        access = None if self._http is None else self._http.prepare(config, hashing)
+        chain = self._make_chain(config, hashing)
         verify = self._verifier(config)
         tracing = self._make_tracing(config)
         self._declare_streams(config)
@@ -398,6 +407,10 @@ class Broker:
         self.state.audit.asked = config.streams.events
         self.state.configure(config.mqtt, config.limits, config.nats, config.queue_groups)
         self._bans.configure(config.auth.failures, config.auth.flapping)
+        self._hashing = hashing
+        if hashing is not None:
+            hashing.checks.key_max = config.auth.password.waiting_per_address
+        self._lines.rate = config.limits.log_rate
         self._use(chain)
         self.state.ctx.ask_authenticate = self.hooks.authenticate is not None
         self.state.ctx.allow_anonymous = config.auth.allow_anonymous is not False
@@ -488,6 +501,8 @@ class Broker:
             self._memory_timer.cancel()
         if self._chain is not None:
             await self._chain.close()
+        if self._hashing is not None:
+            await self._hashing.close()
         if self._notices is not None:
             self._notices.flush()
         self._doors.listeners.clear()

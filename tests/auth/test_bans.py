@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from starlingmq.auth.bans import DELAY_MAX, KNOWN_MAX, Bans
+from starlingmq.auth.bans import DELAY_MAX, KNOWN_MAX, Ban, Bans
 from starlingmq.config_auth import FailuresConfig, FlappingConfig
 
 
-def bans(limit: int = 3, flapping: int = 0) -> Bans:
+def bans(limit: int = 3, flapping: int = 0, exempt: tuple[str, ...] = ()) -> Bans:
     return Bans(
-        FailuresConfig(delay=0.1, limit=limit, window=10.0, ban=60.0),
+        FailuresConfig(delay=0.1, limit=limit, window=10.0, ban=60.0, exempt=exempt),
         FlappingConfig(limit=flapping, window=10.0, ban=30.0),
     )
 
@@ -63,4 +63,81 @@ def test_what_is_known_is_bounded() -> None:
         found.came(1.0, f"c{number}")
         found.ban("client", f"b{number}", 100.0, "")
     assert len(list(found.all(1.0))) == KNOWN_MAX
-    assert max(len(counted._times) for counted in (found._failed, found._came)) <= KNOWN_MAX
+    assert max(len(counted) for counted in (found._failed_from, found._failed_as, found._came)) <= KNOWN_MAX
+
+
+def test_addresses_of_one_ipv6_64_are_counted_and_banned_as_one() -> None:
+    found = bans()
+    made = [found.failed(1.0, f"[2001:db8:1:2::{number:x}]", "")[1] for number in range(3)]
+    assert made[:2] == [None, None] and made[2] is not None and made[2].name == "2001:db8:1:2::/64"
+    assert found.of(2.0, "2001:db8:1:2:ffff::1", "", "") == made[2]
+    assert found.of(2.0, "2001:db8:1:3::1", "", "") is None
+    assert found.lift("address", "2001:db8:1:2::99") and found.of(2.0, "2001:db8:1:2::1", "", "") is None
+
+
+def test_a_ban_by_hand_of_an_ipv6_address_holds_for_its_64() -> None:
+    found = bans()
+    ban = found.ban("address", "2001:db8::1", 100.0, "by hand")
+    assert ban.name == "2001:db8::1" and found.of(1.0, "[2001:db8::2]", "", "") == ban
+
+
+def test_exempt_networks_are_not_banned_for_wrong_logins_and_their_users_are_delayed() -> None:
+    found = bans(exempt=("10.0.0.0/8", "2001:db8::/32"))
+    for address in ("10.1.2.3", "::ffff:10.1.2.3", "2001:db8::1"):
+        assert all(found.failed(1.0, address, f"user {number}")[1] is None for number in range(50))
+    assert [found.failed(1.0, "10.1.2.3", "ann")[0] for _ in range(3)] == [0.1, 0.2, 0.4], "delayed by user name"
+    assert found.failed(1.0, "10.1.2.3", "bob")[0] == 0.1, "and others are not delayed for it"
+    by_hand = found.ban("address", "10.1.2.3", 100.0, "by hand")
+    assert found.of(1.0, "10.1.2.3", "", "") == by_hand, "an operator's ban holds all the same"
+
+
+def test_a_ban_ends_when_its_network_becomes_exempt() -> None:
+    found = bans()
+    for _ in range(3):
+        found.failed(1.0, "10.0.0.1", "")
+    assert found.of(1.0, "10.0.0.1", "", "") is not None
+    found.configure(FailuresConfig(exempt=("10.0.0.0/8",)), FlappingConfig())
+    assert found.of(1.0, "10.0.0.1", "", "") is None
+
+
+def test_who_proves_a_key_passes_a_ban_for_wrong_logins_and_no_other() -> None:
+    found = bans(flapping=1)
+    for _ in range(3):
+        found.failed(1.0, "10.0.0.1", "ann")
+    assert found.of(1.0, "10.0.0.1", "ann", "c") is not None
+    assert found.of(1.0, "10.0.0.1", "ann", "c", proved=True) is None
+    flapping = [found.came(1.0, "c") for _ in range(2)][1]
+    assert found.of(1.0, "10.0.0.1", "ann", "c", proved=True) == flapping
+    by_hand = found.ban("address", "10.0.0.1", 100.0, "by hand")
+    assert found.of(1.0, "10.0.0.1", "ann", "d", proved=True) == by_hand
+
+
+def test_no_flood_of_strangers_pushes_out_a_ban_by_hand_or_the_count_of_an_address() -> None:
+    found = bans()
+    by_hand = found.ban("address", "10.0.0.1", 100.0, "by hand")
+    for _ in range(2):
+        found.failed(1.0, "10.0.0.2", "ann")
+    for number in range(KNOWN_MAX + 10):
+        found.failed(1.0, "", f"u{number}")
+        found._remember(found._automatic, Ban("address", f"a{number}", 100.0, "", True))
+    assert found.of(1.0, "10.0.0.1", "", "") == by_hand
+    assert found.failed(1.0, "10.0.0.2", "ann")[1] is not None, "its third one"
+
+
+def test_long_names_are_told_apart_and_cost_no_more_memory_than_short_ones() -> None:
+    found = bans(flapping=1)
+    name = "n" * 60_000
+    found.ban("user", name, 100.0, "")
+    assert found.of(1.0, "", name, "") is not None and found.of(1.0, "", name + "m", "") is None
+    found.failed(1.0, "10.0.0.1", name)
+    found.came(1.0, name)
+    for counted in (found._failed_as, found._came):
+        assert all(len(known) <= 128 for known in counted._times)
+
+
+def test_a_log_in_takes_turns_by_address_or_by_user_where_addresses_say_nothing() -> None:
+    found = bans(exempt=("10.0.0.0/8",))
+    assert found.queue_key("[2001:db8::1]:1", "ann") == found.queue_key("[2001:db8::2]:2", "bob")
+    assert found.queue_key("192.0.2.1:1", "ann") == found.queue_key("192.0.2.1:2", "bob")
+    assert found.queue_key("10.0.0.1:1", "ann") != found.queue_key("10.0.0.1:1", "bob")
+    assert found.queue_key("unix", "ann") != found.queue_key("unix", "bob")

@@ -22,4 +22,4 @@ async def test_what_a_hook_does_not_answer_in_time_is_refused() -> None:
         with pytest.raises(ConnectRefused) as refused:
             async with Client(broker.address()):
                 pass
-    assert refused.value.reason == Reason.UNSPECIFIED_ERROR
+    assert refused.value.reason == Reason.SERVER_BUSY

@@ -14,6 +14,7 @@ from starlingmq.net.driver import Driver
 from starlingmq.net.listeners import Listener
 
 if TYPE_CHECKING:
+    from starlingmq.auth.passwords import Hashing
     from starlingmq.net.cluster import Cluster
     from starlingmq.net.drain_actions import DrainActions
 
@@ -23,7 +24,8 @@ class Place:
     """``config`` and ``listeners`` are asked each time: they change with a reload, and while a node drains.
 
     ``reload`` reads the settings anew and says which of them count only after a restart; it raises what is wrong with
-    them. ``traced`` are the figures of OpenTelemetry's traces, None without. ``serving`` is set once clients can come,
+    them. ``traced`` are the figures of OpenTelemetry's traces, None without. ``hashing`` checks
+    passwords, None where there are none. ``serving`` is set once clients can come,
     and until they can not.
     """
 
@@ -33,6 +35,7 @@ class Place:
     listeners: Callable[[], list[Listener]]
     bans: Bans
     ban: Callable[[Kind, str, float, str], Ban]
+    hashing: Callable[[], Hashing | None]
     reload: Callable[[], list[str]]
     cluster: Cluster | None
     drain: DrainActions | None

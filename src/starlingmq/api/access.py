@@ -17,20 +17,24 @@ from starlingmq.wire.properties import Properties
 from starlingmq.wire.reasons import Reason
 
 if TYPE_CHECKING:
-    from starlingmq.auth.passwords import Passwords
+    from starlingmq.auth.passwords import Hashing, Passwords
 
 TOKEN_SIGNS_MIN: Final = 16
 BEARER: Final = "token"  # what somebody with a token is called in the log
 
 
-class Access:
-    """Raises ConfigError for files that can not be used. ``close`` it."""
+class Busy(Exception):
+    """A password could not be checked: too many wait."""
 
-    def __init__(self, auth: AuthConfig) -> None:
+
+class Access:
+    """``hashing`` is that of the broker. Raises ConfigError for files that can not be used. ``close`` it."""
+
+    def __init__(self, auth: AuthConfig, hashing: Hashing | None) -> None:
         self.asks = guarded(auth.api)
         self._tokens = read_tokens(auth.api.token_file) if auth.api.token_file else []
         self._users = frozenset(auth.api.users)
-        self._passwords = _passwords(auth) if auth.api.users else None
+        self._passwords = _passwords(auth, hashing) if auth.api.users else None
 
     def by_token(self, authorization: str) -> str | None:
         """The name of a client that shows a token of the file with this header; None for any other."""
@@ -38,7 +42,8 @@ class Access:
         return BEARER if scheme.lower() == "bearer" and self._known(credentials.strip()) else None
 
     async def by_password(self, authorization: str, peer: str) -> str | None:
-        """The name of a client that shows the password of a user with this header; None for any other."""
+        """The name of a client that shows the password of a user with this header; None for any other. Raises
+        Busy."""
         scheme, _, credentials = authorization.partition(" ")
         return await self._user(credentials.strip(), peer) if scheme.lower() == "basic" else None
 
@@ -57,6 +62,8 @@ class Access:
             return None
         request = AuthRequest("", name, password, 5, peer, "", "", "", None, Properties())
         verdict = await self._passwords.check(request)
+        if verdict is not None and verdict.reason == Reason.SERVER_BUSY:
+            raise Busy
         # The password is looked at in any case: others may not learn from the time it takes who may come in.
         known = verdict is not None and verdict.reason == Reason.SUCCESS and name in self._users
         return name if known else None
@@ -98,7 +105,7 @@ def read_tokens(path: str) -> list[bytes]:
     return found
 
 
-def _passwords(auth: AuthConfig) -> Passwords:
+def _passwords(auth: AuthConfig, hashing: Hashing | None) -> Passwords:
     try:
         from starlingmq.auth.password_file import read_passwords
         from starlingmq.auth.passwords import Passwords
@@ -108,4 +115,5 @@ def _passwords(auth: AuthConfig) -> Passwords:
     for name in auth.api.users:
         if name not in users.hashes:
             raise ConfigError(f"auth.api.users: {name!r} is not in {auth.password.file}; see starlingmq passwd")
-    return Passwords(users, auth.password.remember)
+    assert hashing is not None, "auth.api.users needs a Hashing"
+    return Passwords(users, auth.password.remember, hashing)

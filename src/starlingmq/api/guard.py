@@ -25,7 +25,7 @@ from time import monotonic
 from typing import Final
 from urllib.parse import urlsplit
 
-from starlingmq.api.access import Access
+from starlingmq.api.access import Access, Busy
 from starlingmq.api.asgi import CHANGING, CLOSE, App, Receive, Refusal, Scope, Send, has_body, header, refuse
 from starlingmq.api.body import read_body, replay
 from starlingmq.auth.bans import Bans
@@ -109,7 +109,10 @@ class Guard:
             if authorization:
                 await asyncio.sleep(BANNED_SECONDS)
             raise Refusal(403, "banned for a while")
-        who = await self.access.by_password(authorization, f"{address}:0")
+        try:
+            who = await self.access.by_password(authorization, f"{address}:0")
+        except Busy:
+            raise Refusal(503, "too many log-ins wait to be checked", [(b"retry-after", b"1")]) from None
         if who is not None:
             return who
         if authorization:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from starlingmq.api.access import Access
 from starlingmq.api.app import make_app
@@ -13,6 +14,9 @@ from starlingmq.config import Config, ListenerConfig
 from starlingmq.config_api import API_SCHEMES
 from starlingmq.net.listeners import tls_context
 from starlingmq.net.urls import parse_listener
+
+if TYPE_CHECKING:
+    from starlingmq.auth.passwords import Hashing
 
 
 def is_http(listener: ListenerConfig) -> bool:
@@ -27,7 +31,7 @@ class HttpSide:
         config = served.place.config()
         specs = [parse_listener(each) for each in config.listeners if is_http(each)]
         self._listeners = [HttpListener(spec, tls_context(spec)) for spec in specs]
-        self._guard = Guard(Access(config.auth), served.place.bans, config.auth.api.hosts)
+        self._guard = Guard(Access(config.auth, served.place.hashing()), served.place.bans, config.auth.api.hosts)
         self._app = make_app(served, self._guard)
 
     @property
@@ -38,9 +42,9 @@ class HttpSide:
         for listener in self._listeners:
             await listener.open(self._app)
 
-    def prepare(self, config: Config) -> Access:
+    def prepare(self, config: Config, hashing: Hashing | None) -> Access:
         """What a reload brings. Raises ConfigError, and then nothing has changed."""
-        return Access(config.auth)
+        return Access(config.auth, hashing)
 
     def reload(self, config: Config, access: Access) -> None:
         earlier, self._guard.access = self._guard.access, access

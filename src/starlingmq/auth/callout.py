@@ -9,7 +9,6 @@ Whatever else comes back, or nothing in time, refuses: 0x88, try again later.
 from __future__ import annotations
 
 import hashlib
-import logging
 import secrets
 from collections import OrderedDict
 from time import monotonic
@@ -21,18 +20,18 @@ import msgspec
 from msgspec import Meta
 
 from starlingmq.auth.acl import AclRule, rules_of
+from starlingmq.auth.checks import Busy, Checks
 from starlingmq.auth.method import BUSY, REFUSED, Verdict
 from starlingmq.config_types import ConfigError
 from starlingmq.wire.reasons import Reason
 
 if TYPE_CHECKING:
+    from starlingmq.auth.bans import Bans
     from starlingmq.config_auth import HttpAuthConfig
     from starlingmq.hooks import AuthRequest
-
-log = logging.getLogger("starlingmq.auth")
+    from starlingmq.log import SparingLog
 
 NO_ANSWER: Final = Verdict(Reason.SERVER_UNAVAILABLE)
-WAITING_MAX: Final = 2000
 REMEMBERED_MAX: Final = 100_000
 ANSWER_MAX: Final = 64 * 1024  # bytes
 
@@ -45,9 +44,10 @@ class CalloutAnswer(msgspec.Struct, frozen=True):
 
 
 class Callout:
-    def __init__(self, config: HttpAuthConfig) -> None:
+    def __init__(self, config: HttpAuthConfig, bans: Bans, lines: SparingLog) -> None:
         headers = dict(entry.split(":", 1) for entry in config.headers)
         self._config = config
+        self._lines = lines
         self._http = httpx.AsyncClient(
             timeout=config.timeout,
             headers={name.strip(): value.strip() for name, value in headers.items()},
@@ -57,7 +57,7 @@ class Callout:
         self._place = without_login(config.url)  # for the log
         self._secret = secrets.token_bytes(32)
         self._known: OrderedDict[bytes, tuple[float, Verdict | None]] = OrderedDict()
-        self._waiting = 0
+        self._checks = Checks(config.connections, config.waiting_per_address, bans, max(1, config.connections // 2))
 
     async def check(self, request: AuthRequest) -> Verdict | None:
         if request.method:
@@ -77,13 +77,11 @@ class Callout:
         known = self._known.get(asked)
         if known is not None and known[0] > monotonic():
             return known[1]
-        if self._waiting >= WAITING_MAX:
-            return BUSY
-        self._waiting += 1
+        allowed = known is not None and known[1] is not None and known[1].reason == Reason.SUCCESS
         try:
-            verdict, seconds = await self._ask(question)
-        finally:
-            self._waiting -= 1
+            verdict, seconds = await self._checks.run(request, allowed, lambda: self._ask(question))
+        except Busy:
+            return BUSY
         if seconds > 0:
             self._known[asked] = (monotonic() + seconds, verdict)
             self._known.move_to_end(asked)
@@ -92,6 +90,7 @@ class Callout:
         return verdict
 
     async def close(self) -> None:
+        await self._checks.close()
         await self._http.aclose()
 
     def _digest(self, request: AuthRequest) -> bytes:
@@ -113,7 +112,8 @@ class Callout:
             headers = {"content-type": "application/json"}
             async with self._http.stream("POST", self._config.url, content=question, headers=headers) as response:
                 if response.status_code != 200:
-                    log.warning("%s answers with status %d: a client is refused", self._place, response.status_code)
+                    status = response.status_code
+                    self._lines.warning("%s answers with status %d: a client is refused", self._place, status)
                     return NO_ANSWER, 0.0
                 body = b""
                 async for piece in response.aiter_bytes():
@@ -123,7 +123,7 @@ class Callout:
             answer = msgspec.json.decode(body, type=CalloutAnswer)
             rules = None if answer.rules is None else rules_of(answer.rules)
         except (httpx.HTTPError, ValueError, ConfigError) as error:  # msgspec's errors are ValueErrors
-            log.warning("%s: a client is refused: %s", self._place, str(error) or type(error).__name__)
+            self._lines.warning("%s: a client is refused: %s", self._place, str(error) or type(error).__name__)
             return NO_ANSWER, 0.0
         seconds = self._config.cache if answer.cache is None else answer.cache
         if answer.result == "ignore":

@@ -10,15 +10,19 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from starlingmq.auth.acl import Acl, read_acl
-from starlingmq.auth.bans import Bans
+from starlingmq.auth.bans import Ban, Bans
+from starlingmq.auth.delays import Delays
 from starlingmq.auth.method import Method, Verdict
 from starlingmq.config_auth import AuthConfig, methods_of
 from starlingmq.config_types import ConfigError
+from starlingmq.core.addresses import peer_host
 from starlingmq.hooks import Authenticate, AuthRequest, AuthResult
+from starlingmq.log import SparingLog
 from starlingmq.wire.reasons import Reason
 
 if TYPE_CHECKING:
     from starlingmq.auth.acl import Rule
+    from starlingmq.auth.passwords import Hashing
     from starlingmq.core.access import Rights
     from starlingmq.core.client import Client
 
@@ -26,7 +30,7 @@ log = logging.getLogger("starlingmq.auth")
 
 EVERYTHING: Final = Acl((), True)
 NOTHING: Final = Acl((), False)  # but what somebody is granted
-DELAYED_MAX: Final = 1000  # refusals that wait at once; of more nobody is delayed
+LINES_PER_SECOND: Final = 5
 
 
 class Certificate:
@@ -43,35 +47,54 @@ class Chain:
     """The ``authenticate`` of a broker that is told by its settings whom to let in.
 
     ``hook``, an embedding program's own, is asked in place of the methods; the rules hold all the same. ``nkeys``: NATS
-    clients have to sign with a key that is listed, unless a method knows them. Raises ConfigError for files that can
-    not be read.
+    clients have to sign with a key that is listed, unless a method knows them. ``hashing`` is for the method password,
+    and not closed here. Raises ConfigError for files that can not be read.
     """
 
-    def __init__(self, config: AuthConfig, bans: Bans, hook: Authenticate | None = None, nkeys: bool = False) -> None:
+    def __init__(
+        self,
+        config: AuthConfig,
+        bans: Bans,
+        hook: Authenticate | None = None,
+        nkeys: bool = False,
+        hashing: Hashing | None = None,
+        lines: SparingLog | None = None,
+    ) -> None:
         self.bans = bans
         self.acl = read_acl(config.acl.file) if config.acl.file else EVERYTHING
         self._config = config
         self._hook = hook
         self._nkeys = nkeys
-        self._methods = [] if hook is not None else make_methods(config)
-        self._delayed = 0
+        self._lines = lines or SparingLog(log, LINES_PER_SECOND)
+        self._methods = [] if hook is not None else make_methods(config, bans, hashing, self._lines)
+        self._by_certificate = any(isinstance(method, Certificate) for method in self._methods)
+        self._delays = Delays()
 
     async def authenticate(self, request: AuthRequest) -> AuthResult:
         now = monotonic()
-        address = "" if request.peer == "unix" else request.peer.rpartition(":")[0]
-        user = request.username or ""
+        address, user = peer_host(request.peer), request.username or ""
         ban = self.bans.of(now, address, user, request.client_id)
+        proof = None
+        if ban is not None and ban.automatic and ban.kind == "address":
+            proof = self._proof(request)
+            if proof is not None:
+                ban = self.bans.of(now, address, user, request.client_id, proved=True)
         if ban is None and not request.again and request.data is None:
             ban = self.bans.came(now, request.client_id)
-            if ban is not None:
-                log.warning("client %r is banned for %.0f s: %s", ban.name, ban.until - now, ban.reason)
+            self._tell_of(ban, now)
         if ban is not None:
             return AuthResult(Reason.BANNED)
-        verdict = await self._ask(request)
+        verdict = proof
+        if verdict is None:
+            try:
+                verdict = await self._ask(request)
+            except asyncio.CancelledError:
+                self._count(address, user)  # it took too long: as good as wrong, or being slow would be a way around
+                raise
         if verdict.reason == Reason.CONTINUE_AUTHENTICATION:
             return AuthResult(verdict.reason, verdict.data)
         if verdict.reason in (Reason.BAD_USER_NAME_OR_PASSWORD, Reason.NOT_AUTHORIZED):
-            await self._failed(address, user)
+            await self._delays.wait(self._count(address, user))
         if verdict.reason >= 0x80:
             return AuthResult(verdict.reason, verdict.data)
         name = user if verdict.username is None else verdict.username
@@ -88,7 +111,7 @@ class Chain:
         if username is not None:
             result = await self.authenticate(AuthRequest("", username, password, 5, peer, "", "", "", None, {}))
             return result.reason, result.rights
-        if self.bans.of(monotonic(), peer.rpartition(":")[0], "", "") is not None:
+        if self.bans.of(monotonic(), peer_host(peer), "", "") is not None:
             return Reason.BANNED, None
         if not self.acl.may_connect("", "", peer):
             return Reason.NOT_AUTHORIZED, None
@@ -137,16 +160,29 @@ class Chain:
             allowed = not self._methods
         return Verdict() if allowed else Verdict(Reason.NOT_AUTHORIZED)
 
-    async def _failed(self, address: str, user: str) -> None:
-        delay, ban = self.bans.failed(monotonic(), address, user)
+    def _proof(self, request: AuthRequest) -> Verdict | None:
+        """What a client is that proves itself by a key alone: guessing got its address banned, not such a client."""
+        if self._hook is not None:
+            return None
+        if request.nkey_listed:
+            return Verdict()
+        name = request.certificate_name
+        if name and self._by_certificate and not request.method:
+            return Verdict(username=name)
+        if name and not self._methods and request.username == name:
+            return self._anonymous()  # a listener that takes the name from the certificate (tls.identity)
+        return None
+
+    def _count(self, address: str, user: str) -> float:
+        """A log-in was wrong: how many seconds the refusal is to wait."""
+        now = monotonic()
+        delay, ban = self.bans.failed(now, address, user)
+        self._tell_of(ban, now)
+        return delay
+
+    def _tell_of(self, ban: Ban | None, now: float) -> None:
         if ban is not None:
-            log.warning("%s is banned for %.0f s: %s", ban.name, ban.until - monotonic(), ban.reason)
-        if delay and self._delayed < DELAYED_MAX:
-            self._delayed += 1
-            try:
-                await asyncio.sleep(delay)
-            finally:
-                self._delayed -= 1
+            self._lines.warning("%s %r is banned for %.0f s: %s", ban.kind, ban.name, ban.until - now, ban.reason)
 
 
 async def _asked(hook: Authenticate, request: AuthRequest) -> Verdict:
@@ -158,16 +194,27 @@ async def _asked(hook: Authenticate, request: AuthRequest) -> Verdict:
     return Verdict(Reason.SUCCESS if result else Reason.NOT_AUTHORIZED)
 
 
-def make_methods(config: AuthConfig) -> Sequence[Method]:
+def make_hashing(config: AuthConfig, bans: Bans) -> Hashing | None:
+    """What all passwords of a broker are checked with; None where none are. Raises ConfigError."""
+    if not ("password" in methods_of(config) or config.api.users):
+        return None
+    try:
+        from starlingmq.auth.passwords import Hashing
+    except ImportError as error:
+        raise ConfigError(f"auth.password: {error}: pip install 'starlingmq[auth]'") from None
+    return Hashing(bans, config.password.waiting_per_address)
+
+
+def make_methods(config: AuthConfig, bans: Bans, hashing: Hashing | None, lines: SparingLog) -> Sequence[Method]:
     """Libraries are loaded for the methods that are used only. Raises ConfigError."""
     try:
-        return _make_methods(config)
+        return _make_methods(config, bans, hashing, lines)
     except ImportError as error:
         wanted = ", ".join(methods_of(config))
         raise ConfigError(f"auth.methods: {wanted}: {error}: pip install 'starlingmq[auth]'") from None
 
 
-def _make_methods(config: AuthConfig) -> Sequence[Method]:
+def _make_methods(config: AuthConfig, bans: Bans, hashing: Hashing | None, lines: SparingLog) -> Sequence[Method]:
     found: list[Method] = []
     names = methods_of(config)
     users = None
@@ -186,8 +233,8 @@ def _make_methods(config: AuthConfig) -> Sequence[Method]:
         elif name == "password":
             from starlingmq.auth.passwords import Passwords
 
-            assert users is not None
-            found.append(Passwords(users, config.password.remember))
+            assert users is not None and hashing is not None, "auth.methods: password needs a Hashing"
+            found.append(Passwords(users, config.password.remember, hashing))
         elif name == "jwt":
             from starlingmq.auth.tokens import Tokens
 
@@ -195,5 +242,5 @@ def _make_methods(config: AuthConfig) -> Sequence[Method]:
         else:
             from starlingmq.auth.callout import Callout
 
-            found.append(Callout(config.http))
+            found.append(Callout(config.http, bans, lines))
     return found

@@ -1,7 +1,8 @@
 """User names and passwords, held against a file of Argon2 hashes.
 
-Hashing takes tens of milliseconds of several cores on purpose. It happens in a process of its own, and a login that was
-good is remembered for a while: a fleet that comes back does not wait for it.
+Hashing takes tens of milliseconds of several cores on purpose. It happens in a process of its own, a few at a time and
+fairly between addresses (``Hashing``). A login that was good is remembered for a while: a fleet that comes back does
+not wait for it. After that while it is hashed again, but goes first.
 """
 
 from __future__ import annotations
@@ -16,47 +17,69 @@ from typing import TYPE_CHECKING, Final
 
 from argon2 import extract_parameters
 
+from starlingmq.auth.checks import Busy, Checks
+from starlingmq.auth.hashing import threads
 from starlingmq.auth.method import BUSY, REFUSED, Verdict
 from starlingmq.auth.password_file import HASHER, PasswordFile
 from starlingmq.auth.verifier import Verifier
 
 if TYPE_CHECKING:
+    from starlingmq.auth.bans import Bans
     from starlingmq.hooks import AuthRequest
 
-WAITING_MAX: Final = 2000  # logins that wait to be hashed; who comes then is told that the server is busy
 REMEMBERED_MAX: Final = 100_000
+
+
+class Hashing:
+    """Checks of passwords for everything at one broker: MQTT, NATS, HTTP, readers of streams. ``close`` it.
+
+    No more are given to the process than it computes at once, so the queue here decides their order.
+    """
+
+    def __init__(self, bans: Bans, waiting_per_address: int) -> None:
+        self.verifier = Verifier()
+        self.checks = Checks(threads(), waiting_per_address, bans)
+
+    async def fits(self, request: AuthRequest, known: str, expected: bool) -> bool:
+        """Whether the password fits a hash. ``expected``: it did before. Raises Busy when it could not be checked."""
+        password = request.password or b""
+        try:
+            return bool(await self.checks.run(request, expected, lambda: self.verifier.fits(known, password)))
+        except OSError:
+            raise Busy from None  # there is no process to ask; the verifier has logged why
+
+    async def close(self) -> None:
+        await self.verifier.close()
+        await self.checks.close()
 
 
 class Passwords:
     """``remember`` in seconds, 0 to hash every time."""
 
-    def __init__(self, users: PasswordFile, remember: float, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self, users: PasswordFile, remember: float, hashing: Hashing, clock: Callable[[], float] = monotonic
+    ) -> None:
         self._hashes = users.hashes
         self._remember = remember
         self._clock = clock
         self._secret = secrets.token_bytes(32)
-        self._good: OrderedDict[bytes, float] = OrderedDict()  # until when
+        self._good: OrderedDict[bytes, float] = OrderedDict()  # until when it is not hashed again
         self._nobody = made_up(next(iter(users.hashes.values()), ""))
-        self._verifier = Verifier()
-        self._waiting = 0
+        self._hashing = hashing
 
     async def check(self, request: AuthRequest) -> Verdict | None:
-        """A name that is not in the file takes as long as one that is."""
+        """A name that is not in the file takes as long as one that is, and waits and is refused like one."""
         if request.method or request.username is None or request.password is None:
             return None
         known = self._hashes.get(request.username)
         login = self._login(known or self._nobody, request.password)
-        if known is not None and self._is_remembered(login):
+        until = self._good.get(login) if known is not None else None
+        if until is not None and until > self._clock():
             return Verdict(username=request.username)
-        if self._waiting >= WAITING_MAX:
-            return BUSY
-        self._waiting += 1
         try:
-            right = await self._verifier.fits(known or self._nobody, request.password)
-        except OSError:
-            return BUSY  # there is nobody to ask, who has said why
-        finally:
-            self._waiting -= 1
+            right = await self._hashing.fits(request, known or self._nobody, until is not None)
+        except Busy:
+            return BUSY
         if known is None:
             return None
         if not right:
@@ -65,23 +88,15 @@ class Passwords:
         return Verdict(username=request.username)
 
     async def close(self) -> None:
-        await self._verifier.close()
+        """The process is that of the broker, and goes on."""
 
     def _login(self, known: str, password: bytes) -> bytes:
         """What is remembered instead of a password: it goes with this hash, and is of no use elsewhere."""
         return hashlib.blake2b(known.encode() + b"\0" + password, key=self._secret, digest_size=32).digest()
 
-    def _is_remembered(self, login: bytes) -> bool:
-        until = self._good.get(login, 0.0)
-        if until and until <= self._clock():
-            del self._good[login]
-            return False
-        return until != 0.0
-
     def _keep(self, login: bytes) -> None:
-        if not self._remember:
-            return
         self._good[login] = self._clock() + self._remember
+        self._good.move_to_end(login)
         if len(self._good) > REMEMBERED_MAX:
             self._good.popitem(last=False)
 

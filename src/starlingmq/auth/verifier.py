@@ -2,6 +2,13 @@
 
 Threads would let the loop go on as well, but for the interpreter's lock: who has it, and has just computed for a tenth
 of a second, is who the system takes the processor from, and then the loop waits for both: 0.1 s on a busy core.
+
+::
+
+    no process --warm, fits--> beginning --it says that it serves--> serving --it ends, or hangs--> no process
+
+A process that serves and answers no ping for ``HANG_SECONDS`` hangs, and is killed; pings are answered beside hashes,
+so a slow process is not taken for one that hangs. What it had been asked is asked once more, of the next process.
 """
 
 from __future__ import annotations
@@ -14,11 +21,14 @@ import sys
 from contextlib import suppress
 from typing import Final
 
-from starlingmq.auth.hashing import ANSWER, QUESTION
+from starlingmq.auth.hashing import ANSWER, PING, QUESTION
 
 log = logging.getLogger("starlingmq.auth")
 
 BEGIN: Final = [sys.executable, "-m", "starlingmq.auth.hashing"]
+HANG_SECONDS: Final = 10.0
+BEGIN_SECONDS: Final = 60.0  # a busy machine takes its time to load a program
+TRIES: Final = 2  # processes that are asked the same
 
 
 def begun(sock: socket.socket) -> subprocess.Popen[bytes]:
@@ -29,44 +39,92 @@ def begun(sock: socket.socket) -> subprocess.Popen[bytes]:
 
 
 class Verifier:
-    """The process begins when it is first needed, and again after it died. ``close`` it."""
+    """The process begins with ``warm`` or when it is first needed, and again after it ended. ``close`` it."""
 
-    def __init__(self) -> None:
+    def __init__(self, hang_seconds: float = HANG_SECONDS) -> None:
         self.process: subprocess.Popen[bytes] | None = None
+        self.ended = 0  # processes that ended, or were killed because they hung
+        self._hang_seconds = hang_seconds
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
         self._beginning = asyncio.Lock()
         self._waiting: dict[int, asyncio.Future[bool]] = {}
-        self._number = 0
+        self._serving = asyncio.Event()
+        self._number = PING
+        self._pings = 0  # not answered yet
+        self._timer: asyncio.TimerHandle | None = None
         self._closed = False
+
+    async def warm(self) -> None:
+        """Return when the process serves, or can not be begun."""
+        with suppress(OSError):
+            await self._begin()
+            await self._serving.wait()
 
     async def fits(self, known: str, password: bytes) -> bool:
         """Whether this is the password that was hashed. Raises OSError where there is no process to ask."""
+        for attempt in range(TRIES):
+            try:
+                return await self._ask(known, password)
+            except ConnectionError:
+                if attempt + 1 == TRIES or self._closed:
+                    raise
+        raise AssertionError("not reached")
+
+    async def _ask(self, known: str, password: bytes) -> bool:
         writer = self._writer or await self._begin()
-        self._number = (self._number + 1) % (1 << 32)
+        self._number = self._number % 0xFFFF_FFFF + 1
+        number = self._number
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting[self._number] = future
+        self._waiting[number] = future
         hashed = known.encode()
-        writer.write(QUESTION.pack(self._number, len(hashed), len(password)) + hashed + password)
-        return await future
+        writer.write(QUESTION.pack(number, len(hashed), len(password)) + hashed + password)
+        self._watch()
+        try:
+            return await future
+        finally:
+            self._waiting.pop(number, None)
 
     async def _begin(self) -> asyncio.StreamWriter:
         async with self._beginning:
             if self._writer is not None:
                 return self._writer
             if self._closed:
-                raise ConnectionError("no more passwords are looked at")
+                raise ConnectionError("passwords are no longer checked")
             ours, theirs = socket.socketpair()
             with theirs:
                 try:
                     process = self.process = await asyncio.to_thread(begun, theirs)
                 except OSError as error:
                     ours.close()
-                    log.error("the process that hashes passwords can not be begun: %s", error)
+                    log.error("the process that hashes passwords cannot be started: %s", error)
                     raise
             reader, self._writer = await asyncio.open_connection(sock=ours)
             self._reading = asyncio.create_task(self._read(reader, self._writer, process))
+            self._pings = 1  # it answers one unasked
+            self._watch()
             return self._writer
+
+    def _watch(self) -> None:
+        """Look again whether it answers, as long as somebody waits for it."""
+        if self._timer is None and (self._waiting or not self._serving.is_set()):
+            seconds = self._hang_seconds if self._serving.is_set() else BEGIN_SECONDS
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._look, self._pings)
+
+    def _look(self, unanswered: int) -> None:
+        self._timer = None
+        if self._writer is None or self.process is None:
+            return
+        if unanswered and self._pings:
+            log.error(
+                "the process that hashes passwords has not answered for %.0f s; it is killed and started again",
+                self._hang_seconds if self._serving.is_set() else BEGIN_SECONDS,
+            )
+            self.process.kill()
+            return
+        self._pings = 1
+        self._writer.write(QUESTION.pack(PING, 0, 0))
+        self._watch()
 
     async def _read(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, process: subprocess.Popen[bytes]
@@ -74,19 +132,41 @@ class Verifier:
         with suppress(asyncio.IncompleteReadError, OSError):
             while True:
                 number, right = ANSWER.unpack(await reader.readexactly(ANSWER.size))
+                self._pings = 0  # whatever it says, it lives
+                if number == PING:
+                    self._serves()
+                    continue
                 future = self._waiting.pop(number, None)
                 if future is not None and not future.done():
                     future.set_result(right)
-        if not self._closed:
-            log.error("the process that hashes passwords has ended; it is begun again when somebody logs in")
-        self._writer = None
-        writer.close()
-        for future in self._waiting.values():
-            if not future.done():
-                future.set_exception(ConnectionError("the process that hashes passwords has ended"))
-        self._waiting.clear()
+        self._end(writer)
         process.kill()
         await asyncio.to_thread(process.wait)
+
+    def _serves(self) -> None:
+        if self._serving.is_set():
+            return
+        self._serving.set()
+        self._stop_watching()
+        self._watch()
+
+    def _stop_watching(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _end(self, writer: asyncio.StreamWriter) -> None:
+        if not self._closed:
+            self.ended += 1
+            log.error("the process that hashes passwords has ended; it is started again with the next login")
+        self._writer = None
+        writer.close()
+        self._serving.clear()
+        self._stop_watching()
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            if not future.done():
+                future.set_exception(ConnectionError("the process that hashes passwords has ended"))
 
     async def close(self) -> None:
         """Who waits is told that there is nobody to ask. May be called again."""

@@ -17,6 +17,7 @@ from starlingmq.core.ready import AUTHENTICATE, Answer, Question
 from starlingmq.core.session import Session
 from starlingmq.wire.mqtt import Connect
 from starlingmq.wire.nats import PARSER_ERROR, NatsError
+from starlingmq.wire.reasons import Reason
 
 
 class NatsConnecting:
@@ -124,6 +125,9 @@ class NatsConnecting:
             return
         if answer.username is not None:
             client.username = answer.username
+        if answer.reason == Reason.SERVER_BUSY or answer.reason == Reason.SERVER_UNAVAILABLE:
+            self.errors.fail(client, "maximum connections exceeded")  # nothing is wrong with it: it may try again
+            return
         if answer.reason != 0:
             self.errors.fail(client, AUTHORIZATION_VIOLATION)
             return

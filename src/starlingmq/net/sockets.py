@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import socket
 import stat
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ PORT_ATTEMPTS: Final = 16
 """How often another free port is tried when one is free on the first address of a host but not on the next."""
 
 _NO_SUCH_ADDRESS: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+
+_HUNG_UP: Final = getattr(select, "POLLRDHUP", 0)  # other systems tell of POLLHUP and POLLERR only
 
 Address = tuple[int, tuple[Any, ...]]
 """A socket family and an address of it, as ``getaddrinfo`` gives them."""
@@ -165,3 +168,16 @@ def _identity(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
+
+
+def hung_up(transport: Any) -> bool:
+    """Whether the other end of a connection is closed, even if it is not read at the moment. Asks the system."""
+    sock = transport.get_extra_info("socket")
+    if sock is None:
+        return False
+    try:
+        poll = select.poll()
+        poll.register(sock.fileno(), _HUNG_UP)
+        return bool(poll.poll(0))
+    except (OSError, ValueError):  # closed by us
+        return True

@@ -1,0 +1,162 @@
+"""Log-ins that are being checked: a few at a time, in the order of ``auth.fair_queue``.
+
+Work that has begun is finished even if nobody waits for it any more: its outcome counts against the address that caused
+it. Work that has not begun is left out when its connection is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from starlingmq.auth.fair_queue import FairQueue, Ticket
+from starlingmq.core.addresses import peer_host
+
+if TYPE_CHECKING:
+    from starlingmq.auth.bans import Bans
+    from starlingmq.hooks import AuthRequest
+
+Outcome = TypeVar("Outcome")
+
+TOTAL_MAX: Final = 2000  # log-ins that wait
+PATIENCE: Final = 8.0  # seconds; shorter than mqtt.connect_timeout, so that the client is told
+
+
+class Busy(Exception):
+    """The check was not made: too many wait already, or this one has waited for too long."""
+
+
+class Figures:
+    """Running totals, for metrics."""
+
+    def __init__(self) -> None:
+        self.checked = 0
+        self.refused = 0  # too many waited
+        self.expired = 0  # waited for too long
+        self.gone = 0  # the connection was closed before its turn
+
+
+class _Waiting:
+    def __init__(self, request: AuthRequest, work: Callable[[], Awaitable[Any]], since: float) -> None:
+        self.request = request
+        self.work = work
+        self.since = since
+        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+
+class Checks:
+    """``slots`` checks are under way at most, ``slots_of_one`` of them (0: all) for one address; and ``key_max`` wait
+    from one address."""
+
+    def __init__(
+        self,
+        slots: int,
+        key_max: int,
+        bans: Bans,
+        slots_of_one: int = 0,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self.slots = slots
+        self.slots_of_one = slots_of_one or slots
+        self._running: Counter[str] = Counter()
+        self.figures = Figures()
+        self._queue: FairQueue[_Waiting] = FairQueue(key_max, TOTAL_MAX)
+        self._bans = bans
+        self._clock = clock
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    @property
+    def key_max(self) -> int:
+        return self._queue.key_max
+
+    @key_max.setter
+    def key_max(self, value: int) -> None:
+        self._queue.key_max = value
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)
+
+    async def run(self, request: AuthRequest, known: bool, work: Callable[[], Awaitable[Outcome]]) -> Outcome:
+        """What ``work`` gives, when it is its turn. Raises Busy, or what ``work`` raises."""
+        waiting = _Waiting(request, work, self._clock())
+        key = self._bans.queue_key(request.peer, request.username or "")
+        ticket, lost = self._queue.offer(key, waiting, known)
+        if lost is not None:
+            self._refuse(lost.item)
+        if ticket is None:
+            self.figures.refused += 1
+            raise Busy
+        self._go()
+        try:
+            outcome: Outcome = await waiting.future
+            return outcome
+        finally:
+            if self._queue.drop(ticket):
+                self.figures.gone += 1
+
+    def _go(self) -> None:
+        while len(self._under_way) < self.slots and (ticket := self._next()) is not None:
+            task = asyncio.create_task(self._work(ticket))
+            self._under_way.add(task)
+            self._running[ticket.key] += 1
+            task.add_done_callback(self._under_way.discard)
+
+    def _next(self) -> Ticket[_Waiting] | None:
+        """The next one that is still worth it."""
+        while (ticket := self._queue.take(self._held())) is not None:
+            waiting = ticket.item
+            if waiting.future.done():
+                continue
+            request, now = waiting.request, self._clock()
+            if request.gone():
+                self.figures.gone += 1
+            elif self._bans.of(now, peer_host(request.peer), "", "") is not None:
+                self.figures.refused += 1  # banned while it waited
+            elif now - waiting.since > PATIENCE:
+                self.figures.expired += 1
+            else:
+                return ticket
+            waiting.future.set_exception(Busy())
+        return None
+
+    def _refuse(self, waiting: _Waiting) -> None:
+        self.figures.refused += 1
+        if not waiting.future.done():
+            waiting.future.set_exception(Busy())
+
+    def _held(self) -> list[str]:
+        if self.slots_of_one >= self.slots:
+            return []
+        return [key for key, running in self._running.items() if running >= self.slots_of_one]
+
+    async def _work(self, ticket: Ticket[_Waiting]) -> None:
+        waiting = ticket.item
+        self.figures.checked += 1
+        try:
+            result = await waiting.work()
+        except Exception as error:
+            if not waiting.future.done():
+                waiting.future.set_exception(error)
+        else:
+            if not waiting.future.done():
+                waiting.future.set_result(result)
+        finally:
+            self._under_way.discard(asyncio.current_task())
+            self._running[ticket.key] -= 1
+            if not self._running[ticket.key]:
+                del self._running[ticket.key]
+            asyncio.get_running_loop().call_soon(self._go)  # after the outcome has been counted: it may be a ban
+
+    async def close(self) -> None:
+        """Whoever waits is refused."""
+        self.slots = 0
+        while (ticket := self._queue.take()) is not None:
+            self._refuse(ticket.item)
+        for task in self._under_way:
+            task.cancel()
+        if self._under_way:
+            await asyncio.wait(self._under_way)
