@@ -9,7 +9,8 @@ from pathlib import Path
 def replace(path: Path, data: bytes) -> None:
     """As a whole or not at all. Blocks; raises OSError."""
     new = path.with_suffix(".new")
-    with new.open("wb") as file:
+    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(handle, "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from base64 import b64decode, b64encode
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -76,7 +77,10 @@ class PasswordFile:
                 file.flush()
                 os.fsync(file.fileno())
             if path.exists():
-                os.chmod(written, path.stat().st_mode & 0o777)
+                before = path.stat()
+                os.chmod(written, before.st_mode & 0o640)  # a group that was to read it still does, others never
+                with suppress(PermissionError):
+                    os.chown(written, -1, before.st_gid)
             os.replace(written, path)
         except BaseException:
             os.unlink(written)

@@ -6,6 +6,8 @@
     journal/   the journal
     streams/   what streams keep (docs/STREAMS.md); not there before there is one
 
+All of it is for the user of the broker alone (``storage.private``).
+
 LAYOUT is written before anything else is. So where there is nothing but LAYOUT and LOCK, a LAYOUT that can not be read
 is what a crash at creation left, and is written again; beside data it is never touched.
 """
@@ -15,11 +17,14 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from starlingmq.storage.file_copy import sync_directory
+from starlingmq.storage.private import NotPrivate, make_private, refuse_foreign
+
+Result = TypeVar("Result")
 
 LAYOUT: Final = 1
 _TITLE: Final = "starlingmq data layout "
@@ -47,6 +52,7 @@ class DataDir:
         self.path = path
         self._lock = _open_locked(path)
         try:
+            self.narrowed = _private(make_private, path)  # files and directories that others had access to
             self.facts = self._read_or_create({**decided, **(remember or {})}, decided)
             self._check_decided(decided)
             self._tidy()
@@ -135,6 +141,13 @@ def _has_data(path: Path) -> bool:
     return any(entry.name not in _NO_DATA for entry in path.iterdir())
 
 
+def _private(what: Callable[[Path], Result], path: Path) -> Result:
+    try:
+        return what(path)
+    except NotPrivate as error:
+        raise DataDirError(str(error)) from None
+
+
 def _open_locked(path: Path) -> int:
     """Make the directory where there is none, and take its lock. A descriptor that holds it."""
     if not path.is_dir():
@@ -142,6 +155,8 @@ def _open_locked(path: Path) -> int:
         sync_directory(path.parent)
     elif not (path / "LAYOUT").exists() and _has_data(path):
         raise DataDirError(f"{path} is not empty and is no data directory; name a new or an empty one")
+    else:
+        _private(refuse_foreign, path)
     lock = os.open(path / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -39,7 +39,7 @@ class Steps:
 def copy(source: Path, target: Path, size: int, steps: Steps) -> int:
     """Copy the first ``size`` bytes and fsync them; their CRC-32. OSError (EIO) when there are fewer."""
     crc, left = 0, size
-    with open(source, "rb") as reader, open(target, "xb") as writer:
+    with open(source, "rb") as reader, open(target, "xb", opener=_ours_alone) as writer:
         while left:
             chunk = reader.read(min(left, CHUNK_BYTES))
             if not chunk:
@@ -51,6 +51,10 @@ def copy(source: Path, target: Path, size: int, steps: Steps) -> int:
         writer.flush()
         os.fsync(writer.fileno())
     return crc
+
+
+def _ours_alone(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def link(source: Path, target: Path, size: int, steps: Steps) -> int:

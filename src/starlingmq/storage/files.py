@@ -28,7 +28,7 @@ class Files:
 
     def open(self, path: str, create: bool = False) -> int:
         """Open for reading and writing; ``create``: made if it is not there, emptied if it is."""
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_TRUNC if create else 0), 0o640)
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_TRUNC if create else 0), 0o600)
 
     def close(self, fd: int) -> None:
         os.close(fd)

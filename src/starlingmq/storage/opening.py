@@ -48,6 +48,8 @@ def open_store(config: Config, state: BrokerState, clock: Callable[[], float]) -
     durability: Durability = "process" if config.storage.durability == "auto" else config.storage.durability
     data_dir = DataDir(Path(config.node.data_dir), {"journal": journal_engine})
     opened: list[Callable[[], None]] = [data_dir.close]
+    if data_dir.narrowed:
+        log.warning("%s: %d files were open to other users, and are not any more", data_dir.path, data_dir.narrowed)
     try:
         kv = RocksKv(data_dir.kv)
         at_least = int.from_bytes(kv.get(META_AS_OF) or b"\0", "big")

@@ -40,7 +40,7 @@ class SharedPosition:
     """The broker's end of POSITION."""
 
     def __init__(self, path: Path) -> None:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             os.ftruncate(fd, POSITION_BYTES)
             self._map = mmap.mmap(fd, POSITION_BYTES)
