@@ -35,7 +35,7 @@ BODIES: Final[dict[str, Any]] = {
     "/api/v1/bans": {"kind": "client", "name": "canary"},
     "/api/v1/streams": {"name": "canary", "topics": ["canary"]},
 }
-OPEN_PATHS: Final = ("/health/live", "/health/ready")
+OPEN_PATHS: Final = ("/health/live", "/health/ready", "/healthz")
 
 
 def spellings(path: str, query: str) -> Iterator[str]:

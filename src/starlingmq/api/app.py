@@ -12,7 +12,18 @@ from litestar.types import ASGIApp
 
 from starlingmq._version import __version__
 from starlingmq.admin.problem import AdminError
-from starlingmq.api import cluster_views, health, live, messages, metrics, overview, pages, sessions, upkeep_views
+from starlingmq.api import (
+    cluster_views,
+    health,
+    live,
+    messages,
+    metrics,
+    nats_views,
+    overview,
+    pages,
+    sessions,
+    upkeep_views,
+)
 from starlingmq.api.asgi import App
 from starlingmq.api.document import Document
 from starlingmq.api.entrance import Entrance
@@ -51,6 +62,7 @@ def make_routes(served: Served, guard: Guard) -> Litestar:
             *pages.routes(),
             *health.routes(served),
             *metrics.routes(served, PREFIX),
+            *nats_views.routes(served),
             *routers,
         ],
         openapi_config=OpenAPIConfig(

@@ -69,6 +69,9 @@ class NatsClient(Dialect):
     headers: bool
     no_responders: bool
     protocol: int  # from 1 on it may be sent INFO at any time
+    name: str  # these three are for operators, TOLD_MAX characters of each at most
+    lang: str
+    library_version: str
     subscriptions: dict[bytes, NatsSubscription]  # by sid
     pings_out: int  # PINGs we sent and that were not answered
     pending: int  # bytes handed to the transport since it said that it has enough
@@ -88,6 +91,9 @@ class NatsClient(Dialect):
         self.headers = False
         self.no_responders = False
         self.protocol = 0
+        self.name = ""
+        self.lang = ""
+        self.library_version = ""
         self.subscriptions = {}
         self.pings_out = 0
         self.pending = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from starlingmq.config_nats import NatsConfig
@@ -18,6 +20,8 @@ from starlingmq.core.session import Session
 from starlingmq.wire.mqtt import Connect
 from starlingmq.wire.nats import PARSER_ERROR, NatsError
 from starlingmq.wire.reasons import Reason
+
+TOLD_MAX: Final = 128  # characters that are kept of what a client says about itself
 
 
 class NatsConnecting:
@@ -72,6 +76,9 @@ class NatsConnecting:
         nats.headers = options.get("headers", nats.headers) is True
         nats.no_responders = options.get("no_responders", nats.no_responders) is True
         nats.protocol = 1 if options.get("protocol", nats.protocol) == 1 else 0
+        nats.name = _shown(options, "name", nats.name)
+        nats.lang = _shown(options, "lang", nats.lang)
+        nats.library_version = _shown(options, "version", nats.library_version)
         if nats.no_responders and not nats.headers:
             raise NatsError("no responders requires headers support")
         if client.state != NEW:
@@ -155,6 +162,12 @@ class NatsConnecting:
         self.deadlines.watch(client)
         ctx.counters.clients_connected += 1
         ctx.event("connected", client.client_id, client.peer)
+
+
+def _shown(options: dict[str, object], name: str, before: str) -> str:
+    """A few words about the client, for operators."""
+    text = _text(options, name)
+    return before if text is None else text[:TOLD_MAX]
 
 
 def _text(options: dict[str, object], name: str) -> str | None:

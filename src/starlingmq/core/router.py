@@ -90,6 +90,10 @@ class Router:
         self._max_levels = max_levels
         self.version += 1
 
+    def cached(self) -> int:
+        """How many topics have a route at hand."""
+        return len(self._cache)
+
     def resolve(self, topic: bytes) -> Route:
         """Who gets what is published to ``topic``. Raises ProtocolError for what is not a topic [MQTT-3.3.2-2]."""
         route = self._cache.get(topic)
