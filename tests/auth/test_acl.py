@@ -103,6 +103,7 @@ def test_the_brokers_events_are_for_whom_a_rule_names_them() -> None:
         ("{allow: publish, qos: [3]}", "rules[0].qos: 0, 1 and 2 there are"),
         ("{allow: publish, groups: [a]}", "rules[0].groups: only a rule about group has some"),
         ("{allow: publish, streams: [a]}", "rules[0].streams: only a rule about stream has some"),
+        ("{allow: connect, clients: ['%u-%u']}", "rules[0].clients: '%u-%u' has more than one %u"),
         ("{allow: publish, topic: [a]}", "rules[0].topic: unknown key; the nearest is rules[0].topics"),
     ],
 )
@@ -112,3 +113,90 @@ def test_a_wrong_rule_is_one_line(tmp_path: Path, rule: str, line: str) -> None:
     with pytest.raises(ConfigError) as error:
         read_acl(str(path))
     assert str(error.value).startswith(f"{path}: {line}") and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("topic", ["$SYS/broker", "$JS/API/x", "$events/a", "$other", "plain", "a/b"])
+@pytest.mark.parametrize("default", ["allow", "deny"])
+def test_a_rule_without_topics_is_about_all_of_them(topic: str, default: str) -> None:
+    name = topic.encode()
+    denied = rights(f"{{default: {default}, rules: [{{deny: all}}, {{allow: all, topics: ['#', '{topic}']}}]}}")
+    allowed = rights(f"{{default: {default}, rules: [{{allow: all}}, {{deny: all}}]}}")
+    events = topic.startswith("$events")
+    for qos, retain in ((0, False), (2, True)):
+        assert not denied.may_publish(name, qos, retain)
+        assert allowed.may_publish(name, qos, retain) != events
+    for group in (b"", b"g"):
+        for filter in (name, name + b"/#", name + b"/+", b"#", b"+/#"):
+            assert not denied.may_subscribe(filter, group)
+            assert allowed.may_subscribe(filter, group) != (events and filter.startswith(b"$events"))
+    assert not denied.may_receive(name) and allowed.may_receive(name) != events
+    assert not denied.may_read(b"$orders") and allowed.may_read(b"$orders")
+
+
+def test_a_rule_with_wildcards_is_about_what_they_match() -> None:
+    found = rights("{default: allow, rules: [{deny: all, topics: ['#']}]}")
+    assert not found.may_publish(b"a", 0, False) and found.may_publish(b"$x", 0, False)
+    assert not found.may_subscribe(b"$events/#", b""), "a default does not name them"
+
+
+@pytest.mark.parametrize("name", ["+", "#", "a/b", "", "x+", "+/#"])
+@pytest.mark.parametrize("letter", ["c", "u"])
+def test_a_name_that_is_no_level_is_denied_all_that_it_could_mean(name: str, letter: str) -> None:
+    rule = f"[{{deny: all, topics: ['sensors/%{letter}/#']}}, {{allow: all}}]"
+    found = rights(f"rules: {rule}", client=name if letter == "c" else "c1", user=name if letter == "u" else "ann")
+    for topic in (b"sensors/a/b", b"sensors/ann", b"sensors/c1/x/y", b"sensors/+/#"):
+        assert not found.may_publish(topic, 0, False) and not found.may_subscribe(topic, b"")
+    assert not found.may_subscribe(b"#", b"g") and found.may_publish(b"other/a", 0, False)
+
+
+@pytest.mark.parametrize("name", ["+", "#", "a/b"])
+def test_such_a_name_in_front_is_denied_every_topic_with_the_rest(name: str) -> None:
+    found = rights("rules: [{deny: all, topics: ['%u/secret']}, {allow: all}]", user=name)
+    assert not found.may_publish(b"a/secret", 0, False) and not found.may_publish(b"$x/secret", 0, False)
+
+
+@pytest.mark.parametrize("name", ["*", ">", "a.b", "a*", "?", "[a]", "%c"])
+def test_other_signs_are_compared_as_they_are(name: str) -> None:
+    allowed = rights("rules: [{allow: all, topics: ['sensors/%u/#']}]", user=name)
+    denied = rights("rules: [{deny: all, topics: ['sensors/%u/#']}, {allow: all}]", user=name)
+    own = f"sensors/{name}/1".encode()
+    assert allowed.may_publish(own, 0, False) and not allowed.may_publish(b"sensors/other/1", 0, False)
+    assert not denied.may_publish(own, 0, False) and denied.may_publish(b"sensors/other/1", 0, False)
+
+
+@pytest.mark.parametrize("name", ["$SYS", "$events", "$JS"])
+def test_no_name_makes_a_topic_of_the_broker_of_a_rule(name: str) -> None:
+    found = rights("rules: [{allow: all, topics: ['%c/#', '%u/#']}]", client=name, user=name)
+    for topic in (f"{name}/#", f"{name}/x"):
+        assert not found.may_subscribe(topic.encode(), b"") and not found.may_publish(topic.encode(), 0, False)
+
+
+def test_client_ids_belong_to_users() -> None:
+    found = acl("clients: ['%u', '%u-*', 'guest-?']")
+    for client, user, fits in (
+        ("ann", "ann", True),
+        ("ann-1", "ann", True),
+        ("annx", "ann", False),
+        ("bob", "ann", False),
+        ("bob-ann", "ann", False),
+        ("bob-1", "ann", False),
+        ("guest-1", "ann", True),
+        ("guest-1", "", True),
+        ("-1", "", False),
+        ("x", "*", False),
+        ("*-1", "*", True),
+        ("an-1", "a[n]", False),
+        ("a-a", "a", True),
+        ("ann\n", "ann", False),
+    ):
+        assert found.may_be(client, user) == fits, (client, user)
+    assert acl("rules: []").may_be("bob", "ann")
+
+
+def test_client_ids_of_rules_name_the_user_too() -> None:
+    found = acl("rules: [{allow: connect, clients: ['%u-*']}, {deny: connect, clients: ['x-%u']}, {deny: connect}]")
+    assert found.may_connect("ann-1", "ann", PEER) and not found.may_connect("bob-1", "ann", PEER)
+    assert not found.may_connect("-1", "", PEER)
+    without = acl("rules: [{deny: connect, clients: ['x-%u']}]")
+    assert not without.may_connect("anything", "", PEER), "what a missing name could mean is denied"
+    assert without.may_connect("x-bob", "ann", PEER) and not without.may_connect("x-ann", "ann", PEER)

@@ -196,3 +196,60 @@ async def test_nats_clients(serve: Serve, tmp_path: Path) -> None:
     assert (await allowed.next_msg(5)).data == b"1"
     assert [error for error in errors if "ermissions" in error and '"c"' in error][1:], errors
     await client.close()
+
+
+async def test_client_ids_belong_to_users(serve: Serve, tmp_path: Path) -> None:
+    text = "clients: ['%u', '%u-*']\ndefault: allow\nrules: [{allow: connect}]"
+    broker = await serve(
+        listeners=["mqtt://127.0.0.1:0", "nats://127.0.0.1:0"],
+        auth={**rules(tmp_path / "acl", text), "allow_anonymous": True, "failures": {"delay": 0}},
+    )
+    for client, user, version, reason in (
+        ("ann-1", "ann", 5, 0),
+        ("", "ann", 5, 0),  # the broker chooses one
+        ("bob", "ann", 5, Reason.CLIENT_IDENTIFIER_NOT_VALID),
+        ("bob", "ann", 4, 2),
+        ("bob", None, 5, Reason.CLIENT_IDENTIFIER_NOT_VALID),
+    ):
+        peer = await Peer.open(broker.address(), version)
+        peer.send(Connect(version, client, True, username=user))
+        assert (await peer.expect(Connack)).reason == reason, (client, user)
+        await peer.close()
+    other = await nats.connect(broker.address("nats"), user="ann", password="x")  # has no client id
+    await other.close()
+
+
+async def test_a_rule_about_all_denies_what_begins_with_a_dollar_sign(serve: Serve, tmp_path: Path) -> None:
+    broker = await serve(
+        listeners=["mqtt://127.0.0.1:0", "nats://127.0.0.1:0"],
+        auth=rules(
+            tmp_path / "acl",
+            "{default: allow, rules: [{deny: [publish, subscribe, group], users: [bob]}, {allow: all}]}",
+        )
+        | {"allow_anonymous": True, "failures": {"delay": 0}},
+    )
+    denied = Reason.NOT_AUTHORIZED
+    bob = await Peer.connect(broker.address(), "b", 5, username="bob")
+    filters = ("$x/#", "$share/g/$x/#", "$share/$g/$JS/#", "$JS/#", "$SYS/#", "$events/#", "#")
+    assert await bob.subscribe(*filters, qos=1) == [denied] * len(filters)
+    assert await bob.publish("$x/1") == denied and await bob.publish("$x/1", qos=2, retain=True) == denied
+    ann = await Peer.connect(broker.address(), "a", 5, username="ann")
+    assert await ann.subscribe("$x/#", "$share/g/$x/#", "$events/#", qos=1) == [1, 1, denied]
+    assert await ann.publish("$x/1", retain=True) == 0
+    willing = await Peer.open(broker.address())
+    willing.send(Connect(5, "w", True, username="bob", will=Will(b"$x/gone", b"", 0)))
+    assert (await willing.expect(Connack)).reason == denied
+    errors: list[str] = []
+
+    async def note(error: Exception) -> None:
+        errors.append(str(error))
+
+    client = await nats.connect(broker.address("nats"), user="bob", password="x", error_cb=note)
+    await client.subscribe("$x.>")
+    await client.subscribe("$x.>", queue="g")
+    await client.publish("$x.1", b"")
+    await client.flush()
+    assert len([error for error in errors if "ermissions" in error]) == 3, errors
+    await client.close()
+    for peer in (bob, ann, willing):
+        await peer.close()

@@ -3,6 +3,7 @@
 ::
 
     default: deny
+    clients: ["%u", "%u-*"]
     rules:
       - deny: connect
         addresses: [10.13.0.0/16]
@@ -17,7 +18,10 @@
         topics: ["jobs/#"]
         groups: [workers]
 
-``%c`` is the client id and ``%u`` the user name, as they are: what is in them is no wildcard and begins no level.
+``%c`` is the client id and ``%u`` the user name. They are compared as they are: a rule that allows something allows
+nothing to a client whose name is missing, has a wildcard or begins a level; a rule that denies something denies all
+that such a name could mean. ``clients`` of the file are the client ids that MQTT clients may have, whatever the rules
+say.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from starlingmq.config_build import build, read_yaml
 from starlingmq.config_types import ConfigError, Section
-from starlingmq.core.access import EVERY_PUBLISH, GROUP, PUBLISH, STREAM, SUBSCRIBE, Grant, Rights
+from starlingmq.core.access import EVENTS, EVERY_PUBLISH, GROUP, PUBLISH, STREAM, SUBSCRIBE, Grant, Rights
 from starlingmq.core.topics import valid_filter
 
 if TYPE_CHECKING:
@@ -42,9 +46,8 @@ if TYPE_CHECKING:
 
 Action = Literal["connect", "publish", "subscribe", "group", "stream", "all"]
 CONNECT: Final = 16
-ALL: Final = ("#", "$SYS/#")  # the topics of a rule that names none
-EVENTS: Final = "$events/#"  # who talks to whom: a rule that allows this names it
 NOWHERE: Final = b"#"  # equal to no level of a topic, and to none of a filter that is compared
+USER: Final = "%u"
 ACTIONS: Final = {
     "connect": CONNECT,
     "publish": PUBLISH,
@@ -65,7 +68,9 @@ class AclRule(Section, frozen=True):
     users: Annotated[
         tuple[str, ...], Meta(description="User names, with * and ?; all without. An empty one is nobody's.")
     ] = ()
-    clients: Annotated[tuple[str, ...], Meta(description="Client ids, with * and ?; all without.")] = ()
+    clients: Annotated[
+        tuple[str, ...], Meta(description="Client ids, with * and ?, and %u for the user name; all without.")
+    ] = ()
     addresses: Annotated[tuple[str, ...], Meta(description="Addresses or networks they come from; all without.")] = ()
     topics: Annotated[tuple[str, ...], Meta(description="Topic filters, with %c and %u; all topics without.")] = ()
     groups: Annotated[tuple[str, ...], Meta(description="Names of groups, for allow or deny group; all without.")] = ()
@@ -76,15 +81,25 @@ class AclRule(Section, frozen=True):
 
 class AclFile(Section, frozen=True):
     default: Annotated[Literal["allow", "deny"], Meta(description="What goes for whatever no rule is about.")] = "deny"
+    clients: Annotated[
+        tuple[str, ...],
+        Meta(description="Client ids that MQTT clients may have, with *, ? and %u for the user name; all without."),
+    ] = ()
     rules: Annotated[tuple[AclRule, ...], Meta(description="The first that fits decides.")] = ()
 
 
 class Acl:
-    """``rules`` in order, of one or more sources; ``default`` for what none of them is about."""
+    """``rules`` in order, of one or more sources; ``default`` for what none of them is about. ``clients``: the client
+    ids that MQTT clients may have; None: any."""
 
-    def __init__(self, rules: Sequence[Rule], default: bool) -> None:
+    def __init__(self, rules: Sequence[Rule], default: bool, clients: Names | None = None) -> None:
         self._rules = tuple(rules)
         self._default = default
+        self._clients = clients
+
+    def may_be(self, client_id: str, username: str) -> bool:
+        """Whether a client of this user may have this client id."""
+        return self._clients is None or self._clients.fit(client_id, username, False)
 
     def may_connect(self, client_id: str, username: str, peer: str, granted: Sequence[Rule] = ()) -> bool:
         """Unlike everything else this is allowed where no rule says a word: ``default`` is for topics."""
@@ -99,6 +114,8 @@ class Acl:
         for rule in (*(granted or ()), *self._rules):
             if rule.is_for(client_id, username, peer):
                 grants += rule.grants(client_id, username)
+        if self._default:  # which names nothing, and so not the broker's events
+            grants.append(Grant(False, SUBSCRIBE | GROUP, 0, [EVENTS], True, b""))
         rights = Rights(grants, self._default)
         rights.source = None if granted is None else tuple(granted)
         return rights
@@ -113,7 +130,7 @@ class Rule:
         self.allow = rule.allow is not UNSET
         self.actions = _actions(rule.allow if self.allow else rule.deny)
         self._users = _pattern(rule.users)
-        self._clients = _pattern(rule.clients)
+        self._clients = Names(rule.clients, f"{where}.clients") if rule.clients else None
         self._networks = [_network(text, where) for text in rule.addresses]
         for text in rule.topics:
             if not valid_filter(text.encode()):
@@ -126,7 +143,8 @@ class Rule:
             raise ConfigError(f"{where}: qos and retain are for a rule about publish")
         if any(qos not in (0, 1, 2) for qos in rule.qos):
             raise ConfigError(f"{where}.qos: 0, 1 and 2 there are")
-        self._topics = [text.split("/") for text in rule.topics or (ALL if self.allow else (*ALL, EVENTS))]
+        self._topics = [text.split("/") for text in rule.topics or ("#",)]
+        self._everything = not rule.topics
         self._groups = [group.encode() for group in rule.groups] or [b""]
         self._streams = [stream.encode() for stream in rule.streams]
         self._publishes = _publishes(rule)
@@ -134,7 +152,7 @@ class Rule:
     def is_for(self, client_id: str, username: str, peer: str) -> bool:
         return (
             (self._users is None or bool(self._users(username)))
-            and (self._clients is None or bool(self._clients(client_id)))
+            and (self._clients is None or self._clients.fit(client_id, username, not self.allow))
             and (not self._networks or any(_within(peer, network) for network in self._networks))
         )
 
@@ -142,18 +160,64 @@ class Rule:
         """The rule as it reads for one client."""
         found = []
         for topic in self._topics:
-            levels = [_level(level, client_id, username) for level in topic]
-            rest = topic[-1] == "#"
-            fixed = levels[:-1] if rest else levels
+            fixed, rest = self._levels(topic, client_id, username)
+            hidden = self._everything or (topic[0] not in ("+", "#") and (not fixed or fixed[0] is None))
             plain = self.actions & (PUBLISH | SUBSCRIBE)
             if plain:
-                found.append(Grant(self.allow, plain, self._publishes, fixed, rest, b""))
+                found.append(Grant(self.allow, plain, self._publishes, fixed, rest, b"", hidden))
             if self.actions & GROUP:
-                found += [Grant(self.allow, GROUP, 0, fixed, rest, group) for group in self._groups]
+                found += [Grant(self.allow, GROUP, 0, fixed, rest, group, hidden) for group in self._groups]
         if self.actions & STREAM:
             names: list[bytes | None] = [*self._streams] or [None]
-            found += [Grant(self.allow, STREAM, 0, [name], False, b"") for name in names]
+            found += [Grant(self.allow, STREAM, 0, [name], False, b"", True) for name in names]
         return found
+
+    def _levels(self, topic: list[str], client_id: str, username: str) -> tuple[list[bytes | None], bool]:
+        """The levels of a topic filter for one client, and whether ``#`` follows."""
+        levels: list[bytes | None] = []
+        for level in topic:
+            if level == "#":
+                return levels, True
+            named, whole = _level(level, client_id, username)
+            if not levels and named is not None and named.startswith(b"$") and level[0] != "$":
+                whole = whole and not self.allow  # no name makes $SYS of a rule
+            if not whole and self.allow:
+                levels.append(NOWHERE)
+            elif not whole and named is None:
+                levels.append(None)
+            elif not whole:
+                return levels, True
+            else:
+                levels.append(named)
+        return levels, False
+
+
+class Names:
+    """Patterns of client ids, with ``*``, ``?`` and at most one ``%u`` each. Raises ConfigError."""
+
+    def __init__(self, texts: Sequence[str], where: str) -> None:
+        self._plain = _pattern([text for text in texts if USER not in text])
+        self._around: list[tuple[Found, Found]] = []
+        for text in texts:
+            before, found, after = text.partition(USER)
+            if USER in after:
+                raise ConfigError(f"{where}: {text!r} has more than one %u")
+            if found:
+                self._around.append((re.compile(translate(before)).match, re.compile(translate(after)).match))
+
+    def fit(self, client_id: str, username: str, missing: bool) -> bool:
+        """Whether one of them fits. ``missing``: whether one with ``%u`` fits a client without a user name."""
+        if self._plain is not None and self._plain(client_id):
+            return True
+        if not self._around or not username:
+            return bool(self._around) and missing
+        at = client_id.find(username)
+        while at >= 0:
+            before, after = client_id[:at], client_id[at + len(username) :]
+            if any(head(before) and tail(after) for head, tail in self._around):
+                return True
+            at = client_id.find(username, at + 1)
+        return False
 
 
 def rules_of(rules: Sequence[AclRule]) -> tuple[Rule, ...]:
@@ -171,7 +235,8 @@ def read_acl(path: str) -> Acl:
 
 
 def acl_of(rules: AclFile) -> Acl:
-    return Acl(rules_of(rules.rules), rules.default == "allow")
+    clients = Names(rules.clients, "clients") if rules.clients else None
+    return Acl(rules_of(rules.rules), rules.default == "allow", clients)
 
 
 def _actions(named: str | tuple[str, ...] | UnsetType) -> int:
@@ -214,11 +279,16 @@ def _within(peer: str, network: IPv4Network | IPv6Network) -> bool:
     return (mapped or address) in network
 
 
-def _level(level: str, client_id: str, username: str) -> bytes | None:
-    """None for ``+``. ``NOWHERE`` where a name is missing, or is one that no level of a topic can have."""
+def _level(level: str, client_id: str, username: str) -> tuple[bytes | None, bool]:
+    """A level for one client, None for ``+``; and whether that is all that it can mean. If not: None for one level with
+    any name, something else for any levels from here on."""
     if level == "+":
-        return None
+        return None, True
     if ("%c" in level and not client_id) or ("%u" in level and not username):
-        return NOWHERE
+        return None, False
     named = re.sub("%[cu]", lambda found: client_id if found[0] == "%c" else username, level)
-    return NOWHERE if named != level and re.search("[+#/]", named) else named.encode()
+    if named != level and re.search("[#/]", named):
+        return NOWHERE, False
+    if named != level and "+" in named:
+        return None, False
+    return named.encode(), True

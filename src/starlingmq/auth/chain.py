@@ -100,6 +100,8 @@ class Chain:
         name = user if verdict.username is None else verdict.username
         if name != user and (ban := self.bans.of(monotonic(), "", name, "")) is not None:
             return AuthResult(Reason.BANNED)
+        if request.version != 0 and request.client_id and not self.acl.may_be(request.client_id, name):
+            return AuthResult(Reason.CLIENT_IDENTIFIER_NOT_VALID)
         if not self.acl.may_connect(request.client_id, name, request.peer, verdict.rules or ()):
             return AuthResult(Reason.NOT_AUTHORIZED)
         rights = self._rights(request.client_id, name, request.peer, verdict.rules)

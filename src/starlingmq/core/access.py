@@ -16,13 +16,15 @@ GROUP: Final = 4  # be a member of a shared subscription or a queue group
 STREAM: Final = 8  # read a stream
 
 EVERY_PUBLISH: Final = 0b111111  # bits of ``Grant.publishes``: QoS 0 to 2 without, then with the retain flag
+EVENTS: Final = b"$events"  # who talks to whom: only a rule that names it allows it
 REMEMBERED: Final = 1000  # topics, of one client
 
 
 class Grant:
     """One rule as it reads for one client. Levels are compared as they are: what a client id brings is no wildcard.
 
-    ``levels`` has None for ``+``; ``rest`` says that ``#`` follows. ``group`` b"" fits every group.
+    ``levels`` has None for ``+``; ``rest`` says that ``#`` follows. ``group`` b"" fits every group. ``hidden``: a
+    wildcard in front is about topics that begin with ``$`` as well; but what allows them does not allow ``$events``.
     """
 
     allow: bool
@@ -31,9 +33,17 @@ class Grant:
     levels: list[bytes | None]
     rest: bool
     group: bytes
+    hidden: bool
 
     def __init__(
-        self, allow: bool, actions: int, publishes: int, levels: list[bytes | None], rest: bool, group: bytes
+        self,
+        allow: bool,
+        actions: int,
+        publishes: int,
+        levels: list[bytes | None],
+        rest: bool,
+        group: bytes,
+        hidden: bool = False,
     ) -> None:
         self.allow = allow
         self.actions = actions
@@ -41,23 +51,30 @@ class Grant:
         self.levels = levels
         self.rest = rest
         self.group = group
+        self.hidden = hidden
+
+    def _passes_over(self, first: bytes) -> bool:
+        """Whether topics with this first level begin with ``$``, and a wildcard in front of the rule does not mean
+        them [MQTT-4.7.2-1]."""
+        if not first.startswith(b"$") or (self.levels and self.levels[0] is not None):
+            return False
+        return not self.hidden or (self.allow and first == EVENTS)
 
     def matches(self, topic: list[bytes]) -> bool:
         """Whether it is about this topic, given by its levels."""
         levels = self.levels
         if len(topic) < len(levels) or (len(topic) > len(levels) and not self.rest):
             return False
-        if topic[0].startswith(b"$") and (not levels or levels[0] is None):
-            return False  # [MQTT-4.7.2-1]
+        if self._passes_over(topic[0]):
+            return False
         return all(level is None or level == topic[depth] for depth, level in enumerate(levels))
 
     def covers(self, filter: list[bytes]) -> bool:
         """Whether it is about every topic that the filter matches."""
         levels = self.levels
-        hidden = filter[0].startswith(b"$") and (not levels or levels[0] is None)
         open_end = filter[-1] == b"#"
         fixed = len(filter) - 1 if open_end else len(filter)
-        if hidden or fixed < len(levels) or ((open_end or fixed > len(levels)) and not self.rest):
+        if self._passes_over(filter[0]) or fixed < len(levels) or ((open_end or fixed > len(levels)) and not self.rest):
             return False
         return all(level is None or level == filter[depth] for depth, level in enumerate(levels))
 
@@ -65,7 +82,7 @@ class Grant:
         """Whether it is about some topic that the filter matches."""
         levels = self.levels
         first = levels[0] if levels else None
-        if (filter[0].startswith(b"$") and first is None) or (
+        if self._passes_over(filter[0]) or (
             first is not None and first.startswith(b"$") and (filter[0] == b"+" or filter[0] == b"#")
         ):
             return False
