@@ -7,9 +7,9 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
-from starlingmq.config_types import ConfigError, Duration, Section, Size
+from starlingmq.config_types import ConfigError, Duration, PositiveSize, Section, Size
 
-NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}(?!\n)$"  # a plain $ lets a newline at the end through
 TOKEN_BYTES_MIN: Final = 16
 
 
@@ -53,11 +53,21 @@ class StreamsConfig(Section, frozen=True):
     ] = ""
     token: Annotated[
         str,
-        Meta(description="What readers have to show, 16 bytes or more; empty is the cluster's secret, if it has one."),
+        Meta(
+            description="Token that readers show, 16 bytes or more, one for all nodes, not the cluster's secret. "
+            "Empty: a single broker on loopback makes one, in streams.token of its data directory."
+        ),
     ] = ""
     token_file: Annotated[
         str | None, Meta(description="File with the token, in place of streams.token; white space is cut off.")
     ] = None
+    memory: Annotated[
+        PositiveSize,
+        Meta(description="Memory of the process that streams are read from, beyond which it is started again."),
+    ] = 1024**3
+    calls: Annotated[
+        int, Meta(ge=1, description="Calls of readers at once; a quarter of them from one address, and at least one.")
+    ] = 256
     nice: Annotated[
         int,
         Meta(
@@ -90,11 +100,11 @@ def check_streams(streams: StreamsConfig, data_dir: str | None) -> None:
         _check_token(streams.token.encode(), "streams.token")
 
 
-def streams_token(streams: StreamsConfig, secret: bytes) -> bytes:
-    """What readers have to show: the token, from its file if it is in one, or the cluster's secret; empty: nothing.
-    Raises ConfigError."""
+def streams_token(streams: StreamsConfig) -> bytes:
+    """The token that readers show, from its file if it is in one; empty if the settings have none. Raises
+    ConfigError."""
     if streams.token_file is None:
-        return streams.token.encode() or secret
+        return streams.token.encode()
     try:
         token = Path(streams.token_file).read_bytes().strip()
     except OSError as error:
@@ -106,3 +116,5 @@ def streams_token(streams: StreamsConfig, secret: bytes) -> bytes:
 def _check_token(token: bytes, what: str) -> None:
     if len(token) < TOKEN_BYTES_MIN:
         raise ConfigError(f"{what}: {len(token)} bytes are too few for a token; take {TOKEN_BYTES_MIN} or more")
+    if not token.isascii() or not token.decode().isprintable():
+        raise ConfigError(f"{what}: a token has printable ASCII characters only")

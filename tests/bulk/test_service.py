@@ -227,7 +227,7 @@ async def test_tls(tmp_path: Path) -> None:
 
 async def test_it_is_not_open_to_everyone(tmp_path: Path) -> None:
     config = load_config(None, [*settings(tmp_path), "streams.listen=0.0.0.0:0"])
-    with pytest.raises(ConfigError, match=r"set cluster\.tls, and streams\.token"):
+    with pytest.raises(ConfigError, match=r"set cluster\.tls, or"):
         async with Broker(config, listeners=["mqtt://127.0.0.1:0"]):
             pass
 

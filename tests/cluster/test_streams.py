@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from tests.cluster.real import Cluster, Node
 
 from starlingmq.cli.local_cluster import HOST
@@ -19,6 +18,7 @@ from starlingmq.spark.nodes import NodeBook
 from starlingmq.spark.options import Options
 from starlingmq.spark.source import parts, read_part
 
+TOKEN = "a token that nobody guesses"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
@@ -26,7 +26,7 @@ class StreamCluster(Cluster):
     def _connect(self, node: Node) -> None:
         def change(settings: dict[str, Any]) -> None:
             define = [{"name": "all", "topics": ["t/#"]}]
-            settings["streams"] = {"listen": f"{HOST}:0", "define": define}
+            settings["streams"] = {"listen": f"{HOST}:0", "token": TOKEN, "define": define}
 
         node.configure(change)
         super()._connect(node)
@@ -57,8 +57,7 @@ async def test_all_parts_are_found_by_way_of_one_node_and_so_is_who_joins(tmp_pa
             await publish(one, b"1", b"2")
             await publish(two, b"3")
         server = next(place["address"] for place in one.ask("stream.nodes")["nodes"] if place["name"] == one.name)
-        secret = Path(yaml.safe_load(one.settings.read_text())["cluster"]["secret_file"]).read_text().strip()
-        book = NodeBook(Options(servers=(server,), stream="all", token=secret, patience=10.0))
+        book = NodeBook(Options(servers=(server,), stream="all", token=TOKEN, patience=10.0))
         await cluster.until(lambda: len(book.look()) == 2, "both nodes tell where they are read")
         assert await asyncio.to_thread(read_all, book) == {one.name: [b"1", b"2"], two.name: [b"3"]}
         three = cluster.add("node3")

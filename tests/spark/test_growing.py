@@ -6,11 +6,11 @@ import asyncio
 from pathlib import Path
 
 import pytest
-import yaml
 from pyspark.sql import SparkSession
 
 from tests.cluster.real import Node
 from tests.cluster.test_streams import StreamCluster, publish
+from tests.spark.brokers import TOKEN
 from tests.spark.test_source import stream, until_written, written
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
@@ -32,8 +32,7 @@ def test_a_cluster_that_grows_from_one_node_to_three(spark: SparkSession, tmp_pa
         first = cluster.nodes[0]
         more([first])
         (place,) = first.ask("stream.nodes")["nodes"]
-        secret = Path(yaml.safe_load(first.settings.read_text())["cluster"]["secret_file"]).read_text().strip()
-        options = {"servers": place["address"], "stream": "all", "token": secret, "startingOffsets": "earliest"}
+        options = {"servers": place["address"], "stream": "all", "token": TOKEN, "startingOffsets": "earliest"}
         query = stream(spark, options, tmp_path, available=False)
         try:
             until_written(query, spark, tmp_path, len(wanted))

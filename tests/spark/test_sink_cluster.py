@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from starlingmq.cli.local_cluster import HOST
 from tests.cluster.real import Cluster, Node
-from tests.spark.brokers import StreamBroker, rows_of
+from tests.spark.brokers import TOKEN, StreamBroker, rows_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -28,7 +27,7 @@ class OutCluster(Cluster):
     def _connect(self, node: Node) -> None:
         def change(settings: dict[str, Any]) -> None:
             define = [{"name": "out", "topics": ["out/#"]}]
-            settings["streams"] = {"listen": f"{HOST}:0", "define": define}
+            settings["streams"] = {"listen": f"{HOST}:0", "token": TOKEN, "define": define}
 
         node.configure(change)
         super()._connect(node)
@@ -36,9 +35,8 @@ class OutCluster(Cluster):
     def published(self) -> list[tuple[str, int]]:
         """Each row with its node."""
         places = self.nodes[0].ask("stream.nodes")["nodes"]
-        secret = yaml.safe_load(self.nodes[0].settings.read_text())["cluster"]["secret_file"]
         servers = ",".join(place["address"] for place in places)
-        options = {"servers": servers, "stream": "out", "token": Path(secret).read_text().strip()}
+        options = {"servers": servers, "stream": "out", "token": TOKEN}
         return [(node, int(payload)) for node, payload in rows_of(options)]
 
 

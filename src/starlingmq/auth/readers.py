@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -52,5 +51,5 @@ def name_and_password(shown: str) -> tuple[str | None, bytes | None]:
     try:
         name, _, password = base64.b64decode(shown.removeprefix("Basic "), validate=True).partition(b":")
         return name.decode(), password
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:  # not base64, not ASCII, not UTF-8
         return "", b""

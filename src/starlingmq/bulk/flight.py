@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import hmac
 import json
+import re
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
 import msgspec
@@ -23,6 +25,7 @@ from starlingmq.bulk.arrow import batch_of
 from starlingmq.bulk.columns import Columns, TopicFilter
 from starlingmq.bulk.protocol import (
     MISSING,
+    REQUEST_BYTES_MAX,
     SCHEMA,
     TRIMMED,
     USER,
@@ -36,6 +39,7 @@ from starlingmq.bulk.protocol import (
     Wanted,
 )
 from starlingmq.bulk.reader import StreamMissing, StreamReader, Trimmed
+from starlingmq.config_streams import NAME_PATTERN
 from starlingmq.core.topics import valid_filter
 from starlingmq.net.control import NAME, reachable
 
@@ -53,6 +57,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     key: str = ""
     nice: int = 0
     processors: tuple[int, ...] = ()
+    memory: int = 1 << 30
+    calls: int = 256
+
+
+ASKING_MAX: Final = 4  # of the connections that the control socket serves at once; the others are for operators
+BAD_JSON: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class BrokerGone(Exception):
@@ -76,6 +86,35 @@ class _Shown(fl.ServerMiddleware):  # type: ignore[misc]
         self.user = user
 
 
+class Calls:
+    """How many there are at once, by the address of the reader. Raises FlightUnavailableError for one too many."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.most_of_one = max(1, most // 4)
+        self.running: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def one(self, peer: str) -> Iterator[None]:
+        host = peer.rpartition(":")[0]
+        with self._lock:
+            if self.running.total() >= self.most or self.running[host] >= self.most_of_one:
+                raise fl.FlightUnavailableError("too many calls at once (streams.calls)")
+            self.running[host] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.running[host] -= 1
+                if not self.running[host]:
+                    del self.running[host]
+
+
+def _peer(context: fl.ServerCallContext) -> str:
+    return unquote(context.peer()).partition(":")[2]  # ipv4:127.0.0.1:4711, ipv6:[::1]:4711
+
+
 class _Users(fl.ServerMiddlewareFactory):  # type: ignore[misc]
     def start_call(self, info: Any, headers: dict[str, list[str]]) -> _Shown:
         return _Shown((headers.get(USER) or [""])[0])
@@ -94,18 +133,13 @@ class StreamFlight(fl.FlightServerBase):  # type: ignore[misc]
         self._directory = Path(settings.data_dir) / "streams"
         self._readers: dict[str, StreamReader] = {}
         self._lock = threading.Lock()
-        self._actions: dict[str, Callable[[fl.ServerCallContext, bytes], Any]] = {
-            "nodes": lambda context, body: self._ask("stream.nodes", {}),
-            "streams": self._streams,
-            "seek": self._seek,
-            "limit": self._limit,
-            "commit": self._commit,
-        }
+        self._calls = Calls(settings.calls)
+        self._asking = threading.Semaphore(ASKING_MAX)
 
     # Flight
 
     def do_get(self, context: fl.ServerCallContext, ticket: fl.Ticket) -> fl.FlightDataStream:
-        wanted = msgspec.json.decode(ticket.ticket, type=Ticket)
+        wanted = _decoded(ticket.ticket, Ticket, "a ticket")
         filters = [filter.encode() for filter in wanted.filters]
         for filter in filters:
             if not valid_filter(filter):
@@ -114,26 +148,29 @@ class StreamFlight(fl.FlightServerBase):  # type: ignore[misc]
             self._permit(context, wanted.stream)
         except BrokerGone as error:
             raise fl.FlightUnavailableError(str(error)) from None
-        return fl.GeneratorStream(SCHEMA, self._batches(wanted, TopicFilter(filters)))
+        return fl.GeneratorStream(SCHEMA, self._batches(_peer(context), wanted, TopicFilter(filters)))
 
     def do_action(self, context: fl.ServerCallContext, action: fl.Action) -> list[fl.Result]:
-        act = self._actions.get(action.type)
+        act = self.ACTIONS.get(action.type)
         if act is None:
-            raise fl.FlightServerError(f"there is no action {action.type!r}")
+            raise fl.FlightServerError(f"there is no action {action.type[:64]!r}")
+        if action.body.size > REQUEST_BYTES_MAX:
+            raise fl.FlightServerError(f"{action.type}: {action.body.size} bytes are more than {REQUEST_BYTES_MAX}")
         try:
-            found = act(context, action.body.to_pybytes())
+            with self._calls.one(_peer(context)):
+                found = act(self, context, action.body.to_pybytes())
         except StreamMissing as error:
             raise _problem(Problem(code=MISSING, message=str(error))) from None
         except Trimmed as error:
             raise _problem(Problem(code=TRIMMED, message=str(error), first=error.first)) from None
         except BrokerGone as error:
             raise fl.FlightUnavailableError(str(error)) from None
-        except msgspec.MsgspecError as error:
+        except BAD_JSON as error:
             raise fl.FlightServerError(f"{action.type}: {error}") from None
         return [fl.Result(msgspec.json.encode(found))]
 
     def list_actions(self, context: fl.ServerCallContext) -> list[tuple[str, str]]:
-        return [(name, "see starlingmq.bulk.protocol") for name in self._actions]
+        return [(name, "see starlingmq.bulk.protocol") for name in self.ACTIONS]
 
     # Who may read what
 
@@ -147,8 +184,7 @@ class StreamFlight(fl.FlightServerBase):  # type: ignore[misc]
     def _readable(self, context: fl.ServerCallContext, streams: list[str]) -> tuple[str, list[str]]:
         """Who calls, and which of the streams it may read. Raises FlightUnauthenticatedError for one who is not who it
         says, BrokerGone."""
-        peer = unquote(context.peer()).partition(":")[2]  # ipv4:127.0.0.1:4711, ipv6:[::1]:4711
-        arguments = {"user": context.get_middleware("user").user, "peer": peer, "streams": "\n".join(streams)}
+        arguments = {"user": context.get_middleware("user").user, "peer": _peer(context), "streams": "\n".join(streams)}
         found = self._ask("stream.access", arguments)
         if found["refused"]:
             raise fl.FlightUnauthenticatedError(f"{found['refused']} (options user, password)")
@@ -161,12 +197,16 @@ class StreamFlight(fl.FlightServerBase):  # type: ignore[misc]
             reader = self._readers.get(name)
             if reader is None or not reader.current():
                 self._readers.pop(name, None)
-                if "/" in name or name.startswith("."):
+                if not re.match(NAME_PATTERN, name):
                     raise StreamMissing(f"there is no stream {name} on this node")
                 reader = self._readers[name] = StreamReader(self._directory / name)
             return reader
 
-    def _batches(self, wanted: Ticket, filter: TopicFilter) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
+    def _batches(self, peer: str, wanted: Ticket, filter: TopicFilter) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
+        with self._calls.one(peer):
+            yield from self._read(wanted, filter)
+
+    def _read(self, wanted: Ticket, filter: TopicFilter) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
         node = self._settings.node
         try:
             for columns, lost in _forgiving(self._reader(wanted.stream), wanted, filter):
@@ -178,6 +218,10 @@ class StreamFlight(fl.FlightServerBase):  # type: ignore[misc]
             raise _problem(Problem(code=TRIMMED, message=str(error), first=error.first)) from None
 
     # Actions
+
+    def _nodes(self, context: fl.ServerCallContext, body: bytes) -> Any:
+        self._readable(context, [])
+        return self._ask("stream.nodes", {})
 
     def _streams(self, context: fl.ServerCallContext, body: bytes) -> list[Bounds]:
         names = [path.parent.name for path in sorted(self._directory.glob("*/STREAM"))]
@@ -215,10 +259,18 @@ class StreamFlight(fl.FlightServerBase):  # type: ignore[misc]
         lag: int = self._ask("stream.commit", {**arguments, "pins": "true" if told.pins else "false"})["lag"]
         return lag
 
+    ACTIONS: Final[dict[str, Callable[[StreamFlight, fl.ServerCallContext, bytes], Any]]] = {
+        "nodes": _nodes,
+        "streams": _streams,
+        "seek": _seek,
+        "limit": _limit,
+        "commit": _commit,
+    }
+
     def _ask(self, action: str, arguments: dict[str, str]) -> Any:
         """Ask the broker, which is beside us. Raises BrokerGone, or FlightServerError with what it said."""
         try:
-            with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as connection:
+            with self._asking, closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as connection:
                 connection.settimeout(10.0)
                 with reachable(Path(self._settings.data_dir) / NAME) as path:
                     connection.connect(path)
@@ -230,6 +282,19 @@ class StreamFlight(fl.FlightServerBase):  # type: ignore[misc]
         if "result" not in answer:
             raise fl.FlightServerError(answer.get("error", "the broker ended before it answered"))
         return answer["result"]
+
+
+T = TypeVar("T")
+
+
+def _decoded(data: bytes, kind: type[T], what: str) -> T:
+    """Raises FlightServerError in one line."""
+    if len(data) > REQUEST_BYTES_MAX:
+        raise fl.FlightServerError(f"{what}: {len(data)} bytes are more than {REQUEST_BYTES_MAX}")
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except BAD_JSON as error:
+        raise fl.FlightServerError(f"{what}: {error}") from None
 
 
 def _problem(problem: Problem) -> fl.FlightServerError:

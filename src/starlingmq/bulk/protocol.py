@@ -15,10 +15,15 @@ this user may not read is refused (FlightUnauthorizedError).
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 import pyarrow as pa  # type: ignore[import-untyped]
+
+from starlingmq.names import NAME_BYTES_MAX
+
+REQUEST_BYTES_MAX: Final = 1 << 20  # of a ticket, or of the body of an action
+FILTERS_MAX: Final = 1000
 
 SCHEMA: Final = pa.schema(
     [
@@ -44,6 +49,11 @@ SCHEMA: Final = pa.schema(
     ]
 )
 
+Offset = Annotated[int, msgspec.Meta(ge=0, lt=10**18)]
+StreamName = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+Consumer = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_BYTES_MAX)]
+Filters = Annotated[list[Annotated[str, msgspec.Meta(max_length=65535)]], msgspec.Meta(max_length=FILTERS_MAX)]
+
 USER: Final = "x-starlingmq-user"
 TRIMMED: Final = "trimmed"
 MISSING: Final = "missing"
@@ -53,10 +63,10 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     """``start`` <= offset < ``end``, of topics that one of ``filters`` matches (none: all). ``forgive``: what is not
     kept any more is passed over, and told as lost."""
 
-    stream: str
-    start: int
-    end: int
-    filters: list[str] = []
+    stream: StreamName
+    start: Offset
+    end: Offset
+    filters: Filters = []
     forgive: bool = False
 
 
@@ -80,7 +90,7 @@ class Nodes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    stream: str
+    stream: StreamName
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,22 +105,22 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 class Seek(msgspec.Struct, frozen=True, kw_only=True):
     """``when`` in Unix seconds."""
 
-    stream: str
+    stream: StreamName
     when: float
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True):
-    stream: str
-    start: int
-    bytes: int
+    stream: StreamName
+    start: Offset
+    bytes: Offset
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
     """``consumer`` has done with everything before ``next``; ``pins``: what it has not is to be kept meanwhile."""
 
-    stream: str
-    consumer: str
-    next: int
+    stream: StreamName
+    consumer: Consumer
+    next: Offset
     pins: bool = False
 
 

@@ -10,11 +10,17 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
+import time
 from contextlib import suppress
+from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from starlingmq.bulk.flight import Settings, StreamFlight
+
+MEMORY_SECONDS: Final = 0.1  # between two looks at how much is in use
 
 
 def main() -> None:
@@ -23,6 +29,8 @@ def main() -> None:
     with suppress(OSError):
         os.nice(settings.nice)
     _stay(settings.processors)
+    _give_way()
+    threading.Thread(target=_watch_memory, args=(settings.memory,), daemon=True).start()
     try:
         server = StreamFlight(settings)
     except Exception as error:  # pyarrow raises many kinds for an address or a certificate that can not be used
@@ -30,6 +38,27 @@ def main() -> None:
     print(f"ready {server.port}", flush=True)
     sys.stdin.buffer.read()
     os._exit(0)  # calls that are under way are cut: their readers try again
+
+
+def _give_way() -> None:
+    """When memory runs out, the system ends this process and not the broker."""
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+
+
+def _watch_memory(limit: int) -> None:
+    """End the process when it has taken more; the broker starts it again. gRPC reads a whole message, of any length,
+    before it lets anybody look at the token."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    while True:
+        time.sleep(MEMORY_SECONDS)
+        try:
+            used = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * page
+        except (OSError, ValueError, IndexError):  # not Linux
+            return
+        if used > limit:
+            print(f"streams.memory: {used >> 20} MiB are in use, more than {limit >> 20} MiB", file=sys.stderr)
+            os._exit(3)
 
 
 def _stay(processors: tuple[int, ...]) -> None:

@@ -50,7 +50,7 @@ def _offer(path: Path, offer: str, port: int) -> None:
             return
         token = path.parent.parent / TOKEN_FILE
         if not token.exists():
-            _write_secret(token)
+            write_secret(token)
         streams |= {"listen": f"{HOST}:{port}", "token_file": str(token)}
     else:
         listeners = settings["listeners"]
@@ -62,7 +62,8 @@ def _offer(path: Path, offer: str, port: int) -> None:
     path.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
 
 
-def _write_secret(path: Path) -> None:
+def write_secret(path: Path) -> None:
+    """One that nobody guesses, in a file for the eyes of its owner."""
     path.touch(mode=0o600)
     path.write_text(secrets.token_hex(32) + "\n", encoding="utf-8")
 
@@ -86,7 +87,7 @@ def _prepare(directory: Path, count: int, base_port: int) -> list[Path]:
         raise CommandError(f"--base-port {base_port}: the last port would be {ports[-1][-1]}")
     directory.mkdir(parents=True, exist_ok=True)
     secret = directory / SECRET_FILE
-    _write_secret(secret)
+    write_secret(secret)
     members = [f"n{number}={HOST}:{each[3]}" for number, each in enumerate(ports, start=1)]
     return [
         _write(directory / f"n{number}", number, each, secret, members) for number, each in enumerate(ports, start=1)

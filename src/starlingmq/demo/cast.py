@@ -102,7 +102,7 @@ class Cast:
     async def audit(self, stream: str) -> dict[str, Any]:
         """What the delivery audit says of all that the brokers told. Raises CommandError."""
         servers = [word for address in self._stage.streams for word in ("--server", address)]
-        token = ("--token-file", str(self._stage.secret))
+        token = ("--token-file", str(self._stage.token))
         child = await self._start("audit", ("audit", "--stream", stream, *servers, *token, "--json"), PIPELINE)
         await child.ended.wait()
         for line in self.said["audit"]:

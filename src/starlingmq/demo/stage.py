@@ -17,7 +17,7 @@ from typing import Any, Final
 import yaml
 
 from starlingmq.cli.declare import CommandError
-from starlingmq.cli.local_cluster import HOST, PORTS_A_NODE, SECRET_FILE, free_base_port, prepare
+from starlingmq.cli.local_cluster import HOST, PORTS_A_NODE, TOKEN_FILE, free_base_port, prepare, write_secret
 from starlingmq.demo.device import HOT
 
 NODES: Final = 3
@@ -103,8 +103,9 @@ class Stage:
     streams: list[str]
 
     @property
-    def secret(self) -> Path:
-        return self.directory / SECRET_FILE
+    def token(self) -> Path:
+        """What readers of streams show."""
+        return self.directory / TOKEN_FILE
 
     @property
     def environment(self) -> dict[str, str]:
@@ -137,6 +138,7 @@ def build(directory: Path, equipment: Equipment, reached_at: Callable[[str, int]
         settings["cluster"]["advertise"] = reached_at(path.parent.name, _port(settings["cluster"]["listen"]))
         _write(path, settings)
     if equipment.spark:
+        write_secret(stage.token)
         _write_pipelines(stage)
     return stage
 
@@ -148,6 +150,7 @@ def _add(settings: dict[str, Any], stage: Stage, index: int) -> None:
     if stage.streams:
         settings["streams"] = {
             "listen": stage.streams[index],
+            "token_file": str(stage.token),
             "define": [
                 {"name": TELEMETRY, "topics": ["fleet/#"], "retention_time": "1d"},
                 {"name": EVENTS, "topics": ["$events/#"], "retention_time": "1d"},
@@ -160,7 +163,7 @@ def _write_pipelines(stage: Stage) -> None:
     source = {
         "servers": stage.streams,
         "stream": TELEMETRY,
-        "token_file": str(stage.secret),
+        "token_file": str(stage.token),
         "topics": ["fleet/+/+/telemetry"],
         "patience": PATIENCE,
     }

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import importlib.util
 import logging
+import os
+import secrets
 import sys
 from asyncio.subprocess import PIPE, Process
 from contextlib import suppress
@@ -20,6 +23,7 @@ from starlingmq.config_streams import streams_token
 log = logging.getLogger("starlingmq.streams")
 
 SCHEME: Final = "streams"
+TOKEN_FILE: Final = "streams.token"  # noqa: S105 the name of a file
 START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 2.0
 AGAIN_SECONDS: Final = 1.0  # after one that died
@@ -35,6 +39,17 @@ def bulk_place(url: str) -> tuple[str, str] | None:
     scheme, _, rest = url.partition("://")
     address, _, node = rest.partition("/")
     return (node, address) if scheme == SCHEME else None
+
+
+def _kept_token(path: Path) -> bytes:
+    """The token that is kept there; made at the first start, for its owner's eyes only. Raises OSError."""
+    with suppress(FileExistsError):
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(fd, "w", encoding="ascii") as file:
+            file.write(secrets.token_hex(32) + "\n")
+        log.info("readers of streams show the token in %s (option token)", path)
+    path.chmod(0o600)
+    return path.read_bytes().strip()
 
 
 class BulkProcess:
@@ -65,12 +80,12 @@ class BulkProcess:
 
     def _settings(self, host: str, port: int) -> dict[str, Any]:
         config = self.config
-        token = streams_token(config.streams, cluster_secret(config.cluster))
+        token = self._token(is_loopback(host))
         tls = config.cluster.tls
-        if not is_loopback(host) and not (token and tls.cert) and not config.cluster.allow_insecure:
+        if not is_loopback(host) and not tls.cert and not config.cluster.allow_insecure:
             raise ConfigError(
-                f"streams.listen: {config.streams.listen} is reached from other machines; set cluster.tls, and "
-                "streams.token or cluster.secret, or cluster.allow_insecure: true if all of them are trusted"
+                f"streams.listen: {config.streams.listen} is reached from other machines; set cluster.tls, "
+                "or cluster.allow_insecure: true if all of them are trusted"
             )
         pems = {}
         for name, path in (("cert", tls.cert), ("key", tls.key)):
@@ -84,11 +99,32 @@ class BulkProcess:
             "node": config.node.name,
             "host": host,
             "port": port,
-            "token": token.decode(errors="replace"),
+            "token": token.decode(),
+            "memory": config.streams.memory,
+            "calls": config.streams.calls,
             "nice": config.streams.nice,
             "processors": config.streams.processors,
             **pems,
         }
+
+    def _token(self, alone: bool) -> bytes:
+        """The token that readers show. ``alone``: only this machine reaches the address. Raises ConfigError."""
+        config = self.config
+        token = streams_token(config.streams)
+        if token:
+            if hmac.compare_digest(token, cluster_secret(config.cluster)):
+                raise ConfigError("streams.token: is the cluster's secret, not for readers; set another one")
+            return token
+        if not alone or config.cluster.enabled:
+            raise ConfigError(
+                "streams.token: readers need a token; set streams.token or streams.token_file, the same on all nodes"
+            )
+        assert config.node.data_dir is not None
+        path = Path(config.node.data_dir).absolute() / TOKEN_FILE
+        try:
+            return _kept_token(path)
+        except OSError as error:
+            raise ConfigError(f"streams.token: {path}: {error.strerror}; or set a token") from error
 
     async def _begin(self, settings: dict[str, Any]) -> int:
         """The port it listens on. Raises ConfigError with what it said when it does not."""

@@ -14,6 +14,7 @@ from starlingmq.config_build import build
 from starlingmq.config_streams import NAME_PATTERN, StreamConfig
 from starlingmq.config_types import ConfigError
 from starlingmq.core.broker import BrokerState
+from starlingmq.names import NAME_BYTES_MAX, plain_name
 from starlingmq.storage.check import Report
 from starlingmq.storage.consumers import Consumer
 from starlingmq.storage.opening import DirectoryStore
@@ -22,6 +23,7 @@ from starlingmq.storage.stream_files import StreamError, definition_of
 from starlingmq.storage.streams import StreamLog, StreamLogs
 
 STREAMS_MAX: Final = 1000
+OFFSET_DIGITS_MAX: Final = 18  # below 2 ** 63
 PIN_SECONDS: Final = 7 * 86400.0  # how long a consumer that is not heard of holds back retention
 
 Result = dict[str, Any]
@@ -57,6 +59,10 @@ def description(log: StreamLog, now: float) -> Result:
     }
 
 
+def _is_offset(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= OFFSET_DIGITS_MAX
+
+
 class StreamUpkeep:
     """Of one store and the broker it stores. All but ``trim`` and ``delete`` are done in a moment."""
 
@@ -87,7 +93,7 @@ class StreamUpkeep:
         found = self.logs.find(name)
         if found is None:
             known = ", ".join(sorted(log.stream.name for log in self.logs.by_number.values())) or "none"
-            raise StreamError(f"there is no stream {name!r} on this node; there are: {known}")
+            raise StreamError(f"there is no stream {name[:64]!r} on this node; there are: {known}")
         return found
 
     async def create(self, arguments: dict[str, str]) -> Result:
@@ -95,7 +101,7 @@ class StreamUpkeep:
         tree: dict[str, Any] = {**arguments, "topics": arguments.get("topics", "").splitlines()}
         name = tree.get("name", "")
         if not re.match(NAME_PATTERN, name):
-            raise StreamError(f"{name!r} is no name: use 1 to 64 letters, digits, dots, dashes, underscores")
+            raise StreamError(f"{name[:64]!r} is no name: use 1 to 64 letters, digits, dots, dashes, underscores")
         try:
             config = build(StreamConfig, tree)
         except ConfigError as error:
@@ -151,8 +157,8 @@ class StreamUpkeep:
         """Give up whole files before the offset ``before``; "" is the end."""
         log = self._find(arguments)
         text = arguments.get("before", "")
-        if text and not text.isdigit():
-            raise StreamError(f"{text!r} is no offset")
+        if text and not _is_offset(text):
+            raise StreamError(f"{text[:20]!r} is no offset")
         before = int(text) if text else log.stream.next
         first = log.journal.first
         await self.store.hold()  # a backup is not taken of what goes meanwhile, nor does retention work beside
@@ -181,8 +187,8 @@ class StreamUpkeep:
         """A consumer has done with everything before ``next``."""
         log = self._find(arguments)
         name, text = arguments.get("consumer", ""), arguments.get("next", "")
-        if not name or len(name) > 200 or not text.isdigit():
-            raise StreamError("a consumer has a name of 1 to 200 letters and an offset")
+        if not plain_name(name) or not _is_offset(text):
+            raise StreamError(f"a consumer has a name of 1 to {NAME_BYTES_MAX} printable bytes and an offset")
         now = time.time()
         pins = arguments.get("pins") == "true"
         log.consumers.heard(Consumer(name, int(text), now, pins, now + PIN_SECONDS if pins else 0.0))
