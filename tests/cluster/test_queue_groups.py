@@ -415,6 +415,23 @@ def test_a_group_whose_last_member_was_lost_waits_on_all_nodes() -> None:
     assert got(member(fleet, 1, "two")) == [b"x"]
 
 
+def test_qos_0_waits_at_no_node_for_a_group_whose_last_member_was_lost() -> None:
+    fleet = Fleet(2)
+    one = member(fleet, 0, "one")
+    publisher = fleet.connect(1, "p")
+    one.block()
+    fleet.advance(0.5)
+    publisher.send(Publish(b"t", b"before it was lost", 0))
+    fleet.advance(0.5)
+    one.drop()
+    fleet.advance(0.5)
+    publisher.send(Publish(b"t", b"after", 0))
+    publisher.send(Publish(b"t", b"kept", 1, packet_id=1))
+    fleet.advance(0.5)
+    assert group(fleet[1]).waiting() == 1
+    assert got(member(fleet, 1, "two")) == [b"kept"]
+
+
 def test_when_the_grace_is_over_the_group_is_on_all_nodes() -> None:
     fleet = Fleet(2)
     member(fleet, 0, "one").drop()

@@ -295,3 +295,40 @@ def test_who_has_least_to_acknowledge() -> None:
     assert len(got(lazy, False)) == len(got(quick)) == 5
     publish(world, *(b"%d" % number for number in range(5)))
     assert (got(lazy, False), len(got(quick))) == ([], 5)
+
+
+@pytest.mark.parametrize("store_qos0", [True, False])
+def test_qos_0_does_not_wait_for_a_group_that_has_no_member(world: World, store_qos0: bool) -> None:
+    world.state.ctx.store_qos0 = store_qos0
+    member(world, "one").drop()
+    publish(world, b"before", qos=0)
+    publish(world, b"kept")
+    assert got(member(world, "two")) == [b"kept"]
+    assert world.state.ctx.counters.dropped == {"offline_qos0": 1}
+
+
+def test_qos_0_in_line_goes_with_the_last_member(world: World) -> None:
+    """The member takes one message at a time, or none; what waits for it then is a mixture."""
+    one = member(world, "one", window=1)
+    publish(world, b"in flight", b"1")
+    publish(world, b"2", qos=0)
+    publish(world, b"3")
+    publish(world, *(b"%d" % number for number in range(4, 400)), qos=0)
+    one.drop()
+    assert got(member(world, "two")) == [b"in flight", b"1", b"3"]
+    assert world.state.ctx.counters.dropped["offline_qos0"] == 397
+    assert group(world).waiting() == 0
+
+
+def test_qos_0_waits_for_a_member_that_is_away_with_its_session(world: World) -> None:
+    member(world, "one", expiry=100).drop()
+    publish(world, b"0", qos=0)
+    assert got(world.connect("one", 5, False, properties={SESSION_EXPIRY_INTERVAL: 100})) == [b"0"]
+
+
+def test_qos_0_that_a_blocked_member_did_not_take_is_not_for_a_later_one(world: World) -> None:
+    one = member(world, "one")
+    one.block()
+    publish(world, b"0", qos=0)
+    one.drop()
+    assert got(member(world, "two")) == []

@@ -173,6 +173,9 @@ class GroupEngine(GroupLines):
             return False
         if found is not group:
             outgoing.ticket = 0  # that line is gone
+        if outgoing.message.qos == 0 and not found.somebody():
+            self.settle(outgoing)
+            return False
         found.redelivered += 1
         line = self.line_of(found)
         window = line.window

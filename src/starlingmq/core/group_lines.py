@@ -73,7 +73,9 @@ class GroupLines(Sharing):
 
     def line_up(self, group: Group, message: Message, publisher: Session | None) -> bool:
         ctx = self.ctx
-        if message.qos == 0 and not ctx.store_qos0 and not group.nodes and group.online() == 0:
+        if message.qos == 0 and (
+            not group.somebody() or (not ctx.store_qos0 and not group.nodes and group.online() == 0)
+        ):
             ctx.drop("offline_qos0", "")
             self.tell_dropped(group, message, "offline_qos0")
             return False
@@ -135,9 +137,18 @@ class GroupLines(Sharing):
         self.lines[group] = None
 
     def changed(self, group: Group) -> None:
+        line = group.line
+        if line is not None and line.queue is not None and line.queue.qos0 != 0 and not group.somebody():
+            self._drop_qos0(line, line.queue)
         self.stirred[group] = None
         if self.news is not None:
             self.news[group] = None
+
+    def _drop_qos0(self, line: Session, queue: MessageQueue) -> None:
+        """No member is left, here or elsewhere: at QoS 0 the next one gets nothing from before [MQTT-4.1.0-2]."""
+        for gone in queue.take_qos0():
+            self.delivery.give_up(line, gone, "offline_qos0")
+        self.moved_up(line, queue)
 
     def moved_up(self, line: Session, queue: MessageQueue) -> None:
         if len(queue) <= self.high_mark() // 2:
@@ -155,6 +166,7 @@ class GroupLines(Sharing):
         if self.news is not None:
             self.news[group] = None
         if lost and grace != 0.0:
+            self.changed(group)
             group.gone_at = self.ctx.now + grace
             self._lingering[group] = None
             self._linger(group, True)

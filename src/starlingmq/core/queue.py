@@ -144,6 +144,29 @@ class MessageQueue:
         for outgoing in gone:
             self._count(outgoing, -1)
 
+    def take_qos0(self) -> list[Outgoing]:
+        """Take out all that is QoS 0."""
+        if self.qos0 == 0:
+            return []
+        gone = [outgoing for outgoing in self.items if outgoing.qos == 0]
+        if self.fresh is not None:
+            gone += [outgoing for outgoing in self.fresh if outgoing.qos == 0]
+        self.take_out(gone)
+        if self.stored is None:
+            return gone
+        kept = References()
+        while len(self.stored) != 0:
+            reference = self.stored.pop()
+            if reference.flags & QOS_MASK == 0:
+                gone.append(_hollow(reference))
+                self._drop(reference)
+            else:
+                kept.append(reference.offset, reference.flags, reference.expires, reference.size, reference.ids)
+        self.stored = kept
+        if len(kept) == 0:
+            self._join()
+        return gone
+
     # Memory
 
     def spill(self, keep: int) -> None:
