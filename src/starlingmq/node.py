@@ -29,8 +29,10 @@ from starlingmq.config_live import needs_restart
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.nats_keys import Verify
 from starlingmq.core.owners import RULES
+from starlingmq.core.ready import Notice
 from starlingmq.hooks import Authenticate, Authorize, Hooks, OnEvent, OnPublish
 from starlingmq.log import NoticeLog, SparingLog, set_up_logging
+from starlingmq.net.admission import Admission
 from starlingmq.net.bulk_process import BulkProcess, bulk_place, bulk_url
 from starlingmq.net.control import NAME as CONTROL_NAME
 from starlingmq.net.control import Action, ControlServer, Report
@@ -94,6 +96,9 @@ class Broker:
         self._bans = Bans(self.config.auth.failures, self.config.auth.flapping)
         self._hashing: Hashing | None = None
         self._doors = Doors(())
+        self._admission = Admission(self.config.limits)
+        self._admission.is_banned = self._is_banned
+        self._admission.tell = self._refused
         self._closed = asyncio.Event()
         self._one_stop = asyncio.Lock()
         self._driver: Driver | None = None
@@ -216,10 +221,20 @@ class Broker:
             self._driver,
             write_buffer=self.config.limits.write_buffer,
             handshake_timeout=self.config.mqtt.connect_timeout,
+            admission=self._admission,
         )
         if spec.tls is not None and spec.tls.require_client_cert:
             self.state.nats.info.verifying |= {listener.address}
         return listener
+
+    def _is_banned(self, address: str) -> bool:
+        return self._bans.of(monotonic(), address, "", "") is not None
+
+    def _refused(self, notice: Notice) -> None:
+        """A connection was closed before there was a client."""
+        self.state.ctx.counters.error(notice.reason)
+        if self._notices is not None:
+            self._notices.add(notice)
 
     async def _make_driver(self) -> Driver:
         clock = broker_clock()
@@ -418,6 +433,7 @@ class Broker:
         if chain is not None:
             self.state.entitle(chain.rights_of)
             self._driver.poke()
+        self._admission.limits = config.limits
         for listener in self._doors.listeners:
             listener.reload_tls()
         if self._http is not None and access is not None:
@@ -479,6 +495,7 @@ class Broker:
         if self._cluster is not None:
             self._cluster.stopping()
         await self._doors.close()
+        self._admission.descriptors.close()
         if self._cluster is not None:
             await self._cluster.hand_over(seconds - min(seconds / 3, LAST_SECONDS))
         if self._bulk is not None:

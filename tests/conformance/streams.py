@@ -47,12 +47,14 @@ class Ear:
         self.heard = b""
         self.transport: Any = None
 
-    def opened(self, transport: Any, listener: str, peer: str) -> Any:
+    def opened(self, transport: Any, listener: str, peer: str, full: int = 0) -> Any:
         self.transport = transport
         return self
 
     def received(self, client: Any, data: bytes) -> None:
         self.heard += data
+
+    def readdressed(self, client: Any, peer: str, full: int) -> None: ...
 
     def identified(self, client: Any) -> None: ...
 

@@ -31,7 +31,7 @@ class Browser:
     def __init__(self, subprotocols: list[str]) -> None:
         self.ear = Ear()
         self.stream = Stream()
-        self.server = WebSocketConnection(self.ear, Gate(name="ws", path="/mqtt", write_buffer=65536))
+        self.server = WebSocketConnection(self.ear, Gate(name="ws", path="/mqtt", write_buffer=65536), "peer:1")
         self.server.connection_made(self.stream)
         self.peer = WSConnection(ConnectionType.CLIENT)
         self.server.data_received(self.peer.send(Request(host="h", target="/mqtt", subprotocols=subprotocols)))
@@ -105,7 +105,7 @@ def test_a_text_frame_closes_the_connection() -> None:
 @pytest.mark.parametrize("cut", [1, 3, 1000])
 def test_a_plain_stream_carries_the_bytes_both_ways_in_order(cut: int) -> None:
     ear, stream = Ear(), Stream()
-    connection = Connection(ear, Gate(name="tcp", path="", write_buffer=65536))
+    connection = Connection(ear, Gate(name="tcp", path="", write_buffer=65536), "peer:1")
     connection.connection_made(stream)
     packets = connect_frame() + b"\xc0\x00" * 3
     for at in range(0, len(packets), cut):

@@ -8,10 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starlingmq.config import LimitsConfig
 from starlingmq.core.addresses import network_key, peer_host, peer_key
-from starlingmq.core.client import Client
-from starlingmq.core.quotas import Quotas
 
 
 @pytest.mark.parametrize(
@@ -60,13 +57,3 @@ def test_two_addresses_have_one_key_if_and_only_if_their_first_64_bits_are_the_s
         assert network_key(str(address)) == network_key(str(neighbour))
         other = ip_address(int(address) ^ (1 << 64))
         assert network_key(str(other)) != network_key(str(address))
-
-
-def test_connections_from_one_ipv6_network_count_as_from_one_address() -> None:
-    quotas = Quotas(LimitsConfig(connections_per_address=2), 0.0)
-    clients = [Client("mqtt", f"[2001:db8:0:1::{n}]:5000", 0.0) for n in (1, 2, 3)]
-    assert [quotas.enter(client) for client in clients] == [True, True, False]
-    assert quotas.enter(Client("mqtt", "[2001:db8:0:2::1]:5000", 0.0))
-    for client in clients:
-        quotas.leave(client)
-    assert quotas.enter(clients[0])

@@ -90,7 +90,8 @@ async def test_connections(serve: Serve, join: Join, limit: str, fields: dict[st
         for _ in range(2):  # who has gone leaves room for as many
             inside, told = await crowd(broker, **fields)
             assert len(inside) == room - 1, told
-            assert set(told) <= {code, 3} and told[code] and told[3], told
+            hung_up = {None} if limit == "connections_per_address" else set[int | None]()  # on all but a few of them
+            assert set(told) - hung_up <= {code, 3} and told[code] and told[3], told
             await close(inside)
             await until_gone(broker, 1)
     assert broker.state.ctx.counters.clients_connected == 1

@@ -124,7 +124,7 @@ async def test_who_is_held_back_and_goes_leaves_nothing(serve: Serve, join: Join
         fast.abort()
         while "f" in broker.state.ctx.sessions:
             await asyncio.sleep(0.01)
-    assert broker.state.ctx.quotas._addresses == {}
+    assert broker._admission.addresses == {}
 
 
 async def test_too_little_memory(serve: Serve, join: Join, monkeypatch: pytest.MonkeyPatch) -> None:

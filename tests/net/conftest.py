@@ -25,11 +25,12 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
 class Seen:
     """One connection as the driver came to know it."""
 
-    def __init__(self, driver: FakeDriver, transport: Handle, listener: str, peer: str) -> None:
+    def __init__(self, driver: FakeDriver, transport: Handle, listener: str, peer: str, full: int = 0) -> None:
         self.driver = driver
         self.transport = transport
         self.listener = listener
         self.peer = peer
+        self.full = full
         self.received = b""
         self.reads: list[bytes] = []
         self.events: list[str] = []
@@ -46,8 +47,8 @@ class FakeDriver:
         self.on_received: Callable[[Seen, bytes], None] = lambda client, data: None
         self._news = asyncio.Event()
 
-    def opened(self, transport: Handle, listener: str, peer: str) -> Seen:
-        client = Seen(self, transport, listener, peer)
+    def opened(self, transport: Handle, listener: str, peer: str, full: int = 0) -> Seen:
+        client = Seen(self, transport, listener, peer, full)
         self.clients.append(client)
         self._news.set()
         return client
@@ -58,6 +59,10 @@ class FakeDriver:
         client.reads.append(data)
         self.on_received(client, data)
         self._news.set()
+
+    def readdressed(self, client: Seen, peer: str, full: int) -> None:
+        client.peer, client.full = peer, full
+        self._note(client, "readdressed")
 
     def identified(self, client: Seen) -> None:
         self._note(client, "identified")

@@ -417,7 +417,7 @@ def test_an_idle_connection_holds_little(driver: FakeDriver) -> None:
     gate = Gate("ws", path="/mqtt")
 
     def connect() -> WebSocketConnection:
-        connection = WebSocketConnection(driver, gate)
+        connection = WebSocketConnection(driver, gate, "peer:1")
         connection.connection_made(Sink())
         driver.clients.clear()
         connection.data_received(request() + masked(Opcode.BINARY, PINGREQ))

@@ -178,15 +178,17 @@ class BrokerState:
 
     # Connections
 
-    def open(self, listener: str, peer: str, now: float) -> Client:
-        """A transport has connected. It has ``mqtt.connect_timeout`` for its CONNECT."""
+    def open(self, listener: str, peer: str, now: float, full: int = 0) -> Client:
+        """A transport has connected. It has ``mqtt.connect_timeout`` for its CONNECT.
+
+        ``full``: the reason code with which that is refused, since its address has connections enough; 0: it is not.
+        """
         ctx = self.ctx
         ctx.now = now
         client = Client(listener, peer, now)
         ctx.counters.connections_opened += 1
         ctx.counters.connections_open += 1
         self.deadlines.watch(client)
-        welcome = ctx.quotas.enter(client)
         limit = ctx.limits.max_connections
         if listener.startswith(LISTENERS):
             self.nats.open(client)
@@ -196,12 +198,22 @@ class BrokerState:
             self.ending.fail(client, Reason.SERVER_BUSY, "far more connections than the server takes")
         elif limit != 0 and ctx.counters.connections_open > limit:
             client.full = Reason.SERVER_BUSY  # told so when its CONNECT has shown its version
-        if not welcome and client.state != CLOSED:
-            if client.dialect is not None:
-                self.ending.fail(client, Reason.QUOTA_EXCEEDED, "more connections than its address may have")
-            else:
-                client.full = Reason.QUOTA_EXCEEDED
+        self._refuse_later(client, full)
         return client
+
+    def readdress(self, client: Client, peer: str, full: int, now: float) -> None:
+        """Proxies have named the address of a client that has sent nothing yet. ``full`` as in ``open``."""
+        self.ctx.now = now
+        client.peer = peer
+        self._refuse_later(client, full)
+
+    def _refuse_later(self, client: Client, full: int) -> None:
+        if full == 0 or client.state == CLOSED:
+            return
+        if client.dialect is not None:
+            self.ending.fail(client, full, "more connections than its address may have")
+        else:
+            client.full = full
 
     def closed(self, client: Client, now: float) -> None:
         """The transport is gone. What it sent before is still handled; then the session is without a connection."""
@@ -212,7 +224,6 @@ class BrokerState:
         client.gone = True
         ctx.counters.connections_open -= 1
         ctx.counters.closed(client.listener, client.published, client.bytes_in, client.bytes_out)
-        ctx.quotas.leave(client)
         ctx.unhalt(client, DEAF | PACED)  # nothing will drain it any more, and nothing more comes
         if client.halted == 0 or not client.rest:
             self.ending.close(client, "connection lost")

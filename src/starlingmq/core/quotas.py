@@ -1,4 +1,5 @@
-"""What one client, one user, one address may take: how many connections, how fast they come, how fast they publish.
+"""What one client, one user may take: how many connections, how fast they come, how fast they publish. Connections by
+address are counted where they are accepted (``net/admission.py``).
 
 Who publishes too fast is not told so and loses nothing: it is not read for a while, and TCP holds it back.
 """
@@ -6,8 +7,6 @@ Who publishes too fast is not told so and loses nothing: it is not read for a wh
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
-
-from starlingmq.core.addresses import peer_key
 
 if TYPE_CHECKING:
     from starlingmq.config import LimitsConfig
@@ -75,30 +74,17 @@ class Quotas:
 
     limits: LimitsConfig
     short_of_memory: bool  # the process has more than ``limits.memory``
-    _addresses: dict[str, int]
     _users: dict[str, int]
     _connects: Bucket | None
 
     def __init__(self, limits: LimitsConfig, now: float) -> None:
         self.short_of_memory = False
-        self._addresses = {}
         self._users = {}
         self.configure(limits, now)
 
     def configure(self, limits: LimitsConfig, now: float) -> None:
         self.limits = limits
         self._connects = Bucket(limits.connect_rate, now) if limits.connect_rate else None
-
-    def enter(self, client: Client) -> bool:
-        """A connection was opened: whether its address has no more of them than it may have."""
-        address = peer_key(client.peer)
-        count = self._addresses.get(address, 0) + 1
-        self._addresses[address] = count
-        limit = self.limits.connections_per_address
-        return limit == 0 or not address or count <= limit
-
-    def leave(self, client: Client) -> None:
-        _less(self._addresses, peer_key(client.peer))
 
     def may_connect(self, now: float) -> bool:
         """A CONNECT has come: whether there were not too many of late."""

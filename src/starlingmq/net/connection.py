@@ -33,11 +33,13 @@ class Handle(Protocol):
 class Driver(Protocol):
     """What a connection tells: ``opened`` first, ``lost`` last, each once. The client is the driver's own object.
 
-    ``identified`` follows ``opened`` where the name in a client's certificate is its user name; before that comes
-    ``secured`` where TLS begins only after ``opened``.
+    ``full`` is the reason code with which it is refused once its CONNECT has come, 0 if it is not. ``readdressed``:
+    proxies have named its client, before anything was ``received``. ``identified`` follows ``opened`` where the name in
+    a client's certificate is its user name; before that comes ``secured`` where TLS begins only after ``opened``.
     """
 
-    def opened(self, transport: Any, listener: str, peer: str) -> Any: ...
+    def opened(self, transport: Any, listener: str, peer: str, full: int = 0) -> Any: ...
+    def readdressed(self, client: Any, peer: str, full: int) -> None: ...
     def identified(self, client: Any) -> None: ...
     def secured(self, client: Any) -> None: ...
     def received(self, client: Any, data: bytes) -> None: ...
@@ -46,32 +48,27 @@ class Driver(Protocol):
     def drained(self, client: Any) -> None: ...
 
 
-def peer_name(transport: asyncio.BaseTransport) -> str:
-    """``host:port`` of the other side, IPv6 in brackets; ``unix`` where there is no address."""
-    peer = transport.get_extra_info("peername")
-    if not isinstance(peer, tuple):
-        return "unix"
-    host, port = peer[0], peer[1]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 class Connection(asyncio.Protocol):
-    """One connection whose bytes are MQTT, or NATS, as they are. The driver writes to the transport itself."""
+    """One connection whose bytes are MQTT, or NATS, as they are. The driver writes to the transport itself.
 
-    __slots__ = ("client", "driver", "gate")
+    The gate has counted it for ``peer``.
+    """
 
-    def __init__(self, driver: Driver, gate: Gate) -> None:
+    __slots__ = ("client", "driver", "full", "gate", "made", "peer")
+
+    def __init__(self, driver: Driver, gate: Gate, peer: str, full: int = 0) -> None:
         self.driver = driver
         self.gate = gate
+        self.peer = peer
+        self.full = full
+        self.made = False
         self.client: Any = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         stream = cast(asyncio.Transport, transport)
-        if not self.gate.enter():
-            stream.abort()
-            return
+        self.made = True
         stream.set_write_buffer_limits(high=self.gate.write_buffer)
-        self.client = self.driver.opened(stream, self.gate.name, peer_name(stream))
+        self.client = self.driver.opened(stream, self.gate.name, self.peer, self.full)
         if self.gate.identity:
             self.driver.identified(self.client)
 
@@ -79,8 +76,8 @@ class Connection(asyncio.Protocol):
         self.driver.received(self.client, data)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.gate.leave(self.peer)
         if self.client is not None:
-            self.gate.leave()
             self.driver.lost(self.client)
 
     def pause_writing(self) -> None:

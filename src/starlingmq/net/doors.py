@@ -31,7 +31,8 @@ class Doors:
 
     async def close(self) -> None:
         """Let nobody in; who is connected stays. May be called again."""
-        await asyncio.gather(*(listener.stop() for listener in self.listeners))
+        for listener in self.listeners:
+            listener.close()
 
     async def open_again(self) -> None:
         """After ``close``, with the ports that were bound before. Raises ListenerError, and then all are closed."""

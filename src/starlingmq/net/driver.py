@@ -96,8 +96,8 @@ class Driver:
 
     # What connections tell
 
-    def opened(self, transport: Handle, listener: str, peer: str) -> Client:
-        client = self.state.open(listener, peer, self.clock())
+    def opened(self, transport: Handle, listener: str, peer: str, full: int = 0) -> Client:
+        client = self.state.open(listener, peer, self.clock(), full)
         client.transport = transport
         client.certificate_name = common_name(transport) or ""
         self.clients[client] = None
@@ -106,6 +106,10 @@ class Driver:
         if self._stopping:
             transport.abort()  # its TLS handshake took longer than its listener lived
         return client
+
+    def readdressed(self, client: Client, peer: str, full: int) -> None:
+        self.state.readdress(client, peer, full, self.clock())
+        self._schedule()
 
     def identified(self, client: Client) -> None:
         client.identity = True

@@ -6,14 +6,16 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from starlingmq.config_cluster import is_loopback, is_wildcard, split_address
+from starlingmq.net.accepting import Acceptor, Arriving
+from starlingmq.net.admission import Admission
 from starlingmq.net.connection import Connection, Driver
 from starlingmq.net.gate import WRITE_BUFFER, Gate
 from starlingmq.net.nats_tls import NatsTlsConnection
-from starlingmq.net.sockets import BACKLOG, Address, SocketFile, hold_shared, listen_tcp, listen_unix
-from starlingmq.net.tls import TlsError, load_certificate, server_context
+from starlingmq.net.sockets import Address, SocketFile, hold_shared, listen_tcp, listen_unix
+from starlingmq.net.tls import TlsError, server_context
 from starlingmq.net.urls import DEFAULT_PATHS, ListenerError, ListenerSpec, parse_listener
 from starlingmq.net.websocket import WebSocketConnection
 
@@ -22,9 +24,6 @@ __all__ = ["Listener", "ListenerError", "ListenerSpec", "open_listener", "parse_
 HANDSHAKE_TIMEOUT: Final = 10.0
 """Seconds for a TLS handshake: until it is done the driver does not know of the connection and has no timer for it."""
 
-ACCEPT_TURNS: Final = 4
-"""Turns of the event loop from accepting a connection to ``connection_made``, and one more."""
-
 _PROTOCOLS: Final = {  # by ALPN
     "mqtts": ["mqtt"],
     "wss": ["http/1.1"],
@@ -32,9 +31,6 @@ _PROTOCOLS: Final = {  # by ALPN
     "tls": ["nats"],
     "https": ["http/1.1"],
 }
-
-TLS_CLOSE_TIMEOUT: Final = 5.0
-"""Seconds that a closing TLS connection waits for its peer to agree."""
 
 
 class Listener:
@@ -45,7 +41,13 @@ class Listener:
         self.gate = gate
         self._context = context
         self._file = file
-        self._servers: list[asyncio.Server] = []
+        self._acceptor: Acceptor | None = None
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """The TLS context of connections from now on, where there is one."""
+        assert self._context is not None
+        return self._context
 
     @property
     def address(self) -> str:
@@ -76,38 +78,31 @@ class Listener:
             return ""
         return f"{scheme}://{authority}{slash}{path}"
 
-    async def stop(self) -> None:
-        """``close``, when every connection that was accepted is known to the driver.
-
-        asyncio forgets a connection that it accepts in the turn in which its server is closed:
-        nobody closes it, and its client waits for ever. So accepting ends a few turns before the server does.
-        """
-        for server in self._servers:
-            for sock in server.sockets:
-                server.get_loop().remove_reader(sock.fileno())  # uvloop has no reader here, nor this problem
-        for _ in range(ACCEPT_TURNS):
-            await asyncio.sleep(0)
-        self.close()
+    def accept(self, acceptor: Acceptor) -> None:
+        """Accept connections from now on."""
+        self._acceptor = acceptor
+        acceptor.open()
 
     def close(self) -> None:
-        """Accept no more; connections that are open stay. May be called again."""
-        for server in self._servers:
-            server.close()
-        self._servers.clear()
+        """Accept no more, and end handshakes; connections that are open stay. May be called again."""
+        if self._acceptor is not None:
+            self._acceptor.close()
         if self._file is not None:
             self._file.remove()
             self._file = None
 
     def reload_tls(self) -> None:
-        """Show the certificate that the files hold now to whoever connects from now on.
+        """Use the certificate and the authorities that the files hold now for connections from now on.
+
+        It is another context, so that no session of TLS is resumed that the earlier one let in.
 
         Raises ListenerError, and then everything is as before.
         """
         if self._context is None or self.spec.tls is None:
             return
-        # Loading a bad pair of files into a context can leave it with half of them: try it on another one first.
-        tls_context(self.spec)
-        load_certificate(self._context, self.spec.tls)
+        self._context = tls_context(self.spec)
+        if self._acceptor is not None and self.spec.scheme != "tls":
+            self._acceptor.context = self._context
 
 
 async def open_listener(
@@ -117,27 +112,40 @@ async def open_listener(
     *,
     write_buffer: int = WRITE_BUFFER,
     handshake_timeout: float = HANDSHAKE_TIMEOUT,
+    admission: Admission | None = None,
 ) -> Listener:
     """Bind, and hand what connects to the driver from the next turn of the loop on.
 
     ``write_buffer`` in bytes (``limits.write_buffer``), ``handshake_timeout`` in seconds (``mqtt.connect_timeout``).
-    Raises ListenerError, and then nothing is left bound.
+    ``admission`` counts over all listeners. Raises ListenerError, and then nothing is left bound.
     """
     context = tls_context(spec)
     try:
         sockets, file = await _listen(loop, spec)
     except OSError as error:
         raise ListenerError(f"{spec}: cannot listen: {error.strerror or error}") from error
-    identity = spec.tls is not None and spec.tls.use_identity_as_username
-    subprotocol = "" if spec.scheme.startswith("nats") else "mqtt"
-    name = str(_bound(spec, sockets))
-    gate = Gate(name, spec.max_connections, write_buffer, spec.path, identity, subprotocol, spec.origins)
+    gate = _gate(spec, str(_bound(spec, sockets)), write_buffer, admission)
     listener = Listener(spec, gate, context, file)
-    accept = _acceptor(spec, driver, gate, context, handshake_timeout)
-    for sock in sockets:
-        first = None if spec.scheme == "tls" else context  # NATS says INFO before
-        listener._servers.append(await _serve(loop, accept, sock, first, handshake_timeout))
+    first = None if spec.scheme == "tls" else context  # NATS says INFO before
+    make = _maker(listener, driver, handshake_timeout)
+    listener.accept(Acceptor(sockets, gate, make, first, handshake_timeout))
     return listener
+
+
+def _gate(spec: ListenerSpec, name: str, write_buffer: int, admission: Admission | None) -> Gate:
+    nats = spec.scheme.startswith("nats") or spec.scheme == "tls"
+    return Gate(
+        name,
+        spec.max_connections,
+        write_buffer,
+        spec.path,
+        identity=spec.tls is not None and spec.tls.use_identity_as_username,
+        subprotocol="" if nats else "mqtt",
+        origins=spec.origins,
+        admission=admission,
+        keys=nats or (spec.tls is not None and spec.tls.ca is not None),
+        trusted_proxies=spec.trusted_proxies,
+    )
 
 
 def tls_context(spec: ListenerSpec) -> ssl.SSLContext | None:
@@ -202,30 +210,11 @@ def _bound(spec: ListenerSpec, sockets: list[socket.socket]) -> ListenerSpec:
     return spec._replace(host=spec.host or every, port=sockets[0].getsockname()[1])
 
 
-def _acceptor(
-    spec: ListenerSpec, driver: Driver, gate: Gate, context: ssl.SSLContext | None, handshake_timeout: float
-) -> Callable[[], asyncio.Protocol]:
-    if spec.scheme == "tls":
-        assert context is not None
-        return lambda: NatsTlsConnection(driver, gate, context, handshake_timeout)
-    if spec.scheme in DEFAULT_PATHS:
-        return lambda: WebSocketConnection(driver, gate)
-    return lambda: Connection(driver, gate)
-
-
-async def _serve(
-    loop: asyncio.AbstractEventLoop,
-    accept: Callable[[], asyncio.Protocol],
-    sock: socket.socket,
-    context: ssl.SSLContext | None,
-    handshake_timeout: float,
-) -> asyncio.Server:
-    options: dict[str, Any] = {"sock": sock, "backlog": BACKLOG}
-    if context is not None:
-        options |= {
-            "ssl": context,
-            "ssl_handshake_timeout": handshake_timeout,
-            "ssl_shutdown_timeout": TLS_CLOSE_TIMEOUT,
-        }
-    create = loop.create_unix_server if sock.family == socket.AF_UNIX else loop.create_server
-    return await create(accept, **options)
+def _maker(listener: Listener, driver: Driver, handshake_timeout: float) -> Callable[[str, int], Arriving]:
+    """What makes the protocol object of a connection."""
+    gate, scheme = listener.gate, listener.spec.scheme
+    if scheme == "tls":
+        return lambda peer, full: NatsTlsConnection(driver, gate, peer, full, listener.context, handshake_timeout)
+    if scheme in DEFAULT_PATHS:
+        return lambda peer, full: WebSocketConnection(driver, gate, peer, full)
+    return lambda peer, full: Connection(driver, gate, peer, full)

@@ -10,8 +10,9 @@ import asyncio
 import ssl
 from typing import Any, Final, cast
 
-from starlingmq.net.connection import Driver, peer_name
+from starlingmq.net.connection import Driver
 from starlingmq.net.gate import Gate
+from starlingmq.net.handshake import HandshakeError, handshake
 
 CLOSE_TIMEOUT: Final = 5.0
 """Seconds that a closing TLS connection waits for its peer to agree."""
@@ -25,9 +26,12 @@ class NatsTlsConnection(asyncio.Protocol):
         "context",
         "driver",
         "ended",
+        "full",
         "gate",
         "handshake_timeout",
         "kept",
+        "made",
+        "peer",
         "secure",
         "stream",
         "upgrade",
@@ -35,9 +39,14 @@ class NatsTlsConnection(asyncio.Protocol):
 
     stream: asyncio.Transport
 
-    def __init__(self, driver: Driver, gate: Gate, context: ssl.SSLContext, handshake_timeout: float) -> None:
+    def __init__(
+        self, driver: Driver, gate: Gate, peer: str, full: int, context: ssl.SSLContext, handshake_timeout: float
+    ) -> None:
         self.driver = driver
         self.gate = gate
+        self.peer = peer
+        self.full = full
+        self.made = False
         self.context = context
         self.handshake_timeout = handshake_timeout
         self.client: Any = None
@@ -50,10 +59,8 @@ class NatsTlsConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.stream = cast(asyncio.Transport, transport)
-        if not self.gate.enter():
-            self.stream.abort()
-            return
-        self.client = self.driver.opened(self, self.gate.name, peer_name(transport))
+        self.made = True
+        self.client = self.driver.opened(self, self.gate.name, self.peer, self.full)
 
     def data_received(self, data: bytes) -> None:
         if self.secure:
@@ -65,7 +72,7 @@ class NatsTlsConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self.client is not None:
             client, self.client = self.client, None
-            self.gate.leave()
+            self.gate.leave(self.peer)
             self.driver.lost(client)
 
     def pause_writing(self) -> None:
@@ -118,18 +125,19 @@ class NatsTlsConnection(asyncio.Protocol):
         return self.stream.get_extra_info(name, default)
 
     async def _secure(self) -> None:
-        loop = asyncio.get_running_loop()
+        sock = self.stream.get_extra_info("socket")
+        upgrade = asyncio.get_running_loop().start_tls(
+            self.stream,
+            self,
+            self.context,
+            server_side=True,
+            ssl_handshake_timeout=self.handshake_timeout,
+            ssl_shutdown_timeout=CLOSE_TIMEOUT,
+        )
         try:
-            secured = await loop.start_tls(
-                self.stream,
-                self,
-                self.context,
-                server_side=True,
-                ssl_handshake_timeout=self.handshake_timeout,
-                ssl_shutdown_timeout=CLOSE_TIMEOUT,
-            )
-        except (OSError, TimeoutError):  # ssl.SSLError is one
-            self.gate.refuse("tls_handshake")
+            secured = await handshake(upgrade, sock)
+        except HandshakeError as error:
+            self.gate.refuse(error.reason, self.peer if error.detail else "", error.detail)
             self.abort()
             return
         if secured is None or self.client is None:

@@ -6,6 +6,7 @@ import ssl
 from typing import Any, Final, Protocol
 
 from starlingmq.config import TlsConfig
+from starlingmq.net.handshake import ServerContext
 
 VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
@@ -24,7 +25,7 @@ def server_context(tls: TlsConfig, protocols: list[str]) -> ssl.SSLContext:
     Without ``tls.ca`` no client certificate is asked for. With it, one that is shown must be good; with
     ``tls.require_client_cert`` one must be shown. Raises TlsError.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = ServerContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = VERSIONS[tls.min_version]
     # Each renegotiation costs the server a handshake that the client only has to ask for.
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION

@@ -21,7 +21,7 @@ from typing import Any, Final, cast
 
 from wsproto.frame_protocol import CloseReason, FrameProtocol, Opcode, ParseFailed
 
-from starlingmq.net.connection import Driver, peer_name
+from starlingmq.net.connection import Driver
 from starlingmq.net.gate import Gate
 from starlingmq.net.upgrade import REQUEST_MAX, REQUEST_START, Answer, answer, not_http, request_size, too_large
 
@@ -53,16 +53,21 @@ class WebSocketConnection(asyncio.Protocol):
 
     # fmt: off
     __slots__ = (
-        "blocked", "client", "deadline", "driver", "early", "frames", "gate", "owed_pong", "request", "state", "stream",
+        "blocked", "client", "deadline", "driver", "early", "exempt", "frames", "full", "gate", "made", "owed_pong",
+        "peer", "request", "state", "stream",
     )
     # fmt: on
 
     stream: asyncio.Transport
     frames: FrameProtocol
 
-    def __init__(self, driver: Driver, gate: Gate) -> None:
+    def __init__(self, driver: Driver, gate: Gate, peer: str, full: int = 0) -> None:
         self.driver = driver
         self.gate = gate
+        self.peer = peer
+        self.full = full
+        self.exempt = gate.exempts(peer)  # until the request says who the client is
+        self.made = False
         self.client: Any = None
         self.state = REQUEST
         self.request = b""
@@ -75,11 +80,9 @@ class WebSocketConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.stream = cast(asyncio.Transport, transport)
-        if not self.gate.enter():
-            self.stream.abort()
-            return
+        self.made = True
         self.stream.set_write_buffer_limits(high=self.gate.write_buffer)
-        self.client = self.driver.opened(self, self.gate.name, peer_name(transport))
+        self.client = self.driver.opened(self, self.gate.name, self.peer, self.full)
         if self.gate.identity:
             self.driver.identified(self.client)
 
@@ -94,9 +97,9 @@ class WebSocketConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self.deadline is not None:
             self.deadline.cancel()
+        self.gate.leave(self.peer, self.exempt)
         if self.client is not None:
             client, self.client = self.client, None
-            self.gate.leave()
             self.driver.lost(client)
 
     def pause_writing(self) -> None:

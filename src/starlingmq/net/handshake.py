@@ -1,0 +1,135 @@
+"""TLS handshakes of connections that were accepted: how a failure reaches the client and the log.
+
+When a handshake fails, the event loops close the connection before the TLS alert is written, so the client sees a bare
+reset and cannot tell a revoked certificate from a broken network. Here the alert is sent first:
+
+1. ``do_handshake`` fails. The failure is kept, and the event loop is told that more bytes are wanted: it writes what
+   OpenSSL has for the client, which is the alert.
+2. Our half of the connection is closed behind it. If all of it were closed, bytes that the client has sent meanwhile
+   would make the kernel reset the connection, and the reset can overtake the alert.
+3. The client closes its half, or ``LINGER`` seconds pass. What it sends until then is discarded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Coroutine
+from contextlib import suppress
+from contextvars import ContextVar
+from typing import Any, Final, TypeVar
+
+LINGER: Final = 1.0  # seconds
+
+T = TypeVar("T")
+
+
+class HandshakeError(Exception):
+    """``reason`` is counted; ``detail`` is one line for the log, "" where there is nothing to say."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
+
+
+class _Handshake:
+    """One that is under way, in a task of its own."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.incoming: ssl.MemoryBIO | None = None
+        self.failure: ssl.SSLError | None = None
+        self.task = asyncio.current_task()
+        self.timer: asyncio.TimerHandle | None = None
+
+    def fail(self, error: ssl.SSLError) -> None:
+        self.failure = error
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self._close_our_half)
+        assert self.task is not None
+        self.timer = loop.call_later(LINGER, self.task.cancel)
+
+    def discard(self) -> None:
+        if self.incoming is not None:
+            self.incoming.read()
+
+    def _close_our_half(self) -> None:
+        with suppress(OSError):
+            self.sock.shutdown(socket.SHUT_WR)
+
+
+_under_way: ContextVar[_Handshake | None] = ContextVar("_under_way", default=None)
+
+
+class TlsObject(ssl.SSLObject):
+    """OpenSSL's side of one connection."""
+
+    handshake: _Handshake | None = None
+
+    def do_handshake(self) -> None:
+        handshake = self.handshake
+        if handshake is None:
+            super().do_handshake()
+            return
+        if handshake.failure is not None:
+            handshake.discard()
+            raise ssl.SSLWantReadError
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:
+            handshake.fail(error)
+            raise ssl.SSLWantReadError from None
+        self.handshake = None
+
+
+class ServerContext(ssl.SSLContext):
+    """A context whose connections belong to the handshake of the task that they are made in."""
+
+    def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **keywords: Any) -> ssl.SSLObject:
+        wrapped = super().wrap_bio(incoming, outgoing, *args, **keywords)
+        handshake = _under_way.get()
+        if handshake is not None and isinstance(wrapped, TlsObject):
+            handshake.incoming = incoming
+            wrapped.handshake = handshake
+        return wrapped
+
+
+ServerContext.sslobject_class = TlsObject
+
+
+async def handshake(upgrade: Coroutine[Any, Any, T], sock: socket.socket) -> T:
+    """Await what makes a TLS connection of a socket. Raises HandshakeError when the handshake fails."""
+    under_way = _Handshake(sock)
+    _under_way.set(under_way)
+    try:
+        made = await upgrade
+    except asyncio.CancelledError:
+        if under_way.failure is None:
+            raise
+        raise _explained(under_way.failure) from None
+    except (OSError, TimeoutError) as error:  # ssl.SSLError is one
+        raise _explained(under_way.failure or error) from None
+    finally:
+        _under_way.set(None)
+        if under_way.timer is not None:
+            under_way.timer.cancel()
+    if under_way.failure is not None:
+        raise _explained(under_way.failure)
+    return made
+
+
+def _explained(error: Exception) -> HandshakeError:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return HandshakeError("client_certificate", f"its certificate is refused: {error.verify_message}")
+    if isinstance(error, ssl.SSLError):
+        if error.reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
+            return HandshakeError("client_certificate", "it has no certificate, and tls.require_client_cert is set")
+        name = str(error.reason or error).replace("_", " ").lower()
+        return HandshakeError("tls_handshake", f"the TLS handshake failed: {name}")
+    if isinstance(error, TimeoutError | ConnectionAbortedError):
+        return HandshakeError("handshake_timeout", "no TLS handshake within mqtt.connect_timeout")
+    return HandshakeError("tls_handshake", "")
