@@ -80,13 +80,12 @@ class Acceptor:
 
     def open(self) -> None:
         """Accept from now on."""
-        for sock in self._sockets:
-            self._loop.add_reader(sock.fileno(), self._accept, sock)
+        self.gate.admission.descriptors.add(self)
 
     def close(self) -> None:
         """Accept no more, and end what is under way. Connections that were made stay. May be called again."""
-        self.gate.admission.descriptors.forget(self.open)
-        self._pause()
+        self.gate.admission.descriptors.remove(self)
+        self.pause()
         for sock in self._sockets:
             sock.close()
         self._sockets.clear()
@@ -94,15 +93,16 @@ class Acceptor:
             if not arrival.made:  # or uvloop would close it and tell nobody
                 task.cancel()
 
-    def _pause(self) -> None:
+    def pause(self) -> None:
         for sock in self._sockets:
             self._loop.remove_reader(sock.fileno())
 
-    def _wait(self) -> None:
-        self._pause()
-        self.gate.admission.descriptors.wait(self.open)
+    def resume(self) -> None:
+        for sock in self._sockets:
+            self._loop.add_reader(sock.fileno(), self._accept, sock)
 
     def _accept(self, listening: socket.socket) -> None:
+        descriptors = self.gate.admission.descriptors
         for _ in range(ACCEPTS_PER_TURN):
             try:
                 sock, address = listening.accept()
@@ -113,14 +113,17 @@ class Acceptor:
                     continue
                 if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                     log.error("%s: cannot accept connections: %s", self.gate.name, error.strerror or error)
-                self._wait()  # whatever it is, to try it again at once could go on for ever
+                descriptors.ran_out()  # whatever it is, trying it again at once could go on for ever
                 return
-            if not self.gate.admission.descriptors.allow(sock.fileno()):
+            descriptor = sock.fileno()
+            if descriptors.allow(descriptor):
+                self._arrive(sock, _peer(address))
+            else:
                 sock.close()
                 self.gate.refuse("descriptors")
-                self._wait()
+            if not descriptors.allow(descriptor + 1):
+                descriptors.ran_out()
                 return
-            self._arrive(sock, _peer(address))
 
     def _arrive(self, sock: socket.socket, peer: str) -> None:
         gate = self.gate

@@ -1,9 +1,9 @@
 """File descriptors: clients take all but a reserve, so that storage, links to other nodes and HTTP never lack one.
 
-The kernel hands out the lowest free descriptor (POSIX, 2.6). So an accepted socket whose number is ``for_clients`` or
-more proves that at least as many descriptors are in use, without counting any. It is closed, and accepting pauses; the
-clients that connect meanwhile wait in the queue of the kernel. Every ``LOOK_AGAIN`` seconds one descriptor is opened
-and closed, and accepting goes on when its number is low enough.
+The kernel hands out the lowest free descriptor (POSIX, 2.6). So the number of an accepted socket proves that at least
+as many descriptors are in use, without counting any. The one that gets the last number for clients makes all listeners
+pause; the clients that connect meanwhile wait in the queue of the kernel. Every ``LOOK_AGAIN`` seconds one descriptor
+is opened and closed, and accepting goes on when its number is low enough.
 
 The reserve, with its workings: storage has up to 2 open files for each 64 MiB that are read and some hundred of RocksDB
 (128), each other node of a cluster has 4 connections and etcd some (64), HTTP is bounded by itself (64 and more). Of a
@@ -16,8 +16,7 @@ import asyncio
 import logging
 import os
 import resource
-from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 log = logging.getLogger("starlingmq")
 
@@ -32,14 +31,20 @@ def file_limit() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
+class Accepting(Protocol):
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+
+
 class Descriptors:
-    """``limit``: descriptors the process may have. ``changed`` is called with whether they are short."""
+    """``limit``: descriptors the process may have; clients get those below ``for_clients``."""
 
     def __init__(self, limit: int | None = None) -> None:
         self.limit = file_limit() if limit is None else limit
         self.for_clients = self.limit - min(RESERVE, self.limit // SHARE)
         self.short = False
-        self.waiting: dict[Callable[[], None], None] = {}  # called when accepting may go on
+        self._paused = False
+        self._accepting: dict[Accepting, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._quiet = 0.0  # seconds since they were last short
 
@@ -47,9 +52,7 @@ class Descriptors:
         """Whether a client may keep the descriptor that its connection got."""
         return descriptor < self.for_clients
 
-    def wait(self, resume: Callable[[], None]) -> None:
-        """They are short: call ``resume`` when there are some for clients again."""
-        self.waiting[resume] = None
+    def ran_out(self) -> None:
         self._quiet = 0.0
         if not self.short:
             self.short = True
@@ -59,14 +62,24 @@ class Descriptors:
                 self.limit - self.for_clients,
                 self.limit,
             )
+        if not self._paused:
+            self._paused = True
+            for accepting in self._accepting:
+                accepting.pause()
         if self._timer is None:
             self._look_later()
 
-    def forget(self, resume: Callable[[], None]) -> None:
-        self.waiting.pop(resume, None)
+    def add(self, accepting: Accepting) -> None:
+        """It accepts from now on, as long as there are descriptors."""
+        self._accepting[accepting] = None
+        if not self._paused:
+            accepting.resume()
+
+    def remove(self, accepting: Accepting) -> None:
+        self._accepting.pop(accepting, None)
 
     def close(self) -> None:
-        self.waiting.clear()
+        self._accepting.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -78,10 +91,10 @@ class Descriptors:
         self._timer = None
         if not self._is_one_free():
             self._quiet = 0.0
-        elif self.waiting:
-            waiting, self.waiting = self.waiting, {}
-            for resume in waiting:
-                resume()
+        elif self._paused:
+            self._paused = False
+            for accepting in self._accepting:
+                accepting.resume()
         else:
             self._quiet += LOOK_AGAIN
         if self._quiet >= OVER_AFTER:
