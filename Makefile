@@ -22,6 +22,9 @@ INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 HOT := $(wildcard src/starlingmq/wire/*.py src/starlingmq/core/*.py src/starlingmq/cluster/*.py) src/starlingmq/net/driver.py src/starlingmq/storage/operations.py src/starlingmq/storage/records.py src/starlingmq/storage/segment_encoding.py src/starlingmq/bulk/columns.py
 CHECKED := src tests bench examples scripts/site_pages.py scripts/bill_of_materials.py setup.py
 
+# Every test and every broker that a test starts would compile all sources again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
