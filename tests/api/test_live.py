@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from starlingmq import Broker
-from starlingmq.api.live import OPEN_MAX
+from starlingmq.api.live import OPEN_PER_ADDRESS
 from starlingmq.core.watch import PAYLOAD_MAX
 
 from .conftest import Ask, Join, Serve
@@ -93,7 +93,9 @@ async def test_what_is_no_filter_and_more_than_may_be_open_is_refused(serve: Ser
             answer = await ask(broker, "GET", f"/api/v1{path}")
         assert answer.status_code == status, (path, answer.text)
     async with AsyncExitStack() as stack:
-        streams = [await stack.enter_async_context(listening(broker, "/tail", filter="#")) for _ in range(OPEN_MAX)]
+        streams = [
+            await stack.enter_async_context(listening(broker, "/tail", filter="#")) for _ in range(OPEN_PER_ADDRESS)
+        ]
         for events in streams:
             assert (await anext(events))[0] == "ready"
         async with asyncio.timeout(10.0):

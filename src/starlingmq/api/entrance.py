@@ -40,7 +40,10 @@ ONCE: Final = (b"host", b"authorization", b"origin", b"content-length", b"transf
 
 
 class Entrance:
-    """An ASGI application around the routed one, which has ``paths``. ``state`` of a scope has ``trusted_proxies``."""
+    """An ASGI application around the routed one, which has ``paths``.
+
+    The ``state`` of a scope has ``trusted_proxies`` of the listener, and ``fault`` of ``api.framing``.
+    """
 
     def __init__(self, app: App, paths: frozenset[bytes]) -> None:
         self._app = app
@@ -50,23 +53,34 @@ class Entrance:
         if scope["type"] != "http":
             return
 
+        read = not has_body(scope)
+
+        async def reading() -> Message:
+            nonlocal read
+            message = await receive()
+            read = read or not message.get("more_body", False)
+            return message
+
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
                 given = {name for name, _ in message["headers"]}
                 message["headers"] = [*message["headers"], *(pair for pair in HEADERS if pair[0] not in given)]
+                if not read:  # what follows is no next request
+                    message["headers"].append(CLOSE)
             await send(message)
 
         try:
             self._check(scope)
         except Refusal as refusal:
-            if has_body(scope):
-                refusal.headers.append(CLOSE)  # nobody will read it
             await refuse(answer, refusal)
             return
-        await self._app(scope, receive, answer)
+        await self._app(scope, reading, answer)
 
     def _check(self, scope: Scope) -> None:
         """Raises Refusal."""
+        fault = scope["state"]["fault"]
+        if fault:
+            raise Refusal(400, fault, [CLOSE])
         _check_headers(scope)
         if scope["method"] not in SAFE + CHANGING:
             raise Refusal(405, "this method is not served", [(b"allow", b"GET, POST, DELETE")])

@@ -21,14 +21,17 @@ import asyncio
 import ipaddress
 import logging
 from collections.abc import Iterable
+from contextlib import nullcontext
 from time import monotonic
 from typing import Final
 from urllib.parse import urlsplit
 
 from starlingmq.api.access import Access, Busy
-from starlingmq.api.asgi import CHANGING, CLOSE, App, Receive, Refusal, Scope, Send, has_body, header, refuse
+from starlingmq.api.asgi import CHANGING, App, Receive, Refusal, Scope, Send, header, refuse
 from starlingmq.api.body import read_body, replay
+from starlingmq.api.places import Slots
 from starlingmq.auth.bans import Bans
+from starlingmq.core.addresses import network_key
 
 log = logging.getLogger("starlingmq.http")
 
@@ -36,6 +39,11 @@ OPEN: Final = "open_to_all"  # the key in ``opt`` of a handler
 PAGE: Final = {OPEN: "page"}
 HEALTH: Final = {OPEN: "health"}
 
+REQUESTS_MAX: Final = 64
+LOG_IN: Final = "a token or a password is needed"
+WHO: Final = (b"www-authenticate", b'Bearer realm="starlingmq"')
+LOG_INS_MAX: Final = 64  # in flight: looked at, or delayed since they were wrong; fewer than an address has connections
+LOG_INS_PER_ADDRESS: Final = 16
 BANNED_SECONDS: Final = 1.0  # that a wrong log-in from a banned address waits
 
 
@@ -46,18 +54,18 @@ class Guard:
         self.access = access
         self.bans = bans
         self.hosts = frozenset(host.lower() for host in hosts)
+        self._requests = Slots(REQUESTS_MAX, REQUESTS_MAX, "requests")
+        self._log_ins = Slots(LOG_INS_MAX, LOG_INS_PER_ADDRESS, "log-ins")
 
     def around(self, app: App) -> App:
         async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
             try:
                 await self._admit(scope)
                 body = await read_body(scope, receive)
+                with self._requests.taken("") if OPEN not in scope["route_handler"].opt else nullcontext():
+                    await app(scope, replay(body, receive), send)
             except Refusal as refusal:
-                if has_body(scope) and CLOSE not in refusal.headers:
-                    refusal.headers.append(CLOSE)  # it was not read
                 await refuse(send, refusal)
-                return
-            await app(scope, replay(body, receive), send)
 
         return guarded
 
@@ -103,11 +111,15 @@ class Guard:
         who = self.access.by_token(authorization)
         if who is not None:
             return who
-        address = scope["client"][0]
+        if not authorization:
+            raise Refusal(401, LOG_IN, [WHO])
+        with self._log_ins.taken(network_key(scope["client"][0])):
+            return await self._log_in(authorization, scope["client"][0])
+
+    async def _log_in(self, authorization: str, address: str) -> str:
         name = self.access.name_in(authorization)
         if self.bans.of(monotonic(), address, name, "") is not None:
-            if authorization:
-                await asyncio.sleep(BANNED_SECONDS)
+            await asyncio.sleep(BANNED_SECONDS)
             raise Refusal(403, "banned for a while")
         try:
             who = await self.access.by_password(authorization, f"{address}:0")
@@ -115,12 +127,11 @@ class Guard:
             raise Refusal(503, "too many log-ins wait to be checked", [(b"retry-after", b"1")]) from None
         if who is not None:
             return who
-        if authorization:
-            delay, ban = self.bans.failed(monotonic(), address, name)
-            if ban is not None:
-                log.warning("%s is banned for %.0f s: %s", ban.name, ban.until - monotonic(), ban.reason)
-            await asyncio.sleep(delay)
-        raise Refusal(401, "a token or a password is needed", [(b"www-authenticate", b'Bearer realm="starlingmq"')])
+        delay, ban = self.bans.failed(monotonic(), address, name)
+        if ban is not None:
+            log.warning("%s is banned for %.0f s: %s", ban.name, ban.until - monotonic(), ban.reason)
+        await asyncio.sleep(delay)
+        raise Refusal(401, LOG_IN, [WHO])
 
 
 def _plain(text: str) -> bool:

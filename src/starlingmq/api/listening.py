@@ -39,8 +39,9 @@ class HttpSide:
         return [listener.address for listener in self._listeners if listener.address]
 
     async def open(self) -> None:
+        timeout = self.served.place.config().mqtt.connect_timeout
         for listener in self._listeners:
-            await listener.open(self._app)
+            await listener.open(self._app, timeout)
 
     def prepare(self, config: Config, hashing: Hashing | None) -> Access:
         """What a reload brings. Raises ConfigError, and then nothing has changed."""

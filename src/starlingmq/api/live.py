@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Final
 
-from litestar import get
+from litestar import Request, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import Parameter
 from litestar.response import ServerSentEvent
@@ -14,10 +14,14 @@ from msgspec import json
 
 from starlingmq.admin.problem import AdminError
 from starlingmq.admin.traces import RATE, RATE_MAX, Trace, message_of
+from starlingmq.api.asgi import Refusal
+from starlingmq.api.places import Slots
 from starlingmq.api.served import Served
+from starlingmq.core.addresses import network_key
 
 EVENTS: Final = "text/event-stream"
-OPEN_MAX: Final = 8  # at once
+OPEN_MAX: Final = 24  # at once
+OPEN_PER_ADDRESS: Final = 8
 
 Filter = Annotated[str, Parameter(min_length=1, max_length=65535, description="Topics, + and # are wildcards.")]
 TopicFilter = Annotated[str, Parameter(max_length=65535, description="Messages of these topics.")]
@@ -29,12 +33,20 @@ def event(name: str, data: Any) -> ServerSentEventMessage:
     return ServerSentEventMessage(data=json.encode(data).decode(), event=name)
 
 
-def routes(served: Served) -> list[HTTPRouteHandler]:
-    open_ = 0
+def _address(request: Request[Any, Any, Any]) -> str:
+    """The key of the address that asks."""
+    client = request.scope["client"]
+    return network_key(client[0]) if client else ""
 
-    async def begun(**arguments: str) -> Trace:
-        if open_ >= OPEN_MAX:
-            raise AdminError(429, f"{OPEN_MAX} of these are open at most")
+
+def routes(served: Served) -> list[HTTPRouteHandler]:
+    slots = Slots(OPEN_MAX, OPEN_PER_ADDRESS, "streams")
+
+    async def begun(address: str, **arguments: str) -> Trace:
+        try:
+            slots.check(address)
+        except Refusal as refusal:
+            raise AdminError(refusal.status, str(refusal)) from None
         for name, value in arguments.items():
             try:
                 value.encode()
@@ -42,25 +54,23 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
                 raise AdminError(400, f"{name}: is no text that could be sent") from None
         return await served.office.traces.open({name: value for name, value in arguments.items() if value})
 
-    async def events(trace: Trace, first: Any, tail: bool) -> AsyncIterator[ServerSentEventMessage]:
-        nonlocal open_
-        open_ += 1
+    async def events(trace: Trace, address: str, first: Any, tail: bool) -> AsyncIterator[ServerSentEventMessage]:
         missing: list[Any] = []
         try:
-            yield event("ready", {"node": served.place.name, **first})
-            while True:
-                found = await trace.next()
-                for told in found["events"]:
-                    yield event("message", message_of(told)) if tail else event("step", told)
-                if found["lost"]:
-                    yield event("dropped", {"count": found["lost"]})
-                if found["missing"] != missing:
-                    missing = found["missing"]
-                    yield event("missing", missing)
-                if not found["events"]:
-                    yield ServerSentEventMessage(comment="nothing")
+            with slots.held(address):
+                yield event("ready", {"node": served.place.name, **first})
+                while True:
+                    found = await trace.next()
+                    for told in found["events"]:
+                        yield event("message", message_of(told)) if tail else event("step", told)
+                    if found["lost"]:
+                        yield event("dropped", {"count": found["lost"]})
+                    if found["missing"] != missing:
+                        missing = found["missing"]
+                        yield event("missing", missing)
+                    if not found["events"]:
+                        yield ServerSentEventMessage(comment="nothing")
         finally:
-            open_ -= 1
             served.office.traces.end_soon(trace)
 
     @get(
@@ -68,15 +78,19 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
         summary="Messages of all nodes as they are published, as server-sent events",
         media_type="text/event-stream",
     )
-    async def tail(filter: Filter, rate: Rate = RATE) -> ServerSentEvent:
-        trace = await begun(topic=filter, rate=str(rate), tail="yes")
-        return ServerSentEvent(events(trace, {"filter": filter}, True))
+    async def tail(request: Request[Any, Any, Any], filter: Filter, rate: Rate = RATE) -> ServerSentEvent:
+        address = _address(request)
+        trace = await begun(address, topic=filter, rate=str(rate), tail="yes")
+        return ServerSentEvent(events(trace, address, {"filter": filter}, True))
 
     @get(
         "/trace", summary="The way of messages through the nodes, as server-sent events", media_type="text/event-stream"
     )
-    async def trace(topic: TopicFilter = "", client_id: Client = "", rate: Rate = RATE) -> ServerSentEvent:
-        trace = await begun(topic=topic, client_id=client_id, rate=str(rate))
-        return ServerSentEvent(events(trace, {"topic": topic, "client_id": client_id}, False))
+    async def trace(
+        request: Request[Any, Any, Any], topic: TopicFilter = "", client_id: Client = "", rate: Rate = RATE
+    ) -> ServerSentEvent:
+        address = _address(request)
+        trace = await begun(address, topic=topic, client_id=client_id, rate=str(rate))
+        return ServerSentEvent(events(trace, address, {"topic": topic, "client_id": client_id}, False))
 
     return [tail, trace]

@@ -1,32 +1,41 @@
-"""An ``http://`` listener: uvicorn's HTTP/1.1 protocol on a socket of ours, in the broker's own event loop.
+"""An ``http://`` listener: connections are accepted, counted and given to uvicorn's HTTP/1.1 protocol.
 
-uvicorn's server is left out: it takes the signals of the process, and a timer ten times a second.
+uvicorn's server is left out: it takes the signals of the process, and a timer ten times a second. asyncio's is left out
+as well: it does not tell of a connection before its TLS handshake is done, and until then nobody would count it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import socket
 import ssl
+from contextlib import suppress
 from email.utils import formatdate
 from typing import Any, Final
 
-import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from starlingmq.api.asgi import HEAD_BYTES_MAX, App
-from starlingmq.config_networks import Network
-from starlingmq.net.listeners import bind_tcp, tls_context
-from starlingmq.net.sockets import BACKLOG
+from starlingmq.api.connection import IDLE_SECONDS, HttpConnection
+from starlingmq.api.places import Places
+from starlingmq.config_networks import is_among, parse_address
+from starlingmq.core.addresses import network_key
+from starlingmq.net.listeners import TLS_CLOSE_TIMEOUT, bind_tcp, tls_context
 from starlingmq.net.tls import load_certificate
 from starlingmq.net.urls import ListenerSpec
 
-HEAD_SECONDS: Final = 10.0  # from connecting, or the end of a TLS handshake, to the first request
-IDLE_SECONDS: Final = 30  # between two requests
-CONNECTIONS_MAX: Final = 200  # who comes then is closed; 503 from half of them on
+log = logging.getLogger("starlingmq.http")
+
+CONNECTIONS_MAX: Final = 200
+CONNECTIONS_PER_ADDRESS: Final = 120
 STOP_SECONDS: Final = 1.0  # for answers that are on their way when the broker stops
+SHORTAGES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+SHORTAGE_SECONDS: Final = 0.1  # without accepting, when there are no descriptors
+TELL_SECONDS: Final = 60.0  # between two lines in the log about too many connections
 
 
 class _State(ServerState):
@@ -41,69 +50,22 @@ class _State(ServerState):
         """They are as above."""
 
 
-class _Connection(H11Protocol):
-    """Bounded in number and in time. What strangers send is no line in the log."""
-
-    def __init__(self, config: uvicorn.Config, state: ServerState, trusted_proxies: tuple[Network, ...]) -> None:
-        super().__init__(config, state, {"trusted_proxies": trusted_proxies})
-        self.logger = _quiet
-        self.access_log = False
-        self._head: asyncio.TimerHandle | None = None  # until the head of a request that has begun is complete
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        if len(self.connections) > CONNECTIONS_MAX:
-            transport.abort()
-            return
-        self._head = self.loop.call_later(HEAD_SECONDS, transport.abort)
-
-    def data_received(self, data: bytes) -> None:
-        before = self.cycle
-        super().data_received(data)
-        if self.cycle is not before:
-            self._in_time()
-        elif self._head is None and (before is None or before.response_complete) and not self.transport.is_closing():
-            self._head = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
-
-    def send_400_response(self, msg: str) -> None:
-        """Only where an answer may begin: when a body turns out to be wrong, its request may have been answered."""
-        if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.disconnected = True  # what the application still says is not sent
-            self.cycle.message_event.set()
-        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            # Without a body: to h11 this may still be the answer to a HEAD.
-            headers = [(b"connection", b"close"), (b"content-length", b"0")]
-            response = self.conn.send(h11.Response(status_code=400, headers=headers, reason=b"Bad Request"))
-            self.transport.write((response or b"") + (self.conn.send(h11.EndOfMessage()) or b""))
-        self.transport.close()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._in_time()
-        self._unset_keepalive_if_required()
-        super().connection_lost(exc)
-
-    def _in_time(self) -> None:
-        if self._head is not None:
-            self._head.cancel()
-            self._head = None
-
-
-_quiet = logging.getLogger("starlingmq.http.protocol")
-_quiet.setLevel(logging.ERROR)
-
-
 class HttpListener:
     """An open listener; ``address`` is its URL with the port that was bound."""
 
     def __init__(self, spec: ListenerSpec, context: ssl.SSLContext | None) -> None:
         self.spec = spec
         self.address = ""
+        self.places = Places(CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS)
         self._context = context
         self._state = _State()
-        self._servers: list[asyncio.Server] = []
+        self._sockets: list[socket.socket] = []
+        self._accepting: list[asyncio.Task[None]] = []
+        self._beginning: set[asyncio.Task[None]] = set()
+        self._told = float("-inf")
 
-    async def open(self, app: App) -> None:
-        """Raises ListenerError."""
+    async def open(self, app: App, handshake_timeout: float) -> None:
+        """``handshake_timeout`` in seconds. Raises ListenerError."""
         config: Any = uvicorn.Config(
             app,
             http=H11Protocol,
@@ -115,20 +77,13 @@ class HttpListener:
             server_header=False,
             proxy_headers=False,
             timeout_keep_alive=IDLE_SECONDS,
-            limit_concurrency=CONNECTIONS_MAX // 2,
             h11_max_incomplete_event_size=HEAD_BYTES_MAX,
         )
         config.load()
-        loop = asyncio.get_running_loop()
-        self.address, sockets = await bind_tcp(loop, self.spec)
-        for sock in sockets:
-            server = await loop.create_server(
-                lambda: _Connection(config, self._state, self.spec.trusted_proxies),
-                sock=sock,
-                ssl=self._context,
-                backlog=BACKLOG,
-            )
-            self._servers.append(server)
+        self._config = config
+        self._handshake_timeout = handshake_timeout
+        self.address, self._sockets = await bind_tcp(asyncio.get_running_loop(), self.spec)
+        self._accepting = [asyncio.ensure_future(self._accept(sock)) for sock in self._sockets]
 
     def reload_tls(self) -> None:
         """As that of other listeners. Raises ListenerError."""
@@ -138,9 +93,14 @@ class HttpListener:
 
     async def close(self) -> None:
         """Let no more in, and end what is open. May be called again."""
-        for server in self._servers:
-            server.close()
-        self._servers.clear()
+        tasks = [*self._accepting, *self._beginning]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for sock in self._sockets:
+            sock.close()
+        self._accepting.clear()
+        self._sockets.clear()
         for connection in list(self._state.connections):
             connection.shutdown()
         if self._state.tasks:
@@ -152,3 +112,63 @@ class HttpListener:
                 connection.transport.abort()
         while self._state.connections:
             await asyncio.sleep(0)
+
+    # From accepting a connection to its first byte.
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, _ = await loop.sock_accept(listening)
+            except OSError as error:
+                if error.errno in SHORTAGES:
+                    self._tell(f"cannot accept connections ({error.strerror}); raise the limit of open files")
+                    self.places.evict()
+                    await asyncio.sleep(SHORTAGE_SECONDS)
+                continue  # or the connection is gone already
+            self._arrived(sock)
+
+    def _arrived(self, sock: socket.socket) -> None:
+        """Count it, before anything is read from it."""
+        try:
+            address = str(sock.getpeername()[0])
+        except OSError:
+            sock.close()
+            return
+        proxy = is_among(parse_address(address), self.spec.trusted_proxies)
+        key = "" if proxy else network_key(address)
+        connection = HttpConnection(self._config, self._state, self.spec.trusted_proxies, key, self.places.leave)
+        before = self.places.evicted
+        entered = self.places.enter(connection)
+        if not entered or self.places.evicted != before:
+            self._tell("too many connections; those that have waited longest are closed for new ones")
+        if not entered:
+            sock.close()
+            return
+        task = connection.beginning = asyncio.ensure_future(self._begin(sock, connection))
+        self._beginning.add(task)
+        task.add_done_callback(self._beginning.discard)
+        task.add_done_callback(lambda _: self._has_begun(sock, connection))
+
+    async def _begin(self, sock: socket.socket, connection: HttpConnection) -> None:
+        """Make it a connection, after the TLS handshake if there is one."""
+        options: dict[str, Any] = {}
+        if self._context is not None:
+            options |= {
+                "ssl": self._context,
+                "ssl_handshake_timeout": self._handshake_timeout,
+                "ssl_shutdown_timeout": TLS_CLOSE_TIMEOUT,
+            }
+        with suppress(OSError):  # no handshake, in time or at all
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sock, **options)
+
+    def _has_begun(self, sock: socket.socket, connection: HttpConnection) -> None:
+        if connection.transport is None:
+            self.places.leave(connection)
+            sock.close()
+
+    def _tell(self, text: str) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._told >= TELL_SECONDS:
+            self._told = now
+            log.warning("%s: %s", self.address, text)

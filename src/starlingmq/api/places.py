@@ -1,0 +1,109 @@
+"""How many HTTP connections there are, from the moment they are accepted, and which one goes when there are too many.
+
+The law: a new connection is always accepted, and the one that has waited longest goes for it. Connections that wait are
+those without a whole request: in the TLS handshake, with half a head or half a body, idle between two requests, or
+with an answer that the client does not take. A connection whose request is being worked on never goes. ``Slots`` bound
+those, to fewer than there are places, so that a new connection always finds one: a health probe gets through however
+many half requests there are.
+
+An address with ``per_address`` connections loses one of its own. With ``total`` connections, the address that has most
+of them loses one. IPv6 addresses count by their /64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
+
+from starlingmq.api.asgi import Refusal
+
+
+class Occupant(Protocol):
+    address: str  # its key, "" for one that is not bounded by address, such as a trusted proxy
+
+    def waits_since(self) -> int | None:
+        """A number that grows with time; None while a request is worked on."""
+
+    def evict(self) -> None: ...
+
+
+class Places:
+    def __init__(self, total: int, per_address: int) -> None:
+        self.total = total
+        self.per_address = per_address
+        self.evicted = 0
+        self._count = 0
+        self._by_address: dict[str, list[Occupant]] = {}
+
+    def __len__(self) -> int:
+        return self._count
+
+    def enter(self, one: Occupant) -> bool:
+        """False if there is no place, since requests from everywhere are worked on."""
+        same = self._by_address.get(one.address, ())
+        if one.address and len(same) >= self.per_address and not self._evict(same):
+            return False
+        if self._count >= self.total and not self.evict():
+            return False
+        self._by_address.setdefault(one.address, []).append(one)
+        self._count += 1
+        return True
+
+    def leave(self, one: Occupant) -> None:
+        """May be called again, and for one that was evicted."""
+        same = self._by_address.get(one.address, [])
+        if one in same:
+            same.remove(one)
+            self._count -= 1
+            if not same:
+                del self._by_address[one.address]
+
+    def evict(self) -> bool:
+        """Close one connection that waits; False if there is none."""
+        return any(self._evict(same) for same in sorted(self._by_address.values(), key=len, reverse=True))
+
+    def _evict(self, among: Iterable[Occupant]) -> bool:
+        waiting = [(since, one) for one in among if (since := one.waits_since()) is not None]
+        if not waiting:
+            return False
+        _, one = min(waiting, key=lambda each: each[0])
+        self.leave(one)
+        self.evicted += 1
+        one.evict()
+        return True
+
+
+class Slots:
+    """Bounds how many ``what`` (a plural) are under way at once: ``total`` of them, ``each`` for one key."""
+
+    def __init__(self, total: int, each: int, what: str) -> None:
+        self.total = total
+        self.each = each
+        self._what = what
+        self._taken = 0
+        self._by_key: dict[str, int] = {}
+
+    def check(self, key: str) -> None:
+        """Raises Refusal where there is none left."""
+        if self._by_key.get(key, 0) >= self.each:
+            raise Refusal(429, f"too many {self._what} from this address at once", [(b"retry-after", b"1")])
+        if self._taken >= self.total:
+            raise Refusal(503, f"too many {self._what} at once", [(b"retry-after", b"1")])
+
+    @contextmanager
+    def held(self, key: str) -> Iterator[None]:
+        self._taken += 1
+        self._by_key[key] = self._by_key.get(key, 0) + 1
+        try:
+            yield
+        finally:
+            self._taken -= 1
+            self._by_key[key] -= 1
+            if not self._by_key[key]:
+                del self._by_key[key]
+
+    def taken(self, key: str) -> AbstractContextManager[None]:
+        """``check``, then ``held``."""
+        self.check(key)
+        return self.held(key)

@@ -1,0 +1,241 @@
+"""Requests that never become whole, answers that nobody takes and guesses by the hundred: whoever probes the health of
+the broker, and who has a token, is answered as ever."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import random
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any, Final
+
+import pytest
+
+from starlingmq import Broker
+from starlingmq.api import connection
+from starlingmq.api.asgi import Refusal
+from starlingmq.api.guard import LOG_INS_PER_ADDRESS
+from starlingmq.api.places import Places, Slots
+from starlingmq.api.server import CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS, HttpListener
+
+from .conftest import TOKEN, Certificates, Serve
+
+MANY: Final = 500
+BEARER: Final = f"Authorization: Bearer {TOKEN}\r\n"
+HALVES: Final = (
+    b"",
+    b"G",
+    b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n",
+    b"GET /health/live HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 20_000,
+    b"POST /api/v1/publish HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nhalf",
+    b"POST /api/v1/publish HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nff\r\nhalf",
+)
+Open = Callable[..., Any]
+
+
+def listener(broker: Broker) -> HttpListener:
+    assert broker._http is not None
+    return broker._http._listeners[0]
+
+
+@asynccontextmanager
+async def connections() -> AsyncIterator[Open]:
+    """``await open(broker, bytes, from_=address)``: a connection that is closed at the end."""
+    async with AsyncExitStack() as stack:
+
+        async def open_(
+            broker: Broker, sent: bytes = b"", from_: str = "127.0.0.1", context: ssl.SSLContext | None = None
+        ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            host, _, port = listener(broker).address.partition("://")[2].rpartition(":")
+            reader, writer = await asyncio.open_connection(host, int(port), local_addr=(from_, 0), ssl=context)
+            stack.callback(lambda: writer.transport.abort())  # and keep the writer until then, or it closes itself
+            writer.write(sent)
+            return reader, writer
+
+        yield open_
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    async with asyncio.timeout(20):
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+        return int(head.split(b" ", 2)[1]), await reader.readexactly(int(length.partition(b":")[2]))
+
+
+async def status(open_: Open, broker: Broker, path: str, headers: str = "", **options: Any) -> int:
+    request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n".encode()
+    reader, _ = await open_(broker, request, **options)
+    return (await answer(reader))[0]
+
+
+@pytest.mark.parametrize("authorized", [False, True])
+async def test_half_requests_from_one_address_keep_nobody_out(serve: Serve, token_file: str, authorized: bool) -> None:
+    """With a token the halves of bodies are read, without one they are refused before."""
+    broker = await serve(auth={"api": {"token_file": token_file}, "failures": {"delay": 0}})
+    login = BEARER.encode() if authorized else b""
+    async with connections() as open_:
+        early, writer = await open_(broker, from_="127.0.0.3")
+        for number in range(MANY):
+            half = HALVES[number % len(HALVES)].replace(b"Host:", login + b"Host:")
+            await open_(broker, half, from_="127.0.0.2")
+        for address in ("127.0.0.1", "127.0.0.2"):
+            assert await status(open_, broker, "/health/live", from_=address) == 200
+            assert await status(open_, broker, "/health/ready", from_=address) == 200
+            assert await status(open_, broker, "/api/v1/clients", BEARER, from_=address) == 200
+        assert len(listener(broker).places) <= CONNECTIONS_PER_ADDRESS + 10
+        writer.write(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert (await answer(early))[0] == 200, "a connection of another address had to go"
+
+
+async def test_half_requests_from_many_addresses_keep_nobody_out(serve: Serve) -> None:
+    broker = await serve()
+    async with connections() as open_:
+        for number in range(MANY):
+            await open_(broker, HALVES[number % len(HALVES)], from_=f"127.0.1.{1 + number % 50}")
+        for address in ("127.0.0.1", "127.0.1.7"):
+            assert await status(open_, broker, "/health/live", from_=address) == 200
+            assert await status(open_, broker, "/api/v1/clients", from_=address) == 200
+        assert len(listener(broker).places) <= CONNECTIONS_MAX
+
+
+async def test_silent_connections_to_tls_are_counted_and_closed(serve: Serve, certificates: Certificates) -> None:
+    cert, key = certificates.issue("localhost")
+    broker = await serve(
+        listeners=[{"url": "https://127.0.0.1:0", "tls": {"cert": cert, "key": key}}], mqtt={"connect_timeout": "1s"}
+    )
+    trusting = ssl.create_default_context(cafile=certificates.ca)
+    trusting.check_hostname = False
+    async with connections() as open_:
+        silent = [await open_(broker, b"\x16\x03\x01"[: number % 4]) for number in range(MANY // 2)]
+        assert len(listener(broker).places) <= CONNECTIONS_PER_ADDRESS
+        assert await status(open_, broker, "/health/live", context=trusting) == 200
+        async with asyncio.timeout(20):
+            for reader, _ in silent:
+                with suppress(ConnectionError):
+                    assert await reader.read() == b""
+
+
+async def test_wrong_log_ins_in_flight_are_bounded_by_address(serve: Serve, token_file: str) -> None:
+    failures = {"delay": "5s", "limit": 0}
+    broker = await serve(auth={"api": {"token_file": token_file}, "failures": failures})
+    wrong = "Authorization: Bearer wrong-wrong-wrong-wrong\r\n"
+    request = f"GET /api/v1/clients HTTP/1.1\r\nHost: localhost\r\n{wrong}\r\n".encode()
+    async with connections() as open_:
+        for _ in range(LOG_INS_PER_ADDRESS):
+            await open_(broker, request, from_="127.0.0.2")
+        assert await status(open_, broker, "/api/v1/clients", wrong, from_="127.0.0.2") == 429
+        for address in ("127.0.0.1", "127.0.0.2"):
+            assert await status(open_, broker, "/api/v1/clients", BEARER, from_=address) == 200
+            assert await status(open_, broker, "/api/v1/clients", from_=address) == 401
+            assert await status(open_, broker, "/health/live", from_=address) == 200
+
+
+async def test_whoever_does_not_take_the_answers_is_cut_off(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "WRITE_SECONDS", 0.2)
+    broker = await serve()
+    many = b"GET /api/v1/openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 300
+    async with connections() as open_:
+        reader, writer = await open_(broker, many)
+        writer.transport.pause_reading()
+        async with asyncio.timeout(30):
+            while len(listener(broker).places):
+                await asyncio.sleep(0.05)
+        assert await status(open_, broker, "/health/live") == 200
+        del reader
+
+
+async def test_without_descriptors_it_accepts_again_when_there_are_some(
+    serve: Serve, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await serve()
+    loop = asyncio.get_running_loop()
+    accept = loop.sock_accept
+    failed: list[socket.socket] = []
+
+    async def short(sock: socket.socket) -> Any:
+        found, address = await accept(sock)
+        if len(failed) < 3:
+            failed.append(found)
+            found.close()
+            raise OSError(errno.EMFILE, "Too many open files")
+        return found, address
+
+    async with connections() as open_:
+        with monkeypatch.context() as patch:
+            patch.setattr(loop, "sock_accept", short)
+            for _ in range(4):  # the first is accepted by what waits already
+                await open_(broker)
+            async with asyncio.timeout(10):
+                while len(failed) < 3:
+                    await open_(broker)
+                    await asyncio.sleep(0.01)
+            assert await status(open_, broker, "/health/live") == 200
+    assert sum("Too many open files" in record.message for record in caplog.records) == 1
+
+
+class One:
+    def __init__(self, address: str, since: int | None) -> None:
+        self.address = address
+        self.since = since
+        self.evicted = False
+
+    def waits_since(self) -> int | None:
+        return self.since
+
+    def evict(self) -> None:
+        self.evicted = True
+
+
+def test_the_longest_waiting_connection_of_the_crowd_goes() -> None:
+    places = Places(5, 3)
+    crowd = [One("a", since) for since in (3, 1, 2)]
+    other = One("b", 0)
+    for one in (*crowd, other):
+        assert places.enter(one)
+    assert places.enter(One("a", 9)) and [one.evicted for one in crowd] == [False, True, False]
+    assert places.enter(One("c", 10)) and places.enter(One("d", 11))
+    assert [one.evicted for one in crowd] == [False, True, True] and not other.evicted
+    assert len(places) == 5
+
+
+def test_a_connection_that_is_worked_on_never_goes() -> None:
+    places = Places(3, 2)
+    busy = [One("a", None), One("a", None), One("b", None)]
+    assert all(places.enter(one) for one in busy)
+    assert not places.enter(One("a", 1)) and not places.enter(One("c", 1))
+    busy[1].since = 5
+    assert places.enter(One("c", 1))
+    assert [one.evicted for one in busy] == [False, True, False]
+
+
+def test_places_are_what_a_plain_list_says() -> None:
+    chance = random.Random(3)
+    places, twin = Places(20, 6), set[One]()
+    for step in range(5000):
+        if twin and chance.random() < 0.4:
+            one = chance.choice(sorted(twin, key=id))
+            places.leave(one)
+            twin.discard(one)
+        else:
+            one = One(chance.choice(["", *"abcdef"]), step if chance.random() < 0.8 else None)
+            if places.enter(one):
+                twin.add(one)
+        twin = {one for one in twin if not one.evicted}
+        assert len(places) == len(twin) <= 20
+        assert all(sum(one.address == name for one in twin) <= 6 for name in "abcdef")
+
+
+def test_slots_are_bounded_by_key_and_in_all() -> None:
+    slots = Slots(3, 2, "things")
+    with slots.taken("a"), slots.taken("a"):
+        with pytest.raises(Refusal, match="too many things from this address") as refused:
+            slots.taken("a")
+        assert refused.value.status == 429
+        with slots.taken("b"), pytest.raises(Refusal) as refused:
+            slots.taken("c")
+        assert refused.value.status == 503
+    assert json.dumps(slots._by_key) == "{}" and slots._taken == 0
