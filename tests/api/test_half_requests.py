@@ -16,11 +16,11 @@ from typing import Any, Final
 import pytest
 
 from starlingmq import Broker
-from starlingmq.api import connection
+from starlingmq.api import connection, server
 from starlingmq.api.asgi import Refusal
 from starlingmq.api.guard import LOG_INS_PER_ADDRESS
 from starlingmq.api.places import Places, Slots
-from starlingmq.api.server import CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS, HttpListener
+from starlingmq.api.server import CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS, CONNECTIONS_WHEN_SHORT, HttpListener
 
 from .conftest import TOKEN, Certificates, Serve
 
@@ -175,6 +175,18 @@ async def test_without_descriptors_it_accepts_again_when_there_are_some(
                     await asyncio.sleep(0.01)
             assert await status(open_, broker, "/health/live") == 200
     assert sum("Too many open files" in record.message for record in caplog.records) == 1
+
+
+async def test_it_leaves_the_last_descriptors_to_storage(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = await serve()
+    async with connections() as open_:
+        for _ in range(CONNECTIONS_WHEN_SHORT):
+            await open_(broker)
+        monkeypatch.setattr(server, "file_limit", lambda: 200)
+        for _ in range(20):
+            await open_(broker)
+        assert await status(open_, broker, "/health/live") == 200
+        assert len(listener(broker).places) <= CONNECTIONS_WHEN_SHORT
 
 
 class One:

@@ -24,14 +24,18 @@ from starlingmq.api.connection import IDLE_SECONDS, HttpConnection
 from starlingmq.api.places import Places
 from starlingmq.config_networks import is_among, parse_address
 from starlingmq.core.addresses import network_key
-from starlingmq.net.listeners import TLS_CLOSE_TIMEOUT, bind_tcp, tls_context
-from starlingmq.net.tls import load_certificate
+from starlingmq.net.accepting import TLS_CLOSE_TIMEOUT
+from starlingmq.net.descriptors import file_limit
+from starlingmq.net.handshake import HandshakeError, handshake
+from starlingmq.net.listeners import bind_tcp, tls_context
 from starlingmq.net.urls import ListenerSpec
 
 log = logging.getLogger("starlingmq.http")
 
 CONNECTIONS_MAX: Final = 200
 CONNECTIONS_PER_ADDRESS: Final = 120
+DESCRIPTORS_OF_OTHERS: Final = 192  # what storage and links to other nodes need, of the reserve in net/descriptors.py
+CONNECTIONS_WHEN_SHORT: Final = 64  # while only those are left
 STOP_SECONDS: Final = 1.0  # for answers that are on their way when the broker stops
 SHORTAGES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 SHORTAGE_SECONDS: Final = 0.1  # without accepting, when there are no descriptors
@@ -87,9 +91,8 @@ class HttpListener:
 
     def reload_tls(self) -> None:
         """As that of other listeners. Raises ListenerError."""
-        if self._context is not None and self.spec.tls is not None:
-            tls_context(self.spec)  # a bad pair of files could leave ours with half of them
-            load_certificate(self._context, self.spec.tls)
+        if self._context is not None:
+            self._context = tls_context(self.spec)
 
     async def close(self) -> None:
         """Let no more in, and end what is open. May be called again."""
@@ -139,6 +142,9 @@ class HttpListener:
         key = "" if proxy else network_key(address)
         connection = HttpConnection(self._config, self._state, self.spec.trusted_proxies, key, self.places.leave)
         before = self.places.evicted
+        if sock.fileno() >= file_limit() - DESCRIPTORS_OF_OTHERS:
+            while len(self.places) >= CONNECTIONS_WHEN_SHORT and self.places.evict():
+                pass
         entered = self.places.enter(connection)
         if not entered or self.places.evicted != before:
             self._tell("too many connections; those that have waited longest are closed for new ones")
@@ -152,15 +158,19 @@ class HttpListener:
 
     async def _begin(self, sock: socket.socket, connection: HttpConnection) -> None:
         """Make it a connection, after the TLS handshake if there is one."""
-        options: dict[str, Any] = {}
-        if self._context is not None:
-            options |= {
-                "ssl": self._context,
-                "ssl_handshake_timeout": self._handshake_timeout,
-                "ssl_shutdown_timeout": TLS_CLOSE_TIMEOUT,
-            }
-        with suppress(OSError):  # no handshake, in time or at all
-            await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sock, **options)
+        connect = asyncio.get_running_loop().connect_accepted_socket
+        with suppress(OSError, HandshakeError):  # it is gone already, or there is no handshake in time
+            if self._context is None:
+                await connect(lambda: connection, sock)
+            else:
+                upgrade = connect(
+                    lambda: connection,
+                    sock,
+                    ssl=self._context,
+                    ssl_handshake_timeout=self._handshake_timeout,
+                    ssl_shutdown_timeout=TLS_CLOSE_TIMEOUT,
+                )
+                await handshake(upgrade, sock)
 
     def _has_begun(self, sock: socket.socket, connection: HttpConnection) -> None:
         if connection.transport is None:
