@@ -124,6 +124,13 @@ class ListenerConfig(Section, frozen=True):
             "page in a browser names no origin, and is let in."
         ),
     ] = ()
+    proxy_protocol: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Networks of load balancers that begin each connection with a PROXY protocol header (v1, v2), "
+            "as 10.0.0.0/8. If set, connections without it or from elsewhere are refused. Not for http and unix."
+        ),
+    ] = ()
     trusted_proxies: Annotated[
         tuple[str, ...],
         Meta(
@@ -474,6 +481,9 @@ def _check_listeners(config: Config) -> None:
         if scheme in ("mqtts", "wss", "tls", "nats+wss", "https") and listener.tls is None:
             raise ConfigError(f"listeners[{index}]: {listener.url} needs a tls section with at least a cert")
         parse_networks(listener.trusted_proxies, f"listeners[{index}].trusted_proxies")
+        parse_networks(listener.proxy_protocol, f"listeners[{index}].proxy_protocol")
+        if listener.proxy_protocol and scheme in (*API_SCHEMES, "unix"):
+            raise ConfigError(f"listeners[{index}].proxy_protocol: {scheme} listeners do not have it")
         if listener.trusted_proxies and scheme not in HTTP_SCHEMES:
             raise ConfigError(f"listeners[{index}].trusted_proxies: only HTTP and WebSocket listeners have them")
         if listener.advertise:

@@ -23,6 +23,7 @@ from typing import Any, Final, Protocol
 
 from starlingmq.net.gate import Gate
 from starlingmq.net.handshake import HandshakeError, handshake
+from starlingmq.net.proxy_protocol import Header, ProxyError, parse
 
 log = logging.getLogger("starlingmq")
 
@@ -127,14 +128,23 @@ class Acceptor:
 
     def _arrive(self, sock: socket.socket, peer: str) -> None:
         gate = self.gate
-        exempt = gate.exempts(peer)
+        behind_proxy = bool(gate.proxies)
+        if behind_proxy and not gate.is_proxy(peer):
+            gate.refuse("not_a_proxy", peer, "its address is not in listeners[].proxy_protocol")
+            sock.close()
+            return
+        exempt = behind_proxy or gate.exempts(peer)
         if not gate.enter(peer, exempt):
             sock.close()
             return
         arrival = _Arrival(sock, peer, exempt)
         if not exempt:
             arrival.full = gate.admission.full(peer)
-        task = self._loop.create_task(self._plain(arrival) if self.context is None else self._secure(arrival))
+        if behind_proxy:
+            coroutine = self._behind_proxy(arrival)
+        else:
+            coroutine = self._plain(arrival) if self.context is None else self._secure(arrival)
+        task = self._loop.create_task(coroutine)
         self._arriving[task] = arrival
         task.add_done_callback(partial(self._arrived, arrival))
 
@@ -154,6 +164,42 @@ class Acceptor:
     def _protocol(self, arrival: _Arrival) -> Any:
         arrival.protocol = self._make(arrival.peer, arrival.full)
         return arrival.protocol
+
+    async def _behind_proxy(self, arrival: _Arrival) -> None:
+        gate = self.gate
+        try:
+            async with asyncio.timeout(self._handshake_timeout):
+                header = await self._header(arrival.sock)
+        except TimeoutError:
+            gate.refuse("proxy_header", arrival.peer, "no PROXY header within mqtt.connect_timeout")
+            return
+        except ProxyError as error:
+            gate.refuse("proxy_header", arrival.peer, str(error))
+            return
+        if header is None:
+            return
+        peer = header.peer or arrival.peer
+        if not gate.exempts(peer):
+            if not gate.reveal(peer):
+                return
+            arrival.exempt = False
+            arrival.full = gate.admission.full(peer)
+        arrival.peer = peer
+        await (self._plain(arrival) if self.context is None else self._secure(arrival))
+
+    async def _header(self, sock: socket.socket) -> Header | None:
+        """The header of a proxy, and not a byte of what follows it; None if the connection ends before. It may be
+        nothing but a probe. Raises ProxyError."""
+        sock.setblocking(False)
+        data = b""
+        while True:
+            header = parse(data)
+            if isinstance(header, Header):
+                return header
+            more = await self._loop.sock_recv(sock, header)
+            if not more:
+                return None
+            data += more
 
     async def _plain(self, arrival: _Arrival) -> None:
         await self._loop.connect_accepted_socket(partial(self._protocol, arrival), arrival.sock)

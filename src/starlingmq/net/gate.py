@@ -26,7 +26,7 @@ class Gate:
     ``subprotocol`` is what a WebSocket has to be for ("" for NATS, which has no name for that); ``origins`` are those
     whose pages may open one, all if it is empty; ``admission`` counts over all listeners; ``keys``: clients may prove
     who they are by a certificate or an NKey, which outweighs a ban of their address; ``trusted_proxies`` name the
-    client of a WebSocket.
+    client of a WebSocket; ``proxies`` have to begin with a PROXY header, and nobody else may connect: if there are any.
     """
 
     __slots__ = (
@@ -38,6 +38,7 @@ class Gate:
         "name",
         "origins",
         "path",
+        "proxies",
         "refused",
         "subprotocol",
         "trusted_proxies",
@@ -56,6 +57,7 @@ class Gate:
         admission: Admission | None = None,
         keys: bool = False,
         trusted_proxies: tuple[Network, ...] = (),
+        proxies: tuple[Network, ...] = (),
     ) -> None:
         self.name = name
         self.max_connections = max_connections
@@ -67,12 +69,16 @@ class Gate:
         self.admission = admission or Admission()
         self.keys = keys
         self.trusted_proxies = trusted_proxies
+        self.proxies = proxies
         self.connections = 0
         self.refused: dict[str, int] = {}
 
     def exempts(self, peer: str) -> bool:
         """Whether the address of the connection is that of a proxy, and its client's comes with a WebSocket request."""
         return bool(self.trusted_proxies) and is_among(parse_address(peer_host(peer)), self.trusted_proxies)
+
+    def is_proxy(self, peer: str) -> bool:
+        return is_among(parse_address(peer_host(peer)), self.proxies)
 
     def enter(self, peer: str, exempt: bool = False) -> bool:
         """Count a connection that was accepted; False if it is refused. One that entered must leave exactly once."""

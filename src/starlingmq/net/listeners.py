@@ -145,6 +145,7 @@ def _gate(spec: ListenerSpec, name: str, write_buffer: int, admission: Admission
         admission=admission,
         keys=nats or (spec.tls is not None and spec.tls.ca is not None),
         trusted_proxies=spec.trusted_proxies,
+        proxies=spec.proxy_protocol,
     )
 
 

@@ -63,6 +63,7 @@ class ListenerSpec(NamedTuple):
     advertise: str = ""
     origins: frozenset[str] = frozenset()
     trusted_proxies: tuple[Network, ...] = ()
+    proxy_protocol: tuple[Network, ...] = ()
 
     def __str__(self) -> str:
         if self.scheme == "unix":
@@ -87,6 +88,7 @@ def parse_listener(config: ListenerConfig) -> ListenerSpec:
         advertise=config.advertise,
         origins=origins,
         trusted_proxies=parse_networks(config.trusted_proxies, "trusted_proxies"),
+        proxy_protocol=parse_networks(config.proxy_protocol, "proxy_protocol"),
     )
 
 
