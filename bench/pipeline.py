@@ -50,6 +50,9 @@ def free_port() -> int:
         return port
 
 
+TOKEN = "what readers show"
+
+
 class Broker:
     """In a process of its own, with streams ``all`` (of t/#) and ``baseline`` (of b/#)."""
 
@@ -57,6 +60,7 @@ class Broker:
         self.address = f"127.0.0.1:{free_port()}"
         command = [sys.executable, "-m", "starlingmq", "serve", "--listen", "mqtt://127.0.0.1:0"]
         command += ["--data-dir", directory, "--set", "node.name=n1", "--set", f"streams.listen={self.address}"]
+        command += ["--set", f"streams.token={TOKEN}"]
         command += ["--set", "streams.define=[{name: all, topics: ['t/#']}, {name: baseline, topics: ['b/#']}]"]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
@@ -122,7 +126,7 @@ def measured(act: Callable[[], object], *pids: int) -> tuple[float, list[float]]
 
 
 def source(spark: SparkSession, broker: Broker, rows: int, rounds: int) -> dict[str, Any]:
-    options = {"servers": broker.address, "stream": "all", "rowsPerPartition": str(rows)}
+    options = {"servers": broker.address, "token": TOKEN, "stream": "all", "rowsPerPartition": str(rows)}
 
     def query() -> None:
         spark.read.format("starlingmq").options(**options).load().write.format("noop").mode("overwrite").save()
@@ -182,7 +186,7 @@ def baseline(spark: SparkSession, broker: Broker, rows: int) -> dict[str, Any]:
     client.loop_stop()
     rates = {"rows_per_s": round(len(got) / (took - idle)), "rows_per_s_of_spark_cpu": round(len(got) / cpu)}
     numbers = [int(bytes(payload)) for _, payload, _ in got]
-    options = {"servers": broker.address, "stream": "baseline"}
+    options = {"servers": broker.address, "token": TOKEN, "stream": "baseline"}
     frame = spark.read.format("starlingmq").options(**options).load()
 
     def by_stream() -> None:
@@ -204,7 +208,7 @@ def fresh(spark: SparkSession, broker: Broker, directory: str, samples: int) -> 
         now = time.time()
         delays.extend(now - float(bytes(row.payload)) for row in rows)
 
-    options = {"servers": broker.address, "stream": "all", "topicFilter": "t/fresh"}
+    options = {"servers": broker.address, "token": TOKEN, "stream": "all", "topicFilter": "t/fresh"}
     rows = spark.readStream.format("starlingmq").options(**options).load()
     writer = rows.writeStream.foreachBatch(look).option("checkpointLocation", f"{directory}/fresh")
     query = writer.trigger(processingTime="500 milliseconds").start()
