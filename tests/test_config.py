@@ -235,6 +235,21 @@ def test_a_member_has_a_name_that_can_be_a_key() -> None:
     load_config(None, ["node.name=a/b"])
 
 
+def test_names_end_where_they_end_and_forge_no_lines() -> None:
+    for setting in (
+        'node.name="a\\nb"',
+        'node.name="a\\n"',
+        f"node.name={'a' * 256}",
+        f"cluster.name={'a' * 129}",
+        'cluster.name="a\\n"',
+        'cluster.etcd.allowed_name="a\\n"',
+        'streams.define=[{name: "a\\n", topics: [a]}]',
+        'streams.define=[{name: "a b", topics: [a]}]',
+    ):
+        with pytest.raises(ConfigError, match=r"name"):
+            load_config(None, [setting, "node.data_dir=data"])
+
+
 def test_the_settings_that_the_cluster_page_shows_are_settings(tmp_path: Path) -> None:
     page = (Path(__file__).parent.parent / "docs" / "CLUSTER.md").read_text(encoding="utf-8")
     config = load_config(written(tmp_path, page.partition("```yaml\n")[2].partition("```")[0]))

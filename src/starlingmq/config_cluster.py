@@ -9,6 +9,7 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from starlingmq.config_types import ConfigError, Count, Duration, PositiveDuration, PositiveSize, Section, Size
+from starlingmq.names import NAME_BYTES_MAX, plain_name
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 
@@ -39,7 +40,7 @@ class EtcdConfig(Section, frozen=True):
     allowed_name: Annotated[
         str,
         Meta(
-            pattern=r"^(|\*|[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?)$",
+            pattern=r"^(|\*|[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?)(?!\n)$",
             description="DNS name that a certificate must have (as subject alternative name) to be let in by the "
             "node's own etcd; the certificates of all nodes have it, and no other certificate of the authority. "
             "An asterisk: every certificate of the authority, which then must serve nothing but this cluster.",
@@ -97,8 +98,7 @@ class ClusterConfig(Section, frozen=True):
     name: Annotated[
         str,
         Meta(
-            min_length=1,
-            pattern=r"^[A-Za-z0-9._-]+$",
+            pattern=r"^[A-Za-z0-9._-]{1,128}(?!\n)$",
             description="Name that all nodes of one cluster share; keys in etcd begin with it.",
         ),
     ] = "starling"
@@ -227,6 +227,8 @@ def check_cluster(cluster: ClusterConfig, node_name: str) -> None:
             f"cluster.advertise: nobody can dial {cluster.listen}; set the address that reaches this node"
         )
     _check_etcd(cluster.etcd, node_name)
+    if not plain_name(node_name):
+        raise ConfigError(f"node.name: must be 1 to {NAME_BYTES_MAX} bytes of printable text")
     if cluster.enabled and "/" in node_name:
         raise ConfigError(f"node.name: {node_name!r} has a slash, which the name of a member of a cluster cannot have")
 

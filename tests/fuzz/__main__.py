@@ -14,7 +14,7 @@ from random import SystemRandom
 from typing import Final
 
 from starlingmq import compiled
-from tests.fuzz import codec, core, http, nats, process, websocket
+from tests.fuzz import cluster, codec, core, flight, http, nats, process, websocket
 
 TARGETS: Final[dict[str, Callable[[int], int]]] = {
     "codec": codec.run,
@@ -23,8 +23,15 @@ TARGETS: Final[dict[str, Callable[[int], int]]] = {
     "process": process.run,
     "http": http.run,
     "websocket": websocket.run,
+    "cluster": cluster.run,
+    "flight": flight.run,
 }
-ENDS: Final[dict[str, Callable[[], None]]] = {"process": process.stop, "http": http.stop, "websocket": websocket.stop}
+ENDS: Final[dict[str, Callable[[], None]]] = {
+    "process": process.stop,
+    "http": http.stop,
+    "websocket": websocket.stop,
+    "flight": flight.stop,
+}
 """For targets that are processes: stop them, and look how they stop."""
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from starlingmq.wire.mqtt import decode
 from tests.fuzz import __main__ as fuzzing
-from tests.fuzz import codec, core, http, nats, process, websocket
+from tests.fuzz import cluster, codec, core, flight, http, nats, process, websocket
 
 
 def test_the_decoder() -> None:
@@ -46,6 +46,18 @@ def test_a_websocket_of_a_process() -> None:
     for seed in range(10):
         websocket.run(seed)
     websocket.stop()
+
+
+def test_the_cluster_port_before_and_after_the_secret() -> None:
+    for seed in range(40):
+        cluster.run(seed)
+
+
+@pytest.mark.slow
+def test_the_service_that_streams_are_read_from() -> None:
+    for seed in range(10):
+        flight.run(seed)
+    flight.stop()
 
 
 def test_an_episode_is_the_same_again() -> None:

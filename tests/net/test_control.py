@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import tempfile
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,7 +15,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from starlingmq.net.control import CONNECTIONS_MAX, CalledOff, ControlServer, Report
+from starlingmq.net import control as module
+from starlingmq.net.control import CONNECTIONS_MAX, REQUEST_BYTES_MAX, CalledOff, ControlServer, Report
 
 
 class Work:
@@ -129,3 +133,52 @@ async def test_only_so_many_are_served(control: Fixture) -> None:
 async def test_what_fails_says_so_in_a_line(control: Fixture) -> None:
     assert await control.ask("fail") == {"error": "file: is not there"}
     assert "no action" in (await control.ask("other"))["error"]
+
+
+STRANGER = """import socket, sys
+with socket.socket(socket.AF_UNIX) as connection:
+    connection.connect(sys.argv[1])
+    try:
+        connection.sendall(b'{"action": "brief"}\\n')
+    except BrokenPipeError:
+        pass
+    print(connection.makefile().readline())
+"""
+
+
+@pytest.mark.asyncio
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+async def test_another_user_is_refused_even_where_the_mode_of_the_socket_lets_it_in() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "c.sock")
+        server = ControlServer(path, {"brief": brief}, [])
+        await server.start()
+        try:
+            assert path.stat().st_mode & 0o777 == 0o600
+            os.chmod(directory, 0o711)
+            path.chmod(0o666)
+            command = ["/usr/bin/python3", "-c", STRANGER, str(path)]
+            done = await asyncio.to_thread(
+                lambda: subprocess.run(command, capture_output=True, user=65534, timeout=20, text=True)
+            )
+            assert "for the user that the broker runs as" in done.stdout, done.stderr
+        finally:
+            await server.stop()
+
+
+@pytest.mark.asyncio
+async def test_requests_that_are_half_sent_or_too_long_make_room_for_others(
+    control: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "REQUEST_SECONDS", 0.2)
+    halves = [await asyncio.open_unix_connection(str(control.path)) for _ in range(CONNECTIONS_MAX)]
+    for _, writer in halves:
+        writer.write(b'{"action": ')
+    for reader, writer in halves:
+        assert await reader.read() == b""
+        writer.close()
+    reader, writer = await asyncio.open_unix_connection(str(control.path))
+    writer.write(b" " * (REQUEST_BYTES_MAX + 2))
+    assert b"can not be understood" in await reader.readline()
+    writer.close()
+    assert await control.ask("brief") == {"result": {"brief": True}}

@@ -2,7 +2,8 @@
 
 One connection is one request: a line of JSON ``{"action": name, "arguments": {name: text}}``. The answer is lines of
 JSON: ``{"progress": {"what", "done", "total", "unit"}}`` as often as there is news, then one ``{"result": ...}`` or
-``{"error": text}``. Who hangs up calls off what was asked for. Only the owner of the socket may connect.
+``{"error": text}``. Who hangs up calls off what was asked for. Only the owner of the socket may connect: by the
+mode of the file, and by what the system says of the process at the other end (its user, or root).
 
 Bounds: a request has ``REQUEST_BYTES_MAX``, comes within ``REQUEST_SECONDS``, and one of ``CONNECTIONS_MAX`` is served
 at a time; of those in ``long``, one at all.
@@ -13,6 +14,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
+import struct
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -30,6 +33,8 @@ REQUEST_BYTES_MAX: Final = 64 << 10
 REQUEST_SECONDS: Final = 10.0
 CONNECTIONS_MAX: Final = 8
 PATH_BYTES_MAX: Final = 100  # the system takes 107 at most
+
+CREDENTIALS: Final = struct.Struct("=iII")  # process, user, group
 
 Report = Callable[[str, int, int, str], None]
 Action = Callable[[Report, dict[str, str]], Awaitable[dict[str, Any]]]
@@ -107,7 +112,9 @@ class ControlServer:
         crowded = len(self._open) >= CONNECTIONS_MAX
         self._open[task] = called_off
         try:
-            if crowded or self._stopping:
+            if not _may_ask(writer):
+                _write(writer, {"error": "the control socket is for the user that the broker runs as"})
+            elif crowded or self._stopping:
                 _write(writer, {"error": "the broker is stopping" if self._stopping else "too many requests at once"})
             else:
                 await self._answer(reader, writer, task, called_off)
@@ -160,6 +167,15 @@ class ControlServer:
             yield
         finally:
             self._running = ""
+
+
+def _may_ask(writer: asyncio.StreamWriter) -> bool:
+    """Whether the other end is our user's or root's, where the system tells (Linux)."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return True
+    told = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    _, user, _ = CREDENTIALS.unpack(told)
+    return user in (0, os.geteuid())
 
 
 async def _read(reader: asyncio.StreamReader) -> Request:

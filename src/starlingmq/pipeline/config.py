@@ -11,7 +11,7 @@ from msgspec import Meta, field
 from starlingmq.config_build import build, read_yaml
 from starlingmq.config_types import ConfigError, Count, Duration, Section, Size
 
-NAME: Final = r"^[A-Za-z_][A-Za-z0-9_]{0,63}$"
+NAME: Final = r"^[A-Za-z_][A-Za-z0-9_]{0,63}(?!\n)$"
 ROWS: Final = "rows"  # the table that the first step reads
 FILES: Final = ("parquet", "json", "csv", "orc")
 Name = Annotated[str, Meta(pattern=NAME)]

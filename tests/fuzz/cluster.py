@@ -1,0 +1,170 @@
+"""The cluster port, before and after the secret: metadata of handshakes, and messages of envelopes, nearly right.
+
+Before: nothing but the project's own refusal comes of what a stranger says, and nothing of it is a proof. After: a
+message is envelopes or a FrameError, and no more envelopes than bytes.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Final
+
+from starlingmq.cluster.frames import (
+    Allotment,
+    Body,
+    Data,
+    DataAck,
+    Envelope,
+    GroupPull,
+    GroupReport,
+    GroupState,
+    HandshakeAnswer,
+    HandshakeCall,
+    HandshakeQuestion,
+    HandshakeReply,
+    Heartbeat,
+    MemberInfo,
+    Membership,
+    OperatorCall,
+    OperatorReply,
+    Pull,
+    RouteApplied,
+    RouteRecord,
+    RouteRecords,
+    RouteSnapshot,
+    SyncRequest,
+)
+from starlingmq.net.peer_codec import BODIES, FrameError, encode, join, split
+from starlingmq.net.peer_handshake import (
+    ACCEPTED,
+    NONCE_BYTES,
+    TICKET_SECONDS,
+    Answering,
+    Dialling,
+    Identity,
+    RefusedError,
+    parts,
+)
+
+STEPS: Final = 60
+TELLING: Final = (0x00, 0x01, 0x0A, 0x7F, 0x80, 0xFF)
+HERE: Final = "ipv4:127.0.0.1:4711"
+ONE: Final = Identity("flock", "one", 1, 5, "0.1", b"0123456789abcdef")
+TWO: Final = Identity("flock", "two", 2, 7, "0.1", b"0123456789abcdef")
+STRANGER: Final = Identity("flock", "one", 1, 5, "0.1", b"fedcba9876543210")
+MEMBERS: Final = Membership(3, (MemberInfo("one", 1, 5, "127.0.0.1:1", "0.1", True), MemberInfo("two", 2, 7, "a:2")))
+QUESTION: Final[HandshakeQuestion] = ("client", 7, 1, 2, 3)
+ANSWER: Final[HandshakeAnswer] = (1, 2, 3)
+BODY_SAMPLES: Final[tuple[Body, ...]] = (
+    Heartbeat(
+        epoch=1,
+        version=2,
+        vector={1: (2, 3), 2: (4, 5)},
+        heard={1: 2},
+        relayed={2: 3},
+        connected=frozenset([1, 2]),
+        serving=True,
+        membership=MEMBERS,
+        number=4,
+        taken={2: 1},
+        listeners=("mqtt://a:1",),
+    ),
+    RouteRecords(1, 2, (RouteRecord(b"a/+", 1), RouteRecord(b"$share/g/#", 2)), ((1, 1),)),
+    RouteApplied(1, 2, 3),
+    SyncRequest(1, 2, 3),
+    RouteSnapshot(1, 2, 3, True, (RouteRecord(b"a/#", 1),), 1),
+    Data(1, 2, bytes(range(200))),
+    DataAck(1, 2),
+    HandshakeCall(1, (QUESTION,)),
+    HandshakeReply(1, 2, (ANSWER,)),
+    GroupPull(1, (Pull(b"g/a", 1, (Allotment(1, 2, 3, 4),), True),)),
+    GroupReport(1, (GroupState(b"g/a", 1, 2, 3, 4, ((1, 2),), True),)),
+    OperatorCall(1, b'{"question":"status"}'),
+    OperatorReply(1, b'{"answer":{}}'),
+)
+MESSAGES: Final = [join([encode(Envelope(1, 5, 2, 7, body))]) for body in BODY_SAMPLES]
+
+
+def run(seed: int) -> int:
+    """One episode; how many things were said. Raises AssertionError, or whatever was let through."""
+    rng = Random(seed)
+    answering = Answering(TWO, rng.randbytes(32))
+    for _ in range(STEPS):
+        before(rng, answering)
+        after(rng)
+    honest(answering, rng)
+    return 2 * STEPS
+
+
+def before(rng: Random, answering: Answering) -> None:
+    """A stranger that has seen the handshake of a node, and says something like it under another secret."""
+    now = rng.random() * 100
+    dialling = Dialling(STRANGER, 2, rng.randbytes(NONCE_BYTES))
+    told = {key: mutated(rng, value, (value,)) for key, value in dialling.hello().items()}
+    try:
+        answer = answering.challenge(parts(told.items()), HERE, rng.randbytes(NONCE_BYTES), now)
+        proof = dialling.proof({key: mutated(rng, value, (value,)) for key, value in answer.items()})
+    except RefusedError as error:
+        assert str(error).isprintable(), error
+        proof = {key: rng.randbytes(rng.randrange(200)) for key in ("hello-bin", "challenge-bin", "ticket-bin")}
+    said = {key: mutated(rng, value, tuple(proof.values())) for key, value in proof.items()}
+    try:
+        answering.admit(parts(said.items()), HERE, now + rng.choice((0.0, TICKET_SECONDS)))
+    except RefusedError as error:
+        assert str(error).isprintable(), error
+    else:
+        raise AssertionError("a stranger was let in")
+    assert not answering._used
+    try:
+        dialling.finish({ACCEPTED: rng.randbytes(rng.choice((0, 31, 32, 33)))})
+    except RefusedError:
+        return
+    raise AssertionError("a stranger was taken for a node")
+
+
+def after(rng: Random) -> None:
+    message = b"".join(rng.choice(MESSAGES) for _ in range(rng.randrange(1, 4)))
+    message = mutated(rng, message, tuple(MESSAGES))
+    try:
+        envelopes = split(message)
+    except FrameError as error:
+        assert "\n" not in str(error), error
+        return
+    assert len(envelopes) <= len(message)
+    for envelope in envelopes:
+        assert type(envelope.body) in BODIES
+        size = len(encode(envelope))
+        assert size <= 4 * len(message) + 1000, "an envelope is not much more than the bytes it came in"
+
+
+def honest(answering: Answering, rng: Random) -> None:
+    """A node is let in after all of it."""
+    dialling = Dialling(ONE, 2, rng.randbytes(NONCE_BYTES))
+    proof = dialling.proof(answering.challenge(dialling.hello(), HERE, rng.randbytes(NONCE_BYTES), 0.0))
+    dialling.finish({ACCEPTED: answering.admit(proof, HERE, 0.0).accepted})
+
+
+def mutated(rng: Random, data: bytes, others: tuple[bytes, ...]) -> bytes:
+    """The bytes with up to three kinds of damage; one in five as they are."""
+    if rng.random() < 0.2:
+        return data
+    damaged = bytearray(data)
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        at = rng.randrange(len(damaged) + 1)
+        kind = rng.randrange(7)
+        if kind == 0 and at < len(damaged):
+            damaged[at] ^= 1 << rng.randrange(8)
+        elif kind == 1 and at < len(damaged):
+            damaged[at] = rng.choice(TELLING)
+        elif kind == 2:
+            del damaged[at:]
+        elif kind == 3:
+            del damaged[at : at + rng.randrange(1, 9)]
+        elif kind == 4:
+            damaged[at:at] = rng.randbytes(rng.randrange(1, 9))
+        elif kind == 5:
+            other = rng.choice(others)
+            damaged[at:] = other[rng.randrange(len(other) + 1) :]
+        else:
+            damaged[at:at] = damaged[at : at + rng.randrange(1, 40)] * rng.choice((1, 1, 30))
+    return bytes(damaged)
