@@ -21,10 +21,14 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from scramp import ScramClient  # type: ignore[import-untyped]
 
+from starlingmq.auth.bans import Bans
 from starlingmq.auth.password_file import read_passwords
+from starlingmq.auth.scram import OPEN_OF_ONE_MAX, Scram
 from starlingmq.auth.verifier import Verifier
 from starlingmq.config import from_tree
+from starlingmq.config_auth import FailuresConfig, FlappingConfig
 from starlingmq.config_types import ConfigError
+from starlingmq.hooks import AuthRequest
 from starlingmq.wire.mqtt import Auth, Connack, Connect, Disconnect
 from starlingmq.wire.properties import AUTHENTICATION_DATA, AUTHENTICATION_METHOD, Properties
 from starlingmq.wire.reasons import Reason
@@ -495,3 +499,49 @@ async def test_files_that_can_not_be(serve: Serve, tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=line):
             await serve(auth=auth)
+
+
+# What is meant to harm
+
+
+async def test_a_token_of_brackets_is_refused_like_any_other_and_leaves_no_traceback(
+    serve: Serve, secret_file: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = await serve(auth={"jwt": {"secret_file": secret_file}, **FAST})
+    header = base64.urlsafe_b64encode(b"[" * 9000).rstrip(b"=")
+    deep = base64.urlsafe_b64encode(b'{"alg":' + b"[" * 9000 + b"]" * 9000 + b"}").rstrip(b"=")[:12_000]
+    for head in (header, deep):
+        assert await knock(broker.address(), None, head + b".e30.AAAA") == Reason.BAD_USER_NAME_OR_PASSWORD
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+def scram_request(address: str, client: str, data: bytes) -> AuthRequest:
+    return AuthRequest(client, None, None, 5, f"{address}:1", "", "", "SCRAM-SHA-256", data, {})
+
+
+async def test_exchanges_of_one_address_push_out_none_of_another_and_are_small(passwd: Passwd) -> None:
+    scram = Scram(read_passwords(passwd(ann="right")), Bans(FailuresConfig(), FlappingConfig()))
+    client = ScramClient(["SCRAM-SHA-256"], "ann", "right")
+    first = await scram.check(scram_request("192.0.2.1", "c", client.get_client_first().encode()))
+    assert first is not None and first.data is not None and first.reason == Reason.CONTINUE_AUTHENTICATION
+    for number in range(OPEN_OF_ONE_MAX * 3):
+        await scram.check(scram_request("10.0.0.1", f"c{number}", b"n,,n=ann,r=nonce"))
+    assert len(scram._open) == OPEN_OF_ONE_MAX + 1
+    client.set_server_first(first.data.decode())
+    last = await scram.check(scram_request("192.0.2.1", "c", client.get_client_final().encode()))
+    assert last is not None and last.reason == Reason.SUCCESS
+    long = await scram.check(scram_request("10.0.0.1", "c", b"n,,n=" + b"a" * 5000 + b",r=nonce"))
+    assert long is not None and long.reason == Reason.BAD_USER_NAME_OR_PASSWORD
+    await scram.close()
+    assert not scram._open and not scram._of_one
+
+
+async def test_an_exchange_is_forgotten_after_a_minute(passwd: Passwd, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("starlingmq.auth.scram.monotonic", lambda: now)
+    scram = Scram(read_passwords(passwd(ann="right")), Bans(FailuresConfig(), FlappingConfig()))
+    for number in range(100):
+        await scram.check(scram_request(f"10.0.0.{number}", "c", b"n,,n=ann,r=nonce"))
+    now = 61.0
+    await scram.check(scram_request("192.0.2.1", "c", b"n,,n=ann,r=nonce"))
+    assert len(scram._open) == len(scram._of_one) == 1

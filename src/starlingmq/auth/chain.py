@@ -231,7 +231,7 @@ def _make_methods(config: AuthConfig, bans: Bans, hashing: Hashing | None, lines
             from starlingmq.auth.scram import Scram
 
             assert users is not None
-            found.append(Scram(users))
+            found.append(Scram(users, bans))
         elif name == "password":
             from starlingmq.auth.passwords import Passwords
 

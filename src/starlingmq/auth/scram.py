@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import secrets
 from collections import OrderedDict
+from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,41 +18,62 @@ from starlingmq.auth.password_file import SCRAM_ITERATIONS, PasswordFile
 from starlingmq.wire.reasons import Reason
 
 if TYPE_CHECKING:
+    from starlingmq.auth.bans import Bans
     from starlingmq.hooks import AuthRequest
 
 METHOD: Final = "SCRAM-SHA-256"
 OPEN_MAX: Final = 10_000  # exchanges that were begun; of more the oldest is forgotten
+OPEN_OF_ONE_MAX: Final = 200  # of one address; of more its oldest is forgotten
+MESSAGE_MAX: Final = 4096  # bytes
 OPEN_SECONDS: Final = 60.0
 SALT_BYTES: Final = 32  # as starlingmq passwd makes them
 FIRST: Final = (b"n,", b"y,", b"p=")  # what a first message begins with; the last one with c=
 
-Place = tuple[str, str, str]
+Place = bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One that was begun. ``key``: the address it came from."""
+
+    until: float
+    server: Any
+    name: str
+    key: str
 
 
 class Scram:
-    def __init__(self, users: PasswordFile) -> None:
+    """What is kept of an exchange is small, bounded in all and for each address, and forgotten after a minute."""
+
+    def __init__(self, users: PasswordFile, bans: Bans) -> None:
         self._users = users.scram
+        self._alike = list(users.scram.values())
+        self._bans = bans
         self._mechanism = ScramMechanism(METHOD)
         self._secret = _secret_of(users)
-        self._open: OrderedDict[Place, tuple[float, Any, str]] = OrderedDict()
+        self._open: OrderedDict[Place, Exchange] = OrderedDict()
+        self._of_one: dict[str, OrderedDict[Place, None]] = {}  # places by address
 
     async def check(self, request: AuthRequest) -> Verdict | None:
         if request.method != METHOD:
             return None
-        place = (request.peer, request.listener, request.client_id)
-        begun = self._open.pop(place, None)
+        place = _place(request)
+        begun = self._forget(place)
+        if len(request.data or b"") > MESSAGE_MAX:
+            return REFUSED
         try:
             data = (request.data or b"").decode()
             if request.data is not None and request.data.startswith(FIRST):
                 return self._first(place, data, request)
-            if begun is None or begun[0] <= monotonic():
+            if begun is None or begun.until <= monotonic():
                 return REFUSED
-            return self._last(begun[1], begun[2], data)
+            return self._last(begun.server, begun.name, data)
         except (ScramException, ValueError):  # UnicodeDecodeError is one
             return REFUSED
 
     async def close(self) -> None:
         self._open.clear()
+        self._of_one.clear()
 
     def _first(self, place: Place, data: str, request: AuthRequest) -> Verdict:
         names: list[str] = []
@@ -64,10 +86,30 @@ class Scram:
         server.set_client_first(data)
         if request.again and names[0] != request.username:
             return REFUSED  # who is connected stays who they are [MQTT-4.12.1-1]
-        self._open[place] = (monotonic() + OPEN_SECONDS, server, names[0])
-        if len(self._open) > OPEN_MAX:
-            self._open.popitem(last=False)
+        self._remember(place, Exchange(monotonic() + OPEN_SECONDS, server, names[0], self._key(request)))
         return Verdict(Reason.CONTINUE_AUTHENTICATION, data=server.get_server_first().encode())
+
+    def _key(self, request: AuthRequest) -> str:
+        return self._bans.queue_key(request.peer, request.username or "")
+
+    def _remember(self, place: Place, exchange: Exchange) -> None:
+        self._open[place] = exchange
+        of_one = self._of_one.setdefault(exchange.key, OrderedDict())
+        of_one[place] = None
+        if len(of_one) > OPEN_OF_ONE_MAX:
+            self._forget(next(iter(of_one)))
+        now = monotonic()
+        while len(self._open) > OPEN_MAX or next(iter(self._open.values())).until <= now:
+            self._forget(next(iter(self._open)))
+
+    def _forget(self, place: Place) -> Exchange | None:
+        exchange = self._open.pop(place, None)
+        if exchange is not None:
+            of_one = self._of_one[exchange.key]
+            del of_one[place]
+            if not of_one:
+                del self._of_one[exchange.key]
+        return exchange
 
     def _last(self, server: Any, name: str, data: str) -> Verdict:
         server.set_client_final(data)
@@ -80,11 +122,17 @@ class Scram:
         if keys is None:
             made = hmac.digest(self._secret, name.encode(), hashlib.sha512)
             length, iterations = SALT_BYTES, SCRAM_ITERATIONS
-            if self._users:
-                like = list(self._users.values())[int.from_bytes(made[-8:], "big") % len(self._users)]
+            if self._alike:
+                like = self._alike[int.from_bytes(made[-8:], "big") % len(self._alike)]
                 length, iterations = len(like.salt), like.iterations
             return made[:length], secrets.token_bytes(32), secrets.token_bytes(32), iterations
         return keys.salt, keys.stored_key, keys.server_key, keys.iterations
+
+
+def _place(request: AuthRequest) -> Place:
+    """One connection; a client id may be long."""
+    parts = (request.peer, request.listener, request.client_id)
+    return hashlib.blake2b(repr(parts).encode(errors="replace"), digest_size=16).digest()
 
 
 def _secret_of(users: PasswordFile) -> bytes:

@@ -48,9 +48,9 @@ class Tokens:
             return None
         try:
             header = jwt.get_unverified_header(token)
-        except jwt.InvalidTokenError:
+            claims = self._claims(token, header)
+        except (jwt.InvalidTokenError, RecursionError):  # the second: a header of thousands of brackets
             return None
-        claims = self._claims(token, header)
         if claims is None:
             return REFUSED
         return self._verdict(claims, request)
