@@ -87,11 +87,50 @@ def test_the_image_starts_what_serves(tmp_path: Path) -> None:
     words = json.loads(dict(dockerfile())["CMD"])
     words[words.index("--data-dir") + 1] = str(tmp_path)
     words[words.index("--listen") + 1] = "mqtt://127.0.0.1:0"
+    words = [word.replace("/var/lib/starlingmq", str(tmp_path)) for word in words]
     command = start(*words)
     assert command.process.stdout is not None
     assert command.process.stdout.readline().startswith(b"ready mqtt://")
     command.process.terminate()
-    assert command.finish()[0] == 0
+    code, _, errors = command.finish()
+    assert code == 0 and "first user: admin, password: " in errors
+    assert (tmp_path / "passwords").exists()
+
+
+def test_nothing_that_is_handed_out_lets_anybody_in_without_a_password() -> None:
+    files = [path for path in (ROOT / "deploy").rglob("*") if path.is_file()]
+    assert len(files) > 10
+    assert [path.name for path in files if "anonymous" in path.read_text(encoding="utf-8")] == []
+    asks = yaml.safe_load((DOCKER / "starlingmq.yaml").read_text())["auth"]
+    assert asks["password"]["file"] and asks["api"]["token_file"]
+
+
+def test_manifests_speak_tls_or_say_why_not() -> None:
+    """An address without TLS in a line, or in the block that it is in, needs the words "without TLS" above it."""
+    for path in sorted(KUBERNETES.glob("*.yaml")):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for at, line in enumerate(lines):
+            if re.search(r"\b(http|mqtt|nats|ws)://|allow_insecure|scheme: HTTP\b", line):
+                assert re.match(r"\s*# Without TLS, because ", lines[at - 1]), f"{path.name}: {line}"
+            if "httpGet" in line and "health}" not in line:
+                assert "scheme: HTTPS" in line, f"{path.name}: {line}"
+
+
+def test_the_certificates_fit_what_uses_them() -> None:
+    found = {}
+    for one in yaml.safe_load_all((KUBERNETES / "certificates.yaml").read_text()):
+        found[one["kind"], one["metadata"]["name"]] = one["spec"]
+    certificate = found["Certificate", "starlingmq-tls"]
+    for name in ("starlingmq", "etcd"):
+        volumes = documents()["StatefulSet", name]["spec"]["template"]["spec"]["volumes"]
+        assert certificate["secretName"] in [volume.get("secret", {}).get("secretName") for volume in volumes]
+    assert {"server auth", "client auth"} <= set(certificate["usages"])
+    assert {"*.nodes.starlingmq.svc", "*.etcd"} <= set(certificate["dnsNames"])
+    for spec in found.values():
+        if "issuerRef" in spec:
+            assert (spec["issuerRef"]["kind"], spec["issuerRef"]["name"]) in found
+    authority = found["Issuer", certificate["issuerRef"]["name"]]["ca"]["secretName"]
+    assert found["Certificate", "starlingmq-authority"]["secretName"] == authority
 
 
 def test_three_nodes_of_compose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,13 @@ METHODS = ("certificate", "scram", "jwt", "password", "http")
 
 class PasswordConfig(Section, frozen=True):
     file: Annotated[str, Meta(description="File with names and hashes, written by starlingmq passwd.")] = ""
+    first_user: Annotated[
+        str,
+        Meta(
+            description="User whom starlingmq serve makes, with a random password printed once to standard error, "
+            "when file does not exist. Empty: none."
+        ),
+    ] = ""
     remember: Annotated[
         Duration,
         Meta(description="How long a good login is remembered, so that it is not hashed again; 0 hashes each time."),
@@ -140,6 +147,8 @@ def methods_of(auth: AuthConfig) -> tuple[str, ...]:
 def check_auth(auth: AuthConfig) -> None:
     """Raise ConfigError for what no type checks."""
     check_api(auth.api, auth.password.file)
+    if auth.password.first_user and not auth.password.file:
+        raise ConfigError("auth.password.first_user: needs auth.password.file")
     parse_networks(auth.failures.exempt, "auth.failures.exempt")
     needs = {
         "scram": (auth.password.file, "auth.password.file"),

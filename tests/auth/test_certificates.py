@@ -119,3 +119,26 @@ async def test_certificates_that_are_not_good_let_nobody_in(serve: Serve, author
     ):
         assert await knock(broker, bad) is None
     assert await knock(broker, authority.context(None)) == (None if required else Reason.NOT_AUTHORIZED)
+
+
+@pytest.mark.parametrize("methods", [["certificate", "password"], ["password", "certificate"]])
+async def test_a_certificate_passes_a_ban_for_wrong_logins_and_none_by_an_operator(
+    serve: Serve, authority: Authority, passwd: Passwd, methods: list[str]
+) -> None:
+    broker = await serve(
+        listeners=[authority.listener()],
+        auth={
+            "methods": methods,
+            "password": {"file": passwd(bob="right")},
+            "failures": {"delay": 0, "limit": 2},
+        },
+    )
+    nobody, ann = authority.context(None), authority.context("ann")
+    for _ in range(2):
+        assert await knock(broker, nobody, username="bob", password=b"wrong") == Reason.BAD_USER_NAME_OR_PASSWORD
+    assert await knock(broker, nobody, username="bob", password=b"right") == Reason.BANNED
+    assert await knock(broker, ann) == 0, "it proves who it is, and guesses nothing"
+    guessing = await knock(broker, ann, username="bob", password=b"right")
+    assert guessing == (0 if methods[0] == "certificate" else Reason.BANNED), "a password is still something to guess"
+    broker.ban("address", "127.0.0.1", 60.0, "by hand")
+    assert await knock(broker, ann) == Reason.BANNED

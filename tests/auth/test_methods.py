@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import logging
 import os
 import signal
 import statistics
@@ -29,6 +30,7 @@ from starlingmq.config import from_tree
 from starlingmq.config_auth import FailuresConfig, FlappingConfig
 from starlingmq.config_types import ConfigError
 from starlingmq.hooks import AuthRequest
+from starlingmq.log import SparingLog
 from starlingmq.wire.mqtt import Auth, Connack, Connect, Disconnect
 from starlingmq.wire.properties import AUTHENTICATION_DATA, AUTHENTICATION_METHOD, Properties
 from starlingmq.wire.reasons import Reason
@@ -545,3 +547,36 @@ async def test_an_exchange_is_forgotten_after_a_minute(passwd: Passwd, monkeypat
     now = 61.0
     await scram.check(scram_request("192.0.2.1", "c", b"n,,n=ann,r=nonce"))
     assert len(scram._open) == len(scram._of_one) == 1
+
+
+async def test_a_slow_service_is_not_filled_by_one_address(serve: Serve) -> None:
+    async with service(lambda question: None if question["username"] == "flood" else response({"result": "allow"})) as (
+        url,
+        asked,
+    ):
+        http = {"url": url, "timeout": "5s", "connections": 4, "waiting_per_address": 10}
+        broker = await serve(auth={"http": http, **FAST}, limits={"log_rate": 3})
+        host, _, port = broker.address().rpartition("/")[2].rpartition(":")
+        flood = []
+        for number in range(30):
+            reader, writer = await asyncio.open_connection(host, int(port), local_addr=("127.0.0.66", 0))
+            flood.append(Peer(reader, writer, 5))
+            flood[-1].send(Connect(5, f"c{number}", True, username="flood", password=b""))
+        assert (await flood[-1].expect(Connack)).reason == Reason.SERVER_BUSY
+        assert await knock(broker.address(), "ann", b"p") == 0
+        assert sum(question["username"] == "flood" for question in asked) <= 2
+        for peer in flood:
+            await peer.close()
+
+
+def test_lines_that_strangers_cause_are_bounded_and_what_was_left_out_is_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now = 0.0
+    lines = SparingLog(logging.getLogger("starlingmq.test"), 3, lambda: now)
+    for number in range(10):
+        lines.warning("line %d", number)
+    now = 1.0
+    lines.warning("later")
+    said = [record.getMessage() for record in caplog.records]
+    assert said == ["line 0", "line 1", "line 2", "7 more lines like the next one were left out", "later"]

@@ -68,6 +68,7 @@ class Chain:
         self._lines = lines or SparingLog(log, LINES_PER_SECOND)
         self._methods = [] if hook is not None else make_methods(config, bans, hashing, self._lines)
         self._by_certificate = any(isinstance(method, Certificate) for method in self._methods)
+        self._certificate_first = bool(self._methods) and isinstance(self._methods[0], Certificate)
         self._delays = Delays()
 
     async def authenticate(self, request: AuthRequest) -> AuthResult:
@@ -169,10 +170,12 @@ class Chain:
         if request.nkey_listed:
             return Verdict()
         name = request.certificate_name
-        if name and self._by_certificate and not request.method:
+        if name and not request.method and (self._certificate_first or (self._by_certificate and not request.password)):
             return Verdict(username=name)
         if name and not self._methods and request.username == name:
-            return self._anonymous()  # a listener that takes the name from the certificate (tls.identity)
+            return (
+                self._anonymous()
+            )  # a listener that takes the name from the certificate (tls.use_identity_as_username)
         return None
 
     def _count(self, address: str, user: str) -> float:

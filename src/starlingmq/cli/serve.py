@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import signal
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -92,6 +93,7 @@ def command(
     tune_allocator()
     raise_file_limit()
     loaded = load()
+    _make_first_user(loaded)
     if workers is not None:
         from starlingmq.cli.workers import serve
 
@@ -101,6 +103,24 @@ def command(
         return
     with asyncio.Runner(loop_factory=_loop_factory(loaded.node.event_loop), debug=False) as runner:
         runner.run(_serve(loaded, load))
+
+
+def _make_first_user(config: Config) -> None:
+    """Where settings ask for one and there is no password file. The password is shown here and nowhere else."""
+    if not config.auth.password.first_user:
+        return
+    try:
+        from starlingmq.auth.first_user import make_first_user
+    except ImportError as error:
+        raise ConfigError(f"auth.password.first_user: {error}: pip install 'starlingmq[auth]'") from None
+    password = make_first_user(config.auth.password)
+    if password is not None:
+        print(
+            f"first user: {config.auth.password.first_user}, password: {password} (shown once; only its hash is kept, "
+            f"in {config.auth.password.file}; starlingmq passwd sets another)",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:

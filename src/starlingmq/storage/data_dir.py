@@ -5,6 +5,7 @@
     kv/        the key-value store
     journal/   the journal
     streams/   what streams keep (docs/STREAMS.md); not there before there is one
+    passwords  where ``auth.password.file`` says so, as in the image
 
 All of it is for the user of the broker alone (``storage.private``).
 
@@ -28,7 +29,9 @@ Result = TypeVar("Result")
 
 LAYOUT: Final = 1
 _TITLE: Final = "starlingmq data layout "
-_NO_DATA: Final = frozenset(["LAYOUT", "LAYOUT.new", "LOCK", "lost+found"])  # the last: a file system of its own
+PASSWORDS: Final = "passwords"  # where the image has its password file; made before there is anything else
+# The last: a file system of its own.
+_NO_DATA: Final = frozenset(["LAYOUT", "LAYOUT.new", "LOCK", PASSWORDS, "lost+found"])
 
 STAGE_PREFIX: Final = "stage-"
 """Directories in the data directory that a backup works in; left over ones are removed at opening."""
