@@ -10,6 +10,7 @@ from wsproto.events import AcceptConnection, Request
 from wsproto.handshake import H11Handshake
 from wsproto.utilities import RemoteProtocolError
 
+from starlingmq.net.forwarded import ForwardedError, client_address
 from starlingmq.net.gate import Gate
 
 REQUEST_MAX: Final = 16 * 1024
@@ -20,10 +21,11 @@ _END: Final = b"\r\n\r\n"
 
 
 class Answer(NamedTuple):
-    """What to send; ``refused`` is the reason to count, "" when the WebSocket is open."""
+    """What to send; ``refused`` is the reason to count, "" when the WebSocket is open; ``address`` is the client's."""
 
     response: bytes
     refused: str = ""
+    address: str = ""
 
 
 def request_size(data: bytes) -> int:
@@ -32,8 +34,10 @@ def request_size(data: bytes) -> int:
     return len(data) + 1 if end < 0 else end + len(_END)
 
 
-def answer(request: bytes, gate: Gate) -> Answer:
+def answer(request: bytes, gate: Gate, peer: str) -> Answer:
     """Answer a whole request (up to and with its empty line) for the WebSocket of a listener.
+
+    ``peer`` is the address that the connection comes from. If it is a trusted proxy, its headers name the client's.
 
     A page is let in if its origin is among those of the gate (RFC 6455, 10.2). A subprotocol of "" asks for none. For
     MQTT it is ``mqtt``: ``mqttv3.1``, which some clients offer instead when told to speak MQTT 3.1, is no part of any
@@ -60,13 +64,25 @@ def answer(request: bytes, gate: Gate) -> Answer:
     subprotocol = gate.subprotocol
     if subprotocol and subprotocol not in asked.subprotocols:  # [MQTT-6.0.0-3]
         return refuse(HTTPStatus.BAD_REQUEST, "bad_subprotocol", f"the WebSocket subprotocol must be {subprotocol}")
-    return Answer(bytes(handshake.send(AcceptConnection(subprotocol=subprotocol or None))))  # [MQTT-6.0.0-4]
+    try:
+        address = client_address(
+            peer, ((name.lower(), value) for name, value in asked.extra_headers), gate.trusted_proxies
+        )
+    except ForwardedError as error:
+        return refuse(HTTPStatus.BAD_REQUEST, "bad_forwarded", str(error))
+    response = bytes(handshake.send(AcceptConnection(subprotocol=subprotocol or None)))  # [MQTT-6.0.0-4]
+    return Answer(response, address=address)
 
 
 def too_large() -> Answer:
     return refuse(
         HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request_too_large", f"a request has at most {REQUEST_MAX} bytes"
     )
+
+
+def too_many() -> Answer:
+    """The gate counts why."""
+    return refuse(HTTPStatus.TOO_MANY_REQUESTS, "", "too many connections of this address")
 
 
 def not_http() -> Answer:

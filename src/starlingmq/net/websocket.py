@@ -21,9 +21,19 @@ from typing import Any, Final, cast
 
 from wsproto.frame_protocol import CloseReason, FrameProtocol, Opcode, ParseFailed
 
+from starlingmq.core.addresses import peer_host
 from starlingmq.net.connection import Driver
 from starlingmq.net.gate import Gate
-from starlingmq.net.upgrade import REQUEST_MAX, REQUEST_START, Answer, answer, not_http, request_size, too_large
+from starlingmq.net.upgrade import (
+    REQUEST_MAX,
+    REQUEST_START,
+    Answer,
+    answer,
+    not_http,
+    request_size,
+    too_large,
+    too_many,
+)
 
 REQUEST: Final = 0
 OPEN: Final = 1
@@ -158,11 +168,15 @@ class WebSocketConnection(asyncio.Protocol):
             self._refuse(not_http())
         elif size <= len(self.request):
             rest = self.request[size:]
-            self._answer_request(answer(self.request[:size], self.gate), rest)
+            self._answer_request(answer(self.request[:size], self.gate, peer_host(self.peer)), rest)
 
     def _answer_request(self, reply: Answer, rest: bytes) -> None:
         if reply.refused:
             self._refuse(reply)
+            return
+        if self.exempt and not self._reveal(reply.address):
+            self.request = b""
+            self._last_words(too_many().response)
             return
         self.request = b""
         self.state = OPEN
@@ -173,6 +187,17 @@ class WebSocketConnection(asyncio.Protocol):
             self.write(early)
         if rest:
             self._receive_open(rest)
+
+    def _reveal(self, address: str) -> bool:
+        """Count for the client's address instead of the proxy's. The port is still that of the proxy's connection."""
+        port = self.peer.rpartition(":")[2]
+        peer = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+        if not self.gate.reveal(peer):
+            return False
+        self.peer = peer
+        self.exempt = False
+        self.driver.readdressed(self.client, peer, self.gate.admission.full(peer))
+        return True
 
     def _refuse(self, reply: Answer) -> None:
         self.request = b""
