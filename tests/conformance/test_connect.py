@@ -84,7 +84,7 @@ def test_a_wrong_protocol_name_is_not_served(w: World, version: int, name: str) 
 
 
 @clause(v3="3.1.2-2", v5="3.1.2-2")
-@pytest.mark.parametrize("level", [0, 2, 6, 0x84, 255])
+@pytest.mark.parametrize("level", [0, 2, 6, 0x86, 255])
 def test_an_unsupported_protocol_level_is_refused_by_name(w: World, level: int) -> None:
     c = w.open(version=4)
     c.send(connect_frame(level, name="MQTT"))

@@ -320,10 +320,9 @@ ODD_TEXT = ("\ufeffx", "\U0010ffff", "\x01", "Ω≈ç√", "\u200f")
 HEADS = {3: joined("0006", b"MQIsdp", "03"), 4: joined("0004", b"MQTT", "04"), 5: joined("0004", b"MQTT", "05")}
 
 
-# The bit 0x80 of a level is how some brokers mark their bridges; it is in no specification.
 UNKNOWN_PROTOCOLS = (
-    *(("MQTT", level) for level in (0, 3, 6, 0x84, 0x85)),
-    *(("MQIsdp", level) for level in (2, 4, 5, 0x83)),
+    *(("MQTT", level) for level in (0, 3, 6, 0x44, 0x80, 0x83, 0x86)),
+    *(("MQIsdp", level) for level in (2, 4, 5, 0x84)),
     ("mqtt", 4),
     ("MQTTX", 5),
     ("", 4),
@@ -344,6 +343,9 @@ def connect_cases() -> Iterator[Case]:
     for v in (3, 4, 5):
         none = b"\0" if v == 5 else b""
         yield good("CONNECT", v, connect(v, 0x02, s("client-1")), Connect(v, "client-1", True, 60))
+        marked = HEADS[v][:-1] + bytes((0x80 | v,))  # how mosquitto marks its bridges; it is in no specification
+        raw = frame(0x10, marked, "02 003c", none, s("c"))
+        yield good("CONNECT of a bridge", v, raw, Connect(v, "c", True, 60, bridge=True))
         yield good("CONNECT keeps session", v, connect(v, 0x00, s("c")), Connect(v, "c", False, 60))
         yield good("CONNECT user", v, connect(v, 0x82, s("c"), s("u")), Connect(v, "c", True, 60, "u"))
         full = connect(v, 0xF6, s("c"), none, s("w/t"), s(b"\0\1"), s("üser"), s(b"\0\xff"))

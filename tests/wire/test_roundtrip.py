@@ -112,7 +112,10 @@ def connects(draw: st.DrawFn, version: int) -> Connect:
     password = draw(st.none() | BLOCKS) if version == 5 or username is not None else None
     will = draw(wills(version))
     keep_alive = draw(st.integers(0, 65535))
-    return Connect(version, draw(TEXT), draw(st.booleans()), keep_alive, username, password, will, properties)
+    name, clean_start, bridge = draw(TEXT), draw(st.booleans()), draw(st.booleans())
+    return Connect(
+        version, name, clean_start, keep_alive, username, password, will, properties=properties, bridge=bridge
+    )
 
 
 @st.composite

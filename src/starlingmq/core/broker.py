@@ -35,6 +35,7 @@ from starlingmq.core.router import Router
 from starlingmq.core.session import Session
 from starlingmq.core.subscribing import Subscribing
 from starlingmq.core.sys_topics import SysTopics
+from starlingmq.wire.decoder import BRIDGE
 from starlingmq.wire.mqtt import (
     AUTH,
     CONNECT,
@@ -518,7 +519,7 @@ class BrokerState:
 
     def _fail(self, client: Client, error: MqttError, data: bytes, start: int, end: int) -> None:
         if client.state == NEW and client.full == 0:
-            if data[0] >> 4 == CONNECT and _level(data, start, end) == 5:
+            if data[0] >> 4 == CONNECT and _level(data, start, end) & ~BRIDGE == 5:
                 client.version = 5  # it is answered in the form of 5.0, whatever protocol name it gave
             elif error.reason == Reason.UNSUPPORTED_PROTOCOL_VERSION:
                 self.ctx.send(client, encode(Connack(False, 1), 4))  # [MQTT-3.1.2-2] of 3.1.1

@@ -75,6 +75,8 @@ class Client:
     alias_limit: int  # highest alias the client may set
     aliases_out: dict[bytes, int] | None  # topic aliases we set
     alias_out_limit: int
+    bridge: bool  # it may tell its state below $SYS/ (see core.bridges)
+    mirrors: bool  # 3.x, bit 7 of its level was set: its subscriptions are No Local and Retain As Published
     plain: bool  # neither of the last two: it takes the frames that are shared between receivers
     problem_information: bool
     auth_method: str
@@ -129,6 +131,8 @@ class Client:
         self.alias_limit = 0
         self.aliases_out = None
         self.alias_out_limit = 0
+        self.bridge = False
+        self.mirrors = False
         self.plain = True
         self.problem_information = True
         self.auth_method = ""

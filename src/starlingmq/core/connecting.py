@@ -17,6 +17,7 @@ from typing import Final
 
 from starlingmq.core.agreement import agree, number, will_of
 from starlingmq.core.anew import renumber
+from starlingmq.core.bridges import tells_state
 from starlingmq.core.claims import Claim
 from starlingmq.core.client import ASKING, AUTHENTICATING, CLOSED, OPEN, TURN_OVER, WORKING, Client
 from starlingmq.core.context import ISOLATED, Context
@@ -101,6 +102,8 @@ class Connecting:
     def on_connect(self, client: Client, connect: Connect) -> None:
         client.version = connect.version
         client.client_id = connect.client_id
+        client.bridge = connect.bridge
+        client.mirrors = connect.bridge and connect.version != 5
         client.problem_information = number(connect.properties, prop.REQUEST_PROBLEM_INFORMATION, 1) == 1
         client.username = client.certificate_name if client.identity else connect.username or ""
         client.state = AUTHENTICATING
@@ -148,7 +151,9 @@ class Connecting:
             if will.retain and not self.ctx.mqtt.retain_available:
                 raise ProtocolError("retained wills are not available", Reason.RETAIN_NOT_SUPPORTED)  # [MQTT-3.2.2-13]
             if self.router.resolve(will.topic).reserved:
-                raise ProtocolError("the topic of the will is the broker's", Reason.TOPIC_NAME_INVALID)
+                client.bridge = True  # by this will
+                if not tells_state(client, will.topic, will.payload, will.qos):
+                    raise ProtocolError("the topic of the will is the broker's", Reason.TOPIC_NAME_INVALID)
 
     def _ask(self, client: Client, connect: Connect | None, data: object) -> None:
         question = Question(AUTHENTICATE, client)

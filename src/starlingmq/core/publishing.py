@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from starlingmq.core.bridges import tells_state
 from starlingmq.core.client import ASKING, WORKING, Client
 from starlingmq.core.context import ISOLATED, Context
 from starlingmq.core.delivery import Delivery
@@ -225,7 +226,7 @@ class Publishing:
             self._no_memory(client, message, packet_id)
             return
         route = self.router.resolve(message.topic)
-        if route.reserved:
+        if route.reserved and not tells_state(client, message.topic, message.payload, message.qos):
             self._refuse(client, message, packet_id, Reason.NOT_AUTHORIZED)
             return
         if ctx.full_peers != 0 and message.qos != 0 and self.too_much_waits(route):

@@ -53,6 +53,7 @@ from .properties import (
 from .reasons import MalformedPacket, ProtocolError, Reason
 
 _DUP: Final = 8
+BRIDGE: Final = 0x80  # in the protocol level
 
 # Reason codes by packet type (MQTT 5, table 2-6; SUBACK and UNSUBACK too).
 _REASONS: Final[dict[int, frozenset[int]]] = {
@@ -247,7 +248,8 @@ def _unsubscribe(data: bytes, start: int, end: int, version: int) -> Unsubscribe
 def _connect(data: bytes, start: int, end: int) -> Connect:
     name = read_utf8(data, start, end)
     pos = start + 2 + len(name)
-    version = _protocol_version(name, read_byte(data, pos, end))
+    level = read_byte(data, pos, end)
+    version = _protocol_version(name, level)
     flags = read_byte(data, pos + 1, end)
     _check_connect_flags(flags, version)
     keep_alive = read_two(data, pos + 2, end)
@@ -262,6 +264,7 @@ def _connect(data: bytes, start: int, end: int) -> Connect:
         keep_alive,
         properties=properties,
         protocol_name=name.decode(),
+        bridge=level & BRIDGE != 0,
     )
     if flags & 0x04:
         pos = _will(packet, flags, data, pos, end)
@@ -279,11 +282,10 @@ def _connect(data: bytes, start: int, end: int) -> Connect:
 
 
 def _protocol_version(name: bytes, level: int) -> int:
-    """3, 4 or 5; the bit that some brokers set in the level to say "I am a bridge" is in no specification."""
-    if name == b"MQTT" and level in (4, 5):
-        return level
-    if name == b"MQIsdp" and level == 3:
-        return 3
+    """3, 4 or 5; ``BRIDGE`` does not change it."""
+    version = level & ~BRIDGE
+    if (name == b"MQTT" and version in (4, 5)) or (name == b"MQIsdp" and version == 3):
+        return version
     # [MQTT-3.1.2-1] [MQTT-3.1.2-2]
     raise ProtocolError(f"protocol {name!r} level {level} is not supported", Reason.UNSUPPORTED_PROTOCOL_VERSION)
 

@@ -132,5 +132,6 @@ def _connect(packet: Connect) -> bytes:
     if packet.password is not None:
         flags |= 0x40
         payload += encode_block(packet.password)
-    head = encode_text(packet.protocol_name) + BYTE[packet.version] + BYTE[flags] + encode_two(packet.keep_alive)
+    level = packet.version | (0x80 if packet.bridge else 0)
+    head = encode_text(packet.protocol_name) + BYTE[level] + BYTE[flags] + encode_two(packet.keep_alive)
     return head + _properties(packet.properties, packet.version) + payload

@@ -119,7 +119,8 @@ class Will(Record):
 class Connect(Packet):
     """CONNECT. ``clean_start`` is "clean session" in 3.x; ``keep_alive`` is in seconds, 0 is off.
 
-    An empty ``client_id`` is let through: whether one may be assigned is the broker's decision.
+    An empty ``client_id`` is let through: whether one may be assigned is the broker's decision. ``bridge`` is bit 7 of
+    the level, by which bridges of mosquitto make themselves known; it is in no specification.
     """
 
     version: int
@@ -131,6 +132,7 @@ class Connect(Packet):
     will: Will | None
     properties: Properties
     protocol_name: str
+    bridge: bool
 
     def __init__(
         self,
@@ -143,6 +145,7 @@ class Connect(Packet):
         will: Will | None = None,
         properties: Properties | None = None,
         protocol_name: str = "",
+        bridge: bool = False,
     ) -> None:
         self.type = CONNECT
         self.version = version
@@ -154,6 +157,7 @@ class Connect(Packet):
         self.will = will
         self.properties = {} if properties is None else properties
         self.protocol_name = protocol_name or ("MQIsdp" if version == 3 else "MQTT")
+        self.bridge = bridge
 
     def fields(self) -> list[tuple[str, object]]:
         return [
@@ -166,6 +170,7 @@ class Connect(Packet):
             ("will", self.will),
             ("properties", self.properties),
             ("protocol_name", self.protocol_name),
+            ("bridge", self.bridge),
         ]
 
 
