@@ -92,6 +92,13 @@ class TlsConfig(Section, frozen=True):
     ca: Annotated[
         str | None, Meta(description="PEM file with the authorities that client certificates are checked against.")
     ] = None
+    crl: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="PEM files with revocation lists, one of each authority that issues client certificates; "
+            "revoked ones are refused. Read again at a reload, which also disconnects their clients."
+        ),
+    ] = ()
     require_client_cert: Annotated[
         bool, Meta(description="Whether a client without a certificate from one of those authorities is refused.")
     ] = False

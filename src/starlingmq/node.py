@@ -40,6 +40,7 @@ from starlingmq.net.doors import Doors
 from starlingmq.net.driver import Driver, broker_clock
 from starlingmq.net.group_actions import GroupActions
 from starlingmq.net.listeners import Listener, ListenerSpec, open_listener
+from starlingmq.net.revoking import end_revoked
 from starlingmq.net.signatures import verifier
 from starlingmq.process import memory
 from starlingmq.storage.opening import DirectoryStore, open_store
@@ -113,6 +114,7 @@ class Broker:
         self._bulk: BulkProcess | None = None
         self._streams: StreamUpkeep | None = None
         self._tracing: Tracing | None = None
+        self._revoking: asyncio.Future[None] | None = None
 
     @property
     def problem(self) -> str:
@@ -412,6 +414,7 @@ class Broker:
         """
         assert self._driver is not None, "the broker is not started"
         hashing = self._hashing or make_hashing(config.auth, self._bans)
+        loaded = [(listener, listener.load_tls()) for listener in self._doors.listeners]
         access = None if self._http is None else self._http.prepare(config, hashing)
         chain = self._make_chain(config, hashing)
         verify = self._verifier(config)
@@ -434,8 +437,13 @@ class Broker:
             self.state.entitle(chain.rights_of)
             self._driver.poke()
         self._admission.limits = config.limits
-        for listener in self._doors.listeners:
-            listener.reload_tls()
+        for listener, tls in loaded:
+            listener.use_tls(tls)
+        if self._revoking is not None:
+            self._revoking.cancel()
+        revoked = {listener.address: tls.revoked for listener, tls in loaded if tls is not None and tls.revoked}
+        if revoked:
+            self._revoking = asyncio.ensure_future(end_revoked(self._driver, revoked, config.mqtt.connect_timeout))
         if self._http is not None and access is not None:
             self._http.reload(config, access)
         if self._notices is not None:
@@ -496,6 +504,8 @@ class Broker:
             self._cluster.stopping()
         await self._doors.close()
         self._admission.descriptors.close()
+        if self._revoking is not None:
+            self._revoking.cancel()
         if self._cluster is not None:
             await self._cluster.hand_over(seconds - min(seconds / 3, LAST_SECONDS))
         if self._bulk is not None:

@@ -171,11 +171,11 @@ async def test_a_new_certificate_is_shown_after_a_reload(
     listener = await listen("mqtts://127.0.0.1:0", tls=TlsConfig(cert=str(cert), key=str(key)))
     assert await shown() == "first"
     install("second")
-    listener.reload_tls()
+    listener.use_tls(listener.load_tls())
     assert await shown() == "second"
     key.write_text("broken")
     with pytest.raises(ListenerError, match="not usable PEM files"):
-        listener.reload_tls()
+        listener.use_tls(listener.load_tls())
     assert await shown() == "second"
 
 

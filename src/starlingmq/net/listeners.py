@@ -6,7 +6,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from starlingmq.config_cluster import is_loopback, is_wildcard, split_address
 from starlingmq.net.accepting import Acceptor, Arriving
@@ -14,8 +14,9 @@ from starlingmq.net.admission import Admission
 from starlingmq.net.connection import Connection, Driver
 from starlingmq.net.gate import WRITE_BUFFER, Gate
 from starlingmq.net.nats_tls import NatsTlsConnection
+from starlingmq.net.revocation import Identity
 from starlingmq.net.sockets import Address, SocketFile, hold_shared, listen_tcp, listen_unix
-from starlingmq.net.tls import TlsError, server_context
+from starlingmq.net.tls import TlsError, revoked_certificates, server_context
 from starlingmq.net.urls import DEFAULT_PATHS, ListenerError, ListenerSpec, parse_listener
 from starlingmq.net.websocket import WebSocketConnection
 
@@ -33,21 +34,28 @@ _PROTOCOLS: Final = {  # by ALPN
 }
 
 
+class Tls(NamedTuple):
+    """What the files of a listener hold: its context, and the client certificates that are revoked."""
+
+    context: ssl.SSLContext
+    revoked: frozenset[Identity]
+
+
 class Listener:
     """An open listener. ``gate`` counts its connections and what it refused."""
 
-    def __init__(self, spec: ListenerSpec, gate: Gate, context: ssl.SSLContext | None, file: SocketFile | None) -> None:
+    def __init__(self, spec: ListenerSpec, gate: Gate, tls: Tls | None, file: SocketFile | None) -> None:
         self.spec = spec
         self.gate = gate
-        self._context = context
+        self._tls = tls
         self._file = file
         self._acceptor: Acceptor | None = None
 
     @property
     def context(self) -> ssl.SSLContext:
         """The TLS context of connections from now on, where there is one."""
-        assert self._context is not None
-        return self._context
+        assert self._tls is not None
+        return self._tls.context
 
     @property
     def address(self) -> str:
@@ -91,18 +99,18 @@ class Listener:
             self._file.remove()
             self._file = None
 
-    def reload_tls(self) -> None:
-        """Use the certificate and the authorities that the files hold now for connections from now on.
+    def load_tls(self) -> Tls | None:
+        """Read certificate, authorities and revocation lists again; None without TLS. Raises ListenerError."""
+        return load_tls(self.spec)
+
+    def use_tls(self, tls: Tls | None) -> None:
+        """Use it for connections from now on.
 
         It is another context, so that no session of TLS is resumed that the earlier one let in.
-
-        Raises ListenerError, and then everything is as before.
         """
-        if self._context is None or self.spec.tls is None:
-            return
-        self._context = tls_context(self.spec)
-        if self._acceptor is not None and self.spec.scheme != "tls":
-            self._acceptor.context = self._context
+        self._tls = tls
+        if tls is not None and self._acceptor is not None and self.spec.scheme != "tls":
+            self._acceptor.context = tls.context
 
 
 async def open_listener(
@@ -119,14 +127,14 @@ async def open_listener(
     ``write_buffer`` in bytes (``limits.write_buffer``), ``handshake_timeout`` in seconds (``mqtt.connect_timeout``).
     ``admission`` counts over all listeners. Raises ListenerError, and then nothing is left bound.
     """
-    context = tls_context(spec)
+    tls = load_tls(spec)
     try:
         sockets, file = await _listen(loop, spec)
     except OSError as error:
         raise ListenerError(f"{spec}: cannot listen: {error.strerror or error}") from error
     gate = _gate(spec, str(_bound(spec, sockets)), write_buffer, admission)
-    listener = Listener(spec, gate, context, file)
-    first = None if spec.scheme == "tls" else context  # NATS says INFO before
+    listener = Listener(spec, gate, tls, file)
+    first = None if tls is None or spec.scheme == "tls" else tls.context  # NATS says INFO before
     make = _maker(listener, driver, handshake_timeout)
     listener.accept(Acceptor(sockets, gate, make, first, handshake_timeout))
     return listener
@@ -147,6 +155,18 @@ def _gate(spec: ListenerSpec, name: str, write_buffer: int, admission: Admission
         trusted_proxies=spec.trusted_proxies,
         proxies=spec.proxy_protocol,
     )
+
+
+def load_tls(spec: ListenerSpec) -> Tls | None:
+    """What the files of a listener hold now, None if it has no TLS; raises ListenerError."""
+    if spec.tls is None:
+        return None
+    context = tls_context(spec)
+    assert context is not None
+    try:
+        return Tls(context, revoked_certificates(spec.tls))
+    except TlsError as error:
+        raise ListenerError(f"{spec}: {error}") from error
 
 
 def tls_context(spec: ListenerSpec) -> ssl.SSLContext | None:

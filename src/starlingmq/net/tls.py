@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ssl
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 from starlingmq.config import TlsConfig
 from starlingmq.net.handshake import ServerContext
+from starlingmq.net.revocation import DerError, Identity, revoked_by
 
 VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
@@ -49,12 +51,32 @@ def _set_client_verification(context: ssl.SSLContext, tls: TlsConfig) -> None:
     if tls.ca is None:
         if tls.require_client_cert:
             raise TlsError("require_client_cert needs ca: the authorities that client certificates are checked against")
+        if tls.crl:
+            raise TlsError("crl needs ca: the authorities that client certificates are checked against")
         return
     try:
         context.load_verify_locations(tls.ca)
     except (OSError, ValueError) as error:
         raise TlsError(f"certificate authorities {tls.ca}: {_reason(error)}") from error
+    for path in tls.crl:
+        try:
+            context.load_verify_locations(path)
+        except (OSError, ValueError) as error:
+            raise TlsError(f"revocation list {path}: {_reason(error)}") from error
+    if tls.crl:
+        context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
     context.verify_mode = ssl.CERT_REQUIRED if tls.require_client_cert else ssl.CERT_OPTIONAL
+
+
+def revoked_certificates(tls: TlsConfig) -> frozenset[Identity]:
+    """What the revocation lists name. Raises TlsError."""
+    found: frozenset[Identity] = frozenset()
+    for path in tls.crl:
+        try:
+            found |= revoked_by(Path(path).read_bytes())
+        except (OSError, DerError) as error:
+            raise TlsError(f"revocation list {path}: {_reason(error)}") from error
+    return found
 
 
 def _reason(error: Exception) -> str:
