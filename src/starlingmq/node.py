@@ -425,6 +425,8 @@ class Broker:
         self.state.audit.asked = config.streams.events
         self.state.configure(config.mqtt, config.limits, config.nats, config.queue_groups)
         self._bans.configure(config.auth.failures, config.auth.flapping)
+        if hashing is not None and self._hashing is None:
+            self._warming = asyncio.ensure_future(hashing.verifier.warm())
         self._hashing = hashing
         if hashing is not None:
             hashing.checks.key_max = config.auth.password.waiting_per_address

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import signal
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ import httpx
 import pytest
 
 from starlingmq.auth import checks as checks_module
+from starlingmq.auth import verifier as verifier_module
 from starlingmq.auth.bans import Bans
 from starlingmq.auth.checks import Busy, Checks
 from starlingmq.auth.delays import DELAYED_MAX, Delays
@@ -272,6 +274,36 @@ async def test_a_process_that_hangs_is_killed_and_the_next_one_asked(passwd: Pas
         assert verifier.process is not first and verifier.ended >= 1
     finally:
         await verifier.close()
+
+
+async def test_a_process_that_ends_at_once_keeps_no_broker_from_starting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verifier_module, "BEGIN", [sys.executable, "-c", ""])
+    verifier = Verifier()
+    await asyncio.wait_for(verifier.warm(), PATIENCE)
+    with pytest.raises(ConnectionError):
+        await asyncio.wait_for(verifier.fits("$argon2id$", b""), PATIENCE)
+    await verifier.close()
+
+
+async def test_what_became_of_passwords_is_counted(
+    serve: Serve, passwd: Passwd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hasher = Hasher(monkeypatch)
+    broker = await serve(
+        listeners=["mqtt://127.0.0.1:0", "http://127.0.0.1:0"],
+        auth={"password": {"file": passwd(ann="right"), "waiting_per_address": 1}, **NO_BANS},
+    )
+    peers = [await knock_from(broker, STRANGER, b"wrong", f"c{n}") for n in range(threads() + 3)]
+    await until(lambda: checks_of(broker).figures.refused == 2)
+    async with httpx.AsyncClient(base_url=broker.address("http"), trust_env=False) as client:
+        text = (await client.get("/metrics")).text
+    assert 'starlingmq_login_checks_total{outcome="refused"} 2.0' in text
+    assert f'starlingmq_login_checks_total{{outcome="checked"}} {float(threads())}' in text
+    assert "starlingmq_login_checks_waiting 1.0" in text and "starlingmq_hashing_process_ended_total 0.0" in text
+    for _ in range(threads() + 1):
+        hasher.may.release()
+    for peer in peers:
+        await peer.close()
 
 
 async def test_the_process_serves_before_the_first_client_can_connect(serve: Serve, passwd: Passwd) -> None:

@@ -24,6 +24,7 @@ from starlingmq.admin.listing import PIECE
 from starlingmq.admin.problem import AdminError
 from starlingmq.admin.sessions import by
 from starlingmq.auth.bans import KINDS, Ban, Bans, Kind
+from starlingmq.core.addresses import network_key, peer_key
 from starlingmq.net.control import Action, Report
 from starlingmq.net.driver import Driver
 from starlingmq.wire.reasons import Reason
@@ -154,15 +155,14 @@ class BanActions:
 
     async def _disconnect(self, banned: list[Said]) -> None:
         """Close the connections of who is banned now, some a turn."""
-        names = {(one.kind, one.name.strip("[]") if one.kind == "address" else one.name) for one in banned}
+        names = {(one.kind, network_key(one.name) if one.kind == "address" else one.name) for one in banned}
         for place, client in enumerate(list(self._driver.clients) if names else ()):
             if place % PIECE == PIECE - 1:
                 await asyncio.sleep(0)
             session = client.session
             if session is None or client.link or client.gone:
                 continue
-            address = client.peer.rpartition(":")[0].strip("[]")
-            if {("client", session.client_id), ("user", client.username), ("address", address)} & names:
+            if {("client", session.client_id), ("user", client.username), ("address", peer_key(client.peer))} & names:
                 self._driver.state.ctx.now = self._driver.clock()
                 self._driver.state.ending.fail(client, Reason.ADMINISTRATIVE_ACTION, "banned")
         self._driver.poke()

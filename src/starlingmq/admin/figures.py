@@ -76,6 +76,19 @@ class Figures:
         yield from self._storage()
         yield from self._cluster()
         yield from self._traced()
+        yield from self._logins()
+
+    def _logins(self) -> Iterator[Metric]:
+        hashing = self.place.hashing()
+        if hashing is None:
+            return
+        found = hashing.checks.figures
+        values = {"checked": found.checked, "refused": found.refused, "expired": found.expired, "gone": found.gone}
+        yield counter("starlingmq_login_checks", "Passwords, by what became of them.", _floats(values), "outcome")
+        waiting = hashing.checks.waiting
+        yield GaugeMetricFamily("starlingmq_login_checks_waiting", "Passwords that wait.", value=waiting)
+        ended = hashing.verifier.ended
+        yield CounterMetricFamily("starlingmq_hashing_process_ended", "Ended or hung, by itself.", value=ended)
 
     def _traced(self) -> Iterator[Metric]:
         found = self.place.traced()

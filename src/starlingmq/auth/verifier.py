@@ -161,6 +161,7 @@ class Verifier:
             log.error("the process that hashes passwords has ended; it is started again with the next login")
         self._writer = None
         writer.close()
+        self._serving.set()  # wakes who waits in warm; they need not wait for the next process
         self._serving.clear()
         self._stop_watching()
         waiting, self._waiting = self._waiting, {}

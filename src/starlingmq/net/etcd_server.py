@@ -21,6 +21,7 @@ from starlingmq.config_cluster import EtcdConfig, EtcdTlsConfig
 from starlingmq.net.etcd_calls import EtcdCalls, EtcdError
 from starlingmq.net.etcd_members import EtcdMember, add_learner, addresses, members, promote, remove, status
 from starlingmq.net.etcd_process import EtcdProcess, EtcdServerError, find_program
+from starlingmq.storage.private import NotPrivate, make_private
 
 log = logging.getLogger("starlingmq.etcd")
 
@@ -83,7 +84,10 @@ class EtcdServer:
             )
         try:
             self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(self.data_dir)
             self._ports = self._choose_ports()
+        except NotPrivate as error:
+            raise EtcdServerError(f"etcd: {error}") from None
         except OSError as error:
             raise EtcdServerError(f"etcd: {error.filename or self.data_dir}: {error.strerror}") from error
         arguments = self._arguments() + await self._membership()
