@@ -38,6 +38,7 @@ RANKS: Final = (
         "config_live",
         "config_nats",
         "config_networks",
+        "config_secrets",
         "config_streams",
         "config_tracing",
         "config_types",

@@ -14,6 +14,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Iterable, Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
@@ -27,6 +28,7 @@ from starlingmq.config_cluster import ClusterConfig, check_cluster, check_dialle
 from starlingmq.config_groups import QueueGroupsConfig
 from starlingmq.config_nats import NatsConfig, check_nats
 from starlingmq.config_networks import parse_networks
+from starlingmq.config_secrets import SECRET, SECRET_URL, without_login
 from starlingmq.config_streams import StreamsConfig, check_streams
 from starlingmq.config_tracing import TracingConfig, check_tracing
 from starlingmq.config_types import ConfigError, Count, Duration, PositiveDuration, PositiveSize, Seconds, Section, Size
@@ -88,7 +90,7 @@ class TlsConfig(Section, frozen=True):
     key: Annotated[
         str | None, Meta(description="PEM file with the private key; by default it is read from the certificate file.")
     ] = None
-    key_password: Annotated[str | None, Meta(description="Password of an encrypted private key.")] = None
+    key_password: Annotated[str | None, Meta(description="Password of an encrypted private key.", extra=SECRET)] = None
     ca: Annotated[
         str | None, Meta(description="PEM file with the authorities that client certificates are checked against.")
     ] = None
@@ -115,7 +117,8 @@ class ListenerConfig(Section, frozen=True):
             description="Where to listen: mqtt://host:port, mqtts://host:port, ws://host:port/path, "
             "wss://host:port/path, unix:///path, nats://host:port, tls://host:port, nats+ws://host:port, "
             "nats+wss://host:port (NATS), http://host:port or https://host:port (API and dashboard); "
-            "port 0 takes a free one."
+            "port 0 takes a free one.",
+            extra=SECRET_URL,
         ),
     ]
     tls: Annotated[
@@ -388,9 +391,15 @@ def load_config(path: str | Path | None, overrides: Iterable[str] = (), env: Map
     for override in overrides:
         key_path, equals, text = override.partition("=")
         if not equals or not key_path:
-            raise ConfigError(f"--set {override}: expected key.path=value")
+            raise ConfigError(f"--set {_start(override)}: expected key.path=value")
         set_path(tree, key_path.strip().split("."), yaml_value(text, key_path))
     return from_tree(tree)
+
+
+def _start(override: str) -> str:
+    """As much of an override as may be shown: what follows could be a secret."""
+    key = "".join(takewhile(lambda sign: sign.isalnum() or sign in "._", override))
+    return key if key == override else f"{key}..."
 
 
 def from_tree(tree: Tree) -> Config:
@@ -426,7 +435,7 @@ def refuse_open_listeners(config: Config, authenticated: bool) -> None:
         requires_certificate = listener.tls is not None and listener.tls.require_client_cert
         if not requires_certificate and not is_local(listener.url):
             raise ConfigError(
-                f"listeners[{index}]: {listener.url} would be open to anyone who reaches it; "
+                f"listeners[{index}]: {without_login(listener.url)} would be open to anyone who reaches it; "
                 "set auth.allow_anonymous: true if that is meant"
             )
 
@@ -438,8 +447,8 @@ def _refuse_open_api(config: Config) -> None:
             continue
         if not is_local(listener.url):
             raise ConfigError(
-                f"listeners[{index}]: {listener.url} would let anyone who reaches it administer this broker; "
-                "set auth.api.token_file or auth.api.users"
+                f"listeners[{index}]: {without_login(listener.url)} would let anyone who reaches it administer this "
+                "broker; set auth.api.token_file or auth.api.users"
             )
 
 
@@ -476,17 +485,18 @@ def _listener_sections(listeners: object) -> object:
 def _check_listeners(config: Config) -> None:
     for index, listener in enumerate(config.listeners):
         scheme, separator, rest = listener.url.partition("://")
+        shown = without_login(listener.url)
         try:
             urlsplit(listener.url)
         except ValueError as error:
-            raise ConfigError(f"listeners[{index}].url: {listener.url!r} is no URL: {error}") from error
+            raise ConfigError(f"listeners[{index}].url: {shown!r} is no URL: {error}") from None
         if scheme not in SCHEMES or not separator or not rest:
             raise ConfigError(
-                f"listeners[{index}].url: {listener.url!r} is no listener, such as mqtt://127.0.0.1:1883; "
+                f"listeners[{index}].url: {shown!r} is no listener, such as mqtt://127.0.0.1:1883; "
                 "it starts with one of " + ", ".join(f"{known}://" for known in SCHEMES)
             )
         if scheme in ("mqtts", "wss", "tls", "nats+wss", "https") and listener.tls is None:
-            raise ConfigError(f"listeners[{index}]: {listener.url} needs a tls section with at least a cert")
+            raise ConfigError(f"listeners[{index}]: {shown} needs a tls section with at least a cert")
         parse_networks(listener.trusted_proxies, f"listeners[{index}].trusted_proxies")
         parse_networks(listener.proxy_protocol, f"listeners[{index}].proxy_protocol")
         if listener.proxy_protocol and scheme in (*API_SCHEMES, "unix"):

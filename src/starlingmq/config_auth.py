@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from starlingmq.config_api import ApiConfig, check_api
 from starlingmq.config_networks import parse_networks
+from starlingmq.config_secrets import SECRET, SECRET_URL
 from starlingmq.config_types import ConfigError, Count, Duration, PositiveDuration, Section
 
 METHODS = ("certificate", "scram", "jwt", "password", "http")
@@ -57,7 +58,9 @@ class JwtConfig(Section, frozen=True):
 
 
 class HttpAuthConfig(Section, frozen=True):
-    url: Annotated[str, Meta(description="Where a client is asked about by POST; see the manual for the form.")] = ""
+    url: Annotated[
+        str, Meta(description="Where a client is asked about by POST; see the manual for the form.", extra=SECRET_URL)
+    ] = ""
     timeout: Annotated[PositiveDuration, Meta(description="How long an answer may take before it is a refusal.")] = 3.0
     cache: Annotated[Duration, Meta(description="How long an answer is remembered that does not say it.")] = 10.0
     connections: Annotated[int, Meta(ge=1, description="Connections to the service at once.")] = 32
@@ -70,7 +73,7 @@ class HttpAuthConfig(Section, frozen=True):
         ),
     ] = 500
     headers: Annotated[
-        tuple[str, ...], Meta(description="Headers to send, name: value, such as one that says who asks.")
+        tuple[str, ...], Meta(description="Headers to send, name: value, such as one that says who asks.", extra=SECRET)
     ] = ()
 
 
@@ -144,6 +147,14 @@ def methods_of(auth: AuthConfig) -> tuple[str, ...]:
     return tuple(name for name in METHODS if there.get(name))
 
 
+def _is_http(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
 def check_auth(auth: AuthConfig) -> None:
     """Raise ConfigError for what no type checks."""
     check_api(auth.api, auth.password.file)
@@ -163,7 +174,7 @@ def check_auth(auth: AuthConfig) -> None:
         given, setting = needs.get(name, ("-", ""))
         if not given:
             raise ConfigError(f"auth.methods: {name} needs {setting}")
-    if auth.http.url and urlsplit(auth.http.url).scheme not in ("http", "https"):
+    if auth.http.url and not _is_http(auth.http.url):
         raise ConfigError("auth.http.url: expected http://... or https://...")
     for index, header in enumerate(auth.http.headers):
         if ":" not in header or "\n" in header or "\r" in header:

@@ -67,9 +67,19 @@ def _parse(text: str, source: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark is not None else source
-        raise ConfigError(f"{place}: {error.problem or error.context or 'is not YAML'}") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{source}: is not YAML: {_one_line(error)}") from error
+        raise ConfigError(f"{place}: {_without_values(error.problem or error.context or 'is not YAML')}") from None
+    except (yaml.YAMLError, ValueError, AttributeError, RecursionError) as error:
+        # Their words can have the value in them. AttributeError is that of a tag such as !!timestamp for other text.
+        name = type(error).__name__
+        raise ConfigError(f"{source}: is not YAML ({name}); text with odd signs goes in quotes") from None
+
+
+def _without_values(problem: str) -> str:
+    """What YAML says of a mistake, without the names of tags and aliases: a value may begin with ! or * by mistake."""
+    for start in ("found undefined alias", "found undefined tag", "could not determine a constructor for the tag"):
+        if problem.startswith(start):
+            return f"{start}; text that begins with ! & or * goes in quotes"
+    return problem
 
 
 def set_path(tree: Tree, keys: list[str], value: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
+from starlingmq.config_secrets import SECRET, SECRET_URL, without_login
 from starlingmq.config_types import ConfigError, Count, Duration, PositiveDuration, PositiveSize, Section, Size
 from starlingmq.names import NAME_BYTES_MAX, plain_name
 
@@ -28,7 +29,10 @@ class EtcdTlsConfig(Section, frozen=True):
 class EtcdConfig(Section, frozen=True):
     endpoints: Annotated[
         tuple[str, ...],
-        Meta(description="An etcd that exists, as host:port of its members; none: this node runs a member of its own."),
+        Meta(
+            description="An etcd that exists, as host:port of its members; none: this node runs a member of its own.",
+            extra=SECRET_URL,
+        ),
     ] = ()
     request_timeout: Annotated[
         PositiveDuration, Meta(description="How long an answer may take before it is given up and the next one asked.")
@@ -47,7 +51,7 @@ class EtcdConfig(Section, frozen=True):
         ),
     ] = ""
     username: Annotated[str, Meta(description="User of an etcd that asks for one; empty: none.")] = ""
-    password: Annotated[str, Meta(description="Password of that user.")] = ""
+    password: Annotated[str, Meta(description="Password of that user.", extra=SECRET)] = ""
     binary: Annotated[
         str, Meta(min_length=1, description="The etcd program, by its path or as it is found on the PATH.")
     ] = "etcd"
@@ -110,7 +114,10 @@ class ClusterConfig(Section, frozen=True):
     ] = ""
     secret: Annotated[
         str,
-        Meta(description="What all nodes of the cluster know and nobody else, 16 bytes or more; empty asks for none."),
+        Meta(
+            description="What all nodes of the cluster know and nobody else, 16 bytes or more; empty asks for none.",
+            extra=SECRET,
+        ),
     ] = ""
     secret_file: Annotated[
         str | None,
@@ -324,7 +331,7 @@ def _check_etcd(etcd: EtcdConfig, node_name: str) -> None:
     for key in ("endpoints", "join"):
         for index, address in enumerate(getattr(etcd, key)):
             if not _is_address(address):
-                raise ConfigError(f"cluster.etcd.{key}[{index}]: {address!r} is not host:port")
+                raise ConfigError(f"cluster.etcd.{key}[{index}]: {without_login(address)!r} is not host:port")
     names = {}
     for index, entry in enumerate(etcd.initial_members):
         name, _, address = entry.rpartition("=")

@@ -7,6 +7,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
+from starlingmq.config_secrets import SECRET
 from starlingmq.config_types import ConfigError, Duration, PositiveSize, Section, Size
 
 NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}(?!\n)$"  # a plain $ lets a newline at the end through
@@ -55,7 +56,8 @@ class StreamsConfig(Section, frozen=True):
         str,
         Meta(
             description="Token that readers show, 16 bytes or more, one for all nodes, not the cluster's secret. "
-            "Empty: a single broker on loopback makes one, in streams.token of its data directory."
+            "Empty: a single broker on loopback makes one, in streams.token of its data directory.",
+            extra=SECRET,
         ),
     ] = ""
     token_file: Annotated[

@@ -8,13 +8,17 @@ from urllib.parse import urlsplit
 
 from msgspec import Meta
 
+from starlingmq.config_secrets import SECRET_URL, without_login
 from starlingmq.config_types import ConfigError, Section
 
 
 class TracingConfig(Section, frozen=True):
     endpoint: Annotated[
         str,
-        Meta(description="Where spans go by OTLP/HTTP, as http://127.0.0.1:4318/v1/traces; empty traces nothing."),
+        Meta(
+            description="Where spans go by OTLP/HTTP, as http://127.0.0.1:4318/v1/traces; empty traces nothing.",
+            extra=SECRET_URL,
+        ),
     ] = ""
     ratio: Annotated[
         float, Meta(ge=0.0, le=1.0, description="Share of the messages without a trace of their own that are traced.")
@@ -46,7 +50,7 @@ def check_tracing(tracing: TracingConfig) -> None:
     if whole and (parts.username or parts.password):
         raise ConfigError("tracing.endpoint: names and passwords belong into tracing.headers_file")
     if not whole:
-        raise ConfigError(f"tracing.endpoint: {tracing.endpoint!r} is no URL of http:// or https://")
+        raise ConfigError(f"tracing.endpoint: {without_login(tracing.endpoint)!r} is no URL of http:// or https://")
 
 
 def tracing_headers(tracing: TracingConfig) -> dict[str, str]:

@@ -6,9 +6,11 @@ Settings are stored as plain numbers (seconds, bytes), so that nothing behind th
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct
+
+from starlingmq.config_secrets import masked
 
 
 class ConfigError(Exception):
@@ -16,7 +18,14 @@ class ConfigError(Exception):
 
 
 class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of every section of the tree: immutable, keyword-only, strict about its keys."""
+    """Base of every section of the tree: immutable, keyword-only, strict about its keys, and silent about secrets."""
+
+    def __repr__(self) -> str:
+        return Struct.__repr__(masked(self))
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        shown = masked(self)
+        return [(name, getattr(shown, name)) for name in self.__struct_fields__]
 
 
 MAX_SECONDS: Final = 1_000_000_000

@@ -58,7 +58,7 @@ def settings(directory: Path) -> dict[str, Any]:
             "password": {"file": str(directory / "passwords")},
             "api": {"token_file": str(directory / "tokens"), "users": ["ann"]},
             "http": {
-                "url": f"http://user:{SECRETS['service']}@127.0.0.1:9/",
+                "url": f"http://user:{SECRETS['service']}@127.0.0.1:9/?key={SECRETS['service']}",
                 "headers": [f"x-key: {SECRETS['service']}"],
             },
             "failures": {"delay": 0},
@@ -71,7 +71,7 @@ def settings(directory: Path) -> dict[str, Any]:
         },
         "streams": {"listen": "127.0.0.1:0", "token": SECRETS["streams"]},
         "tracing": {
-            "endpoint": f"http://127.0.0.1:{nobody}/",
+            "endpoint": f"http://127.0.0.1:{nobody}/?key={SECRETS['collector']}",
             "ratio": 1.0,
             "headers_file": str(directory / "headers"),
         },

@@ -3,38 +3,20 @@
 from __future__ import annotations
 
 import logging
-import re
-from typing import Any, Final
-from urllib.parse import urlsplit
+from typing import Any
 
 from msgspec import to_builtins
 
 from starlingmq.admin.place import Place
 from starlingmq.admin.problem import AdminError
 from starlingmq.admin.sessions import by
+from starlingmq.config_secrets import masked
 from starlingmq.net.control import Action, Report
 
 log = logging.getLogger("starlingmq.admin")
 
-SECRET: Final = re.compile(r"(password|secret|token|headers|key_password|username)$")
-HIDDEN: Final = "***"
-
 Arguments = dict[str, str]
 Result = dict[str, Any]
-
-
-def without_secrets(value: Any, name: str = "") -> Any:
-    """Settings as they may be shown: neither secrets, nor what a URL may have of them."""
-    if isinstance(value, dict):
-        return {key: without_secrets(below, key) for key, below in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_secrets(one, name) for one in value]
-    if isinstance(value, str) and value:
-        if SECRET.search(name):
-            return HIDDEN
-        if "://" in value and (urlsplit(value).password or urlsplit(value).username):
-            return HIDDEN
-    return value
 
 
 class SettingActions:
@@ -45,7 +27,7 @@ class SettingActions:
         return {"config": self.config, "reload": self.reload, "listeners": self.listeners}
 
     async def config(self, report: Report, arguments: Arguments) -> Result:
-        shown: Result = without_secrets(to_builtins(self.place.config()))
+        shown: Result = to_builtins(masked(self.place.config()))
         return shown
 
     async def reload(self, report: Report, arguments: Arguments) -> Result:

@@ -13,7 +13,6 @@ import secrets
 from collections import OrderedDict
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Final, Literal
-from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 import msgspec
@@ -22,6 +21,7 @@ from msgspec import Meta
 from starlingmq.auth.acl import AclRule, rules_of
 from starlingmq.auth.checks import Busy, Checks
 from starlingmq.auth.method import BUSY, REFUSED, Verdict
+from starlingmq.config_secrets import without_login
 from starlingmq.config_types import ConfigError
 from starlingmq.wire.reasons import Reason
 
@@ -131,9 +131,3 @@ class Callout:
         if answer.result == "deny":
             return REFUSED, seconds
         return Verdict(username=answer.username, rules=rules), seconds
-
-
-def without_login(url: str) -> str:
-    """A URL as it may be logged."""
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

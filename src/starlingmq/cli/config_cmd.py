@@ -12,6 +12,7 @@ from msgspec import to_builtins
 from starlingmq.cli.control import JsonOption
 from starlingmq.config import Config, ListenerConfig, load_config, refuse_open_listeners
 from starlingmq.config_build import settings
+from starlingmq.config_secrets import masked
 from starlingmq.config_tracing import tracing_headers
 from starlingmq.config_types import format_duration, format_size
 from starlingmq.net.listeners import parse_listener, tls_context
@@ -40,9 +41,9 @@ def check(config: FileOption = None, set_: SetOption = None, json_: JsonOption =
 
 @app.command()
 def show(config: FileOption = None, set_: SetOption = None, json_: JsonOption = False) -> None:
-    """Print every setting with its meaning and its value: a complete configuration file. With --json the values only,
-    durations in seconds and sizes in bytes."""
-    loaded = load_config(config, set_ or (), os.environ)
+    """Print every setting with its meaning and its value: a complete configuration file, with *** for what is secret.
+    With --json the values only, durations in seconds and sizes in bytes."""
+    loaded = masked(load_config(config, set_ or (), os.environ))
     print(_json(loaded) if json_ else "\n".join(lines(loaded)))
 
 

@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 
 from starlingmq.config import ListenerConfig, TlsConfig
 from starlingmq.config_networks import Network, parse_networks
+from starlingmq.config_secrets import without_login
 
 DEFAULT_PORTS: Final = {
     "mqtt": 1883,
@@ -79,8 +80,8 @@ def parse_listener(config: ListenerConfig) -> ListenerSpec:
         _check_tls(spec.scheme, config.tls)
         origins = _origins(spec.scheme, config.origins)
     except ValueError as error:
-        shown = config.url if config.url.isprintable() else repr(config.url)
-        raise ListenerError(f"{shown}: {error}") from error
+        url = without_login(config.url)
+        raise ListenerError(f"{url if url.isprintable() else repr(url)}: {error}") from error
     return spec._replace(
         tls=config.tls,
         max_connections=config.max_connections,

@@ -18,6 +18,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from starlingmq._version import __version__
+from starlingmq.config_secrets import without_login
 from starlingmq.otel.steps import Step
 
 log = logging.getLogger("starlingmq.otel")
@@ -91,7 +92,7 @@ class Export:
         # Who has no logging of its own would have what the SDK says on stderr, as it is.
         logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
         inner = exporter or OTLPSpanExporter(endpoint, headers=headers, timeout=EXPORT_SECONDS)
-        self.counts = Counting(inner, endpoint)
+        self.counts = Counting(inner, without_login(endpoint))
         self._ids = Ids()
         resource = Resource.create(
             {"service.name": "starlingmq", "service.instance.id": node, "service.version": __version__}
