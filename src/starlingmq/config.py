@@ -430,7 +430,7 @@ def refuse_open_listeners(config: Config, authenticated: bool) -> None:
     for index, listener in enumerate(config.listeners):
         if listener.url.partition("://")[0] in API_SCHEMES:
             continue
-        if config.nats.nkeys and listener.url.partition("://")[0] in NATS_SCHEMES:
+        if (config.nats.nkeys or config.nats.token_file) and listener.url.partition("://")[0] in NATS_SCHEMES:
             continue
         requires_certificate = listener.tls is not None and listener.tls.require_client_cert
         if not requires_certificate and not is_local(listener.url):

@@ -35,6 +35,14 @@ class NatsConfig(Section, frozen=True):
         tuple[str, ...],
         Meta(description="Public keys (U...) of users who may come in; with any, NATS clients have to sign with one."),
     ] = ()
+    token_file: Annotated[
+        str,
+        Meta(description="File with a token on each line, of 16 signs or more; NATS clients have to show one of them."),
+    ] = ""
+    no_auth_user: Annotated[
+        str,
+        Meta(description="User name of NATS clients that show no credentials; empty: they stay anonymous."),
+    ] = ""
 
 
 def check_nats(nats: NatsConfig) -> None:

@@ -303,9 +303,10 @@ class Broker:
         """None where settings have nothing to say of who may do what. Raises ConfigError."""
         auth = config.auth
         banned = next(self._bans.all(monotonic()), None) is not None
-        if not methods_of(auth) and not auth.acl.file and not auth.flapping.limit and not banned:
+        of_nats = config.nats.token_file or config.nats.no_auth_user
+        if not methods_of(auth) and not of_nats and not auth.acl.file and not auth.flapping.limit and not banned:
             return None
-        return Chain(auth, self._bans, self._own_authenticate, bool(config.nats.nkeys), hashing, self._lines)
+        return Chain(auth, self._bans, self._own_authenticate, config.nats, hashing, self._lines)
 
     def _use(self, chain: Chain | None) -> None:
         earlier, self._chain = self._chain, chain

@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from starlingmq.api import connection
-from starlingmq.api.access import read_tokens
 from starlingmq.api.body import BODY_BYTES_MAX
+from starlingmq.auth.token_file import read_tokens
 from starlingmq.config import ConfigError, load_config, refuse_open_listeners
 from starlingmq.config_auth import AuthConfig
 
@@ -311,6 +311,6 @@ async def test_files_that_can_not_be_used_are_one_line(serve: Serve, passwd: Pas
         path = tmp_path / "tokens"
         path.write_text(text, encoding="utf-8")
         with pytest.raises(ConfigError, match=line) as raised:
-            read_tokens(str(path))
+            read_tokens(str(path), "auth.api.token_file")
         assert text == "" or text not in str(raised.value)
     assert AuthConfig().api.token_file == ""

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import binascii
-import hashlib
-import hmac
 from base64 import b64decode
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from starlingmq.auth.token_file import is_known, read_tokens
 from starlingmq.config_api import guarded
 from starlingmq.config_auth import AuthConfig
 from starlingmq.config_types import ConfigError
@@ -19,7 +17,6 @@ from starlingmq.wire.reasons import Reason
 if TYPE_CHECKING:
     from starlingmq.auth.passwords import Hashing, Passwords
 
-TOKEN_SIGNS_MIN: Final = 16
 BEARER: Final = "token"  # what somebody with a token is called in the log
 
 
@@ -32,7 +29,7 @@ class Access:
 
     def __init__(self, auth: AuthConfig, hashing: Hashing | None) -> None:
         self.asks = guarded(auth.api)
-        self._tokens = read_tokens(auth.api.token_file) if auth.api.token_file else []
+        self._tokens = read_tokens(auth.api.token_file, "auth.api.token_file") if auth.api.token_file else []
         self._users = frozenset(auth.api.users)
         self._passwords = _passwords(auth, hashing) if auth.api.users else None
 
@@ -53,8 +50,7 @@ class Access:
         return _name_and_password(credentials.strip())[0] if scheme.lower() == "basic" else ""
 
     def _known(self, token: str) -> bool:
-        digest = hashlib.sha256(token.encode()).digest()
-        return any(hmac.compare_digest(digest, known) for known in self._tokens)
+        return is_known(token.encode(), self._tokens)
 
     async def _user(self, credentials: str, peer: str) -> str | None:
         name, password = _name_and_password(credentials)
@@ -80,29 +76,6 @@ def _name_and_password(credentials: str) -> tuple[str, bytes]:
         return (name.decode(), password) if colon else ("", b"")
     except (binascii.Error, ValueError):
         return "", b""
-
-
-def read_tokens(path: str) -> list[bytes]:
-    """The digests of the tokens in a file. Raises ConfigError with one line and no token."""
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise ConfigError(f"auth.api.token_file: {path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError:
-        raise ConfigError(f"auth.api.token_file: {path} cannot be read: it is not UTF-8 text") from None
-    found = []
-    for number, line in enumerate(lines, 1):
-        token = line.strip()
-        if not token or token.startswith("#"):
-            continue
-        if len(token) < TOKEN_SIGNS_MIN or not token.isascii() or " " in token:
-            raise ConfigError(
-                f"auth.api.token_file: {path}:{number}: a token has {TOKEN_SIGNS_MIN} signs or more and no blanks"
-            )
-        found.append(hashlib.sha256(token.encode()).digest())
-    if not found:
-        raise ConfigError(f"auth.api.token_file: {path} has no token; put one on a line")
-    return found
 
 
 def _passwords(auth: AuthConfig, hashing: Hashing | None) -> Passwords:

@@ -13,7 +13,9 @@ from starlingmq.auth.acl import Acl, read_acl
 from starlingmq.auth.bans import Ban, Bans
 from starlingmq.auth.delays import Delays
 from starlingmq.auth.method import Method, Verdict
+from starlingmq.auth.nats_login import NatsLogin
 from starlingmq.config_auth import AuthConfig, methods_of
+from starlingmq.config_nats import NatsConfig
 from starlingmq.config_types import ConfigError
 from starlingmq.core.addresses import peer_host
 from starlingmq.hooks import Authenticate, AuthRequest, AuthResult
@@ -46,8 +48,8 @@ class Certificate:
 class Chain:
     """The ``authenticate`` of a broker that is told by its settings whom to let in.
 
-    ``hook``, an embedding program's own, is asked in place of the methods; the rules hold all the same. ``nkeys``: NATS
-    clients have to sign with a key that is listed, unless a method knows them. ``hashing`` is for the method password,
+    ``hook``, an embedding program's own, is asked in place of the methods; the rules hold all the same. ``nats``: its
+    tokens, keys and user without credentials. ``hashing`` is for the method password,
     and not closed here. Raises ConfigError for files that can not be read.
     """
 
@@ -56,7 +58,7 @@ class Chain:
         config: AuthConfig,
         bans: Bans,
         hook: Authenticate | None = None,
-        nkeys: bool = False,
+        nats: NatsConfig | None = None,
         hashing: Hashing | None = None,
         lines: SparingLog | None = None,
     ) -> None:
@@ -64,7 +66,7 @@ class Chain:
         self.acl = read_acl(config.acl.file) if config.acl.file else EVERYTHING
         self._config = config
         self._hook = hook
-        self._nkeys = nkeys
+        self._nats = NatsLogin(nats or NatsConfig())
         self._lines = lines or SparingLog(log, LINES_PER_SECOND)
         self._methods = [] if hook is not None else make_methods(config, bans, hashing, self._lines)
         self._by_certificate = any(isinstance(method, Certificate) for method in self._methods)
@@ -144,11 +146,14 @@ class Chain:
             return await _asked(self._hook, request)
         if request.nkey_listed:
             return Verdict()
+        verdict = self._nats.check(request)
+        if verdict is not None:
+            return verdict
         for method in self._methods:
             verdict = await method.check(request)
             if verdict is not None:
                 return verdict
-        if self._nkeys and request.version == 0:
+        if self._nats.required and request.version == 0:
             return Verdict(Reason.NOT_AUTHORIZED)
         if request.method:
             return Verdict(Reason.BAD_AUTHENTICATION_METHOD)

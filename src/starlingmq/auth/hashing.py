@@ -18,9 +18,11 @@ from io import BufferedReader
 from threading import Lock
 from typing import Final
 
+import bcrypt
 from argon2 import PasswordHasher
 from argon2.exceptions import Argon2Error, InvalidHash
 
+BCRYPT: Final = ("$2a$", "$2b$", "$2y$")
 NICENESS: Final = 10
 THREADS_MAX: Final = 4
 PING: Final = 0
@@ -36,6 +38,11 @@ def threads() -> int:
 
 
 def fits(known: str, password: bytes) -> bool:
+    if known.startswith(BCRYPT):
+        try:
+            return bcrypt.checkpw(password, known.encode())
+        except ValueError:  # a password of more than 72 bytes, which bcrypt does not take
+            return False
     try:
         return HASHER.verify(known, password)
     except (Argon2Error, InvalidHash):

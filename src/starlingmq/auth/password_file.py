@@ -1,5 +1,7 @@
 """The file of names and passwords: one line for each and kind, ``name:$argon2id$...`` or ``name:$scram-sha-256$...``.
 
+A hash of bcrypt (``$2a$``, ``$2b$``, ``$2y$``), as from nats-server or htpasswd, is read in place of one of Argon2.
+
 What is in it is of no use to who reads it but for trying passwords one by one. The second kind is for MQTT 5 clients
 that prove their password without saying it (RFC 7677).
 """
@@ -7,6 +9,7 @@ that prove their password without saying it (RFC 7677).
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from base64 import b64decode, b64encode
 from contextlib import suppress
@@ -18,9 +21,12 @@ from argon2 import PasswordHasher, extract_parameters
 from argon2.exceptions import InvalidHash
 from scramp import ScramMechanism  # type: ignore[import-untyped]
 
+from starlingmq.auth.hashing import BCRYPT
 from starlingmq.config_types import ConfigError
 
 ARGON2: Final = "$argon2"
+BCRYPT_HASH: Final = re.compile(r"\$2[aby]\$(0[4-9]|1[0-9])\$[./A-Za-z0-9]{53}")
+"""A cost above 19 takes minutes for each log-in: it is taken for a mistake."""
 SCRAM: Final = "$scram-sha-256$"
 SCRAM_ITERATIONS: Final = 10_000  # RFC 7677 asks for 4096 or more
 NAME_MAX: Final = 65535  # bytes, as an MQTT string
@@ -103,8 +109,8 @@ def read_passwords(path: str | Path) -> PasswordFile:
         name, colon, secret = line.partition(":")
         if not name or not colon:
             raise ConfigError(f"{path}:{number}: expected name:hash; starlingmq passwd writes such lines")
-        if secret.startswith(ARGON2):
-            _check_argon2(secret, f"{path}:{number}")
+        if secret.startswith((ARGON2, *BCRYPT)):
+            _check_hash(secret, f"{path}:{number}")
             kind: dict[str, str] | dict[str, ScramKeys] = found.hashes
             known = name in kind
             found.hashes[name] = secret
@@ -118,7 +124,11 @@ def read_passwords(path: str | Path) -> PasswordFile:
     return found
 
 
-def _check_argon2(secret: str, where: str) -> None:
+def _check_hash(secret: str, where: str) -> None:
+    if secret.startswith(BCRYPT):
+        if BCRYPT_HASH.fullmatch(secret) is None:
+            raise ConfigError(f"{where}: this bcrypt hash is damaged; starlingmq passwd sets a new one")
+        return
     try:
         extract_parameters(secret)
     except InvalidHash:

@@ -1,4 +1,4 @@
-"""User names and passwords, held against a file of Argon2 hashes.
+"""User names and passwords, held against a file of Argon2 (or bcrypt) hashes.
 
 Hashing takes tens of milliseconds of several cores on purpose. It happens in a process of its own, a few at a time and
 fairly between addresses (``Hashing``). A login that was good is remembered for a while: a fleet that comes back does
@@ -15,10 +15,11 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
+import bcrypt
 from argon2 import extract_parameters
 
 from starlingmq.auth.checks import Busy, Checks
-from starlingmq.auth.hashing import threads
+from starlingmq.auth.hashing import BCRYPT, threads
 from starlingmq.auth.method import BUSY, REFUSED, Verdict
 from starlingmq.auth.password_file import HASHER, PasswordFile
 from starlingmq.auth.verifier import Verifier
@@ -104,6 +105,8 @@ class Passwords:
 def made_up(like: str) -> str:
     """A hash of nothing that anybody knows, which takes as long as this one. Nothing is hashed for it, for it is made
     where others would wait: in the event loop."""
+    if like.startswith(BCRYPT):
+        return bcrypt.gensalt(int(like[4:6])).decode() + secrets.token_hex(16)[:31]
     if like:
         costs = extract_parameters(like)
         memory, rounds, lanes = costs.memory_cost, costs.time_cost, costs.parallelism

@@ -1,0 +1,29 @@
+"""Log-ins that only NATS has: a token, and a user for clients that show nothing (nats-server's ``no_auth_user``)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlingmq.auth.method import Verdict
+from starlingmq.auth.token_file import is_known, read_tokens
+from starlingmq.config_nats import NatsConfig
+
+if TYPE_CHECKING:
+    from starlingmq.hooks import AuthRequest
+
+
+class NatsLogin:
+    """``required``: NATS clients that no method knows are refused. Raises ConfigError for a file of no use."""
+
+    def __init__(self, config: NatsConfig) -> None:
+        self._tokens = read_tokens(config.token_file, "nats.token_file") if config.token_file else []
+        self._no_auth_user = config.no_auth_user
+        self.required = bool(self._tokens or config.nkeys)
+
+    def check(self, request: AuthRequest) -> Verdict | None:
+        """None where this decides nothing: an MQTT client, or credentials for another method."""
+        if request.version != 0 or request.username is not None or request.nkey:
+            return None
+        if request.password is None:
+            return Verdict(username=self._no_auth_user) if self._no_auth_user else None
+        return Verdict() if is_known(request.password, self._tokens) else None

@@ -1,0 +1,40 @@
+"""A file with a secret token on each line. Only digests are kept of them."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from starlingmq.config_types import ConfigError
+
+TOKEN_SIGNS_MIN: Final = 16
+
+
+def read_tokens(path: str, setting: str) -> list[bytes]:
+    """The digests of the tokens in a file that ``setting`` names. Raises ConfigError with one line and no token."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ConfigError(f"{setting}: {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise ConfigError(f"{setting}: {path} cannot be read: it is not UTF-8 text") from None
+    found = []
+    for number, line in enumerate(lines, 1):
+        token = line.strip()
+        if not token or token.startswith("#"):
+            continue
+        if len(token) < TOKEN_SIGNS_MIN or not token.isascii() or " " in token:
+            raise ConfigError(f"{setting}: {path}:{number}: a token has {TOKEN_SIGNS_MIN} signs or more and no blanks")
+        found.append(hashlib.sha256(token.encode()).digest())
+    if not found:
+        raise ConfigError(f"{setting}: {path} has no token; put one on a line")
+    return found
+
+
+def is_known(token: bytes, digests: Sequence[bytes]) -> bool:
+    """Whether it is one of these. The time that this takes tells nothing of a digest."""
+    digest = hashlib.sha256(token).digest()
+    return any(hmac.compare_digest(digest, known) for known in digests)
