@@ -23,10 +23,14 @@ class Twin:
         return sum(entry[0] == key for entry in self.entries)
 
     def offer(self, key: str, item: int, known: bool) -> tuple[bool, int | None]:
-        if self.waiting(key) >= KEY_MAX:
-            return False, None
+        """Whether it is admitted, and how many wait of the key that loses a place for it."""
         lost = None
-        if len(self.entries) >= TOTAL_MAX:
+        full = self.waiting(key) >= KEY_MAX or len(self.entries) >= TOTAL_MAX
+        if full and known and any(entry[0] == key and not entry[2] for entry in self.entries):
+            lost = self.waiting(key) + 1
+        elif self.waiting(key) >= KEY_MAX:
+            return False, None
+        elif full:
             most = max(self.waiting(entry[0]) for entry in self.entries)
             if most < self.waiting(key) + 2:
                 return False, None
@@ -116,6 +120,15 @@ def test_a_flood_from_many_addresses_keeps_no_other_address_out() -> None:
     assert len(queue) == 1000
     ticket, lost = queue.offer("192.0.2.1", "right")
     assert ticket is not None and lost is not None and lost.item == "wrong" and len(queue) == 1000
+
+
+def test_a_known_log_in_takes_the_place_of_a_guess_from_its_own_address() -> None:
+    queue: FairQueue[str] = FairQueue(3, 1000)
+    for number in range(5):
+        queue.offer("a", f"wrong {number}")
+    ticket, lost = queue.offer("a", "right", known=True)
+    assert ticket is not None and lost is not None and lost.item == "wrong 2" and queue.waiting("a") == 3
+    assert queue.take() is ticket
 
 
 def test_known_log_ins_go_first_and_do_not_keep_others_waiting_for_ever() -> None:

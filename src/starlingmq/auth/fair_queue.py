@@ -3,6 +3,8 @@
 ::
 
     offer(key, item, known)   the queue has room               admitted
+                              it has not, the item is known,   admitted in place of the newest of those
+                              and others of its key wait
                               the key has ``key_max`` waiting  refused
                               the queue has ``total_max``      admitted in place of the newest item of the key with
                                                                the most waiting, if that key has at least two more
@@ -11,6 +13,8 @@
                               wait, one of the lane ``others``. In a lane: one item of each key in turn, in the order
                               in which they came. The keys in ``held`` are passed over, and keep their turn.
     drop(ticket)              the item is no longer wanted
+
+Each line of ``offer`` comes before those below it.
 
 The laws: an item waits for at most one item of each other key for each item of its own key before it (and for known
 ones); no key keeps another key out; nothing is kept of a key that has nothing waiting.
@@ -60,10 +64,14 @@ class FairQueue(Generic[Item]):
     def offer(self, key: str, item: Item, known: bool = False) -> tuple[Ticket[Item] | None, Ticket[Item] | None]:
         """The place of the item (None: refused), and the one that lost its place for it."""
         waiting = self.waiting(key)
-        if waiting >= self.key_max:
-            return None, None
         lost = None
-        if self._total >= self.total_max:
+        full = waiting >= self.key_max or self._total >= self.total_max
+        if full and known and key in self._others:
+            lost = self._newest(key)
+            self.drop(lost)
+        elif waiting >= self.key_max:
+            return None, None
+        elif full:
             longest = self._longest()
             if longest is None or self._waiting[longest] < waiting + 2:
                 return None, None
