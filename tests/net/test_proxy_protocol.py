@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.peer import Peer
 
-from starlingmq.config import ConfigError, LimitsConfig
+from starlingmq import Broker
+from starlingmq.config import AuthConfig, Config, ConfigError, LimitsConfig, ListenerConfig, NodeConfig
 from starlingmq.config import load_config as load
+from starlingmq.config_auth import AclConfig
 from starlingmq.net.admission import ADDRESS_TURNED_AWAY, Admission
 from starlingmq.net.listeners import Listener
 from starlingmq.net.proxy_protocol import V2, V2_MAX, Header, ProxyError, parse
+from starlingmq.wire.mqtt import Connack, Connect
 from starlingmq.wire.reasons import Reason
 
 from .conftest import PATIENCE, Certificates, FakeDriver, Open
@@ -250,3 +255,31 @@ def test_settings_of_the_proxy_protocol() -> None:
     for url in ("unix:///tmp/mqtt.sock", "http://127.0.0.1:0"):
         with pytest.raises(ConfigError, match=r"listeners\[0\].proxy_protocol: .* listeners do not have it"):
             load(None, [f"listeners=[{{url: '{url}', proxy_protocol: [10.0.0.0/8]}}]"])
+
+
+async def test_a_ban_is_for_the_client_behind_the_balancer_and_for_nobody_else_there() -> None:
+    listener = ListenerConfig(url="mqtt://127.0.0.1:0", proxy_protocol=("127.0.0.0/8",))
+    async with Broker(Config(node=NodeConfig(name="one"), listeners=(listener,))) as broker:
+        broker.ban("address", "192.0.2.7", 60.0, "test")
+        said = {}
+        for host in ("192.0.2.7", "192.0.2.8"):
+            peer = await Peer.open(broker.address())
+            peer.send(tcp4(host, 1), Connect(5, f"from {host}", True))
+            said[host] = (await peer.expect(Connack)).reason
+            await peer.close()
+        assert said == {"192.0.2.7": Reason.BANNED, "192.0.2.8": 0}
+
+
+async def test_rules_by_address_see_the_client_behind_the_balancer(tmp_path: Path) -> None:
+    rules = tmp_path / "acl.yaml"
+    rules.write_text("default: allow\nrules:\n- deny: connect\n  addresses: [192.0.2.0/24]\n")
+    listener = ListenerConfig(url="mqtt://127.0.0.1:0", proxy_protocol=("127.0.0.0/8",))
+    auth = AuthConfig(acl=AclConfig(file=str(rules)))
+    async with Broker(Config(node=NodeConfig(name="one"), listeners=(listener,), auth=auth)) as broker:
+        said = {}
+        for host in ("192.0.2.7", "198.51.100.7"):
+            peer = await Peer.open(broker.address())
+            peer.send(f"PROXY TCP4 {host} 10.0.0.1 1 1883\r\n".encode(), Connect(5, f"from {host}", True))
+            said[host] = (await peer.expect(Connack)).reason
+            await peer.close()
+        assert said == {"192.0.2.7": Reason.NOT_AUTHORIZED, "198.51.100.7": 0}
