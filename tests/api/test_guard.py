@@ -6,13 +6,14 @@ import asyncio
 import json
 import logging
 import ssl
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
 import pytest
 
-from starlingmq.api import connection
+from starlingmq.api import connection, server
 from starlingmq.api.body import BODY_BYTES_MAX
 from starlingmq.auth.token_file import read_tokens
 from starlingmq.config import ConfigError, load_config, refuse_open_listeners
@@ -274,6 +275,25 @@ async def test_connections_end_with_the_broker(serve: Serve) -> None:
     async with asyncio.timeout(5):
         assert await reader.read() == b""
     writer.close()
+
+
+async def test_a_log_in_that_is_delayed_ends_with_the_broker_and_without_a_traceback(
+    serve: Serve, token_file: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    monkeypatch.setattr(server, "STOP_SECONDS", 0.05)
+    broker = await serve(auth={"api": {"token_file": token_file}, "failures": {"delay": "5s"}})
+    wrong = b"GET /api/v1/clients HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer wrong-wrong-wrong-wrong\r\n\r\n"
+    asking = asyncio.ensure_future(raw(broker.address("http"), wrong))
+    assert broker._http is not None
+    async with asyncio.timeout(10):
+        while not broker._http._guard._log_ins._taken:
+            await asyncio.sleep(0)
+    async with asyncio.timeout(4):
+        await broker.stop()
+    with suppress(ConnectionError):
+        assert await asking == b""
+    assert not broker._http._guard._log_ins._taken
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_nothing_opens_the_api_to_a_network_by_accident(token_file: str) -> None:

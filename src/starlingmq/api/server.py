@@ -19,7 +19,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from starlingmq.api.asgi import HEAD_BYTES_MAX, App
+from starlingmq.api.asgi import HEAD_BYTES_MAX, App, Receive, Scope, Send
 from starlingmq.api.connection import IDLE_SECONDS, HttpConnection
 from starlingmq.api.places import Places
 from starlingmq.config_networks import is_among, parse_address
@@ -70,8 +70,13 @@ class HttpListener:
 
     async def open(self, app: App, handshake_timeout: float) -> None:
         """``handshake_timeout`` in seconds. Raises ListenerError."""
+
+        async def cancelled_quietly(scope: Scope, receive: Receive, send: Send) -> None:
+            with suppress(asyncio.CancelledError):  # by ``close``; uvicorn would log it as a mistake of ours
+                await app(scope, receive, send)
+
         config: Any = uvicorn.Config(
-            app,
+            cancelled_quietly,
             http=H11Protocol,
             ws="none",
             lifespan="off",
@@ -108,13 +113,15 @@ class HttpListener:
             connection.shutdown()
         if self._state.tasks:
             await asyncio.wait(list(self._state.tasks), timeout=STOP_SECONDS)
-        for task in list(self._state.tasks):
-            task.cancel()
         for connection in list(self._state.connections):
             if isinstance(connection, H11Protocol) and connection.transport is not None:
                 connection.transport.abort()
         while self._state.connections:
             await asyncio.sleep(0)
+        late = list(self._state.tasks)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
 
     # From accepting a connection to its first byte.
 
