@@ -26,6 +26,7 @@ NO_NEWS: Final = frozenset(
     ["simple token is not cryptographically signed"]
     + [f"{what} TCP streaming connection with remote peer" for what in ("established", "closed", "stopped")]
 )
+BOOTSTRAPPED: Final = "has already been bootstrapped"
 REMOVED: Final = "the member has been permanently removed from the cluster"
 
 
@@ -50,6 +51,7 @@ class EtcdProcess:
         self.pid = process.pid
         self.last = ""
         self.removed = False
+        self.bootstrapped = False  # the others know its member, of which nothing is on its disk
         self.quiet = False  # it is about to end, as are others: it may say what it likes
         self._process = process
         self._told: dict[str, float] = {}
@@ -114,6 +116,7 @@ class EtcdProcess:
         if level >= logging.WARNING:
             self.last = text
             self.removed = self.removed or REMOVED in text
+            self.bootstrapped = self.bootstrapped or BOOTSTRAPPED in text
             if self.quiet:
                 level = logging.DEBUG
         if self._told.get(text, now) <= now:

@@ -2,7 +2,8 @@
 
 It comes to be a member in one of three ways, decided by the first start and kept in its data directory: alone; together
 with others that all know of each other (``initial_members``); or added to an etcd that runs (``join``), as a learner
-first, which is promoted when it has caught up.
+first, which is promoted when it has caught up. A node whose disk is empty, and that was a member before, is added again
+in place of its former member, whether its settings say ``initial_members`` or ``join`` (net/etcd_rejoin.py).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from starlingmq.config_cluster import EtcdConfig, EtcdTlsConfig
 from starlingmq.net.etcd_calls import EtcdCalls, EtcdError
 from starlingmq.net.etcd_members import EtcdMember, add_learner, addresses, members, promote, remove, status
 from starlingmq.net.etcd_process import EtcdProcess, EtcdServerError, find_program
+from starlingmq.net.etcd_rejoin import ask_members, has_begun, is_alive
 from starlingmq.storage.private import NotPrivate, make_private
 
 log = logging.getLogger("starlingmq.etcd")
@@ -54,6 +56,7 @@ class EtcdServer:
         self._tasks: list[asyncio.Task[None]] = []
         self._calls: EtcdCalls | None = None
         self._answers = asyncio.Event()
+        self._through: tuple[str, ...] = ()  # members that this one was added by, as host:port
         self._stopping = False
         self.removed = False  # somebody took this member out: it will not run again
         self.on_removed: Callable[[], None] = lambda: None
@@ -213,10 +216,15 @@ class EtcdServer:
         return [f"--{key}={value}" for key, value in options.items()]
 
     async def _membership(self) -> list[str]:
-        if (self.data_dir / DATA / "member").exists():
+        if any((self.data_dir / DATA / "member" / "wal").glob("*.wal")):
             return []  # etcd goes by what it has, and by nothing that it is told
-        if self.settings.join:
-            found = await self._join(EtcdCalls(self.settings.join, self.settings.request_timeout, self._tls))
+        self._through = self.settings.join
+        if not self._through:
+            running = await ask_members(self._other_peers(), self._tls)
+            if has_begun(running, self.peer_url):
+                self._through = tuple(addresses(running))
+        if self._through:
+            found = await self._join(EtcdCalls(self._through, self.settings.request_timeout, self._tls))
             return _cluster(found, "existing")
         if self.settings.initial_members:
             pairs = (entry.rpartition("=") for entry in self.settings.initial_members)
@@ -230,6 +238,8 @@ class EtcdServer:
             while True:
                 try:
                     found = await members(calls)
+                    if await self._remove_former(calls, _mine(found, self.peer_url)):
+                        found = await members(calls)
                     if not _mine(found, self.peer_url):
                         await add_learner(calls, self.peer_url)
                         found = await members(calls)
@@ -247,6 +257,28 @@ class EtcdServer:
             for member in found
             for url in member.peer_urls
         ]
+
+    async def _remove_former(self, calls: EtcdCalls, mine: Sequence[EtcdMember]) -> bool:
+        """Take out this node's member of an earlier disk, if there is one; one that was added and has never run may go
+        on. Raises EtcdError, EtcdServerError."""
+        former = [member for member in mine if member.name]
+        for member in former:
+            if member.name != self._name:
+                raise EtcdServerError(
+                    f"{self.peer_url} is of the etcd member of node {member.name}: give this one another "
+                    f"cluster.etcd.host or peer_port, or run starlingmq ctl cluster forget {member.name} elsewhere"
+                )
+            if await is_alive(self.peer_url):
+                raise EtcdServerError(
+                    f"an etcd of node {member.name} runs at {self.peer_url}: give this node another name and address"
+                )
+            log.warning("the disk of this node is empty: its former member is taken out of etcd, and it joins again")
+            await remove(calls, member.id)
+        return bool(former)
+
+    def _other_peers(self) -> list[str]:
+        wheres = (entry.rpartition("=")[2] for entry in self.settings.initial_members)
+        return [url for where in wheres if (url := f"{self._scheme}://{where}") != self.peer_url]
 
     # While it runs.
 
@@ -269,6 +301,11 @@ class EtcdServer:
             log.error("etcd %s%s; it is started again in %.1f s", how, last, pause)
             await asyncio.sleep(pause)
             self.restarts += 1
+            if self._process.bootstrapped:  # the others began between our asking them and its start
+                try:
+                    arguments = self._arguments() + await self._membership()
+                except EtcdServerError as error:
+                    log.error("etcd: %s", error)
             self._process = await EtcdProcess.start(program, arguments)
 
     async def _check(self) -> None:
@@ -297,7 +334,11 @@ class EtcdServer:
             await asyncio.sleep(CHECK_SECONDS if self._answers.is_set() else ASK_AGAIN)
 
     async def _promote(self, member: int) -> None:
-        calls = EtcdCalls(self.settings.join, self.settings.request_timeout, self._tls)
+        if not self._through:
+            self._through = self.settings.join or tuple(addresses(await ask_members(self._other_peers(), self._tls)))
+        if not self._through:
+            return
+        calls = EtcdCalls(self._through, self.settings.request_timeout, self._tls)
         try:
             await promote(calls, member)
         except EtcdError as error:
