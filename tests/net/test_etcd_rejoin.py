@@ -72,9 +72,10 @@ async def test_a_joined_member_with_an_empty_disk_joins_again(tmp_path: Path) ->
             assert await second.wait_ready(SECONDS)
             async with running(tmp_path, "c", join=(first.address,)) as third:
                 assert await third.wait_ready(SECONDS)
-                ports = {"client_port": third._ports[0], "peer_port": third._ports[1]}
+                client, peer = third._ports
             again = tmp_path / "again"
-            async with running(again, "c", join=(first.address,), **ports) as third:
+            joined = running(again, "c", join=(first.address,), client_port=client, peer_port=peer)
+            async with joined as third:
                 assert await third.wait_ready(SECONDS)
                 found = await ask_members([first.peer_url], None)
                 assert sorted(each.name for each in found) == ["a", "b", "c"]
