@@ -17,7 +17,7 @@ HEAD: Final = """# Configuration
 
 Every setting, with what it means, its default and what it may be. This page is written by
 `python -m tests.docs.generate` from the tree of settings in `src/starlingmq/config.py`; a test holds it to that.
-`starlingmq config show` prints the same as a complete file, with the values that hold on your machine.
+`starlingmq config show` prints the same as a complete file, with the values in force, secrets as `***`.
 
 Where a value comes from, later wins: the default, the YAML file (`serve -c FILE`), the environment, `--set`.
 
