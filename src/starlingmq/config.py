@@ -245,6 +245,9 @@ class MqttConfig(Section, frozen=True):
         Meta(description="Server that MQTT 5 clients are sent to at shutdown; empty names none."),
     ] = ""
     sys_interval: Annotated[Duration, Meta(description="How often $SYS topics are published; 0 never.")] = 10.0
+    empty_client_id: Annotated[
+        bool, Meta(description="Whether a client may leave its client id to the broker; if not, it gets 0x85 (3.x: 2).")
+    ] = True
     strict_client_id: Annotated[
         bool, Meta(description="Whether only client ids of 1 to 23 letters and digits are accepted.")
     ] = False

@@ -203,6 +203,16 @@ def test_empty_client_ids_get_sessions_of_their_own(w: World) -> None:
         assert sole(c, Pingresp) == Pingresp()
 
 
+@clause(v3="3.1.3-8")
+@pytest.mark.parametrize("version", BOTH)
+def test_an_empty_client_id_may_be_refused(make_world: MakeWorld, version: int) -> None:
+    w = make_world(empty_client_id=False)
+    c = w.open(version=version)
+    c.send(connect_frame(version, utf8("")))
+    refused(c, Reason.CLIENT_IDENTIFIER_NOT_VALID, return_code=2)
+    assert w.connect(client_id="named", version=version).connack.reason == 0
+
+
 @clause(v3="3.1.3-7 3.1.3-8 3.2.2-4 3.2.2-5")
 def test_an_empty_client_id_can_not_name_a_session_to_be_kept(w: World) -> None:
     c = w.open(version=4)

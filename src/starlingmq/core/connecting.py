@@ -130,6 +130,9 @@ class Connecting:
             if connect.version == 3 or (connect.version == 4 and not connect.clean_start):
                 # [MQTT-3.1.3-8]: 3.1.1 has an empty client id only with clean session, 3.1 not at all
                 raise ProtocolError("an empty client id", Reason.CLIENT_IDENTIFIER_NOT_VALID)
+            if not self.ctx.mqtt.empty_client_id:
+                text = "an empty client id, which mqtt.empty_client_id does not allow"
+                raise ProtocolError(text, Reason.CLIENT_IDENTIFIER_NOT_VALID)  # [MQTT-3.1.3-8]
         elif connect.client_id.startswith((NODE_PREFIX, NATS_PREFIX, MOVED_PREFIX, GROUP_PREFIX)):
             raise ProtocolError("a client id that is the broker's own", Reason.CLIENT_IDENTIFIER_NOT_VALID)
         elif len(connect.client_id.encode()) > limits.client_id_length:
