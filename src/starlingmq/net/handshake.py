@@ -37,12 +37,20 @@ class HandshakeError(Exception):
 class _Handshake:
     """One that is under way, in a task of its own."""
 
+    __slots__ = ("failure", "incoming", "sock", "task", "timer")
+
     def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
+        self.sock: socket.socket | None = sock
         self.incoming: ssl.MemoryBIO | None = None
         self.failure: ssl.SSLError | None = None
         self.task = asyncio.current_task()
         self.timer: asyncio.TimerHandle | None = None
+
+    def end(self) -> None:
+        """Hold nothing any more: the event loop keeps the context, and so this object, as long as the connection."""
+        if self.timer is not None:
+            self.timer.cancel()
+        self.sock = self.incoming = self.task = self.timer = None
 
     def fail(self, error: ssl.SSLError) -> None:
         self.failure = error
@@ -56,8 +64,9 @@ class _Handshake:
             self.incoming.read()
 
     def _close_our_half(self) -> None:
-        with suppress(OSError):
-            self.sock.shutdown(socket.SHUT_WR)
+        if self.sock is not None:
+            with suppress(OSError):
+                self.sock.shutdown(socket.SHUT_WR)
 
 
 _under_way: ContextVar[_Handshake | None] = ContextVar("_under_way", default=None)
@@ -115,8 +124,7 @@ async def handshake(upgrade: Coroutine[Any, Any, T], sock: socket.socket) -> T:
         raise _explained(under_way.failure or error) from None
     finally:
         _under_way.set(None)
-        if under_way.timer is not None:
-            under_way.timer.cancel()
+        under_way.end()
     if under_way.failure is not None:
         raise _explained(under_way.failure)
     return made
