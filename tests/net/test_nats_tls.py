@@ -59,7 +59,7 @@ async def test_whoever_goes_on_in_the_clear_is_cut_off(
 ) -> None:
     listener = await listen("tls://127.0.0.1:0", tls=certificates.server())
     reader, writer, client = await begin(listener, driver)
-    writer.write(b"CONNECT {}\r\nPING\r\n")
+    writer.write(b'CONNECT {"verbose":false}\r\nPING\r\n')
     assert b"PONG" not in await read_to_end(reader)
     await client.until(lambda seen: "lost" in seen.events)
     assert client.received == b""
