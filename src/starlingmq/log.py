@@ -126,7 +126,8 @@ class NoticeLog:
         self._seconds[reason] = (second, lines + 1)
         told = {"client_id": notice.client_id, "peer": notice.peer, "reason": reason}
         what = "closed " if notice.closing else ""
-        log.info("%s%s of client %r: %s (%s)", what, notice.peer, notice.client_id, notice.detail, reason, extra=told)
+        whose = f" of client {notice.client_id!r}" if notice.client_id else ""
+        log.info("%s%s%s: %s (%s)", what, notice.peer, whose, notice.detail, reason, extra=told)
 
     def _tell(self, reason: str) -> None:
         count = self._left_out.pop(reason, 0)
