@@ -59,13 +59,15 @@ class AuthRequest:
 class AuthResult:
     """``reason``: SUCCESS, CONTINUE_AUTHENTICATION (``data`` is sent in AUTH and the client's answer asked about), or
     a refusal. ``username`` renames the client for ``authorize``. ``rights`` are what it may do (None: what
-    ``authorize`` says, or anything), and ``valid`` how many seconds all this holds; 0 for as long as the connection."""
+    ``authorize`` says, or anything), and ``valid`` how many seconds all this holds; 0 for as long as the connection.
+    ``standing`` is the broker's own note of what the client has shown."""
 
     reason: int = Reason.SUCCESS
     data: bytes | None = None
     username: str | None = None
     rights: Rights | None = None
     valid: float = 0.0
+    standing: object = field(default=None, repr=False)
 
 
 @dataclass(slots=True, frozen=True)
@@ -213,6 +215,7 @@ class Hooks:
             answer = Answer(result.reason, result.data, result.username)
             answer.rights = result.rights
             answer.valid = result.valid
+            answer.standing = result.standing
             return answer
         return Answer(Reason.SUCCESS if result else Reason.NOT_AUTHORIZED)
 

@@ -27,7 +27,9 @@ from starlingmq.config_api import API_SCHEMES
 from starlingmq.config_auth import methods_of
 from starlingmq.config_live import needs_restart
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.nats_keys import Verify
+from starlingmq.core.client import UNPROVED, Client
+from starlingmq.core.context import everything
+from starlingmq.core.nats_keys import NKEY, Verify
 from starlingmq.core.owners import RULES
 from starlingmq.core.ready import Notice
 from starlingmq.hooks import Authenticate, Authorize, Hooks, OnEvent, OnPublish
@@ -47,6 +49,7 @@ from starlingmq.storage.opening import DirectoryStore, open_store
 from starlingmq.storage.stream_files import StreamError
 from starlingmq.storage.stream_upkeep import StreamUpkeep
 from starlingmq.storage.upkeep import LONG_ACTIONS, Upkeep
+from starlingmq.wire.reasons import Reason
 
 if TYPE_CHECKING:
     from starlingmq.api.listening import HttpSide
@@ -177,6 +180,7 @@ class Broker:
             await doors.refuse_taken()
         try:
             self._driver = await self._make_driver()
+            self._decide(self._chain)
             actions = self._actions(self._driver)
             office = self._office = self._open_office(self._driver, actions)
             await self._open_control(self._driver, {**office.actions, **actions})
@@ -311,8 +315,27 @@ class Broker:
     def _use(self, chain: Chain | None) -> None:
         earlier, self._chain = self._chain, chain
         self.hooks.authenticate = self._own_authenticate if chain is None else chain.authenticate
+        if self._driver is not None:
+            self._decide(chain)
         if earlier is not None:
             self._closing = asyncio.ensure_future(earlier.close())
+
+    def _decide(self, chain: Chain | None) -> None:
+        """Have the core know who decides about clients that are connected."""
+        ctx = self.state.ctx
+        ctx.rights_of = everything if chain is None else chain.rights_of
+        ctx.standing_of = self._standing_of if chain is None else chain.standing_of
+
+    def _standing_of(self, client: Client) -> int:
+        """Whether a client would be let in where settings have nothing to say of who may do what."""
+        keys = self.state.nats.keys.known
+        standing = client.standing
+        if self._own_authenticate is not None or standing is UNPROVED:
+            return Reason.SUCCESS
+        if isinstance(standing, tuple) and standing[0] == NKEY and standing[1] in keys:
+            return Reason.SUCCESS
+        asked = client.version == 0 and bool(keys)
+        return Reason.SUCCESS if self.state.ctx.allow_anonymous and not asked else Reason.NOT_AUTHORIZED
 
     def _make_tracing(self, config: Config) -> Tracing | None:
         """That of before, where spans go on to the same place. Raises ConfigError."""
@@ -436,9 +459,7 @@ class Broker:
         self.state.ctx.ask_authenticate = self.hooks.authenticate is not None
         self.state.ctx.allow_anonymous = config.auth.allow_anonymous is not False
         self.state.ctx.session_owner = RULES[config.auth.session_owner]
-        if chain is not None:
-            self.state.entitle(chain.rights_of)
-            self._driver.poke()
+        self.state.entitle()
         self._admission.limits = config.limits
         for listener, tls in loaded:
             listener.use_tls(tls)

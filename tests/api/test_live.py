@@ -6,15 +6,18 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from starlingmq import Broker
 from starlingmq.api.live import OPEN_PER_ADDRESS
+from starlingmq.config import from_tree
 from starlingmq.core.watch import PAYLOAD_MAX
 
-from .conftest import Ask, Join, Serve
+from .conftest import Ask, Join, Passwd, Serve
 
 Events = AsyncIterator[tuple[str, Any]]
 
@@ -101,3 +104,35 @@ async def test_what_is_no_filter_and_more_than_may_be_open_is_refused(serve: Ser
         async with asyncio.timeout(10.0):
             assert (await ask(broker, "GET", "/api/v1/tail?filter=a")).status_code == 429
     await until_off(broker)
+
+
+@pytest.mark.parametrize("kind", ["token", "password"])
+async def test_a_tail_ends_when_its_client_is_not_let_in_any_more(
+    serve: Serve, join: Join, passwd: Passwd, tmp_path: Path, kind: str
+) -> None:
+    """And what is published after the reload is not shown."""
+    tokens = tmp_path / "tokens"
+    tokens.write_text("a-token-of-this-test\nanother-token-of-it\n")
+    passwords = passwd(ann="right", bob="other")
+
+    def auth(*users: str) -> dict[str, Any]:
+        return {"password": {"file": passwords}, "api": {"token_file": str(tokens), "users": users}}
+
+    broker = await serve(auth=auth("ann", "bob"))
+    author = await join(broker, "author", username="bob", password=b"other")
+    token = kind == "token"
+    async with httpx.AsyncClient(base_url=broker.address("http"), trust_env=False, timeout=20.0) as client:
+        shown: dict[str, Any] = (
+            {"headers": {"authorization": "Bearer a-token-of-this-test"}} if token else {"auth": ("ann", "right")}
+        )
+        async with client.stream("GET", "/api/v1/tail", params={"filter": "a/#"}, **shown) as answer:
+            events = events_of(answer)
+            assert (await anext(events))[0] == "ready"
+            broker.reload(broker.config)
+            await author.publish("a/1", b"", 1)
+            assert (await anext(events))[1]["topic"] == "a/1", "nothing has changed for it"
+            tokens.write_text("another-token-of-it\n")
+            listeners = [each.url for each in broker.config.listeners]
+            broker.reload(from_tree({"listeners": listeners, "auth": auth("bob")}))
+            await author.publish("a/2", b"", 1)
+            assert [told async for told in events] == []

@@ -44,6 +44,18 @@ class Access:
         scheme, _, credentials = authorization.partition(" ")
         return await self._user(credentials.strip(), peer) if scheme.lower() == "basic" else None
 
+    def holds(self, authorization: str, proof: object) -> bool:
+        """Whether a client that showed this header, and a password that fitted ``proof``, would be let in now."""
+        if not self.asks or self.by_token(authorization) is not None:
+            return True
+        name = self.name_in(authorization)
+        return self._passwords is not None and name in self._users and self._passwords.holds(name, proof or "")
+
+    def proof_of(self, authorization: str) -> object:
+        """What the password in this header was held against; None where it is a token."""
+        name = self.name_in(authorization)
+        return self._passwords.proof_of(name) if self._passwords is not None and name else None
+
     def name_in(self, authorization: str) -> str:
         """The user name that was tried, for who counts failures."""
         scheme, _, credentials = authorization.partition(" ")

@@ -22,6 +22,7 @@ import ipaddress
 import logging
 from collections.abc import Iterable
 from contextlib import nullcontext
+from functools import partial
 from time import monotonic
 from typing import Final
 from urllib.parse import urlsplit
@@ -35,6 +36,7 @@ from starlingmq.core.addresses import network_key
 
 log = logging.getLogger("starlingmq.http")
 
+GOES_ON: Final = "goes_on"  # in the state of a request: asks whether its client would be let in now
 OPEN: Final = "open_to_all"  # the key in ``opt`` of a handler
 PAGE: Final = {OPEN: "page"}
 HEALTH: Final = {OPEN: "health"}
@@ -78,9 +80,15 @@ class Guard:
         if not self.access.asks and not self._is_ours(host):
             raise Refusal(421, "this listener is for its own machine; auth.api.hosts can name others")
         if open_to is None and self.access.asks:
+            authorization, access = header(scope, b"authorization"), self.access
             scope["state"]["user"] = await self._identify(scope)
+            scope["state"][GOES_ON] = partial(self._goes_on, authorization, access.proof_of(authorization))
         if scope["method"] in CHANGING:
             self._check_origin(scope, host)
+
+    def _goes_on(self, authorization: str, proof: object) -> bool:
+        """Whether a client that was admitted is still, by the tokens and users of now: for answers that take long."""
+        return self.access.holds(authorization, proof)
 
     def _is_ours(self, host: str) -> bool:
         name = urlsplit(f"//{host}").hostname if _plain(host) else None

@@ -15,6 +15,7 @@ from msgspec import json
 from starlingmq.admin.problem import AdminError
 from starlingmq.admin.traces import RATE, RATE_MAX, Trace, message_of
 from starlingmq.api.asgi import Refusal
+from starlingmq.api.guard import GOES_ON
 from starlingmq.api.places import Slots
 from starlingmq.api.served import Served
 from starlingmq.core.addresses import network_key
@@ -54,13 +55,18 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
                 raise AdminError(400, f"{name}: is no text that could be sent") from None
         return await served.office.traces.open({name: value for name, value in arguments.items() if value})
 
-    async def events(trace: Trace, address: str, first: Any, tail: bool) -> AsyncIterator[ServerSentEventMessage]:
+    async def events(
+        request: Request[Any, Any, Any], trace: Trace, address: str, first: Any, tail: bool
+    ) -> AsyncIterator[ServerSentEventMessage]:
         missing: list[Any] = []
+        goes_on = request.scope["state"].get(GOES_ON)  # where clients are asked who they are
         try:
             with slots.held(address):
                 yield event("ready", {"node": served.place.name, **first})
                 while True:
                     found = await trace.next()
+                    if goes_on is not None and not goes_on():
+                        return
                     for told in found["events"]:
                         yield event("message", message_of(told)) if tail else event("step", told)
                     if found["lost"]:
@@ -81,7 +87,7 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
     async def tail(request: Request[Any, Any, Any], filter: Filter, rate: Rate = RATE) -> ServerSentEvent:
         address = _address(request)
         trace = await begun(address, topic=filter, rate=str(rate), tail="yes")
-        return ServerSentEvent(events(trace, address, {"filter": filter}, True))
+        return ServerSentEvent(events(request, trace, address, {"filter": filter}, True))
 
     @get(
         "/trace", summary="The way of messages through the nodes, as server-sent events", media_type="text/event-stream"
@@ -91,6 +97,6 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
     ) -> ServerSentEvent:
         address = _address(request)
         trace = await begun(address, topic=topic, client_id=client_id, rate=str(rate))
-        return ServerSentEvent(events(trace, address, {"topic": topic, "client_id": client_id}, False))
+        return ServerSentEvent(events(request, trace, address, {"topic": topic, "client_id": client_id}, False))
 
     return [tail, trace]

@@ -89,6 +89,10 @@ class Callout:
                 self._known.popitem(last=False)
         return verdict
 
+    def holds(self, username: str, proof: object) -> bool:
+        """The service is asked when a client connects, and not again."""
+        return True
+
     async def close(self) -> None:
         await self._checks.close()
         await self._http.aclose()

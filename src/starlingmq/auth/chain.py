@@ -18,6 +18,8 @@ from starlingmq.config_auth import AuthConfig, methods_of
 from starlingmq.config_nats import NatsConfig
 from starlingmq.config_types import ConfigError
 from starlingmq.core.addresses import peer_host
+from starlingmq.core.client import UNPROVED
+from starlingmq.core.nats_keys import NKEY
 from starlingmq.hooks import Authenticate, AuthRequest, AuthResult
 from starlingmq.log import SparingLog
 from starlingmq.wire.reasons import Reason
@@ -34,12 +36,19 @@ EVERYTHING: Final = Acl((), True)
 NOTHING: Final = Acl((), False)  # but what somebody is granted
 LINES_PER_SECOND: Final = 5
 
+# What a client was let in by, beside a class of methods.
+HOOK: Final = "hook"
+ANONYMOUS: Final = "anonymous"
+
 
 class Certificate:
     """The name in a certificate that was verified, for listeners that do not take it anyway (``tls.identity``)."""
 
     async def check(self, request: AuthRequest) -> Verdict | None:
         return Verdict(username=request.certificate_name) if request.certificate_name else None
+
+    def holds(self, username: str, proof: object) -> bool:
+        return True  # what the name may do, and whether it may connect, the rules say
 
     async def close(self) -> None:
         """There is nothing to let go of."""
@@ -87,10 +96,11 @@ class Chain:
             self._tell_of(ban, now)
         if ban is not None:
             return AuthResult(Reason.BANNED)
-        verdict = proof
-        if verdict is None:
+        if proof is not None:
+            verdict, method = proof
+        else:
             try:
-                verdict = await self._ask(request)
+                verdict, method = await self._ask(request)
             except asyncio.CancelledError:
                 self._count(address, user)  # it took too long: as good as wrong, or being slow would be a way around
                 raise
@@ -108,7 +118,8 @@ class Chain:
         if not self.acl.may_connect(request.client_id, name, request.peer, verdict.rules or ()):
             return AuthResult(Reason.NOT_AUTHORIZED)
         rights = self._rights(request.client_id, name, request.peer, verdict.rules)
-        return AuthResult(verdict.reason, verdict.data, verdict.username, rights, verdict.valid)
+        standing = (method, verdict.proof)
+        return AuthResult(verdict.reason, verdict.data, verdict.username, rights, verdict.valid, standing)
 
     async def reader(self, username: str | None, password: bytes | None, peer: str) -> tuple[int, Rights | None]:
         """Whether somebody who reads streams is let in (a reason code), and what its rights are (None: all there are).
@@ -128,6 +139,34 @@ class Chain:
         assert granted is None or isinstance(granted, tuple)
         return self._rights(client.client_id, client.username, client.peer, granted)
 
+    def standing_of(self, client: Client) -> int:
+        """Why somebody who is connected, or was when it left its will, would not be let in now; 0: it would."""
+        if not self._stands(client):
+            return Reason.NOT_AUTHORIZED
+        granted = client.rights.source if client.rights is not None else None
+        assert granted is None or isinstance(granted, tuple)
+        said = "" if client.assigned else client.client_id
+        if client.version != 0 and said and not self.acl.may_be(said, client.username):
+            return Reason.NOT_AUTHORIZED
+        may = self.acl.may_connect(said, client.username, client.peer, granted or ())
+        return Reason.SUCCESS if may else Reason.NOT_AUTHORIZED
+
+    def _stands(self, client: Client) -> bool:
+        standing = client.standing
+        if standing is UNPROVED:
+            named = client.username and self._methods
+            return not named or any(method.holds(client.username, None) for method in self._methods)
+        method, proof = standing if isinstance(standing, tuple) else (ANONYMOUS, None)
+        if method == HOOK:
+            return True
+        if method == NKEY:
+            return proof in self._nats.keys
+        if method is NatsLogin:
+            return self._nats.holds(client.username, proof)
+        if method == ANONYMOUS:
+            return self._anonymous().reason == Reason.SUCCESS
+        return any(type(found) is method and found.holds(client.username, proof) for found in self._methods)
+
     async def close(self) -> None:
         for method in self._methods:
             await method.close()
@@ -141,26 +180,28 @@ class Chain:
             acl = NOTHING
         return acl.rights(client_id, username, peer, granted)
 
-    async def _ask(self, request: AuthRequest) -> Verdict:
+    async def _ask(self, request: AuthRequest) -> tuple[Verdict, object]:
+        """The verdict, and what found it: a class of methods, or ``HOOK``, ``NKEY`` or ``ANONYMOUS``."""
         if self._hook is not None:
-            return await _asked(self._hook, request)
+            return await _asked(self._hook, request), HOOK
         if request.nkey_listed:
-            return Verdict()
+            return Verdict(proof=request.nkey), NKEY
         verdict = self._nats.check(request)
         if verdict is not None:
-            return verdict
+            return verdict, NatsLogin
         for method in self._methods:
             verdict = await method.check(request)
             if verdict is not None:
-                return verdict
+                return verdict, type(method)
         if self._nats.required and request.version == 0:
-            return Verdict(Reason.NOT_AUTHORIZED)
+            return Verdict(Reason.NOT_AUTHORIZED), ANONYMOUS
         if request.method:
-            return Verdict(Reason.BAD_AUTHENTICATION_METHOD)
+            return Verdict(Reason.BAD_AUTHENTICATION_METHOD), ANONYMOUS
         if request.username is not None or request.password is not None:
             # Where nobody is asked for a name, a name is as good as none.
-            return Verdict(Reason.BAD_USER_NAME_OR_PASSWORD if self._methods else self._anonymous().reason)
-        return self._anonymous()
+            reason = Reason.BAD_USER_NAME_OR_PASSWORD if self._methods else self._anonymous().reason
+            return Verdict(reason), ANONYMOUS
+        return self._anonymous(), ANONYMOUS
 
     def _anonymous(self) -> Verdict:
         allowed = self._config.allow_anonymous
@@ -168,19 +209,17 @@ class Chain:
             allowed = not self._methods
         return Verdict() if allowed else Verdict(Reason.NOT_AUTHORIZED)
 
-    def _proof(self, request: AuthRequest) -> Verdict | None:
+    def _proof(self, request: AuthRequest) -> tuple[Verdict, object] | None:
         """What a client is that proves itself by a key alone: guessing got its address banned, not such a client."""
         if self._hook is not None:
             return None
         if request.nkey_listed:
-            return Verdict()
+            return Verdict(proof=request.nkey), NKEY
         name = request.certificate_name
         if name and not request.method and (self._certificate_first or (self._by_certificate and not request.password)):
-            return Verdict(username=name)
+            return Verdict(username=name), Certificate
         if name and not self._methods and request.username == name:
-            return (
-                self._anonymous()
-            )  # a listener that takes the name from the certificate (tls.use_identity_as_username)
+            return self._anonymous(), ANONYMOUS  # the listener has tls.use_identity_as_username
         return None
 
     def _count(self, address: str, user: str) -> float:

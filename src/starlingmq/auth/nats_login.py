@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from starlingmq.auth.method import Verdict
-from starlingmq.auth.token_file import is_known, read_tokens
+from starlingmq.auth.token_file import digest_of, is_known, read_tokens
 from starlingmq.config_nats import NatsConfig
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ class NatsLogin:
     def __init__(self, config: NatsConfig) -> None:
         self._tokens = read_tokens(config.token_file, "nats.token_file") if config.token_file else []
         self._no_auth_user = config.no_auth_user
+        self.keys = config.nkeys
         self.required = bool(self._tokens or config.nkeys)
 
     def check(self, request: AuthRequest) -> Verdict | None:
@@ -26,4 +27,11 @@ class NatsLogin:
             return None
         if request.password is None:
             return Verdict(username=self._no_auth_user) if self._no_auth_user else None
-        return Verdict() if is_known(request.password, self._tokens) else None
+        known = is_known(request.password, self._tokens)
+        return Verdict(proof=digest_of(request.password)) if known else None
+
+    def holds(self, username: str, proof: object) -> bool:
+        """Whether a client that it let in would be let in now: by its token, or by no credentials."""
+        if proof is None:
+            return bool(username) and username == self._no_auth_user
+        return proof in self._tokens

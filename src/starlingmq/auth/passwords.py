@@ -76,7 +76,7 @@ class Passwords:
         login = self._login(known or self._nobody, request.password)
         until = self._good.get(login) if known is not None else None
         if until is not None and until > self._clock():
-            return Verdict(username=request.username)
+            return Verdict(username=request.username, proof=known)
         try:
             right = await self._hashing.fits(request, known or self._nobody, until is not None)
         except Busy:
@@ -86,7 +86,14 @@ class Passwords:
         if not right:
             return REFUSED
         self._keep(login)
-        return Verdict(username=request.username)
+        return Verdict(username=request.username, proof=known)
+
+    def proof_of(self, username: str) -> object:
+        return self._hashes.get(username)
+
+    def holds(self, username: str, proof: object) -> bool:
+        known = self._hashes.get(username)
+        return known is not None and (proof is None or proof == known)
 
     async def close(self) -> None:
         """The process is that of the broker, and goes on."""

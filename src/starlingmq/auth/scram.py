@@ -113,7 +113,11 @@ class Scram:
 
     def _last(self, server: Any, name: str, data: str) -> Verdict:
         server.set_client_final(data)
-        return Verdict(username=name, data=server.get_server_final().encode())
+        return Verdict(username=name, data=server.get_server_final().encode(), proof=self._users.get(name))
+
+    def holds(self, username: str, proof: object) -> bool:
+        known = self._users.get(username)
+        return known is not None and (proof is None or proof == known)
 
     def _keys(self, name: str) -> tuple[bytes, bytes, bytes, int]:
         """Of a name that nobody has, keys that nobody knows, with what some user's look like: none can tell it from

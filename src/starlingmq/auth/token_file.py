@@ -28,7 +28,7 @@ def read_tokens(path: str, setting: str) -> list[bytes]:
             continue
         if len(token) < TOKEN_SIGNS_MIN or not token.isascii() or " " in token:
             raise ConfigError(f"{setting}: {path}:{number}: a token has {TOKEN_SIGNS_MIN} signs or more and no blanks")
-        found.append(hashlib.sha256(token.encode()).digest())
+        found.append(digest_of(token.encode()))
     if not found:
         raise ConfigError(f"{setting}: {path} has no token; put one on a line")
     return found
@@ -36,5 +36,9 @@ def read_tokens(path: str, setting: str) -> list[bytes]:
 
 def is_known(token: bytes, digests: Sequence[bytes]) -> bool:
     """Whether it is one of these. The time that this takes tells nothing of a digest."""
-    digest = hashlib.sha256(token).digest()
+    digest = digest_of(token)
     return any(hmac.compare_digest(digest, known) for known in digests)
+
+
+def digest_of(token: bytes) -> bytes:
+    return hashlib.sha256(token).digest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from pathlib import Path
@@ -33,7 +34,7 @@ class Tokens:
 
     def __init__(self, config: JwtConfig) -> None:
         self._config = config
-        self._keys: list[tuple[str, Any, tuple[str, ...]]] = []  # id or "", key, algorithms
+        self._keys: list[tuple[str, Any, tuple[str, ...], bytes]] = []  # id or "", key, algorithms, mark
         if config.secret_file:
             self._add_secret(config.secret_file)
         if config.public_key_file:
@@ -51,17 +52,22 @@ class Tokens:
             claims = self._claims(token, header)
         except (jwt.InvalidTokenError, RecursionError):  # the second: a header of thousands of brackets
             return None
-        if claims is None:
+        found = self._claims(token, header)
+        if found is None:
             return REFUSED
-        return self._verdict(claims, request)
+        return self._verdict(*found, request)
+
+    def holds(self, username: str, proof: object) -> bool:
+        """Until the token expires, which ends the connection: as long as its key is one of those."""
+        return proof is None or any(proof == mark for _, _, _, mark in self._keys)
 
     async def close(self) -> None:
         """There is nothing to let go of."""
 
-    def _claims(self, token: bytes, header: dict[str, Any]) -> dict[str, Any] | None:
-        """Of a token that one of the keys has signed and that holds now."""
+    def _claims(self, token: bytes, header: dict[str, Any]) -> tuple[dict[str, Any], bytes] | None:
+        """Of a token that one of the keys has signed and that holds now; and the mark of that key."""
         config = self._config
-        for name, key, algorithms in self._keys:
+        for name, key, algorithms, mark in self._keys:
             if (name and header.get("kid") not in (None, name)) or header.get("alg") not in algorithms:
                 continue
             try:
@@ -79,10 +85,10 @@ class Tokens:
                 )
             except (jwt.InvalidTokenError, ValueError, TypeError, OverflowError):
                 continue
-            return claims
+            return claims, mark
         return None
 
-    def _verdict(self, claims: dict[str, Any], request: AuthRequest) -> Verdict:
+    def _verdict(self, claims: dict[str, Any], mark: bytes, request: AuthRequest) -> Verdict:
         config = self._config
         name = claims.get(config.username_claim)
         if not isinstance(name, str) or not name:
@@ -97,13 +103,14 @@ class Tokens:
                 return REFUSED
         expiry = claims.get("exp")
         valid = float(expiry) + config.leeway - time.time() if isinstance(expiry, int | float) else 0.0
-        return Verdict(username=name, rules=rules, valid=max(valid, 0.001) if expiry is not None else 0.0)
+        valid = max(valid, 0.001) if expiry is not None else 0.0
+        return Verdict(username=name, rules=rules, valid=valid, proof=mark)
 
     def _add_secret(self, path: str) -> None:
         secret = _read(path, "auth.jwt.secret_file").strip()
         if len(secret) < SECRET_BYTES_MIN:
             raise ConfigError(f"auth.jwt.secret_file: {path}: a secret has {SECRET_BYTES_MIN} bytes at least")
-        self._keys.append(("", secret, ALGORITHMS["oct"]))
+        self._keys.append(("", secret, ALGORITHMS["oct"], mark_of(secret)))
 
     def _add_public(self, path: str) -> None:
         from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
@@ -115,9 +122,9 @@ class Tokens:
         except ValueError:
             raise ConfigError(f"auth.jwt.public_key_file: {path}: is no public key in PEM") from None
         if isinstance(key, RSAPublicKey):
-            self._keys.append(("", key, ALGORITHMS["RSA"]))
+            self._keys.append(("", key, ALGORITHMS["RSA"], mark_of(key)))
         elif isinstance(key, EllipticCurvePublicKey):
-            self._keys.append(("", key, ALGORITHMS["EC"]))
+            self._keys.append(("", key, ALGORITHMS["EC"], mark_of(key)))
         else:
             raise ConfigError(f"auth.jwt.public_key_file: {path}: neither RSA nor an elliptic curve of NIST")
 
@@ -131,9 +138,19 @@ class Tokens:
             if algorithms is None or key.public_key_use not in (None, "sig"):
                 continue
             named = key.algorithm_name
-            self._keys.append((key.key_id or "", key.key, (named,) if named in algorithms else algorithms))
+            allowed = (named,) if named in algorithms else algorithms
+            self._keys.append((key.key_id or "", key.key, allowed, mark_of(key.key)))
         if not self._keys:
             raise ConfigError(f"auth.jwt.jwks_file: {path}: has no key of the kinds {', '.join(ALGORITHMS)}")
+
+
+def mark_of(key: Any) -> bytes:
+    """By which a key is known again: of a secret, or of a public key."""
+    if isinstance(key, bytes):
+        return hashlib.sha256(key).digest()
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest()
 
 
 def _read(path: str, setting: str) -> bytes:

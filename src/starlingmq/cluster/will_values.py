@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from starlingmq.core.client import Client
+from starlingmq.core.client import UNPROVED, Client
 from starlingmq.core.message import Message
 from starlingmq.core.will import Will
 
@@ -46,6 +46,7 @@ class RegisteredWill(msgspec.Struct, array_like=True):
     seconds: int = 0
     due_at: float = 0.0
     epoch: int = 0
+    granted: bool = False
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -91,6 +92,7 @@ def registered(will: Will, session_expiry: int, due_at: float, epoch: int = 0) -
         min(will.delay, session_expiry),
         due_at,
         epoch,
+        will.granted,
     )
 
 
@@ -99,5 +101,6 @@ def will_from(value: RegisteredWill) -> Will:
     client = Client("", value.peer, 0.0)
     client.client_id = value.publisher
     client.username = value.username
+    client.standing = UNPROVED
     message = Message(value.topic, value.payload, value.qos, value.retain, value.properties, 0.0, value.publisher, 0.0)
-    return Will(message, value.delay, value.expiry, client, value.id)
+    return Will(message, value.delay, value.expiry, client, value.id, value.granted)

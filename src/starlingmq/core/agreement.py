@@ -88,4 +88,5 @@ def will_of(ctx: Context, client: Client, packet: WillPacket | None) -> Will | N
     if ctx.wills is not None:
         ctx.sequence += 1
         identity = ctx.sequence
-    return Will(message, cast(int, delay), cast(int, expiry), client, identity)
+    granted = client.rights is not None and client.rights.source is not None
+    return Will(message, cast(int, delay), cast(int, expiry), client, identity, granted)

@@ -17,7 +17,7 @@ from starlingmq.core.context import TURN_WORK, Context
 from starlingmq.core.deadlines import Deadlines
 from starlingmq.core.delivery import Delivery
 from starlingmq.core.ending import Ending
-from starlingmq.core.entitling import EntitleJob, RightsOf
+from starlingmq.core.entitling import EntitleJob
 from starlingmq.core.group_engine import GroupEngine
 from starlingmq.core.message import Message
 from starlingmq.core.mover import Mover
@@ -172,10 +172,10 @@ class BrokerState:
         if self.sys.due_at == 0.0 and mqtt.sys_interval != 0.0:
             self.sys.due_at = self.ctx.now
 
-    def entitle(self, rights_of: RightsOf) -> None:
-        """The rules are others now: give everybody their rights anew, some clients a turn."""
+    def entitle(self) -> None:
+        """The rules (``Context.rights_of``, ``standing_of``) have changed: check everybody, some clients a turn."""
         self.ctx.rules += 1
-        self.ctx.jobs.append(EntitleJob(self.ctx, self.subscribing, rights_of))
+        self.ctx.jobs.append(EntitleJob(self.ctx, self.subscribing, self.ending))
 
     # Connections
 

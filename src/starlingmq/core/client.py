@@ -20,6 +20,8 @@ AUTHENTICATING: Final = 1  # CONNECT seen; the answer of ``authenticate`` or an 
 OPEN: Final = 2
 CLOSED: Final = 3
 
+UNPROVED: Final = "unproved"  # ``Client.standing`` of a client of which only the name is kept, with its will
+
 # Why a connection is not read, as bits of ``Client.halted``.
 ASKING: Final = 1  # a question to a hook is open
 HELD: Final = 2  # a receiver's queue is full
@@ -41,6 +43,9 @@ class Client:
     client_id: str
     username: str
     rights: Rights | None  # what it may do; None: whatever hooks do not forbid
+    rules: int  # the rules (``Context.rules``) by which it was let in
+    standing: object  # what it has shown to be let in: a note of whoever decided; UNPROVED: it is not known
+    assigned: bool  # its client id is the broker's choice
     counted_as: str  # the user whose connection this is, for core.quotas
     production: Production | None  # it numbers what it publishes (see core.producers)
     meter: Meter | None  # how fast it may publish; None: as fast as it can
@@ -100,6 +105,9 @@ class Client:
         self.client_id = ""
         self.username = ""
         self.rights = None
+        self.rules = 0
+        self.standing = None
+        self.assigned = False
         self.counted_as = ""
         self.production = None
         self.meter = None

@@ -107,6 +107,7 @@ class Connecting:
         client.problem_information = number(connect.properties, prop.REQUEST_PROBLEM_INFORMATION, 1) == 1
         client.username = client.certificate_name if client.identity else connect.username or ""
         client.state = AUTHENTICATING
+        client.rules = self.ctx.rules
         client.max_packet = number(connect.properties, prop.MAXIMUM_PACKET_SIZE, 0)
         self._check(client, connect)
         method = connect.properties.get(prop.AUTHENTICATION_METHOD)
@@ -159,6 +160,7 @@ class Connecting:
                     raise ProtocolError("the topic of the will is the broker's", Reason.TOPIC_NAME_INVALID)
 
     def _ask(self, client: Client, connect: Connect | None, data: object) -> None:
+        client.rules = self.ctx.rules
         question = Question(AUTHENTICATE, client)
         question.connect = connect
         question.method = client.auth_method
@@ -193,6 +195,8 @@ class Connecting:
         client.username = name
         self.entitle(client, answer)
         reason = answer.reason
+        if reason == Reason.SUCCESS and client.state == OPEN:
+            reason = self.readmit(client)
         if (reason >= 0x80 and reason not in REASONS) or (
             reason == Reason.CONTINUE_AUTHENTICATION and not client.auth_method
         ):
@@ -218,7 +222,30 @@ class Connecting:
         """Give the client the rights that come with the answer to who it is."""
         if answer.reason == Reason.SUCCESS:
             client.rights = answer.rights
+            client.standing = answer.standing
             client.valid_until = self.ctx.now + answer.valid if answer.valid != 0.0 else 0.0
+
+    def readmit(self, client: Client) -> int:
+        """Why a client is not let in after all (0: it is), if the rules have changed since it asked."""
+        ctx = self.ctx
+        if client.rules == ctx.rules:
+            return 0
+        reason = ctx.standing_of(client)
+        if reason == 0:
+            client.rules = ctx.rules
+            client.rights = ctx.rights_of(client)
+        return reason
+
+    def _is_out(self, client: Client) -> bool:
+        """Whether it is refused by rules that have changed since it asked."""
+        if client.rules == self.ctx.rules:
+            return False
+        reason = self.readmit(client)
+        if reason == 0 and not self._may_leave_will(client):
+            reason = Reason.NOT_AUTHORIZED
+        if reason != 0:
+            self.ending.refuse(client, reason, "the rules have changed while it connected")
+        return reason != 0
 
     def _may_leave_will(self, client: Client) -> bool:
         will = self.ending.waiting[client].will
@@ -229,6 +256,8 @@ class Connecting:
 
     def accept(self, client: Client, auth_data: bytes | None) -> None:
         ctx = self.ctx
+        if self._is_out(client):
+            return
         session = ctx.sessions.get(self.ending.waiting[client].client_id)
         earlier = None if session is None else session.client
         if earlier is not None and earlier.gone and earlier.halted == TURN_OVER:
@@ -257,7 +286,7 @@ class Connecting:
             self._begin(client, connect, session, auth_data, 0)
             return
         if not client.client_id:
-            client.client_id = self._assign_id()
+            self._assign(client)
         ctx.halt(client, WORKING)
         claim = Claim(client, auth_data, connect.clean_start, ctx.now + claims.seconds)
         earlier_claim = claims.hold(client.client_id, claim)
@@ -296,6 +325,8 @@ class Connecting:
             return False
         client = claim.client
         ctx.unhalt(client, WORKING)
+        if self._is_out(client):
+            return False
         if ctx.isolated:
             self.ending.refuse(client, Reason.SERVER_UNAVAILABLE, ISOLATED)
             return False
@@ -332,7 +363,8 @@ class Connecting:
             if auth_data is not None:
                 agreed[prop.AUTHENTICATION_DATA] = auth_data
         if not connect.client_id:
-            client.client_id = client.client_id or self._assign_id()
+            if not client.client_id:
+                self._assign(client)
             agreed[prop.ASSIGNED_CLIENT_IDENTIFIER] = client.client_id
         unknown = session is None
         session, present = self._session(client, connect.clean_start)
@@ -397,6 +429,10 @@ class Connecting:
         if connect.version == 5:
             return number(connect.properties, prop.SESSION_EXPIRY_INTERVAL, 0) != 0
         return not connect.clean_start
+
+    def _assign(self, client: Client) -> None:
+        client.client_id = self._assign_id()
+        client.assigned = True
 
     def _assign_id(self) -> str:
         """A client id nobody can guess, and nobody has."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from starlingmq.config import LimitsConfig, MqttConfig, QueueGroupsConfig
@@ -25,11 +26,20 @@ from starlingmq.core.unknown_releases import UnknownReleases
 from starlingmq.core.wills import Wills
 
 if TYPE_CHECKING:
+    from starlingmq.core.access import Rights
     from starlingmq.core.audit import Audit
 
 TURN_WORK: Final = 8192  # messages taken and given in one turn before everybody else gets a turn: a few milliseconds
 
 ISOLATED: Final = "this node is cut off from the majority of its cluster"
+
+
+def everything(client: Client) -> Rights | None:
+    return None
+
+
+def welcome(client: Client) -> int:
+    return 0
 
 
 class Context:
@@ -83,6 +93,8 @@ class Context:
     ask_publish: bool
     ask_subscribe: bool
     allow_anonymous: bool
+    rights_of: Callable[[Client], Rights | None]  # what a client may do by the rules of now; None: everything
+    standing_of: Callable[[Client], int]  # why it would not be let in by them (a reason code); 0: it would
     session_owner: int  # one of ``core.owners.RULES``
     # copies of what the hot path looks at
     max_queue: int
@@ -149,6 +161,8 @@ class Context:
         self.ask_publish = False
         self.ask_subscribe = False
         self.allow_anonymous = True
+        self.rights_of = everything
+        self.standing_of = welcome
         self.session_owner = BY_USER
         self.configure(mqtt, limits)
 

@@ -5,7 +5,7 @@ A will is published once, unless DISCONNECT or a reconnection before its delay c
 
 from __future__ import annotations
 
-from starlingmq.core.client import AUTHENTICATING, CLOSED, NEW, OPEN, Client
+from starlingmq.core.client import AUTHENTICATING, CLOSED, NEW, OPEN, UNPROVED, Client
 from starlingmq.core.context import Context
 from starlingmq.core.delivery import Delivery
 from starlingmq.core.message import Message
@@ -234,8 +234,13 @@ class Ending:
             self.publish_will(will)
 
     def publish_will(self, will: Will) -> None:
-        """It is due, and it is ours to publish."""
+        """It is due, and it is ours to publish; not if the rules of now do not let its client."""
         message = will.message
+        if self._is_revoked(will):
+            self.ctx.drop("revoked", message.publisher)
+            if self.ctx.audit is not None:
+                self.ctx.audit.refused(message.publisher, message.topic, message.id, message.qos, "revoked")
+            return
         now = self.ctx.now
         message = Message(
             message.topic,
@@ -251,3 +256,15 @@ class Ending:
             self.publishing.ask_for_will(will.client, message)
         else:
             self.publishing.route(message, None)
+
+    def _is_revoked(self, will: Will) -> bool:
+        client = will.client
+        if client.rules == self.ctx.rules:
+            return False
+        if self.ctx.standing_of(client) != 0:
+            return True
+        if will.granted and client.standing is UNPROVED:
+            return False  # what its own rules said is not known any more
+        rights = self.ctx.rights_of(client)
+        message = will.message
+        return rights is not None and not rights.may_publish(message.topic, message.qos, message.retain)

@@ -14,7 +14,7 @@ from starlingmq.core.deadlines import Deadlines
 from starlingmq.core.ending import Ending
 from starlingmq.core.nats_client import NatsClient
 from starlingmq.core.nats_errors import AUTHORIZATION_VIOLATION, NatsErrors
-from starlingmq.core.nats_keys import NatsKeys
+from starlingmq.core.nats_keys import NKEY, NatsKeys
 from starlingmq.core.ready import AUTHENTICATE, Answer, Question
 from starlingmq.core.session import Session
 from starlingmq.wire.mqtt import Connect
@@ -60,6 +60,7 @@ class NatsConnecting:
         if self.asks():
             self.errors.fail(client, AUTHORIZATION_VIOLATION)
         else:
+            client.rules = self.ctx.rules
             self._accept(client, nats)
 
     def connect(self, client: Client, nats: NatsClient, text: bytes) -> None:
@@ -85,6 +86,7 @@ class NatsConnecting:
             nats.ok(client)
             return
         client.state = AUTHENTICATING
+        client.rules = self.ctx.rules
         nkey = _text(options, "nkey") or ""
         if nkey and self.keys.verify is not None:
             self._with_key(client, nats, nkey, _text(options, "sig") or "")
@@ -112,6 +114,7 @@ class NatsConnecting:
         if self.ctx.ask_authenticate:
             self._ask(client, nkey, None, nkey)
         elif nkey in self.keys.known:
+            client.standing = (NKEY, nkey)
             self._accept(client, nats)
             if client.state == OPEN:
                 nats.ok(client)
@@ -145,6 +148,9 @@ class NatsConnecting:
 
     def _accept(self, client: Client, nats: NatsClient) -> None:
         ctx = self.ctx
+        if client.rules != ctx.rules and self.connecting.readmit(client) != 0:
+            self.errors.fail(client, AUTHORIZATION_VIOLATION)
+            return
         if ctx.isolated:
             self.errors.isolated(client)
             return

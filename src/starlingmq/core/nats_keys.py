@@ -15,6 +15,7 @@ from starlingmq.nkeys import user_key
 
 Verify = Callable[[bytes, bytes, bytes], bool]  # public key, message, signature
 
+NKEY: Final = "nkey"  # what ``Client.standing`` begins with where it has signed with such a key
 SIGNATURE: Final = 88  # characters of one in base64 at most
 
 

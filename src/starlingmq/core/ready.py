@@ -124,7 +124,8 @@ class Question:
 class Answer:
     """To AUTHENTICATE: ``reason`` SUCCESS, CONTINUE_AUTHENTICATION (0x18) or a refusal; ``data`` for the client's
     AUTH or CONNACK; ``username`` what the client is called from now on (None: as it said); ``rights`` what it may do
-    (None: nobody decides that here), ``valid`` for how many seconds (0: as long as it is connected).
+    (None: nobody decides that here), ``valid`` for how many seconds (0: as long as it is connected), ``standing`` what
+    it has shown for that.
     To PUBLISH: ``reason`` and ``message`` (None with SUCCESS: taken and dropped).
     To SUBSCRIBE: ``reasons``, one a filter: SUCCESS or a refusal."""
 
@@ -135,6 +136,7 @@ class Answer:
     reasons: list[int]
     rights: Rights | None
     valid: float
+    standing: object
 
     def __init__(
         self,
@@ -151,6 +153,7 @@ class Answer:
         self.reasons = [] if reasons is None else reasons
         self.rights = None
         self.valid = 0.0
+        self.standing = None
 
 
 class Event:

@@ -11,7 +11,8 @@ class Will:
 
     ``delay`` is the Will Delay Interval and ``expiry`` the Message Expiry Interval, both in seconds (-1: none);
     ``client`` is the connection that left it, under whose rights it is published. ``id`` tells this will apart from all
-    others of this node, in a cluster; 0: there was none.
+    others of this node, in a cluster; 0: there was none. ``granted``: its client had rules of its own, which
+    are not kept.
     """
 
     message: Message
@@ -19,10 +20,14 @@ class Will:
     expiry: int
     client: Client
     id: int
+    granted: bool
 
-    def __init__(self, message: Message, delay: int, expiry: int, client: Client, id: int = 0) -> None:
+    def __init__(
+        self, message: Message, delay: int, expiry: int, client: Client, id: int = 0, granted: bool = False
+    ) -> None:
         self.message = message
         self.delay = delay
         self.expiry = expiry
         self.client = client
         self.id = id
+        self.granted = granted

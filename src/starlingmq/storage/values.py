@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from starlingmq.core.client import Client
+from starlingmq.core.client import UNPROVED, Client
 from starlingmq.core.message import Message
 from starlingmq.core.queue import refer
 from starlingmq.core.session import Session, Subscription
@@ -23,6 +23,7 @@ class WillValue(msgspec.Struct, array_like=True):
     username: str
     peer: str
     id: int = 0
+    granted: bool = False
 
 
 class SessionValue(msgspec.Struct, array_like=True):
@@ -101,6 +102,7 @@ def encode_session(session: Session) -> bytes:
             will.client.username,
             will.client.peer,
             will.id,
+            will.granted,
         )
     return _encoder.encode(
         SessionValue(
@@ -129,8 +131,9 @@ def restore_will(value: WillValue, client_id: str) -> Will:
     client = Client("", value.peer, 0.0)
     client.client_id = client_id
     client.username = value.username
+    client.standing = UNPROVED
     message = Message(value.topic, value.payload, value.qos, value.retain, value.properties, 0.0, client_id, 0.0)
-    return Will(message, value.delay, value.expiry, client, value.id)
+    return Will(message, value.delay, value.expiry, client, value.id, value.granted)
 
 
 def encode_subscription(whole: bytes, subscription: Subscription) -> bytes:
