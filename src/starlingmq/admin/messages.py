@@ -12,8 +12,17 @@ from msgspec import Meta, Struct, to_builtins
 from starlingmq.admin.listing import limit_of, pack, unpack
 from starlingmq.admin.problem import AdminError
 from starlingmq.admin.sessions import by, text, when
+from starlingmq.core.admission import (
+    ADMITTED,
+    ISOLATED,
+    MEMORY,
+    NOT_STORED,
+    POSTPONED,
+    RESERVED,
+    STREAM_FULL,
+    admit,
+)
 from starlingmq.core.message import Message
-from starlingmq.core.publishing import stream_is_full
 from starlingmq.core.topics import valid_filter
 from starlingmq.net.control import Action, Report
 from starlingmq.net.driver import Driver
@@ -56,13 +65,24 @@ def encoded(topic: str) -> bytes:
         raise AdminError(400, "topic: is no text that could be sent") from None
 
 
+AWAY: Final = (503, "this node is not with the majority of its cluster, or not yet")
+TURNED_DOWN: Final[dict[int, tuple[int, str]]] = {
+    ISOLATED: AWAY,
+    POSTPONED: AWAY,
+    NOT_STORED: (507, "nothing can be stored at the moment, or as much waits for another node as may"),
+    MEMORY: (503, "there is too little memory at the moment (limits.memory)"),
+    RESERVED: (403, "topic: only the broker itself publishes there"),
+    STREAM_FULL: (503, "a stream is full"),
+}
+
+
 async def publish(driver: Driver, message: Message) -> int:
     """As a client would, but for hooks and rules, which are for those. Raises AdminError where a client is refused."""
     state = driver.state
     ctx = state.ctx
     message.published_at = ctx.now = driver.clock()
     if ctx.isolated or ctx.catching_up:
-        raise AdminError(503, "this node is not with the majority of its cluster, or not yet")
+        raise AdminError(*AWAY)
     if message.size() > ctx.max_packet:
         raise AdminError(413, f"a message has {ctx.max_packet:,} bytes at most (limits.max_packet_size)")
     if message.qos > ctx.max_qos or (message.retain and not ctx.retain_available):
@@ -71,12 +91,9 @@ async def publish(driver: Driver, message: Message) -> int:
         route = state.router.resolve(message.topic)
     except MqttError as error:
         raise AdminError(400, f"topic: {error.detail}") from None
-    if route.reserved:
-        raise AdminError(403, "topic: only the broker itself publishes there")
-    if ctx.refusing:
-        raise AdminError(507, "nothing can be stored at the moment")
-    if message.qos and (state.publishing.too_much_waits(route) or stream_is_full(route)):
-        raise AdminError(503, "a stream is full, or as much waits for another node as may")
+    verdict = NOT_STORED if ctx.refusing else admit(ctx, route, message.qos != 0)
+    if verdict != ADMITTED:
+        raise AdminError(*TURNED_DOWN[verdict])
     receivers = state.publishing.route(message, None)
     if not await driver.stored():
         raise AdminError(507, "it could not be stored; it may arrive nevertheless")

@@ -49,10 +49,9 @@ class Tokens:
             return None
         try:
             header = jwt.get_unverified_header(token)
-            claims = self._claims(token, header)
+            found = self._claims(token, header)
         except (jwt.InvalidTokenError, RecursionError):  # the second: a header of thousands of brackets
             return None
-        found = self._claims(token, header)
         if found is None:
             return REFUSED
         return self._verdict(*found, request)

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+from starlingmq.core.admission import (
+    ADMITTED,
+    COUNTED,
+    ISOLATED,
+    MEMORY,
+    NOT_STORED,
+    POSTPONED,
+    RESERVED,
+    STREAM_FULL,
+    admit,
+)
 from starlingmq.core.client import ASKING, Client
 from starlingmq.core.context import Context
 from starlingmq.core.delivery import Delivery
 from starlingmq.core.message import Message
 from starlingmq.core.nats_client import NatsClient, NatsSubscription
 from starlingmq.core.nats_errors import NatsErrors
-from starlingmq.core.publishing import Publishing, stream_is_full
+from starlingmq.core.publishing import Publishing
 from starlingmq.core.ready import PUBLISH as ASK_PUBLISH
 from starlingmq.core.ready import Answer, Question
 from starlingmq.core.router import Route, Router
@@ -19,6 +32,13 @@ from starlingmq.wire.nats_frames import NO_RESPONDERS, OK_FRAME, message_head, m
 from starlingmq.wire.nats_headers import properties_of
 from starlingmq.wire.nats_subjects import subject_of, topic_of
 from starlingmq.wire.reasons import MqttError
+
+WHY: Final[dict[int, str]] = {
+    NOT_STORED: "Not Stored",
+    MEMORY: "Not Enough Memory",
+    RESERVED: "",
+    STREAM_FULL: "Stream Is Full",
+}
 
 
 def lonely(route: Route) -> bool:
@@ -112,11 +132,13 @@ class NatsPublishing:
         except MqttError:
             self.errors.no_topic(client, nats.pedantic, subject_of(message.topic))
             return
-        if route.reserved:
-            self.errors.may_not_publish(client, subject_of(message.topic), "not_authorized")
+        verdict = admit(ctx, route, route.kept)
+        if verdict != ADMITTED and verdict != POSTPONED:  # for that ``Nats.handle`` has waited
+            self._turn_down(client, message, verdict)
             return
-        if route.kept and not self._keep(client, nats, message, route):
-            return
+        if route.kept:  # somebody wants it at QoS 1: it is stored for whoever wants it stored
+            message.qos = 1
+            nats.keeps = True
         if nats.verbose:  # before what the message causes, which may be a MSG to this client
             if message.qos != 0:
                 ctx.send_stored(client, OK_FRAME)
@@ -132,21 +154,12 @@ class NatsPublishing:
         if found == len(route.streams) and reply and nats.no_responders:  # a stream answers nobody
             self._no_responders(client, session, reply)
 
-    def _keep(self, client: Client, nats: NatsClient, message: Message, route: Route) -> bool:
-        """Somebody wants the message at QoS 1: have it stored for who wants it kept; False if that can not be now."""
-        ctx = self.ctx
-        if ctx.isolated:
+    def _turn_down(self, client: Client, message: Message, verdict: int) -> None:
+        """A message that is not admitted, in the words of NATS."""
+        if verdict == ISOLATED:
             self.errors.isolated(client)
-            return False
-        if ctx.refusing or (ctx.full_peers != 0 and self.publishing.too_much_waits(route)):
-            self.errors.may_not_publish(client, subject_of(message.topic), "storage_failing", "Not Stored")
-            return False
-        if ctx.full_streams != 0 and stream_is_full(route):
-            self.errors.may_not_publish(client, subject_of(message.topic), "stream_full", "Stream Is Full")
-            return False
-        message.qos = 1
-        nats.keeps = True
-        return True
+        else:
+            self.errors.may_not_publish(client, subject_of(message.topic), COUNTED[verdict], WHY[verdict])
 
     def _no_responders(self, client: Client, session: Session, reply: bytes) -> None:
         """Tell a requester at once that nobody will answer."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from starlingmq.core.admission import ADMITTED, COUNTED, MEMORY, POSTPONED, RESERVED, STREAM_FULL, admit
+from starlingmq.core.admission import ISOLATED as ISOLATED_VERDICT
 from starlingmq.core.bridges import tells_state
 from starlingmq.core.client import ASKING, WORKING, Client
 from starlingmq.core.context import ISOLATED, Context
@@ -32,7 +34,7 @@ from starlingmq.core.ready import (
 from starlingmq.core.ready import PUBLISH as ASK_PUBLISH
 from starlingmq.core.retained import RetainedTree
 from starlingmq.core.retaining import DELETED_FACT, REPLICA
-from starlingmq.core.router import Route, Router
+from starlingmq.core.router import Router
 from starlingmq.core.session import GROUP_PREFIX, Backlog, Session
 from starlingmq.core.timers import Wheel
 from starlingmq.wire.mqtt import Publish, ack_frame, decode_publish, packet_id_bytes
@@ -40,14 +42,6 @@ from starlingmq.wire.reasons import MqttError, ProtocolError, Reason
 
 HEARD_FACT: Final = b"heard/"
 """And a node's number: a fact, the sequence of the last message from there of which nothing else is kept."""
-
-
-def stream_is_full(route: Route) -> bool:
-    """Whether one of the streams on the way refuses what it is offered."""
-    for stream in route.streams:  # noqa: SIM110  a generator would be made
-        if stream.full:
-            return True
-    return False
 
 
 class Publishing:
@@ -212,28 +206,12 @@ class Publishing:
 
     def accept(self, client: Client, session: Session, message: Message, packet_id: int) -> None:
         """The message may be published: route it (QoS 2: hold it) and acknowledge."""
-        ctx = self.ctx
-        if ctx.isolated and message.qos != 0:
-            self._isolated(client, message, packet_id)
-            return
-        if ctx.catching_up:
-            self._postpone(client, message, packet_id)
-            return
-        if ctx.refusing and message.qos != 0:
-            self._not_now(client, message, packet_id)
-            return
-        if ctx.quotas.short_of_memory:
-            self._no_memory(client, message, packet_id)
-            return
         route = self.router.resolve(message.topic)
-        if route.reserved and not tells_state(client, message.topic, message.payload, message.qos):
-            self._refuse(client, message, packet_id, Reason.NOT_AUTHORIZED)
-            return
-        if ctx.full_peers != 0 and message.qos != 0 and self.too_much_waits(route):
-            self._not_now(client, message, packet_id)
-            return
-        if ctx.full_streams != 0 and message.qos != 0 and stream_is_full(route):
-            self._not_now(client, message, packet_id, "stream_full", "a stream is full")
+        verdict = admit(self.ctx, route, message.qos != 0)
+        if verdict == RESERVED and tells_state(client, message.topic, message.payload, message.qos):
+            verdict = ADMITTED
+        if verdict != ADMITTED:
+            self._turn_down(client, message, packet_id, verdict)
             return
         production = client.production
         if message.qos == 2:
@@ -257,6 +235,21 @@ class Publishing:
         found = self.delivery.fan_out(message, route, session)
         if message.qos == 1:
             self._acknowledge(client, 0x40, packet_id, 0 if found != 0 else 0x10)
+
+    def _turn_down(self, client: Client, message: Message, packet_id: int, verdict: int) -> None:
+        """A message that is not admitted, in the words of MQTT. Raises MqttError to end the connection."""
+        if verdict == POSTPONED:
+            self._postpone(client, message, packet_id)
+        elif verdict == ISOLATED_VERDICT:
+            self._isolated(client, message, packet_id)
+        elif verdict == MEMORY:
+            self._no_memory(client, message, packet_id)
+        elif verdict == RESERVED:
+            self._refuse(client, message, packet_id, Reason.NOT_AUTHORIZED)
+        elif verdict == STREAM_FULL:
+            self._not_now(client, message, packet_id, COUNTED[verdict], "a stream is full")
+        else:
+            self._not_now(client, message, packet_id)
 
     def _is_new(self, client: Client, production: Production, message: Message, packet_id: int) -> bool:
         """Whether a numbered message of QoS 0 or 1 is to be published; if not, it is answered."""
@@ -311,7 +304,8 @@ class Publishing:
         elif client.version != 5:
             raise ProtocolError("there is too little memory at the moment", Reason.QUOTA_EXCEEDED)
         else:
-            self._refuse(client, message, packet_id, Reason.QUOTA_EXCEEDED)
+            self._drop("memory", client, message)
+            self._acknowledge_refused(client, message.qos, packet_id, Reason.QUOTA_EXCEEDED)
 
     def _postpone(self, client: Client, message: Message | None, packet_id: int) -> None:
         """``message`` None: a PUBREL. It is done, and the connection read again, with ``resume``."""
@@ -337,15 +331,6 @@ class Publishing:
         first = 0x40 if message.qos == 1 else 0x50
         code = bytes((Reason.IMPLEMENTATION_SPECIFIC_ERROR,))
         self.ctx.send(client, bytes((first, 3)) + packet_id_bytes(packet_id) + code)
-
-    def too_much_waits(self, route: Route) -> bool:
-        """Whether the message would go to a node for which as much waits as may."""
-        bound = self.ctx.forward_bytes
-        for subscription in route.subscriptions:
-            session = subscription.session
-            if session.node != 0 and session.queue is not None and session.queue.bytes >= bound:
-                return True
-        return False
 
     def _acknowledge(self, client: Client, first: int, packet_id: int, reason: int) -> None:
         if reason != 0 and client.version == 5:
