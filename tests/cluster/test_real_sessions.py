@@ -71,3 +71,30 @@ async def test_a_client_finds_what_was_queued_at_the_node_it_goes_to(two: Cluste
     assert again.session_present
     assert again.unread == 0
     await again.disconnect()
+
+
+async def test_a_session_is_its_users_at_both_nodes(two: Cluster) -> None:
+    here, there = two.nodes
+
+    def client(url: str, user: str) -> Client:
+        return Client(url, client_id="shared", username=user, clean_start=False, session_expiry=3600)
+
+    ann = client(here.url, "ann")
+    await ann.connect()
+    await ann.subscribe("owned", 1)
+    await ann.disconnect()
+    async with Client(there.url) as publisher:
+        await publisher.publish("owned", b"for ann", 1)
+        ann = client(there.url, "ann")
+        await ann.connect()
+        assert ann.session_present and await take(ann, 1) == [b"for ann"], "the owner finds it at the other node"
+        await ann.disconnect()
+        await publisher.publish("owned", b"for ann too", 1)
+        bob = client(here.url, "bob")
+        await bob.connect()
+        assert not bob.session_present
+        await bob.subscribe("mine", 1)
+        await publisher.publish("owned", b"for nobody", 1)
+        await publisher.publish("mine", b"for bob", 1)
+        assert await take(bob, 1) == [b"for bob"] and bob.unread == 0
+        await bob.disconnect()
