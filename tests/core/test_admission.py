@@ -134,7 +134,7 @@ def test_a_client_that_is_too_fast_is_not_read_for_a_while_and_loses_nothing(kin
     reader = world.connect("reader")
     reader.send(Subscribe(1, [SubscribeRequest(b"a/#", 0)]))
     reader.expect(Suback)
-    client = connect(world) if kind == "nats" else world.connect("writer", version=int(kind))
+    client: Any = connect(world) if kind == "nats" else world.connect("writer", version=int(kind))
     for _ in range(20):
         if kind == "nats":
             client.pub("a.b", b"0123456789")

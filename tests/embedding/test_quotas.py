@@ -154,4 +154,4 @@ async def test_too_little_memory(serve: Serve, join: Join, monkeypatch: pytest.M
     has = 90 << 20
     await until(False)
     assert await peer.publish("t") == Reason.NO_MATCHING_SUBSCRIBERS
-    assert broker.state.ctx.counters.dropped["memory"] == 1
+    assert broker.state.ctx.counters.dropped["memory"] == 4, "whatever its QoS"
