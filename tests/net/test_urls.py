@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from starlingmq.config import ListenerConfig, TlsConfig
+from starlingmq.config_secrets import without_login
 from starlingmq.net.urls import ListenerError, ListenerSpec, parse_listener
 
 TLS = TlsConfig(cert="server.pem")
@@ -79,7 +80,8 @@ def test_what_is_no_listener_is_said_in_one_line(url: str, complaint: str) -> No
         parse_listener(ListenerConfig(url=url))
     message = str(caught.value)
     shown, _, said = message.partition(": ")
-    assert shown in (url, repr(url))
+    assert shown in (without_login(url), repr(without_login(url)))
+    assert "secret" not in message and "me:" not in message
     assert complaint in said
     assert message.isprintable()
 
