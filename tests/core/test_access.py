@@ -7,7 +7,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starlingmq.core.access import EVERY_PUBLISH, GROUP, PUBLISH, STREAM, SUBSCRIBE, Grant, Rights
+from starlingmq.core.access import EVERY_PUBLISH, GROUP, NOTHING, PUBLISH, STREAM, SUBSCRIBE, WHOLE, Grant, Rights
 from starlingmq.core.topics import matches
 
 NAMES = (b"a", b"b", b"$s", b"")
@@ -92,3 +92,18 @@ def test_groups_and_streams_have_rules_of_their_own() -> None:
     assert not rights.may_subscribe(b"jobs/1", b"others")
     assert not rights.may_subscribe(b"jobs/1", b"")
     assert rights.may_read(b"orders") and not rights.may_read(b"others")
+
+
+@given(st.lists(st.tuples(st.booleans(), filters), max_size=5), st.booleans(), filters)
+def test_of_a_part_of_a_filter_each_topic_is_decided_by_its_own(
+    rules: list[tuple[bool, bytes]], default: bool, filter: bytes
+) -> None:
+    rights = Rights([grant(allow, rule) for allow, rule in rules], default)
+    extent = rights.extent(filter, b"")
+    matched = [topic for topic in TOPICS if matches(filter, topic)]
+    first = {topic: next((allow for allow, rule in rules if matches(rule, topic)), default) for topic in matched}
+    assert all(rights.may_receive(topic) == allowed for topic, allowed in first.items())
+    if extent == WHOLE:
+        assert all(first.values())
+    elif extent == NOTHING and default and all(not allow for allow, _ in rules):
+        assert not any(first.values())

@@ -3,7 +3,8 @@
 A rule names topics by a filter. A topic is easy: the filter matches it or not. Whoever subscribes asks for many topics
 at once, and gets them only if each of them is allowed, whatever rule decides about it: a rule that denies some of them
 denies the subscription. So nothing has to be looked at again when messages are delivered, unless they have waited and
-the rules have changed meanwhile.
+the rules have changed meanwhile. NATS clients get a subscription of which a part is denied, as from a NATS server: its
+messages are checked one by one.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ PUBLISH: Final = 1
 SUBSCRIBE: Final = 2
 GROUP: Final = 4  # be a member of a shared subscription or a queue group
 STREAM: Final = 8  # read a stream
+
+NOTHING: Final = 0  # of what a filter matches
+PART: Final = 1
+WHOLE: Final = 2
 
 EVERY_PUBLISH: Final = 0b111111  # bits of ``Grant.publishes``: QoS 0 to 2 without, then with the retain flag
 EVENTS: Final = b"$events"  # who talks to whom: only a rule that names it allows it
@@ -139,17 +144,24 @@ class Rights:
 
     def may_subscribe(self, filter: bytes, group: bytes) -> bool:
         """``group`` b"": an ordinary subscription."""
+        return self.extent(filter, group) == WHOLE
+
+    def extent(self, filter: bytes, group: bytes) -> int:
+        """How much of what the filter matches may be received: ``NOTHING``, ``PART`` or the ``WHOLE`` of it."""
         levels = filter.split(b"/")
         action = GROUP if group else SUBSCRIBE
+        found = WHOLE
         for grant in self.grants:
             if not grant.actions & action or (grant.group and grant.group != group):
                 continue
             if grant.allow:
                 if grant.covers(levels):
-                    return True
+                    return found
+            elif grant.covers(levels):
+                return NOTHING
             elif grant.overlaps(levels):
-                return False
-        return self.default
+                found = PART
+        return found if self.default else NOTHING
 
     def may_receive(self, topic: bytes) -> bool:
         """Whether a subscription to this topic alone would be allowed. It is where one is that matches it, too."""

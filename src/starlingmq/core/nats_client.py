@@ -40,6 +40,7 @@ class NatsSubscription(Subscription):
     count: int
     head: bytes  # of the last message, and the same with the sid, if it came twice in a row
     head_sid: bytes
+    narrowed: bool  # a part of what it matches is denied, and is not delivered
 
     def __init__(self, session: Session, filter: bytes, subject: bytes, name: bytes, sid: bytes) -> None:
         super().__init__(session, filter, 0, True, False, b"")  # no_local: see core.dialect
@@ -50,6 +51,7 @@ class NatsSubscription(Subscription):
         self.count = 0
         self.head = b""
         self.head_sid = b""
+        self.narrowed = False
 
     def key(self) -> object:
         return self
@@ -158,6 +160,8 @@ class NatsClient(Dialect):
         ctx = owner.ctx
         sub = cast(NatsSubscription, subscription)
         if client.state == CLOSED or (not self.echo and publisher is not None and publisher.client is client):
+            return
+        if sub.narrowed and client.rights is not None and not client.rights.may_receive(message.topic):
             return
         audit = ctx.audit
         if audit is not None and not sub.name:  # else it was told with the group

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from starlingmq.core.access import NOTHING, PART, WHOLE
 from starlingmq.core.client import ASKING, WORKING, Client
 from starlingmq.core.context import Context
 from starlingmq.core.job import Job
@@ -76,14 +77,15 @@ class NatsSubscribing:
         if ctx.isolated:
             self.errors.isolated(client)
             return
-        rights = client.rights
-        if rights is not None and not rights.may_subscribe(filter, name):
+        extent = self._extent(client, filter, name)
+        if extent == NOTHING:
             self.errors.may_not_subscribe(client, subject, name)
             return
         if name:
             session = Session(f"{client.client_id}/{sid.decode('latin-1')}", ctx.next_number)
             session.client = client
         sub = NatsSubscription(session, filter, subject, name, sid)
+        sub.narrowed = extent == PART
         if ctx.ask_subscribe:
             nats.waiting = sub
             question = Question(ASK_SUBSCRIBE, client)
@@ -135,11 +137,21 @@ class NatsSubscribing:
         self.forget(sub)
 
     def revoke(self, client: Client, nats: NatsClient) -> None:
-        rights = client.rights
         for sub in list(nats.subscriptions.values()):
-            if rights is not None and not rights.may_subscribe(sub.filter, sub.name):
+            extent = self._extent(client, sub.filter, sub.name)
+            sub.narrowed = extent == PART
+            if extent == NOTHING:
                 self.unsubscribe(nats, sub)
                 self.errors.may_not_subscribe(client, sub.subject, sub.name)
+
+    def _extent(self, client: Client, filter: bytes, group: bytes) -> int:
+        """How much of a subscription is allowed. A member of a queue group may have all of it or nothing: what is given
+        to one member that may not have it would be lost for the others."""
+        rights = client.rights
+        if rights is None:
+            return WHOLE
+        extent = rights.extent(filter, group)
+        return NOTHING if group and extent == PART else extent
 
     def forget(self, sub: NatsSubscription) -> None:
         session = sub.session
