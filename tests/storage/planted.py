@@ -32,8 +32,9 @@ BUGS = {
     "an acknowledgement is not written": Bug("core/context.py", "acknowledged.append(packet_id)", "pass", 0),
     "a completed handshake is not written": Bug(
         "core/publishing.py",
-        "            ctx.write(Write(INBOUND_COMPLETED, session, packet_id))\n        ctx.send_stored",
-        "            pass\n        ctx.send_stored",
+        "            ctx.write(Write(INBOUND_COMPLETED, session, packet_id))\n"
+        "        ctx.send_stored(client, ack_frame(0x70, packet_id))\n        if session.parked",
+        "            pass\n        ctx.send_stored(client, ack_frame(0x70, packet_id))\n        if session.parked",
         0,
     ),
     "PUBACK before it is stored": Bug(
