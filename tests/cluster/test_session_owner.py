@@ -16,6 +16,8 @@ from starlingmq.cluster import stays
 from starlingmq.cluster.frames import Data, Envelope, HandshakeCall
 from starlingmq.cluster.leaving import Leaving
 from starlingmq.cluster.transfer import Barrier, Head, Mark, Takeover, encode, pack, unpack
+from starlingmq.core.access import Rights
+from starlingmq.core.client import Client
 from starlingmq.core.owners import RULES
 from starlingmq.net.peer_codec import decode
 from starlingmq.net.peer_codec import encode as encode_envelope
@@ -282,3 +284,29 @@ def test_a_session_that_a_node_gives_away_without_its_client_keeps_its_owner() -
     drain(fleet, 0)
     session = fleet[1].state.ctx.sessions["c"]
     assert session.owner == "ann" and not join(fleet, 1, "bob").connack.session_present
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_will_of_a_node_that_is_gone_is_checked_against_the_rules_of_the_node_that_publishes_it(
+    allowed: bool,
+) -> None:
+    fleet = Fleet(3)
+    watcher = fleet.connect(1, "w")
+    subscribe(watcher, b"gone", 0)
+    join(fleet, 0, "ann", will=Will(b"gone", b"ann's"))
+    fleet.advance(1.0)
+    names_asked: list[str] = []
+
+    def rights_of(client: Client) -> Rights | None:
+        names_asked.append(client.username)
+        return Rights([], allowed)
+
+    fleet.cut(1, 2)
+    fleet.cut(1, 3)
+    fleet.end(0)
+    for node in fleet.nodes:
+        node.state.ctx.rights_of = rights_of
+    fleet.advance(60.0, 0.1)
+    assert names_asked == ["ann"]
+    assert published(watcher.receive()) == ([b"ann's"] if allowed else [])
+    assert sum(node.state.ctx.counters.dropped.get("revoked", 0) for node in fleet.nodes) == (not allowed)
