@@ -126,8 +126,9 @@ class NoticeLog:
         self._seconds[reason] = (second, lines + 1)
         told = {"client_id": notice.client_id, "peer": notice.peer, "reason": reason}
         what = "closed " if notice.closing else ""
+        level = logging.INFO if notice.closing else logging.WARNING  # what goes on may have lost a message
         whose = f" of client {notice.client_id!r}" if notice.client_id else ""
-        log.info("%s%s%s: %s (%s)", what, notice.peer, whose, notice.detail, reason, extra=told)
+        log.log(level, "%s%s%s: %s (%s)", what, notice.peer, whose, notice.detail, reason, extra=told)
 
     def _tell(self, reason: str) -> None:
         count = self._left_out.pop(reason, 0)

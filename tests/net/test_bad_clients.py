@@ -425,6 +425,18 @@ def test_every_reason_has_lines_of_its_own_and_what_is_left_out_is_counted(caplo
     assert len(caplog.records) == 25
 
 
+def test_what_goes_on_is_not_called_closed(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "starlingmq.clients")
+    notices = NoticeLog(1, lambda: 0.0, Timers().later)
+    for _ in range(3):
+        notices.add(Notice("pubrel_unknown", "c", "peer:1", "PUBREL 7 is unknown", closing=False))
+    notices.flush()
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", "peer:1 of client 'c': PUBREL 7 is unknown (pubrel_unknown)"),
+        ("WARNING", "pubrel_unknown: 2 more lines about connections that go on"),
+    ]
+
+
 def test_the_end_of_a_flood_is_counted_too(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "starlingmq.clients")
     timers = Timers()

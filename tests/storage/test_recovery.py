@@ -24,6 +24,7 @@ from starlingmq.wire.properties import (
     SESSION_EXPIRY_INTERVAL,
     SUBSCRIPTION_IDENTIFIER,
     WILL_DELAY_INTERVAL,
+    Properties,
 )
 
 HOUR = {SESSION_EXPIRY_INTERVAL: 3600}
@@ -133,6 +134,32 @@ def test_an_inbound_handshake_goes_on_where_it_was(world: StoredWorld) -> None:
     pub.send(Ack(PUBREL, 7))
     assert pub.expect(Ack) == Ack(PUBCOMP, 7)
     assert [m.payload for m in messages(back(world))] == [b"once"]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_handshakes_of_a_client_that_is_away_outlive_restarts_and_await_rel_timeout(
+    world: StoredWorld, version: int
+) -> None:
+    def come() -> FakeClient:
+        properties: Properties = {SESSION_EXPIRY_INTERVAL: 1_000_000} if version == 5 else {}
+        return world.connect("pub", version=version, clean_start=False, properties=properties)
+
+    subscriber(world).drop()
+    pub = come()
+    for packet_id in (7, 8):
+        pub.send(Publish(b"t/x", b"%d" % packet_id, qos=2, packet_id=packet_id))
+        assert pub.expect(Ack).type == PUBREC
+    pub.send(Ack(PUBREL, 7))
+    assert pub.expect(Ack) == Ack(PUBCOMP, 7)
+    pub.drop()
+    for _ in range(2):
+        world.advance(600.0)
+        world.restart()
+    pub = come()
+    for packet_id in (7, 8):
+        pub.send(Ack(PUBREL, packet_id))
+        assert pub.expect(Ack) == Ack(PUBCOMP, packet_id)
+    assert [m.payload for m in messages(back(world))] == [b"7", b"8"]
 
 
 def test_subscriptions_keep_their_options(world: StoredWorld) -> None:
