@@ -94,7 +94,7 @@ fuzz: setup-run ## mutated packets into the decoder and a live broker (ARGS="--s
 	$(PY) -m tests.fuzz $(ARGS)
 
 security: setup-test ## attack it: the security tests, every fuzzer for a minute (FUZZ=60), ruff's S rules, bandit
-	$(BIN)/ruff check --select S src
+	$(BIN)/ruff check src
 	$(BANDIT)
 	$(PY) -m pytest -q -n $(JOBS) --dist loadfile -m "security and not long" $(ARGS)
 	$(PY) -m tests.fuzz --each $(FUZZ)
