@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.patience import slowness
 from tests.peer import Peer
 from tests.storage.simfs import SimFiles
 
@@ -368,7 +367,7 @@ def test_a_slow_disk_slows_down_nobody_else(monkeypatch: pytest.MonkeyPatch) -> 
         other = await Peer.connect(address, "other")
         await other.subscribe("now/#")
         disk.broker.state.ctx.counters.stall_max_ms = 0.0
-        disk.files.seconds = seconds = slowness()
+        disk.files.seconds = seconds = 3.0
         publish(pub, 2)
         acknowledged = asyncio.create_task(pub.expect(Ack))
         began = time.perf_counter()
@@ -379,8 +378,8 @@ def test_a_slow_disk_slows_down_nobody_else(monkeypatch: pytest.MonkeyPatch) -> 
             rounds += 1
         took = time.perf_counter() - began
         assert took >= seconds
-        assert rounds > 50  # a second is a long time for them
-        assert disk.broker.state.ctx.counters.stall_max_ms < 700.0 * seconds  # of the thousand that it would be
+        assert rounds > 50  # that is a long time for them
+        assert disk.broker.state.ctx.counters.stall_max_ms < 700.0 * seconds  # of all of them, if it waited
         assert await message(sub) == b"2"
         for peer in (sub, pub, other):
             await peer.close()

@@ -48,11 +48,13 @@ _decode_message: Any = msgspec.msgpack.Decoder(tuple[float, bytes, bytes, int, b
 
 
 class StayValue(msgspec.Struct, array_like=True):
-    """A stay as a fact for the store."""
+    """A stay as a fact for the store. ``owned``: the user is known. The two are apart because a compiled class does not
+    tell msgspec of a type that has several parts, such as ``str | None``."""
 
     ended_at: float
     completed: bytes
-    owner: str | None = None
+    owned: bool = False
+    owner: str = ""
 
 
 _decode_stay: Any = msgspec.msgpack.Decoder(StayValue).decode
@@ -139,7 +141,13 @@ class Stays:
                 for at in range(0, len(completed), 2):
                     inbound.answered(int.from_bytes(completed[at : at + 2], "big"), ended_at)
                 epoch, client_id = key[len(STAY) :][:NUMBER], key[len(STAY) + NUMBER :]
-                stay = Stay(client_id.decode(), int.from_bytes(epoch, "big"), inbound, ended_at, known.owner)
+                stay = Stay(
+                    client_id.decode(),
+                    int.from_bytes(epoch, "big"),
+                    inbound,
+                    ended_at,
+                    known.owner if known.owned else None,
+                )
                 found[epoch + client_id] = stay
         for key, value in facts.items():
             if key.startswith(HANDSHAKE):
@@ -261,7 +269,7 @@ def _handshake_key(stay: Stay, packet_id: int) -> bytes:
 
 
 def _stay_fact(stay: Stay) -> bytes:
-    return bytes(_encode(StayValue(stay.ended_at, _completed(stay), stay.owner)))
+    return bytes(_encode(StayValue(stay.ended_at, _completed(stay), stay.owner is not None, stay.owner or "")))
 
 
 def _completed(stay: Stay) -> bytes:
