@@ -205,7 +205,7 @@ class HandshakeDesk:
             assert asked is not None
             if outcome == elsewhere.COMPLETED:
                 self.counters.told_completed += 1
-            elif outcome == elsewhere.UNKNOWN:
+            elif outcome != elsewhere.CANCELLED:
                 self.counters.told_unknown += 1
             self._broker.resolved(asked.client, asked.session, asked.packet_id, outcome)
 

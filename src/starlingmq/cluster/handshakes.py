@@ -8,7 +8,7 @@
                                                                  |          completed   PUBCOMP
                                                                  |          held        ask that one to RELEASE it
                                                                  |          unknown     0x92, or the connection ends
-                                                                 '--``timeout`` --> as unknown
+                                                                 '--``timeout`` --> the same
 
 All questions of a window go out as one call for each node, and come back as one reply. A question names the epoch in
 which the asker owns the client id, the ``floor`` of its session and a ``bound``: who holds the handshake since an epoch
@@ -370,14 +370,16 @@ class Handshakes:
             self._calls[self._number] = Call(node, later, now + ASK_AGAIN)
 
     def _give_up(self, question: Question, now: float) -> None:
-        """Somebody who may know can not be asked. Whoever has been asked, and not answered, is to forget it: its client
-        begins again, or is told to."""
+        """Somebody who may know can not be asked. A client of MQTT 5 is told 0x92 and has done with it: whoever has
+        been asked, and not answered, is to forget it. A 3.x client comes back with the same PUBREL."""
         waiting = list(question.waiting)
         if question.cancel:
             self._resolve(question, elsewhere.CANCELLED)
             return
         self.counters.timed_out += 1
-        self._resolve(question, elsewhere.UNKNOWN)
+        self._resolve(question, elsewhere.TIMED_OUT)
+        if question.asked is not None and question.asked.client.version != 5:
+            return
         forget = Question(
             None, question.client_id, question.packet_id, question.epoch, question.floor, question.trail, now
         )

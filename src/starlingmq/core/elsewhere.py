@@ -15,8 +15,9 @@ from starlingmq.core.session import Session, Trail
 
 # What became of a question.
 COMPLETED: Final = 1  # the message went its way, once
-UNKNOWN: Final = 2  # nobody has it, or nobody who can be asked
+UNKNOWN: Final = 2  # no node has it
 CANCELLED: Final = 3  # what other nodes had of it is gone
+TIMED_OUT: Final = 4  # a node that may have it could not be asked in time
 
 
 class Asked:

@@ -15,7 +15,7 @@ from starlingmq.core.bridges import tells_state
 from starlingmq.core.client import ASKING, WORKING, Client
 from starlingmq.core.context import ISOLATED, Context
 from starlingmq.core.delivery import Delivery
-from starlingmq.core.elsewhere import CANCELLED, COMPLETED
+from starlingmq.core.elsewhere import CANCELLED, COMPLETED, TIMED_OUT
 from starlingmq.core.group_engine import GroupEngine
 from starlingmq.core.message import Message
 from starlingmq.core.producers import AGAIN, NEW, OTHER, Producers, Production
@@ -466,6 +466,10 @@ class Publishing:
             self._complete(client, session, packet_id)
         elif ctx.isolated:
             raise MqttError(ISOLATED, Reason.USE_ANOTHER_SERVER)
+        elif outcome == TIMED_OUT and client.version != 5:
+            # PUBCOMP would acknowledge a message that is held there; the client repeats its PUBREL until it is known.
+            text = f"PUBREL {packet_id}: a node that may hold its message could not be reached in time"
+            raise MqttError(text, Reason.SERVER_UNAVAILABLE)
         else:
             self._unknown_handshake(client, session, packet_id)
 
