@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -132,9 +133,18 @@ class Certificates:
         self.ca = str(directory / "ca.pem")
         self.authority.cert_pem.write_to_path(self.ca)
 
-    def issue(self, name: str, common_name: str | None = None, authority: trustme.CA | None = None) -> tuple[str, str]:
-        """Paths of a certificate for the host ``name`` and of its key."""
-        issued = (authority or self.authority).issue_cert(name, common_name=common_name)
+    def issue(
+        self,
+        name: str,
+        common_name: str | None = None,
+        authority: trustme.CA | None = None,
+        ended: datetime | None = None,
+    ) -> tuple[str, str]:
+        """Paths of a certificate for the host ``name`` and of its key. ``ended``: when it stopped to be valid."""
+        began = None if ended is None else ended - timedelta(days=1)
+        issued = (authority or self.authority).issue_cert(
+            name, common_name=common_name, not_before=began, not_after=ended
+        )
         cert, key = str(self.directory / f"{name}.pem"), str(self.directory / f"{name}.key")
         issued.cert_chain_pems[0].write_to_path(cert)
         issued.private_key_pem.write_to_path(key)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,22 @@ async def test_the_name_in_a_client_certificate_is_told(
     _, writer = await connect(listener.address, client_context(certificates, mine))
     assert common_name((await driver.client()).transport) == "sensor-7"
     writer.close()
+
+
+async def test_an_expired_client_certificate_gets_an_alert_and_one_line_in_the_log(
+    driver: FakeDriver, listen: Open, certificates: Certificates
+) -> None:
+    tls = certificates.server(ca=certificates.ca, require_client_cert=True)
+    listener = await listen("mqtts://127.0.0.1:0", tls=tls)
+    told: list[str] = []
+    listener.gate.admission.tell = lambda notice: told.append(notice.detail)
+    expired = certificates.issue("expired.example", ended=datetime.now(UTC) - timedelta(hours=1))
+    assert (await alert_of(listener.address, client_context(certificates, expired))).endswith(
+        "ALERT_CERTIFICATE_EXPIRED"
+    )
+    assert driver.clients == []
+    await until_empty(listener)
+    assert told == ["its certificate is refused: certificate has expired"]
 
 
 @pytest.mark.parametrize("certificate", ["none", "of another authority"])
