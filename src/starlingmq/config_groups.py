@@ -40,6 +40,14 @@ class QueueGroupsConfig(Section, frozen=True):
         Duration,
         Meta(description="How long a message waits that no member takes before it is dropped; 0 as long as it takes."),
     ] = 0.0
+    nats_wait: Annotated[
+        Duration,
+        Meta(
+            description="How long a message of a NATS client waits for NATS clients, in the line of a queue group or "
+            "at a node that is down, before it is dropped; 0 as long as it takes. A group with an MQTT member at QoS 1 "
+            "or 2 keeps it."
+        ),
+    ] = 5.0
     grace: Annotated[
         Duration,
         Meta(

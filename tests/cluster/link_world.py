@@ -66,7 +66,8 @@ class Node:
             count = min(self.world.random.choice([1, 1, 2, 5]), len(self.journal) - self.offered)
             numbers = self.journal[self.offered : self.offered + count]
             blob = b"".join(number.to_bytes(4, "big") for number in numbers)
-            link.offer(blob + bytes(self.world.random.choice([0, 0, 20, LARGEST - 20]) // 4 * 4), count)
+            padding = bytes(self.world.random.choice([0, 0, 20, LARGEST - 20]) // 4 * 4)
+            link.offer(blob + padding, count, self.world.now)
             self.offered += count
         for data in link.take(self.world.now, self.world.random.choice([10, 100, 1000])):
             self.world.send(self, link.target_incarnation, data)

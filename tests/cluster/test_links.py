@@ -18,7 +18,7 @@ def begin(window: int = 100) -> Link:
 def test_frames_are_numbered_and_acknowledged_by_messages() -> None:
     link = begin()
     for count in (1, 20, 300):
-        link.offer(b"x" * 10, count)
+        link.offer(b"x" * 10, count, 0.0)
     assert link.take(0.0, 1000) == [Data(1, 1, b"x" * 10), Data(2, 20, b"x" * 10), Data(3, 300, b"x" * 10)]
     assert link.take(0.0, 1000) == [] and link.room() == 70
     assert link.acknowledged(DataAck(2, 100), 7, 3, 0.1) == 21
@@ -29,7 +29,7 @@ def test_frames_are_numbered_and_acknowledged_by_messages() -> None:
 
 def test_nothing_is_sent_before_the_peer_is_known() -> None:
     link = Link(3, 100, 1.0)
-    link.offer(b"a", 1)
+    link.offer(b"a", 1, 0.0)
     assert link.take(0.0, 1000) == [] and link.wake_at() == inf
     link.reset_sender(7)
     assert link.wake_at() == 0.0
@@ -39,7 +39,7 @@ def test_nothing_is_sent_before_the_peer_is_known() -> None:
 def test_a_new_peer_gets_what_the_one_before_has_not_acknowledged() -> None:
     link = begin()
     for blob in (b"a", b"b", b"c"):
-        link.offer(blob, 1)
+        link.offer(blob, 1, 0.0)
     link.take(0.0, 1000)
     link.acknowledged(DataAck(1, 100), 7, 3, 0.0)
     link.reset_sender(8)
@@ -50,19 +50,30 @@ def test_a_new_peer_gets_what_the_one_before_has_not_acknowledged() -> None:
 
 def test_what_does_not_move_is_sent_again_and_other_frames_do_not_put_that_off() -> None:
     link = begin()
-    link.offer(b"a", 1)
+    link.offer(b"a", 1, 0.0)
     link.take(0.0, 1000)
     assert link.wake_at() == 1.0
-    link.offer(b"b", 1)
-    assert link.take(0.9, 1000) == [Data(2, 1, b"b")]
+    link.offer(b"b", 1, 0.0)
+    assert link.take(0.9, 1000) == [Data(2, 1, b"b", 0.9)]
     assert link.wake_at() == 1.0
-    assert link.take(1.0, 1000) == [Data(1, 1, b"a"), Data(2, 1, b"b")]
+    assert link.take(1.0, 1000) == [Data(1, 1, b"a", 1.0), Data(2, 1, b"b", 1.0)]
+
+
+def test_a_new_life_of_the_peer_is_told_how_long_frames_have_waited() -> None:
+    link = begin()
+    link.offer(b"a", 1, 0.0)
+    link.offer(b"b", 1, 0.0)
+    link.take(0.0, 1000)
+    link.acknowledged(DataAck(1, 100), 7, 3, 0.0)
+    link.offer(b"c", 1, 84.0)
+    link.reset_sender(8)
+    assert link.take(85.0, 1000) == [Data(1, 1, b"b", 85.0), Data(2, 1, b"c", 1.0)]
 
 
 def test_a_limit_of_bytes_is_for_one_call() -> None:
     link = begin()
     for _ in range(4):
-        link.offer(b"x" * 20, 1)
+        link.offer(b"x" * 20, 1, 0.0)
     assert len(link.take(0.0, 30)) == 2
     assert link.wake_at() == 0.0
     assert len(link.take(0.0, 30)) == 2
@@ -71,7 +82,7 @@ def test_a_limit_of_bytes_is_for_one_call() -> None:
 def test_the_window_bounds_what_is_on_the_way_but_for_one_large_frame() -> None:
     link = begin()
     for size in (250, 60, 60):
-        link.offer(bytes(size), 1)
+        link.offer(bytes(size), 1, 0.0)
     assert [data.sequence for data in link.take(0.0, 1000)] == [1]
     link.acknowledged(DataAck(1, 100), 7, 3, 0.0)
     assert [data.sequence for data in link.take(0.0, 1000)] == [2]
@@ -81,16 +92,16 @@ def test_the_window_bounds_what_is_on_the_way_but_for_one_large_frame() -> None:
 
 def test_without_room_one_frame_at_a_time_asks_whether_there_is_some() -> None:
     link = begin()
-    link.offer(b"a", 1)
+    link.offer(b"a", 1, 0.0)
     link.take(0.0, 1000)
     link.acknowledged(DataAck(1, 0), 7, 3, 0.0)
-    link.offer(b"b", 1)
-    link.offer(b"c", 1)
+    link.offer(b"b", 1, 0.0)
+    link.offer(b"c", 1, 0.0)
     assert link.take(0.1, 1000) == [Data(2, 1, b"b")]
     assert link.take(1.0, 1000) == []
-    assert link.take(1.2, 1000) == [Data(2, 1, b"b")]
+    assert link.take(1.2, 1000) == [Data(2, 1, b"b", 1.2)]
     link.acknowledged(DataAck(2, 100), 7, 3, 1.3)
-    assert link.take(1.3, 1000) == [Data(3, 1, b"c")]
+    assert link.take(1.3, 1000) == [Data(3, 1, b"c", 1.3)]
 
 
 def test_only_the_next_frame_is_taken_and_one_acknowledgement_covers_a_commit() -> None:

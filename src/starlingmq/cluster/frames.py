@@ -102,6 +102,7 @@ class Data:
     sequence: int
     count: int
     blob: bytes = field(repr=False)
+    waited: float = 0.0  # seconds from when the blob was made until this was sent
 
 
 @dataclass(frozen=True, slots=True)

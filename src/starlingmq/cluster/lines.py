@@ -99,7 +99,7 @@ class Line:
 
     def send(self, data: bytes) -> None:
         tracked = self.peer.session.window is not None  # the first message that is makes one, which stays
-        self.link.offer(data, count_tracked(data) if tracked else 0)
+        self.link.offer(data, count_tracked(data) if tracked else 0, self._broker.ctx.now)
         if self.link.room() == 0:
             self._broker.blocked(self.peer.client)
 
@@ -145,9 +145,9 @@ class Line:
 
     # In
 
-    def received(self, blob: bytes, incarnation: int, sequence: int) -> None:
+    def received(self, blob: bytes, incarnation: int, sequence: int, made_at: float) -> None:
         mark = incarnation << _SEQUENCE_BITS | sequence
-        self._inbox.append((ForwardReader(blob, self.peer.number), mark))
+        self._inbox.append((ForwardReader(blob, self.peer.number, made_at), mark))
 
     def drop_unreadable(self) -> None:
         """Give up the rest of a blob that can not be read: sending it again would not make it readable."""

@@ -16,10 +16,13 @@ of them the one before may have stored. Those are told by the ids of the message
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 from typing import Final
 
 from starlingmq.cluster.frames import Data, DataAck
+
+WAITED_SECONDS: Final = 0.5  # a shorter wait of a frame is not told
 
 Mark = tuple[int, int]  # incarnation of the source, sequence: what had been delivered at some time
 
@@ -39,6 +42,7 @@ class Link:
         # Sending
         self.target_incarnation = 0
         self._frames: dict[int, Data] = {}  # by sequence; not acknowledged
+        self._offered_at: dict[int, float] = {}  # when each of them was offered
         self._bytes = 0  # in them
         self._offered = 0  # sequence of the last frame
         self._acknowledged = 0  # sequence up to which the peer has stored
@@ -61,10 +65,11 @@ class Link:
 
     # Sending
 
-    def offer(self, blob: bytes, count: int) -> None:
+    def offer(self, blob: bytes, count: int, now: float) -> None:
         """Another frame for the peer, of ``count`` messages. It is for the caller to look at ``room`` before."""
         self._offered += 1
         self._frames[self._offered] = Data(self._offered, count, blob)
+        self._offered_at[self._offered] = now
         self._bytes += len(blob)
 
     def room(self) -> int:
@@ -84,6 +89,9 @@ class Link:
         frames: list[Data] = []
         while limit > 0 and self._may_send():
             data = self._frames[self._next]
+            waited = now - self._offered_at[self._next]
+            if waited >= WAITED_SECONDS:
+                data = replace(data, waited=waited)
             self._next += 1
             self._sent = max(self._sent, data.sequence)
             self._on_the_way += len(data.blob)
@@ -110,6 +118,7 @@ class Link:
         messages = 0
         for sequence in range(self._acknowledged + 1, ack.sequence + 1):
             data = self._frames.pop(sequence)
+            del self._offered_at[sequence]
             messages += data.count
             self._bytes -= len(data.blob)
             if sequence < self._next:
@@ -131,6 +140,10 @@ class Link:
             return
         self.target_incarnation = target_incarnation
         frames = [self._frames[sequence] for sequence in range(self._acknowledged + 1, self._offered + 1)]
+        self._offered_at = {
+            sequence: self._offered_at[before]
+            for sequence, before in enumerate(range(self._acknowledged + 1, self._offered + 1), start=1)
+        }
         self._frames = {
             sequence: Data(sequence, data.count, data.blob) for sequence, data in enumerate(frames, start=1)
         }

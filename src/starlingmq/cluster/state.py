@@ -296,7 +296,7 @@ class ClusterState:
         if isinstance(body, Data):
             blob = line.link.received(body, source, target)
             if blob is not None:
-                line.received(blob, source, body.sequence)
+                line.received(blob, source, body.sequence, now - body.waited)
         elif isinstance(body, DataAck):
             line.acknowledged(line.link.acknowledged(body, source, target, now), now)
         elif isinstance(body, HandshakeCall):

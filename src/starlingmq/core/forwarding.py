@@ -1,9 +1,9 @@
 """Messages as they travel from node to node, many in a row in one blob.
 
-One message: u8 flags (QoS | RETAIN | EXPIRES | GROUP | TRACKED | NAMED), i64 sequence, f64 seconds until it expires
-(EXPIRES), u8 length of the id and the id (NAMED), varint lengths of topic, publisher, properties, group and payload,
-then those. Big-endian. The origin is whoever sends the blob: messages are passed on by the node where they entered, and
-by no other.
+One message: u8 flags (QoS | RETAIN | EXPIRES | GROUP | TRACKED | NAMED | AGED), i64 sequence, f64 seconds until it
+expires (EXPIRES), f64 seconds since it was published (AGED), u8 length of the id and the id (NAMED), varint lengths of
+topic, publisher, properties, group and payload, then those. Big-endian. Seconds count from when the blob was made. The
+origin is whoever sends the blob: messages are passed on by the node where they entered, and by no other.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from typing import Final
 from librt.strings import BytesWriter, read_f64_be, read_i64_be, write_f64_be, write_i64_be
 
 from starlingmq.core.message import Message
+from starlingmq.core.stale import stale
+
+AGE_TOLD: Final = 0.5  # seconds that a NATS client's message has waited, from which on the next node is told
 
 QOS: Final = 3
 RETAIN: Final = 4
@@ -21,6 +24,7 @@ GROUP: Final = 16  # for a member of this shared group, and for nobody else
 FOR_THE_NODE: Final = b"$node"  # in place of a group: for nobody but the node (see core.peers)
 TRACKED: Final = 32  # the sender keeps it in its window for this peer until it is acknowledged
 NAMED: Final = 64  # events tell of it (core.audit)
+AGED: Final = 128  # of a NATS client, and it has waited where it entered (core.stale)
 
 
 class ForwardError(ValueError):
@@ -59,10 +63,15 @@ def encode_forward(message: Message, group: bytes, tracked: bool, now: float) ->
         flags |= TRACKED
     if len(message.id) != 0:
         flags |= NAMED
+    aged = stale(message, now, AGE_TOLD)
+    if aged:
+        flags |= AGED
     out.append(flags)
     write_i64_be(out, message.sequence)
     if message.expires_at != 0.0:
         write_f64_be(out, message.expires_at - now)
+    if aged:
+        write_f64_be(out, now - message.published_at)
     if len(message.id) != 0:
         out.append(len(message.id))
         out.write(message.id)
@@ -81,16 +90,19 @@ def encode_forward(message: Message, group: bytes, tracked: bool, now: float) ->
 
 
 class ForwardReader:
-    """Takes a blob apart, a message at a time. Raises ForwardError."""
+    """Takes a blob apart, a message at a time. ``made_at``: when the blob was made, in this node's time. Raises
+    ForwardError."""
 
     data: bytes
     at: int
     origin: int
+    made_at: float
 
-    def __init__(self, data: bytes, origin: int) -> None:
+    def __init__(self, data: bytes, origin: int, made_at: float) -> None:
         self.data = data
         self.at = 0
         self.origin = origin
+        self.made_at = made_at
 
     def left(self) -> bool:
         return self.at < len(self.data)
@@ -115,19 +127,21 @@ class ForwardReader:
             raise ForwardError("a blob of messages is cut short")
         return self.data[start : start + length]
 
-    def next(self, now: float) -> Forward:
+    def _seconds(self) -> float:
+        if self.at + 8 > len(self.data):
+            raise ForwardError("a blob of messages is cut short")
+        self.at += 8
+        return read_f64_be(self.data, self.at - 8)
+
+    def next(self) -> Forward:
         data = self.data
         if self.at + 9 > len(data):
             raise ForwardError("a blob of messages is cut short")
         flags = data[self.at]
         sequence = read_i64_be(data, self.at + 1)
         self.at += 9
-        expires_at = 0.0
-        if flags & EXPIRES:
-            if self.at + 8 > len(data):
-                raise ForwardError("a blob of messages is cut short")
-            expires_at = now + read_f64_be(data, self.at)
-            self.at += 8
+        expires_at = self.made_at + self._seconds() if flags & EXPIRES else 0.0
+        published_at = self.made_at - self._seconds() if flags & AGED else self.made_at
         id = self._take(self._length()) if flags & NAMED else b""
         topic_length = self._length()
         publisher_length = self._length()
@@ -139,7 +153,7 @@ class ForwardReader:
         properties = self._take(properties_length)
         group = self._take(group_length)
         payload = self._take(payload_length)
-        message = Message(topic, payload, flags & QOS, flags & RETAIN != 0, properties, expires_at, publisher, now)
+        message = Message(topic, payload, flags & QOS, flags & RETAIN != 0, properties, expires_at, publisher, published_at)
         message.origin = self.origin
         message.sequence = sequence
         message.id = id
@@ -148,11 +162,13 @@ class ForwardReader:
 
 def count_tracked(blob: bytes) -> int:
     """How many messages of a blob the sender keeps until they are acknowledged."""
-    reader = ForwardReader(blob, 0)
+    reader = ForwardReader(blob, 0, 0.0)
     count = 0
     while reader.left():
         flags = blob[reader.at]
         reader.at += 17 if flags & EXPIRES else 9
+        if flags & AGED:
+            reader.at += 8
         if flags & NAMED:
             reader._take(reader._length())
         skip = reader._length() + reader._length() + reader._length() + reader._length() + reader._length()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from starlingmq.core.audit import group_name
 from starlingmq.core.choosing import LOCAL_FIRST
 from starlingmq.core.context import Context
 from starlingmq.core.delivery import Delivery
@@ -20,6 +21,7 @@ from starlingmq.core.qos import MAX_PACKET_ID, SendWindow
 from starlingmq.core.ready import QUEUE_DELETE, WINDOW_PUT
 from starlingmq.core.router import Router
 from starlingmq.core.session import Session, Subscription
+from starlingmq.core.stale import REASON as STALE
 
 GIVEN_PER_TURN: Final = 1024  # of one group's line before others get their turn
 GROUPS_PER_TURN: Final = 256
@@ -54,6 +56,10 @@ class GroupEngine(GroupLines):
         """Another node has given us a message for a member here."""
         if self.ctx.audit is not None:
             self.ctx.audit.due_to_group(group, message)
+        if self.too_old(group, message):
+            self.ctx.drop(STALE, group_name(group))
+            self.tell_dropped(group, message, STALE)
+            return
         member = group.choose_here(message, self.ctx.write_buffer)
         if member is None or not self._hand_over(group, member, message, None, None):
             self.line_up(group, message, None)
@@ -65,6 +71,7 @@ class GroupEngine(GroupLines):
             if line.window is not None:
                 line.window.owe_all()
             self.stirred[group] = None
+            self.brief[group] = None
             self._arm_sweep()
             if not group.members:
                 self.emptied(group, True)
@@ -245,10 +252,11 @@ class GroupEngine(GroupLines):
             if not lent.message.loaded:
                 ctx.load(line)
                 return budget
-            if lent.message.expired(ctx.now):
+            expired = lent.message.expired(ctx.now)
+            if expired or self.too_old(group, lent.message):
                 del window.owed[packet_id]
                 self._done(group, lent)
-                ctx.drop("expired", line.client_id)
+                ctx.drop("expired" if expired else STALE, line.client_id)
                 continue
             member = group.choose(lent.message, ctx.write_buffer)
             if member is None:
@@ -265,6 +273,10 @@ class GroupEngine(GroupLines):
             waiting = queue.items[0]
             if waiting.message.expired(ctx.now):
                 self.delivery.give_up(line, queue.pop(), "expired")
+                continue
+            if self.too_old(group, waiting.message):
+                self.delivery.give_up(line, queue.pop(), STALE)
+                budget -= 1
                 continue
             member = group.choose(waiting.message, ctx.write_buffer)
             if member is None:

@@ -17,11 +17,14 @@ from starlingmq.core.outgoing import Outgoing
 from starlingmq.core.queue import MessageQueue
 from starlingmq.core.ready import QUEUE_PUT, SESSION_DELETE, SESSION_PUT, Write
 from starlingmq.core.router import Router
-from starlingmq.core.session import GROUP_PREFIX, NEVER, Session
+from starlingmq.core.session import GROUP_PREFIX, NATS_PREFIX, NEVER, Session
 from starlingmq.core.sharing import Sharing
+from starlingmq.core.stale import REASON as STALE
+from starlingmq.core.stale import stale
 from starlingmq.core.topics import parse_share
 
 SWEEP_SECONDS: Final = 1.0  # between two looks at what has waited for too long
+SWEPT_PER_TURN: Final = 1000  # messages of one line
 
 
 class GroupLines(Sharing):
@@ -32,6 +35,7 @@ class GroupLines(Sharing):
     news: dict[Group, None] | None  # in a cluster: whose line, members or room have changed
     ended: list[bytes]  # in a cluster: groups that are over
     stirred: dict[Group, None]  # may go on
+    brief: dict[Group, None]  # something may be in their line that waits for ``nats_wait`` at most
     _lingering: dict[Group, None]
     _sweep_at: float
 
@@ -43,6 +47,7 @@ class GroupLines(Sharing):
         self.news = None
         self.ended = []
         self.stirred = {}
+        self.brief = {}
         self._lingering = {}
         self._sweep_at = 0.0
 
@@ -97,10 +102,17 @@ class GroupLines(Sharing):
             self.delivery.give_up(line, gone, "expired" if gone.message.expired(ctx.now) else "group_full")
         if publisher is not None and len(queue) >= self.high_mark() and (group.nodes or group.online() != 0):
             self.delivery.hold(line, publisher)
+        if ctx.groups.nats_wait != 0.0 and message.publisher.startswith(NATS_PREFIX):
+            self.brief[group] = None
         self._arm_sweep()
         if not waited:
             self.changed(group)
         return group.somebody()
+
+    def too_old(self, group: Group, message: Message) -> bool:
+        """Whether a message of a NATS client has waited for longer than the members of a group want it."""
+        wait = self.ctx.groups.nats_wait
+        return wait != 0.0 and stale(message, self.ctx.now, wait) and not group.keeps()
 
     def tell_dropped(self, group: Group, message: Message, reason: str) -> None:
         audit = self.ctx.audit
@@ -202,6 +214,7 @@ class GroupLines(Sharing):
         if not self.router.dissolve(group):
             return
         self.stirred.pop(group, None)
+        self.brief.pop(group, None)
         if self.news is not None:
             self.news.pop(group, None)
             self.ended.append(group.share())
@@ -233,7 +246,7 @@ class GroupLines(Sharing):
         return self._sweep_at
 
     def _arm_sweep(self) -> None:
-        if self._sweep_at == 0.0 and self.ctx.groups.retention != 0.0:
+        if self._sweep_at == 0.0 and (self.ctx.groups.retention != 0.0 or self.brief):
             self._sweep_at = self.ctx.now + SWEEP_SECONDS
 
     def _sweep(self) -> None:
@@ -244,6 +257,16 @@ class GroupLines(Sharing):
                 self._end(group)
             elif self._sweep_at == 0.0 or group.gone_at < self._sweep_at:
                 self._sweep_at = group.gone_at
+        for group in list(self.brief):
+            line = group.line
+            if line is None or line.queue is None:
+                del self.brief[group]
+            elif not self._retire_stale(group, line, line.queue):
+                self._sweep_at = now
+        if self.ctx.groups.retention == 0.0 and not self.brief:
+            return
+        if self._sweep_at == 0.0 or now + SWEEP_SECONDS < self._sweep_at:
+            self._sweep_at = now + SWEEP_SECONDS
         if self.ctx.groups.retention == 0.0:
             return
         before = now - self.ctx.groups.retention
@@ -251,8 +274,15 @@ class GroupLines(Sharing):
             line = group.line
             if line is not None and line.queue is not None:
                 self._retire(line, line.queue, before)
-        if self._sweep_at == 0.0 or now + SWEEP_SECONDS < self._sweep_at:
-            self._sweep_at = now + SWEEP_SECONDS
+
+    def _retire_stale(self, group: Group, line: Session, queue: MessageQueue) -> bool:
+        """Drop what NATS clients published and NATS members do not want any more; False: there is more of it."""
+        budget = SWEPT_PER_TURN
+        while budget > 0 and queue.items and self.too_old(group, queue.items[0].message):
+            self.delivery.give_up(line, queue.pop(), STALE)
+            budget -= 1
+        self.moved_up(line, queue)
+        return budget > 0
 
     def _retire(self, line: Session, queue: MessageQueue, before: float) -> None:
         """Drop what has waited for longer than it may."""

@@ -8,11 +8,13 @@ from starlingmq.core.session import Session, Subscription
 
 class GroupMembers(Subscriber):
     members: list[Subscription]
+    keepers: int  # how many of them are at QoS 1 or 2, so none of NATS
     _present: list[Subscription]  # members with a connection, and some that were lately
     _places: dict[str, int]  # client id -> index in members
 
     def __init__(self) -> None:
         self.members = []
+        self.keepers = 0
         self._present = []
         self._places = {}
 
@@ -34,6 +36,8 @@ class GroupMembers(Subscriber):
         else:
             self._let_go(self.members[place])
             self.members[place] = subscription
+        if subscription.qos != 0:
+            self.keepers += 1
         self.enlist(session)
         client = session.client
         if client is not None:
@@ -55,6 +59,8 @@ class GroupMembers(Subscriber):
 
     def _let_go(self, member: Subscription) -> None:
         member.present = False
+        if member.qos != 0:
+            self.keepers -= 1
         session = member.session
         self.strike(session)
         client = session.client

@@ -30,6 +30,8 @@ from starlingmq.core.session import Session, Subscription
 
 LINGERS: Final = 1 << 31
 """In place of a node's number of members: it has none, but lost the last one with its connection, and waits for it."""
+KEEPS: Final = 1 << 30
+"""Beside a node's number of members: some of them are at QoS 1 or 2, so MQTT's."""
 
 _MULTIPLIER: Final = 6364136223846793005  # Knuth's MMIX generator: choosing a member needs no better
 _INCREMENT: Final = 1442695040888963407
@@ -44,6 +46,7 @@ class Group(GroupMembers):
     strategy: int
     nodes: dict[int, Subscription]  # other nodes with members, or where the last one was lost lately, by number ...
     counts: dict[int, int]  # ... and how many members each has
+    keeping: dict[int, None]  # those of which some member is at QoS 1 or 2
     rooms: dict[int, Room]  # the primary's: what nodes can take; another node's: what it may send there (standing)
     waits_at: dict[int, int]  # the primary's: how much is in line at other nodes
     line: Session | None  # what waits here for a member, and what was lent to members; None: nothing ever did
@@ -68,6 +71,7 @@ class Group(GroupMembers):
         self.strategy = strategy
         self.nodes = {}
         self.counts = {}
+        self.keeping = {}
         self.rooms = {}
         self.line = None
         self.full = False
@@ -119,19 +123,29 @@ class Group(GroupMembers):
                 return True
         return any(count != 0 for count in self.counts.values())
 
+    def keeps(self) -> bool:
+        """Whether what NATS clients publish waits as long as what MQTT clients do: some member is at QoS 1 or 2, or
+        there is none yet by which that is decided."""
+        return self.keepers != 0 or len(self.keeping) != 0 or not self.somebody()
+
     # Other nodes
 
     def join_node(self, subscription: Subscription, count: int) -> None:
-        """Another node has so many members now, or ``LINGERS``."""
+        """Another node has so many members now, with ``KEEPS`` or without, or ``LINGERS``."""
         node = subscription.session.node
         if count == 0:
             self.leave_node(node)
+            return
+        self.nodes[node] = subscription
+        self.counts[node] = 0 if count == LINGERS else count & ~KEEPS
+        if count != LINGERS and count & KEEPS:
+            self.keeping[node] = None
         else:
-            self.nodes[node] = subscription
-            self.counts[node] = 0 if count == LINGERS else count
+            self.keeping.pop(node, None)
 
     def leave_node(self, node: int) -> None:
         self.nodes.pop(node, None)
+        self.keeping.pop(node, None)
         self.counts.pop(node, None)
         self.rooms.pop(node, None)
         self.waits_at.pop(node, None)

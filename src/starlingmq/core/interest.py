@@ -2,22 +2,26 @@
 
 Counted only in a cluster. ``value`` is what the others are told (see cluster.frames.RouteRecord): for a filter 0, 1
 (wanted) or 2 (wanted durably: by a session that outlives its connection, at QoS 1 or 2), for a shared group how many
-members it has, or that the last one was lost and is waited for (``LINGERS``).
+members it has, and whether some are at QoS 1 or 2 (``KEEPS``), or that the last one was lost and is waited for
+(``LINGERS``).
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from starlingmq.core.groups import LINGERS
+from starlingmq.core.groups import KEEPS, LINGERS
 from starlingmq.core.session import Session, Subscription
 from starlingmq.core.topics import of_the_node
 
-_DURABLE: Final = 1 << 32  # above the count of all subscribers, the count of the durable ones
+_DURABLE: Final = 1 << 32  # above the count of all subscribers, the count of the durable ones; of a group, see KEEPS
+_SHARE: Final = b"$share/"
 
 
-def durable(session: Session, subscription: Subscription) -> bool:
-    return session.expiry != 0 and subscription.qos != 0
+def _weight(key: bytes, session: Session, subscription: Subscription) -> int:
+    if subscription.qos != 0 and (session.expiry != 0 or key.startswith(_SHARE)):
+        return _DURABLE + 1
+    return 1
 
 
 class Interest:
@@ -31,7 +35,7 @@ class Interest:
         self._lingering = {}
 
     def add(self, key: bytes, session: Session, subscription: Subscription) -> None:
-        self._count(key, _DURABLE + 1 if durable(session, subscription) else 1)
+        self._count(key, _weight(key, session, subscription))
 
     def add_all(self, session: Session) -> None:
         if session.node == 0 and session.subscriptions is not None:
@@ -41,7 +45,7 @@ class Interest:
 
     def remove(self, key: bytes, session: Session, subscription: Subscription) -> None:
         """``session.expiry`` is what it was when the subscription was added, or last ``reconsider``ed."""
-        self._count(key, -_DURABLE - 1 if durable(session, subscription) else -1)
+        self._count(key, -_weight(key, session, subscription))
 
     def reconsider(self, session: Session, before: int) -> None:
         """A session's expiry has changed from ``before``: its subscriptions may be durable now, or no more."""
@@ -50,7 +54,7 @@ class Interest:
             return
         sign = 1 if session.expiry != 0 else -1
         for key, subscription in subscriptions.items():
-            if subscription.qos != 0:
+            if subscription.qos != 0 and not key.startswith(_SHARE):
                 self._count(key, sign * _DURABLE)
 
     def _count(self, key: bytes, change: int) -> None:
@@ -63,9 +67,11 @@ class Interest:
 
     def value(self, key: bytes) -> int:
         count = self._counts.get(key, 0)
-        if key.startswith(b"$share/"):
-            count &= _DURABLE - 1
-            return LINGERS if count == 0 and key in self._lingering else count
+        if key.startswith(_SHARE):
+            if count == 0:
+                return LINGERS if key in self._lingering else 0
+            members = count & (_DURABLE - 1)
+            return members | KEEPS if count >= _DURABLE else members
         if count >= _DURABLE:
             return 2
         return 1 if count != 0 else 0

@@ -18,6 +18,8 @@ from starlingmq.core.client import CLOSED, WORKING, Client
 from starlingmq.core.dialect import Dialect
 from starlingmq.core.message import Message
 from starlingmq.core.session import Session, Subscription
+from starlingmq.core.stale import REASON as STALE
+from starlingmq.core.stale import stale
 from starlingmq.wire.nats_frames import OK_FRAME, message_tail
 from starlingmq.wire.nats_headers import carried
 from starlingmq.wire.nats_subjects import subject_of
@@ -163,6 +165,11 @@ class NatsClient(Dialect):
             return
         if sub.narrowed and client.rights is not None and not client.rights.may_receive(message.topic):
             return
+        if message.origin != 0 and message.origin != ctx.node and not sub.name:  # groups look at what waited themselves
+            wait = ctx.groups.nats_wait
+            if wait != 0.0 and stale(message, ctx.now, wait):
+                ctx.drop(STALE, client.client_id)
+                return
         audit = ctx.audit
         if audit is not None and not sub.name:  # else it was told with the group
             audit.due(sub.session, message, 0)

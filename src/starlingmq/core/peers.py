@@ -209,7 +209,7 @@ class Peers:
         while reader.left():
             if ctx.work <= 0 or peer.client.halted != 0:
                 return False
-            forward = reader.next(ctx.now)
+            forward = reader.next()
             message = forward.message
             ctx.work -= 1
             if message.sequence <= peer.highest:

@@ -230,6 +230,8 @@ def _put_data(body: Data, field: pb.Data) -> None:
     field.sequence = body.sequence
     field.count = body.count
     field.blob = body.blob
+    if body.waited != 0.0:
+        field.waited = body.waited
 
 
 def _put_pull(body: GroupPull, field: pb.GroupPull) -> None:
@@ -304,7 +306,7 @@ BODIES: Final[dict[type[Body], tuple[str, Callable[[Any, Any], None], Callable[[
     Data: (
         "data",
         _put_data,
-        lambda message: Data(message.sequence, message.count, message.blob),
+        lambda message: Data(message.sequence, message.count, message.blob, message.waited),
     ),
     DataAck: (
         "data_ack",
