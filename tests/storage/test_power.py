@@ -68,7 +68,9 @@ def from_another_node(world: CrashWorld) -> Link:
     world.settle()
     message = Message(b"t/x", b"once", 1, False, b"", 0.0, "", world.now)
     message.sequence = 1
-    assert world.state.peers.receive(peer, ForwardReader(encode_forward(message, b"", True, world.now), 2, world.now), MARK)
+    assert world.state.peers.receive(
+        peer, ForwardReader(encode_forward(message, b"", True, world.now), 2, world.now), MARK
+    )
     world.open()  # a turn
     return acks
 

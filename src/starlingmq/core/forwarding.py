@@ -153,7 +153,9 @@ class ForwardReader:
         properties = self._take(properties_length)
         group = self._take(group_length)
         payload = self._take(payload_length)
-        message = Message(topic, payload, flags & QOS, flags & RETAIN != 0, properties, expires_at, publisher, published_at)
+        message = Message(
+            topic, payload, flags & QOS, flags & RETAIN != 0, properties, expires_at, publisher, published_at
+        )
         message.origin = self.origin
         message.sequence = sequence
         message.id = id

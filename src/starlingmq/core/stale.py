@@ -2,8 +2,8 @@
 
 NATS gives a message at once or not at all: its requesters wait for seconds. Here it may wait, in the line of a queue
 group, or at a node that is down. The law: what a NATS client published reaches no NATS client later than
-``queue_groups.nats_wait`` after it was published. A group with an MQTT member at QoS 1 or 2 keeps it as long as it keeps
-everything.
+``queue_groups.nats_wait`` after it was published. A group with an MQTT member at QoS 1 or 2 keeps it as long as it
+keeps everything.
 """
 
 from __future__ import annotations
