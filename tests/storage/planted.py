@@ -275,7 +275,7 @@ BUGS = {
         "test_producers.py::test_nothing_is_left_out",
     ),
     "a stream refuses nobody": Bug(
-        "core/publishing.py",
+        "core/admission.py",
         "        if stream.full:\n            return True\n",
         "        pass\n",
         "test_streams.py::test_a_full_stream_refuses",
