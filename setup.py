@@ -28,6 +28,7 @@ HOT_MODULES = (
     "cluster/frames.py",
     "cluster/handshake_desk.py",
     "cluster/handshakes.py",
+    "cluster/isolation.py",
     "cluster/lines.py",
     "cluster/links.py",
     "cluster/members.py",

@@ -136,16 +136,28 @@ class ClusterConfig(Section, frozen=True):
     member_timeout: Annotated[
         PositiveDuration, Meta(description="Silence after which another node counts as not connected.")
     ] = 2.0
+    isolation_timeout: Annotated[
+        Duration,
+        Meta(
+            description="Time without a majority after which a node sends its MQTT clients away (5.0: 0x9C), so that "
+            "they try another one. 0 keeps them."
+        ),
+    ] = 10.0
     subscribe_ack_timeout: Annotated[
         PositiveDuration,
         Meta(description="How long a SUBSCRIBE waits for the connected nodes to know of it before it is refused."),
     ] = 5.0
     takeover_timeout: Annotated[
         PositiveDuration,
-        Meta(
-            description="How long a CONNECT waits for the session of its client from another node, or to be its owner."
-        ),
+        Meta(description="A CONNECT is refused when etcd, which knows its owner, has been silent for twice this long."),
     ] = 3.0
+    takeover_limit: Annotated[
+        PositiveDuration,
+        Meta(
+            description="How long a CONNECT waits for its session from a node that is slow, but heard. Then it is "
+            "refused as busy, so that the client tries again; the session goes on moving meanwhile."
+        ),
+    ] = 120.0
     handshake_window: Annotated[
         PositiveDuration,
         Meta(description="How long questions about QoS 2 handshakes are collected for one call to each other node."),

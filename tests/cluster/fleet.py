@@ -97,6 +97,7 @@ class Fleet:
         self.nodes: list[NodeWorld] = []
         self.cuts: set[tuple[int, int]] = set()  # (from, to): frames of this way are lost
         self.mute: set[tuple[int, int]] = set()  # (from, to): its data frames are, so nobody takes the other for gone
+        self.parted: set[tuple[int, int]] = set()  # (from, to): nothing gets there, not by way of others either
         self.carried: list[Envelope] = []
         self._running = False
         self._kept_at = 0.0  # when leases were last kept alive
@@ -127,7 +128,11 @@ class Fleet:
 
     def carry(self, source: NodeWorld, hop: int, envelope: Envelope) -> None:
         way = (source.cluster.number, hop)
-        if way in self.cuts or (way in self.mute and isinstance(envelope.body, Data)):
+        if (
+            way in self.cuts
+            or (envelope.source, envelope.target) in self.parted
+            or (way in self.mute and isinstance(envelope.body, Data))
+        ):
             return
         for node in self.nodes:
             if node.cluster.number == hop:
@@ -144,8 +149,9 @@ class Fleet:
         self.cuts.clear()
 
     def speak(self) -> None:
-        """Nobody is mute any more, and whoever was sends again what was lost."""
-        muted, self.mute = self.mute, set()
+        """Everybody is heard again, and whoever was not sends again what was lost."""
+        muted, self.mute = self.mute | self.parted, set()
+        self.parted = set()
         for one, other in muted:
             for node in self.nodes:
                 if node.cluster.number == one:

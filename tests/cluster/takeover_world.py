@@ -5,7 +5,7 @@ Beside what holds in every world:
 
 - where nothing fails, no session is ever lost and nothing comes out of order;
 - where something does, a client may find no session because who has it can not be reached; what was acknowledged for
-  that session comes all the same, once; what it has seen the end of at QoS 2 does not come again in its next session;
+  that session comes all the same, once; what was sent at QoS 2 does not come again in its next session;
 - at the end each client id has one session, at one node, which has the only key of it in etcd; nothing is on its way,
   and whoever goes to another node then finds it.
 """
@@ -23,9 +23,11 @@ from tests.sim.clients import Publisher, Subscriber
 from tests.sim.node import Node
 from tests.sim.world import LIVENESS_MAX, World
 
+from starlingmq.core.anew import UNSETTLED
 from starlingmq.core.broker import BrokerState
+from starlingmq.core.ready import Event
 from starlingmq.core.session import MOVED_PREFIX
-from starlingmq.wire.mqtt import Ack, Packet, Publish
+from starlingmq.wire.mqtt import Packet, Publish
 from starlingmq.wire.packets import Pingreq, Pingresp
 
 OWNERS = b"/starlingmq/starling/owners/"
@@ -40,15 +42,17 @@ class RoamingBooks(Books):
         self.ordered = False
         self.gone: dict[str, float] = {}  # who may have had something at a node that left for good, and when it did
         self.excused: Counter[str] = Counter()  # promises that nobody can keep, by reason
-        self.over: dict[tuple[str, bytes], None] = {}  # reader and payload of handshakes that it saw the end of
+        self.acted: dict[tuple[str, bytes], None] = {}  # reader and payload of QoS 2 messages that began to come
+        self.unsettled: Counter[str] = Counter()  # reader -> messages given up that were sent at QoS 2
 
     def received(self, subscriber: str, payload: bytes, qos: int, most: int, promises: list[Promise]) -> None:
         self.strict = False  # connections end all the time: QoS 1 comes again, QoS 0 may not come
         super().received(subscriber, payload, qos, most, promises)
 
     def begun(self, reader: str, payload: bytes) -> None:
-        """A handshake for a message. In a session that was not found there may be another one that is not over."""
-        assert self.lossy or (reader, payload) not in self.over, f"{reader} got {payload!r} again, in another session"
+        """A handshake for a message. A reader that acts at PUBLISH has acted, whatever becomes of its session."""
+        assert self.lossy or (reader, payload) not in self.acted, f"{reader} got {payload!r} again, in another session"
+        self.acted[reader, payload] = None
 
     def _check_order(self, subscriber: str, sent: Sent, qos: int, promises: list[Promise]) -> None:
         if self.ordered:
@@ -70,6 +74,8 @@ class RoamingBooks(Books):
     def owed(self) -> list[str]:
         """What was acknowledged for sessions that their clients did not find, and never came."""
         found: list[str] = []
+        unsettled = self.unsettled.copy()
+        lost: dict[tuple[str, bytes], None] = {}
         for promise, asked in self.lost:
             if self.excuse(promise):
                 continue
@@ -79,7 +85,14 @@ class RoamingBooks(Books):
                     continue
                 if promise.filter.startswith(b"$share/") or not matches(promise.filter, sent.topic):
                     continue
-                if not (sent.node.gone or promise.node.gone or self._has(promise, sent.payload)):
+                if sent.node.gone or promise.node.gone or self._has(promise, sent.payload):
+                    continue
+                key = promise.subscriber, sent.payload
+                if sent.qos == 2 and key not in lost and unsettled[promise.subscriber]:
+                    unsettled[promise.subscriber] -= 1
+                    lost[key] = None
+                    self.excused["it was sent at QoS 2, and lost with its session"] += 1
+                elif key not in lost:
                     found.append(f"{promise.subscriber} is still owed {sent.payload!r} of a session it did not find")
         return found
 
@@ -128,11 +141,10 @@ class Roamer(Subscriber):
     def _look_at_handshake(self, packet: Packet) -> None:
         books = self.books
         assert isinstance(books, RoamingBooks)
-        if isinstance(packet, Publish) and packet.qos == 2 and packet.payload and not packet.retain:
-            if packet.packet_id not in self.open:
-                books.begun(self.name, packet.payload)
-        elif isinstance(packet, Ack) and packet.packet_id in self.open:
-            books.over[self.name, self.open[packet.packet_id]] = None
+        if not isinstance(packet, Publish) or packet.qos != 2 or not packet.payload or packet.retain:
+            return
+        if packet.packet_id not in self.open:
+            books.begun(self.name, packet.payload)
 
     def hop(self) -> None:
         """Go to another node; the one it was at does not always learn of it."""
@@ -159,6 +171,10 @@ class RoamingWorld(World):
         self.more = Random(f"roaming {seed}")
         self.pace = self.more.choice([0.1, 0.5, 2.0])
         self.last_round = False
+
+    def event(self, event: Event) -> None:
+        if event.kind == "dropped" and event.detail == UNSETTLED:
+            self.books.unsettled[event.client_id] += 1
 
     def strict(self) -> bool:
         return not self.plan.faulty or self.last_round

@@ -127,7 +127,7 @@ def a_mark_that_overtakes_what_it_is_about_divides_all_the_same() -> None:
     publisher, client = fleet.connect(2, "p"), lasting(fleet, 1)
     subscribe(client, b"t", 1)
     client.drop()
-    fleet.mute = {(new, former)}
+    fleet.parted = {(new, former)}
     client = lasting(fleet, 0)
     assert not client.connack.session_present
     client.send(Subscribe(1, [SubscribeRequest(b"t", 1)]))
@@ -150,7 +150,7 @@ def who_owes_learns_late_what_it_owes() -> None:
     for each in (other, client):
         subscribe(each, b"t", 1)
     fleet.advance(0.5)
-    fleet.mute = {(home, number) for number in others}
+    fleet.parted = {(home, number) for number in others}
     publish(publisher, b"t", b"one")
     taken = client.expect(Publish)
     client.send(Ack(PUBACK, taken.packet_id))
@@ -177,12 +177,13 @@ def who_owes_learns_late_what_it_owes() -> None:
 def an_owner_in_between_has_put_marks() -> None:
     """A client began anew at another node, took a message there, and is back where its session was; which hears of all
     that only when it has given that session to itself, as to the latest owner."""
-    fleet = Fleet(3)
-    former, between, third = numbers(fleet)
+    fleet = Fleet(5)
+    former, between, third, *others = numbers(fleet)
     publisher, client = fleet.connect(2, "p"), lasting(fleet, 0)
     subscribe(client, b"t", 1)
     client.drop()
-    fleet.mute = {(between, former), (third, former)}
+    fleet.parted = {(between, former), (third, former)}
+    fleet.mute = {(other, former) for other in others}
     client = lasting(fleet, 1)
     assert not client.connack.session_present
     client.send(Subscribe(1, [SubscribeRequest(b"t", 1)]))
@@ -192,6 +193,8 @@ def an_owner_in_between_has_put_marks() -> None:
     taken = client.expect(Publish)
     client.send(Ack(PUBACK, taken.packet_id))
     client.drop()
+    fleet.parted, fleet.mute = set(), fleet.mute | fleet.parted  # it is heard, and slow
+    fleet.advance(1.0)
     client = fleet[0].open(5, "c")
     client.send(Connect(5, "c", False, properties=LASTING))
     fleet.advance(0.2)
@@ -212,7 +215,7 @@ def what_comes_too_late_for_its_owner_goes_on_to_the_next() -> None:
     subscribe(client, b"t", 1)
     client.drop()
     publish(publisher, b"t", b"one")
-    fleet.mute = {(home, other), (last, other)}
+    fleet.parted = {(home, other), (last, other)}
     for place in (1, 2):
         client = fleet[place].open(5, "c")
         client.send(Connect(5, "c", False, properties=LASTING))
@@ -220,7 +223,7 @@ def what_comes_too_late_for_its_owner_goes_on_to_the_next() -> None:
     fleet.etcd.lose_leader(fleet.now, 4.0)
     fleet.advance(3.0)
     for way in ((last, other), (home, other)):
-        fleet.mute.discard(way)
+        fleet.parted.discard(way)
         fleet[way[0] - 1].cluster.connected(other, fleet.now)
         fleet.advance(0.1)
     fleet.advance(2.0)
@@ -265,7 +268,7 @@ def a_mark_that_overtakes_the_session_itself_divides_all_the_same() -> None:
     publisher, client = fleet.connect(3, "p"), lasting(fleet, 0)
     subscribe(client, b"t", 2)
     client.drop()
-    fleet.mute = {(home, between), (new, between)}
+    fleet.parted = {(home, between), (new, between)}
     for place in (1, 2):
         client.drop()
         client = fleet[place].open(5, "c")
@@ -276,7 +279,7 @@ def a_mark_that_overtakes_the_session_itself_divides_all_the_same() -> None:
     client.send(Subscribe(1, [SubscribeRequest(b"t", 2)]))
     fleet.advance(4.0)
     client.expect(Suback)
-    fleet.mute.discard((home, between))
+    fleet.parted.discard((home, between))
     fleet[0].cluster.connected(between, fleet.now)
     fleet.advance(0.5)
     publish(publisher, b"t", b"one", 2)

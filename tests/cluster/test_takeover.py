@@ -7,7 +7,8 @@ from tests.cluster.fleet import Fleet
 from tests.harness import FakeClient
 
 from starlingmq.wire.mqtt import Ack, Connack, Connect, Disconnect, Packet, Publish, Suback, Subscribe, SubscribeRequest
-from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, SUBSCRIPTION_IDENTIFIER, Properties
+from starlingmq.wire.packets import Pingreq
+from starlingmq.wire.properties import RECEIVE_MAXIMUM, SESSION_EXPIRY_INTERVAL, SUBSCRIPTION_IDENTIFIER, Properties
 from starlingmq.wire.reasons import Reason
 
 PUBACK, PUBREC, PUBREL, PUBCOMP = 4, 5, 6, 7
@@ -270,20 +271,74 @@ def test_who_does_not_know_that_it_begins_anew_still_gets_what_it_was_subscribed
 def test_who_waits_for_a_session_and_is_owed_something_has_none_to_give() -> None:
     """One node after the other claims the client id, and its client is gone each time before it is answered. The second
     one hears from the first that it may be owed something; that is not a session in place of the one that there is."""
-    fleet = Fleet(4)
-    home, first, second, _ = [node.cluster.number for node in fleet.nodes]
+    fleet = Fleet(5)
+    home, first, second, *_ = [node.cluster.number for node in fleet.nodes]
     client = lasting(fleet, 0)
     subscribe(client, b"t", 1)
     client.drop()
-    fleet.mute = {(first, home), (second, home)}
-    for place, seconds in ((1, 3.0), (2, 1.0)):
+    fleet.mute = {(first, home), (second, home), (second, first)}
+    for place in (1, 2):
         fake = fleet[place].open(5, "c")
         fake.send(Connect(5, "c", False, properties=LASTING))
         fleet.advance(0.2)
         fake.drop()
-        fleet.advance(seconds, 0.05)
+        fleet.parted = {(first, home), (second, home)}
+        fleet.advance(3.0, 0.05)
+    fleet.mute = set()
+    fleet[2].cluster.connected(first, fleet.now)
+    fleet.advance(1.0, 0.05)
     client = lasting(fleet, 3)
     assert client.connack.session_present
+    fleet.speak()
+    fleet.advance(3.0, 0.05)
     publish(fleet.connect(0, "p"), b"t", b"one")
     fleet.advance(0.2)
     assert published(client.receive()) == [b"one"]
+
+
+def test_what_was_sent_at_qos_2_is_not_sent_again_when_its_session_is_lost() -> None:
+    """A receiver may act at PUBLISH (4.3.3, method A): a copy under another packet id would be another message to it.
+    What was not sent yet comes, and so does what was sent at QoS 1."""
+    fleet = Fleet(3)
+    publisher = fleet.connect(0, "p")
+    client = fleet.connect(1, "c", clean_start=False, properties={**LASTING, RECEIVE_MAXIMUM: 3})
+    subscribe(client, b"t", 2)
+    for number in range(5):
+        publish(publisher, b"t", b"%d" % number, 1 if number == 1 else 2, number + 1)
+    assert published(client.receive()) == [b"0", b"1", b"2"]
+    home = fleet[1].cluster.number
+    for other in fleet.nodes:
+        fleet.cut(home, other.cluster.number)
+    fleet.advance(4.0)
+    client = lasting(fleet, 2)
+    assert not client.connack.session_present
+    client.send(Pingreq())
+    fleet.heal()
+    fleet.advance(5.0)
+    assert sorted(published(client.receive())) == [b"1", b"3", b"4"]
+    dropped = [node.state.ctx.counters.dropped.get("unsettled_qos2", 0) for node in fleet.nodes]
+    assert sum(dropped) == 2
+
+
+def test_what_an_earlier_session_had_sent_at_qos_2_is_not_sent_again_when_the_later_one_is_lost() -> None:
+    fleet = Fleet(3)
+    publisher, client = fleet.connect(2, "p"), lasting(fleet, 0)
+    subscribe(client, b"t", 2)
+    publish(publisher, b"t", b"one", 2)
+    assert published(client.receive()) == [b"one"]
+    home, other, _ = [node.cluster.number for node in fleet.nodes]
+    fleet.parted = {(home, other), (other, home)}
+    fleet.advance(4.0)
+    client = lasting(fleet, 1)
+    assert not client.connack.session_present
+    client = lasting(fleet, 0)
+    assert not client.connack.session_present, "the later one can not be reached"
+    client.send(Pingreq())
+    fleet.speak()
+    fleet.advance(5.0)
+    publish(publisher, b"t", b"two", 2)
+    assert published(client.receive()) == []
+    subscribe(client, b"t", 2)
+    publish(publisher, b"t", b"three", 2)
+    assert published(client.receive()) == [b"three"]
+    assert fleet[0].state.ctx.counters.dropped.get("unsettled_qos2") == 1

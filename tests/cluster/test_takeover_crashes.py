@@ -95,9 +95,10 @@ def test_marks_hold_after_a_crash() -> None:
     world.pass_time(1.1)
     begin_elsewhere(world, roamer, new)
     world.pass_time(0.5)
-    session = session_of(between)
-    assert session is not None and session.moving is not None and session.moving.marked, (
-        "it is not there when it crashes"
+    assert between.process is not None and third.process is not None
+    departing = between.process.cluster.takeovers.moves.departing["roamer"]
+    assert [departure.marks() for departure in departing] == [[third.process.cluster.number]], (
+        "the mark is not there when it crashes"
     )
     between.crash(False)
     world.start_if_wanted(between)
@@ -134,7 +135,7 @@ def test_who_waits_for_a_mark_only_does_so_after_a_crash() -> None:
     roamer.ending = True
     roamer.cut()
     session = session_of(new)
-    assert session is not None and session.moving is not None and session.moving.former, "it is over too early"
+    assert session is not None and session.moving is not None and session.moving.formers, "it is over too early"
     new.crash(False)
     world.start_if_wanted(new)
     world.pass_time(0.5)

@@ -7,6 +7,7 @@ say what they are: ``publisher topic qos number``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -158,18 +159,15 @@ class Person:
             self.connection.send(b"".join(encode(packet, self.version) for packet in packets))
 
     def hear(self, data: bytes) -> None:
-        at = 0
-        while at < len(data) and self.connection is not None:
-            length = frame_length(data, at)
-            assert 0 < length <= len(data) - at, "half a packet"
-            frame = data[at : at + length]
-            at += length
-            packet = decode(frame[0], frame, body_start(frame), length, self.version)
+        for packet in packets_of(data, self.version):
+            if self.connection is None:
+                return
             if self.trace.on:
                 self.trace.note(self.name, f"gets {told(packet)}")
             if isinstance(packet, Connack):
                 if packet.reason != 0:
-                    continue  # isolated: it is closed, and tries again
+                    self.refused(packet.reason)
+                    continue  # it is closed, and tries again
                 assert not packet.session_present or self.lasting, f"{self.name}: session present is a lie"
                 self.online = True
                 lost = self.known and self.lasting and not packet.session_present
@@ -187,6 +185,9 @@ class Person:
     def begin(self, present: bool) -> None:
         """CONNACK has come."""
         raise NotImplementedError
+
+    def refused(self, reason: int) -> None:
+        """CONNACK says so; as a rule the node is isolated."""
 
     def offline(self) -> None:
         pass
@@ -395,6 +396,16 @@ class Subscriber(Person):
 
     def finished(self) -> bool:
         return not self.left and not self.unwanted and self.online and all(f in self.promises for f in self.wanted)
+
+
+def packets_of(data: bytes, version: int) -> Iterator[Packet]:
+    at = 0
+    while at < len(data):
+        length = frame_length(data, at)
+        assert 0 < length <= len(data) - at, "half a packet"
+        frame = data[at : at + length]
+        at += length
+        yield decode(frame[0], frame, body_start(frame), length, version)
 
 
 def told(packet: Packet) -> str:

@@ -53,6 +53,7 @@ class Network:
         self.random = random
         self.trace = trace
         self.delay = 0.001  # seconds; each frame draws up to three times that
+        self.slow: dict[tuple[str, str], float] = {}  # (source host, target host) -> seconds more
         self.loss = 0.0  # share of the frames
         self.doubling = 0.0
         self.overtaking = False
@@ -169,6 +170,9 @@ class Network:
             self.trace.envelope(stream.source.host, f"to {stream.host} LOST", envelope)
             return
         when = self.schedule.now + self._latency()
+        slow = self.slow.get((stream.source.host, stream.host), 0.0)
+        if slow:
+            when += slow * self.random.random()
         if not self.overtaking:
             when = stream.arrives = max(when, stream.arrives)
         self.schedule.at(when, self._arrive, stream, stream.target, envelope)

@@ -28,7 +28,7 @@ from starlingmq.cluster.state import ClusterReady, ClusterState
 from starlingmq.config import ClusterConfig, LimitsConfig, MqttConfig, QueueGroupsConfig
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.client import Client
-from starlingmq.core.ready import Ready
+from starlingmq.core.ready import Event, Ready
 from starlingmq.storage.durable import Durability
 from starlingmq.storage.recovery import restore
 
@@ -70,6 +70,7 @@ class World(Protocol):
     books: Books
 
     def start_if_wanted(self, node: Node) -> None: ...
+    def event(self, event: Event) -> None: ...
 
 
 class Node:
@@ -85,6 +86,7 @@ class Node:
         self.leaving = False  # it was told to leave
         self.stalled_until = 0.0
         self.down = 0  # how many faults keep it down
+        self.turn_seconds = 0.0  # that a turn takes beyond TURN_SECONDS, at most: how slow the machine is
 
     @property
     def number(self) -> int:
@@ -150,6 +152,7 @@ class Process:
         self.commits = Commits(self.store, self._release)
         self.store.piece = settings.piece
         self.state.ctx.recording = settings.keeps
+        self.state.ctx.want_events = True
         self.store.attach(self.state, self.poke)
         recovered = restore(self.state, disk.kv, disk.journal)
         self.store.replayed(recovered.changes, recovered.changed)
@@ -255,7 +258,8 @@ class Process:
     def poke(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self.schedule.after(TURN_SECONDS, self._turn)
+            slow = self.node.turn_seconds
+            self.schedule.after(TURN_SECONDS + (slow * self.world.random.random() if slow else 0.0), self._turn)
 
     def _turn(self) -> None:
         if not self.alive:
@@ -327,6 +331,8 @@ class Process:
             self.world.network.send(self, number, envelope)
 
     def _carry_out(self, ready: Ready) -> None:
+        for event in ready.events:
+            self.world.event(event)
         keeps = self.world.settings.keeps
         if ready.writes or self.state.ctx.refusing:
             self.loop.become_running()  # for the store; it takes its time, and few turns need it

@@ -22,6 +22,8 @@ from tests.sim.schedule import Schedule
 from tests.sim.seen import Seen
 from tests.sim.trace import Trace
 
+from starlingmq.core.ready import Event
+
 START = 1_000_000.0
 LOOK_SECONDS = 0.25  # between two looks at who serves
 FORMING_MAX = 30.0  # seconds until all serve when nothing is wrong
@@ -73,6 +75,9 @@ class World:
         if not node.gone and not node.down and node.process is None:
             node.start()
             self.network.changed_at = self.schedule.now
+
+    def event(self, event: Event) -> None:
+        """A node tells of what happens to clients."""
 
     # Phases
 

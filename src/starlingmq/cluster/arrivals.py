@@ -33,7 +33,6 @@ class Arrival:
     late: dict[int, None]
     willed: dict[int, None]  # those that had a will which its client's return cancels
     settled: dict[int, None]  # late and willed ones that etcd does not let publish it any more
-    deadline: float  # until which it is waited for
     best: int  # node whose session it is
     best_held: int  # in which epoch
     whole: bool
@@ -53,7 +52,7 @@ class Arrival:
     changed: bool  # since it was stored
     finished: bool  # nothing of it is anywhere else
 
-    def __init__(self, client_id: str, epoch: int, others: dict[int, int], deadline: float) -> None:
+    def __init__(self, client_id: str, epoch: int, others: dict[int, int]) -> None:
         self.client_id = client_id
         self.epoch = epoch
         self.owned = epoch
@@ -62,7 +61,6 @@ class Arrival:
         self.late = {}
         self.willed = {}
         self.settled = {}
-        self.deadline = deadline
         self.best = 0
         self.best_held = 0
         self.whole = False
@@ -143,8 +141,8 @@ class Arrival:
         return all(node in self.late for node in (*self.waiting, *self.streaming))
 
     def wanted(self) -> bool:
-        """Whether who wants the session from here has to wait for what is not here yet."""
-        return not self.discarded and not self.all_late()
+        """Whether who wants the session from here has to wait: it goes on when it could be served here."""
+        return not self.discarded and self.awaited()
 
     def over(self, members: Iterable[int]) -> bool:
         """Nobody has anything of it, nor will what comes to both be mistaken for what comes to us alone."""
@@ -154,7 +152,7 @@ class Arrival:
 
     def ordered(self, node: int) -> bool:
         """Whether all that came from ``node`` before its mark is here, as far as anybody waits for it."""
-        for source in self.streaming:
+        for source in (*self.waiting, *self.streaming):
             if source not in self.late and node not in self.passed.get(source, {}):
                 return False
         return True
@@ -185,9 +183,9 @@ class Arrival:
         )
 
     @staticmethod
-    def restored(value: ArrivalValue, sessions: dict[int, Session], deadline: float) -> Arrival:
+    def restored(value: ArrivalValue, sessions: dict[int, Session]) -> Arrival:
         """After a start. ``sessions`` are all there are, by number."""
-        arrival = Arrival(value.client_id, value.epoch, value.waiting, deadline)
+        arrival = Arrival(value.client_id, value.epoch, value.waiting)
         arrival.streaming = value.streaming
         arrival.session = sessions.get(value.session)
         opened = value.open and arrival.session is not None  # else nobody has been told anything

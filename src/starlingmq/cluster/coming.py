@@ -2,13 +2,13 @@
 
 The laws: of all that is handed over the session with the highest epoch is the one that the client has, the others only
 owe messages; the client is told that its session is present only if nobody can have a later one; nothing waits for a
-node that is not connected, or for longer than ``takeover_timeout``.
+node that is not connected, and a node that is connected is waited for however slow it is.
 """
 
 from __future__ import annotations
 
 from starlingmq.cluster.arrivals import Arrival
-from starlingmq.cluster.moves import ELSEWHERE, Moves
+from starlingmq.cluster.moves import Moves
 from starlingmq.cluster.offers import Offers
 from starlingmq.cluster.ownership import Owned
 from starlingmq.cluster.transfer import (
@@ -25,6 +25,7 @@ from starlingmq.cluster.transfer import (
     Whole,
 )
 from starlingmq.core import mover
+from starlingmq.core.anew import UNSETTLED
 from starlingmq.core.client import WORKING
 from starlingmq.core.message import Message
 from starlingmq.core.moving import MARKED, OPEN, UNMARKED, Moving
@@ -47,18 +48,31 @@ class Coming:
         """We own a client id. Whoever has a key of it may have something of its session."""
         moves = self._moves
         client_id, epoch = owned.client_id, owned.epoch
-        if moves.overtaken.pop(client_id, 0) > epoch:
-            moves.ownership.release(client_id, moves.me, epoch)
-            moves.broker.connecting.not_claimed(client_id, Reason.SERVER_BUSY, ELSEWHERE)
-            return
         claims = self._ctx.claims
-        claim = None if claims is None else claims.waiting.get(client_id)
+        assert claims is not None
+        if not moves.ownership.claiming(client_id):  # else who waits now came after this claim: the next one is his
+            claims.own(client_id, epoch)
+        moves.postponed.pop(client_id, None)
+        given = [departure.epoch for departure in moves.departing.get(client_id, ())]
+        overtaken = max(moves.overtaken.pop(client_id, 0), *given, 0)
+        if overtaken > epoch:
+            moves.ownership.release(client_id, moves.me, epoch)
+            moves.broker.connecting.overtaken(client_id, overtaken)
+            return
+        claim = claims.still(client_id)
+        if claim is None and not owned.firm and not self._has(client_id):
+            moves.ownership.release(client_id, moves.me, epoch)  # its client is gone: nobody is to make way for it
+            return
         clean = claim is not None and claim.clean_start
         user = None if claim is None or self._ctx.session_owner == BY_CLIENT_ID else claim.client.username
         if owned.clean and not clean:  # who wanted to begin with nothing has given up: nobody is to think that he did
             moves.ownership.claim(client_id)
             return
         earlier = moves.of(client_id)
+        if not clean and self._is_too_early(owned, earlier):
+            moves.postponed[client_id] = owned
+            return
+        self._turn_down(client_id, epoch)
         invited = self._offers.invited(client_id)
         offered = invited is not None and claim is None
         if invited is not None and offered:
@@ -83,7 +97,8 @@ class Coming:
             session = None
         held = 0
         if session is not None:
-            if not clean and any(other > session.epoch for other in others.values()):
+            old = not session.hollow and any(other > session.epoch for other in others.values())
+            if old and not clean:
                 others[moves.me] = session.epoch  # the client was elsewhere meanwhile: ours is an old one
             else:
                 held = 0 if session.hollow else session.epoch
@@ -91,7 +106,7 @@ class Coming:
         if not others:
             self._go_on(client_id, epoch, held)
             return
-        arrival = Arrival(client_id, epoch, others, now + moves.seconds)
+        arrival = Arrival(client_id, epoch, others)
         arrival.user = user
         arrival.best_held = held
         arrival.newest = max(list(others.items()), key=_held)
@@ -114,6 +129,35 @@ class Coming:
         owner = arrival.user if session is None or session.ended or session.owner is None else session.owner
         return is_anothers(self._ctx.session_owner, owner, user)
 
+    def _is_too_early(self, owned: Owned, earlier: list[Arrival]) -> bool:
+        """Whether the session here, which has to be handed over to ourselves as an old one, is not all here yet."""
+        session = self._ctx.sessions.get(owned.client_id)
+        if session is None or session.hollow or session.epoch < owned.floor:
+            return False
+        old = any(other > session.epoch for other in owned.others.values())
+        return old and any(arrival.awaited() for arrival in earlier)
+
+    def look_at_postponed(self, client_id: str, now: float) -> None:
+        owned = self._moves.postponed.get(client_id)
+        if owned is not None and not self._is_too_early(owned, self._moves.of(client_id)):
+            del self._moves.postponed[client_id]
+            self.own(owned, now)
+
+    def _turn_down(self, client_id: str, epoch: int) -> None:
+        """Who asked for what was still on its way here when we owned it by an earlier epoch gets it from us no more. It
+        may be the one that we ask now: the two would wait for each other."""
+        moves = self._moves
+        deferred = moves.deferred.get(client_id)
+        if deferred is not None and deferred[1].epoch < epoch:
+            del moves.deferred[client_id]
+            moves.refused += 1
+            moves.take_early((client_id, deferred[1].epoch))
+            moves.say(deferred[0], Head(client_id, deferred[1].epoch, OVERTAKEN))
+
+    def _has(self, client_id: str) -> bool:
+        moves = self._moves
+        return client_id in self._ctx.sessions or client_id in moves.arrivals or client_id in moves.departing
+
     def _others(self, owned: Owned, earlier: list[Arrival]) -> dict[int, int]:
         """Who may have something of it and was not asked yet."""
         moves = self._moves
@@ -131,9 +175,6 @@ class Coming:
         if arrival.finished:
             moves.unsettled.pop(arrival, None)
             return
-        if now >= arrival.deadline:
-            for node in arrival.sources():
-                self.late(arrival, node)
         if not arrival.open and not arrival.awaited() and self._wills_are_settled(arrival):
             arrival.open = arrival.changed = True
             moves.touch(arrival)
@@ -172,7 +213,7 @@ class Coming:
         arrivals = moves.of(client_id)
         if not all(arrival.open for arrival in arrivals):
             return
-        if moves.ownership.claiming(client_id):
+        if moves.ownership.claiming(client_id) or client_id in moves.postponed:
             return  # who waits now came after this claim: the next one is his
         session = ctx.sessions.get(client_id)
         unsure = self._unsure(arrivals, held)
@@ -228,7 +269,7 @@ class Coming:
         if not arrivals:
             self._moves.broker.subscribing.begin_anew(session)
         else:
-            self._moves.begin(max(arrivals, key=lambda arrival: arrival.epoch), now + self._moves.seconds)
+            self._moves.begin(max(arrivals, key=lambda arrival: arrival.epoch), now + self._moves.limit)
 
     def _begin_anew(self, arrival: Arrival) -> None:
         session = arrival.session
@@ -323,9 +364,7 @@ class Coming:
             if head.held != OVERTAKEN:
                 moves.ownership.release(arrival.client_id, node, epoch)
             elif not moves.ownership.claiming(arrival.client_id):
-                kept = is_anothers(self._ctx.session_owner, head.owner, arrival.user)
-                reason = Reason.CLIENT_IDENTIFIER_NOT_VALID if kept else Reason.SERVER_BUSY
-                moves.broker.connecting.not_claimed(arrival.client_id, reason, KEPT_FOR_ANOTHER if kept else ELSEWHERE)
+                self._refuse_owner_of(arrival, head.owner)
             self.open_session(arrival.session)
             return
         again = node in arrival.streaming
@@ -353,7 +392,22 @@ class Coming:
             head = Head(head.client_id, head.epoch, head.held, min(NEVER, self._ctx.mqtt.max_session_expiry))
             head.anew = True
             self._come(0, arrival, head)
+        elif arrival.session is None or arrival.session.ended:
+            arrival.session = there  # it came from somebody else: what is owed goes there
         self.attach(arrival)
+
+    def _refuse_owner_of(self, arrival: Arrival, user: str | None) -> None:
+        """A later owner is known, or the session is kept for another ``user``. A CONNECT that came since asks that node
+        too, and is not meant."""
+        claims = self._ctx.claims
+        claim = None if claims is None else claims.waiting.get(arrival.client_id)
+        if claim is None or claim.epoch != arrival.epoch:
+            return
+        if is_anothers(self._ctx.session_owner, user, arrival.user):
+            reason, why = Reason.CLIENT_IDENTIFIER_NOT_VALID, KEPT_FOR_ANOTHER
+            self._moves.broker.connecting.not_claimed(arrival.client_id, reason, why)
+        else:
+            self._moves.broker.connecting.overtaken(arrival.client_id, arrival.epoch + 1)
 
     def _tell_owner(self, arrival: Arrival) -> None:
         """Whoever gets the session from here has to know as much of what those who had it subscribed to: what comes to
@@ -415,8 +469,19 @@ class Coming:
         taken = session.window is not None and part.packet_id in session.window.entries
         if part.packet_id != 0 and own and not taken:
             self._moves.broker.mover.put_window(session, part.packet_id, part.stage, outgoing)
-        elif part.stage != RELEASED:  # else the client has it
+        elif part.packet_id != 0 and part.qos == 2:
+            if part.stage != RELEASED:  # else the client has it
+                self._give_up(session, part)
+        else:
             self._moves.broker.mover.put(session, outgoing)
+
+    def _give_up(self, session: Session, part: Part) -> None:
+        """It was sent in a session that its client has lost, and may have acted on it (see ``core.anew``)."""
+        client_id = session.client_id if session.moving is None else session.moving.client_id
+        self._ctx.drop(UNSETTLED, client_id)
+        session.dropped += 1
+        if self._ctx.audit is not None:
+            self._ctx.audit.dropped_on_its_way(client_id, part.topic, part.id, part.qos, UNSETTLED)
 
     def _passed(self, node: int, arrival: Arrival, said: Passed) -> None:
         moves = self._moves
@@ -435,18 +500,39 @@ class Coming:
             return
         moving, delivery = session.moving, self._moves.broker.delivery
         arrivals = [arrival for arrival in self._moves.of(moving.client_id) if arrival.session is session]
-        for held in moving.learn(*self._moves.former(moving.client_id, session)):
+        formers = {arrival.epoch: arrival.former for arrival in arrivals}
+        unknown = {arrival.epoch: None for arrival in arrivals if arrival.unknown()}
+        for held in moving.learn(formers, unknown):
             self._ctx.note(QUEUE_DELETE, session, held.outgoing)
         members = self._moves.members
         for node in members:
-            stage = min([arrival.stage(node) for arrival in arrivals], default=OPEN)
+            stage = self._stage(moving, node, arrivals)
             if stage != UNMARKED and moving.stages.get(node, UNMARKED) == UNMARKED:
                 moving.stages[node] = MARKED
             if stage == OPEN and moving.stages.get(node) != OPEN:
                 delivery.let_in(session, moving.open(node))
-        for node in {held.node: None for held in moving.held if held.marked and held.node not in members}:
+        for node in {held.node: None for held in moving.held if not held.before and held.node not in members}:
             delivery.let_in(session, moving.open(node))
         delivery.let_in(session, moving.take_known())
+        if moving.target != 0:  # the next owner may wait to hear that nothing comes before what it has
+            self._ctx.leaving[session] = None
+
+    def _stage(self, moving: Moving, node: int, arrivals: list[Arrival]) -> int:
+        """Of what enters at that node, for all the moves that the session is on."""
+        before: list[int] = []
+        stages = [arrival.stage(node) for arrival in arrivals]
+        for arrival, stage in zip(arrivals, stages, strict=True):
+            if stage == UNMARKED:
+                before.append(arrival.epoch)
+        if MARKED in stages:
+            moving.behind[node] = None
+        else:
+            moving.behind.pop(node, None)
+        if before and len(before) < len(stages):
+            moving.unmarked[node] = tuple(before)
+        else:
+            moving.unmarked.pop(node, None)
+        return min(stages, default=OPEN)
 
     def _finish(self, arrival: Arrival) -> None:
         """Nobody has anything of it any more."""

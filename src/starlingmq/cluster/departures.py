@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from starlingmq.cluster.arrivals import Arrival
 from starlingmq.core.moving import Moving
 from starlingmq.core.session import MOVED_PREFIX, Session
 
@@ -58,8 +61,15 @@ class Departure:
             self.mark(node)
         self.changed = False
 
-    def unpassed(self) -> list[int]:
-        """Nodes of which nothing is here any more, and the new owner does not know that yet."""
-        nodes = [node for node in self.marks() if node not in self._passed]
+    def unpassed(self, arrivals: Iterable[Arrival]) -> list[int]:
+        """Nodes of which nothing is here any more nor comes by way of here, and the new owner does not know that yet.
+        ``arrivals`` are those of this session: what an earlier owner still has of a node comes before what the new
+        owner gets from that node itself."""
+        sources = [arrival for arrival in arrivals if arrival.session is self.session]
+        nodes = [
+            node
+            for node in self.marks()
+            if node not in self._passed and all(arrival.ordered(node) for arrival in sources)
+        ]
         self._passed.update(dict.fromkeys(nodes))
         return nodes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlingmq.cluster.arrivals import Arrival
 from starlingmq.cluster.coming import Coming
 from starlingmq.cluster.departures import Departure
-from starlingmq.cluster.moves import ELSEWHERE, Moves
+from starlingmq.cluster.moves import Moves
 from starlingmq.cluster.transfer import (
     NOTHING,
     OVERTAKEN,
@@ -22,7 +22,6 @@ from starlingmq.cluster.transfer import (
 from starlingmq.core.outgoing import Outgoing
 from starlingmq.core.owners import ANOTHER_USER, REFUSE, is_anothers
 from starlingmq.core.session import NEVER, Session
-from starlingmq.wire.reasons import Reason
 
 
 class Leaving:
@@ -40,7 +39,7 @@ class Leaving:
         if (client_id, epoch) in moves.departures or node not in moves.members:
             return
         claiming = moves.ownership.claiming(client_id)
-        if claiming:  # which of the two is newer, the answer will tell
+        if claiming or client_id in moves.postponed:  # which of the two is newer, the answer will tell
             moves.overtaken[client_id] = max(epoch, moves.overtaken.get(client_id, 0))
         session = self._ctx.sessions.get(client_id)
         arrivals = [] if node == moves.me else moves.of(client_id)
@@ -55,8 +54,8 @@ class Leaving:
             moves.take_early((client_id, epoch))
             moves.say(node, Head(client_id, epoch, OVERTAKEN))
             return
-        if arrivals and not claiming:
-            moves.broker.connecting.not_claimed(client_id, Reason.SERVER_BUSY, ELSEWHERE)
+        if not claiming:
+            moves.broker.connecting.overtaken(client_id, epoch)
         anothers = self._is_anothers(session, arrivals, said.user)
         if said.clean or anothers:
             self._discard(client_id, epoch, arrivals)
@@ -81,8 +80,11 @@ class Leaving:
         return is_anothers(self._ctx.session_owner, owner, user)
 
     def _is_newer(self, client_id: str, epoch: int, arrivals: list[Arrival], session: Session | None) -> bool:
-        """Whether this node, or one that it has given the session to, owns it by a higher epoch."""
+        """Whether this node, or one that it gives the session to, owns it by a higher epoch."""
         if session is not None and session.epoch > epoch:
+            return True
+        deferred = self._moves.deferred.get(client_id)
+        if deferred is not None and deferred[1].epoch > epoch:
             return True
         departing = self._moves.departing.get(client_id, [])
         return any(arrival.owned > epoch for arrival in arrivals) or any(each.epoch > epoch for each in departing)
@@ -218,7 +220,7 @@ class Leaving:
             return len(parts) != 0
         moving = session.moving
         assert moving is not None
-        nodes = departure.unpassed()
+        nodes = departure.unpassed(moves.of(client_id))
         marked = not session.subscriptions or all(member in moving.marked for member in moves.members)
         done = marked and not moving.sources
         if nodes or done:
@@ -319,7 +321,7 @@ class Leaving:
         moves.depart(Departure(ghost, moves.me, epoch, client_id))
         arrival = moves.arrivals.get(client_id, {}).get(epoch)
         if arrival is None:
-            arrival = Arrival(client_id, epoch, {}, self._ctx.now)
+            arrival = Arrival(client_id, epoch, {})
         arrival.owned = max(there.epoch, arrival.owned)
         arrival.streaming[moves.me] = ghost.epoch
         arrival.late[moves.me] = None

@@ -14,14 +14,13 @@ from typing import Final
 
 from starlingmq.cluster.arrivals import Arrival
 from starlingmq.cluster.departures import Departure
-from starlingmq.cluster.ownership import Ownership
+from starlingmq.cluster.ownership import Owned, Ownership
 from starlingmq.cluster.transfer import BATCH_BYTES, Said, Takeover, encode, encode_arrival, encode_marks, pack
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.context import Context
 from starlingmq.core.ready import FACT_DELETE, FACT_PUT, Write
 from starlingmq.core.session import Session
 
-ELSEWHERE: Final = "another node has this client id now"
 FACTS: Final = b"m"  # what the keys of our facts begin with
 ARRIVAL: Final = FACTS + b"a"
 DEPARTURE: Final = FACTS + b"d"
@@ -38,7 +37,7 @@ class Moves:
     broker: BrokerState
     ctx: Context
     ownership: Ownership
-    seconds: float  # that a node has to give a session
+    limit: float  # seconds for which nodes are waited for that are heard
     me: int
     members: dict[int, None]  # the numbers of all nodes, ours included
     arrivals: dict[str, dict[int, Arrival]]  # client id -> epoch ->
@@ -52,6 +51,7 @@ class Moves:
     stray: Callable[[str], bool]  # whether that client id's session here is from before we were taken out
     giving: dict[Departure, None]  # have, or may have, something to be said
     deferred: dict[str, tuple[int, Takeover]]  # client id -> asked for while it arrives: by whom, for what
+    postponed: dict[str, Owned]  # client id -> what etcd has answered, and can not be gone by yet
     early: dict[Turned, list[int]]  # whose marks came while it was put off
     overtaken: dict[str, int]  # client id -> epoch of another node that owns what we have asked for meanwhile
     notices: list[str]
@@ -62,7 +62,7 @@ class Moves:
         self,
         broker: BrokerState,
         ownership: Ownership,
-        seconds: float,
+        limit: float,
         connected: Callable[[int], bool],
         applied: Callable[[int], int],
         known: Callable[[int], tuple[int, int]],
@@ -70,7 +70,7 @@ class Moves:
         self.broker = broker
         self.ctx = broker.ctx
         self.ownership = ownership
-        self.seconds = seconds
+        self.limit = limit
         self.me = 0
         self.members = {}
         self.arrivals = {}
@@ -82,6 +82,7 @@ class Moves:
         self.stray = lambda client_id: False
         self.giving = {}
         self.deferred = {}
+        self.postponed = {}
         self.early = {}
         self.overtaken = {}
         self.notices = []
@@ -128,7 +129,6 @@ class Moves:
         self.arrivals.setdefault(arrival.client_id, {})[arrival.epoch] = arrival
         for node in arrival.sources():
             self._by_source.setdefault(node, {})[arrival] = None
-        self.wake(arrival, arrival.deadline)
         self.touch(arrival)
 
     def remove(self, arrival: Arrival) -> None:

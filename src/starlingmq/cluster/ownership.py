@@ -38,6 +38,7 @@ class Owned:
     others: dict[int, int]
     floor: int = 0
     clean: bool = False  # it was written that what is older than this is thrown away
+    firm: bool = True  # it was claimed for more than a CONNECT
 
 
 @dataclass(slots=True)
@@ -52,17 +53,23 @@ class Ownership:
     claims: int
     prefix: bytes  # of all keys
     floor: Callable[[str], int]  # before which epoch all was thrown away, as far as we know; CLEAN: the next one's
+    wanted: Callable[[str], bool]  # whether a CONNECT waits for that client id
+    answered_at: float  # when etcd last did something that was asked here
 
     def __init__(self, cluster: str) -> None:
         self.transactions = 0
         self.claims = 0
         self.prefix = f"/starlingmq/{cluster}/owners/".encode()
         self.floor = lambda client_id: 0
+        self.wanted = lambda client_id: True
+        self.answered_at = 0.0
         self._node = 0
         self._incarnation = 0
         self._claims: dict[str, None] = {}
         self._claiming: dict[str, None] = {}  # asked for; an answer is to come
         self._again: dict[str, None] = {}  # and asked for again meanwhile
+        self._written: dict[str, None] = {}  # to be asked for once more: our key is there, or may be
+        self._firm: dict[str, None] = {}  # of all those the ones that are claimed though no CONNECT waits
         self._releases: deque[tuple[str, int, int]] = deque()
         self._under_way: dict[str, UnderWay] = {}
         self._owned: dict[str, Owned] = {}  # what was answered
@@ -74,8 +81,11 @@ class Ownership:
         """Our number is known."""
         self._node, self._incarnation = node, incarnation
 
-    def claim(self, client_id: str) -> None:
-        """To be asked for with the next transaction. What one that is under way finds is no answer to this."""
+    def claim(self, client_id: str, firm: bool = True) -> None:
+        """To be asked for with the next transaction. What one that is under way finds is no answer to this. ``firm``:
+        whether or not a CONNECT waits for it then."""
+        if firm:
+            self._firm[client_id] = None
         if client_id in self._claiming:
             self._again[client_id] = None
         else:
@@ -110,6 +120,8 @@ class Ownership:
             return []
         requests: list[Txn] = []
         while self._may_ask():
+            if self._claims and not self._drop_unwanted():
+                continue
             requests.append(self._next_claims() if self._claims else self._next_releases())
         self.transactions += len(requests)
         return requests
@@ -124,6 +136,13 @@ class Ownership:
         tag = f"{TAG}{self._tags}"
         self._under_way[tag] = under_way
         return tag
+
+    def _drop_unwanted(self) -> bool:
+        """Leave out the next ones whose clients are gone by now; whether any claims are left."""
+        for client_id in list(islice(self._claims, CLAIMS_PER_TXN)):
+            if not (client_id in self._firm or client_id in self._written or self.wanted(client_id)):
+                del self._claims[client_id]
+        return len(self._claims) != 0
 
     def _next_claims(self) -> Txn:
         client_ids = list(islice(self._claims, CLAIMS_PER_TXN))
@@ -163,19 +182,23 @@ class Ownership:
         if answer.error:
             for client_id in under_way.claims:
                 self._again.pop(client_id, None)
-                self._claims[client_id] = None
+                self._claims[client_id] = self._written[client_id] = None
             self._releases.extend(under_way.releases)
             self._retry_at = now + self._retry
             self._retry = min(2 * self._retry, RETRY_SECONDS_MAX)
             return
         self._retry = RETRY_SECONDS
+        self.answered_at = now
         for client_id, found in zip(under_way.claims, answer.found, strict=False):
             if client_id in self._again:
                 del self._again[client_id]
-                self._claims[client_id] = None
+                self._claims[client_id] = self._written[client_id] = None
                 continue
             others, floor = self._others(client_id, found)
-            self._owned[client_id] = Owned(client_id, answer.revision, others, floor, client_id in under_way.clean)
+            clean, firm = client_id in under_way.clean, client_id in self._firm
+            self._firm.pop(client_id, None)
+            self._written.pop(client_id, None)
+            self._owned[client_id] = Owned(client_id, answer.revision, others, floor, clean, firm)
         if under_way.releases and not answer.succeeded:
             there = {entry.key: entry.mod_revision for found in answer.found for entry in found}
             for release in under_way.releases:

@@ -40,6 +40,7 @@ from starlingmq.cluster.frames import (
     RouteApplied,
 )
 from starlingmq.cluster.handshake_desk import HandshakeDesk
+from starlingmq.cluster.isolation import Isolation
 from starlingmq.cluster.lines import Line
 from starlingmq.cluster.links import Link
 from starlingmq.cluster.members import Members
@@ -62,6 +63,7 @@ from starlingmq.cluster.wills import FACTS as WILL_FACTS
 from starlingmq.cluster.wills import ClusterWills
 from starlingmq.config import ClusterConfig
 from starlingmq.core.broker import BrokerState
+from starlingmq.core.context import ISOLATED
 from starlingmq.core.forwarding import ForwardError
 from starlingmq.core.interest import Interest
 from starlingmq.core.ready import FACT_DELETE, FACT_PUT, Write
@@ -143,12 +145,19 @@ class ClusterState:
         self.ownership = Ownership(config.name)
         self.leader = Election(f"/starlingmq/{config.name}/leader".encode())
         self.takeovers = Takeovers(
-            broker, self.ownership, config.takeover_timeout, self._is_connected, self._applied_by, self._known_of
+            broker,
+            self.ownership,
+            config.takeover_timeout,
+            config.takeover_limit,
+            self._is_connected,
+            self._applied_by,
+            self._known_of,
         )
         self.owner_sweep = OwnerSweep(self.ownership, self.takeovers.has)
         rate = config.drain_rate
         self.drain = Drain(broker, self.reception, self.takeovers.say, self.takeovers.giving, rate)
         self.rebalancing = Rebalancing(broker, self.reception, rate)
+        self.isolation = Isolation(broker, config.isolation_timeout, rate)
         self.takeovers.on_drain = self._heard_of_drain
         self.handshakes = HandshakeDesk(broker, config, self._is_connected)
         self.calls = Calls(self._is_connected)
@@ -653,6 +662,8 @@ class ClusterState:
                 self._ready.news.append("serving")
             else:
                 self._ready.notices.append(self._why_isolated(quorum))
+                self.takeovers.refuse_all(ISOLATED)
+        self.isolation.turn(serving, now)
         catching_up = serving and bool(behind)
         if catching_up != broker.ctx.catching_up:
             broker.catch_up(catching_up)
@@ -780,7 +791,7 @@ class ClusterState:
             if self.members.state == "registered":
                 soonest = min(soonest, self.takeovers.strays.wake_at() or inf)
             now = self.broker.ctx.now
-            soonest = min(soonest, self.drain.wake_at(now), self.rebalancing.wake_at(now))
+            soonest = min(soonest, self.drain.wake_at(now), self.rebalancing.wake_at(now), self.isolation.wake_at())
             soonest = min(soonest, self.handshakes.wake_at(), self.groups.wake_at(), self.retained.wake_at())
             soonest = min(soonest, self.wills.wake_at() or inf, self.calls.wake_at())
         return soonest

@@ -47,7 +47,7 @@ from starlingmq.cluster.transfer import (
     unpack,
 )
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.claims import Claims
+from starlingmq.core.claims import Claim, Claims
 from starlingmq.core.ready import SESSION_PUT, Write
 from starlingmq.core.session import Session
 from starlingmq.wire.reasons import Reason
@@ -63,6 +63,7 @@ class Takeovers:
         broker: BrokerState,
         ownership: Ownership,
         seconds: float,
+        limit: float,
         connected: Callable[[int], bool],
         applied: Callable[[int], int],
         known: Callable[[int], tuple[int, int]],
@@ -70,20 +71,24 @@ class Takeovers:
         self._broker = broker
         self._ctx = broker.ctx
         self._ownership = ownership
-        self.moves = Moves(broker, ownership, seconds, connected, applied, known)
+        self.moves = Moves(broker, ownership, limit, connected, applied, known)
         self.offers = Offers(self._ctx, ownership)
         self.on_drain: Callable[[int, Declined | Rebalance], None] = lambda node, said: None
         self._coming = Coming(self.moves, self.offers)
         self._leaving = Leaving(self.moves, self._coming)
         self._marks = Marks(self.moves, self._coming, self._leaving)
-        claims = self._ctx.claims = Claims(2 * seconds)
+        claims = self._ctx.claims = Claims(2 * seconds, limit)
         self._claims = claims
         self.strays = Strays(ownership)
         self.moves.stray = self.strays.__contains__
         self._later: dict[str, None] = {}  # strays that are wanted, until they are claimed
         self._has_strays = False
         ownership.floor = self._floor
+        ownership.wanted = self._is_wanted
         broker.peers.control = self.take
+
+    def _is_wanted(self, client_id: str) -> bool:
+        return self._claims.still(client_id) is not None
 
     def _floor(self, client_id: str) -> int:
         """What others have to know who claim it while nodes that are to throw away what they have may not know yet."""
@@ -107,6 +112,7 @@ class Takeovers:
         """Whether anything of a client id is here, or is being asked for."""
         moves = self.moves
         here = client_id in self._ctx.sessions or client_id in moves.arrivals or client_id in moves.departing
+        here = here or client_id in moves.postponed
         return here or client_id in self._claims.waiting or self._ownership.claiming(client_id)
 
     def departing(self) -> int:
@@ -176,7 +182,7 @@ class Takeovers:
             if name.startswith(EARLY):
                 moves.early[name[10:].decode(), int.from_bytes(name[2:10], "big")] = decode_marks(fact)
             elif name.startswith(ARRIVAL):
-                arrival = Arrival.restored(decode_arrival(fact), by_number, self._ctx.now + moves.seconds)
+                arrival = Arrival.restored(decode_arrival(fact), by_number)
                 moves.add(arrival)
                 for node in arrival.waiting:  # it may have put that off, and have crashed as well
                     moves.say(node, arrival.asking())
@@ -283,7 +289,7 @@ class Takeovers:
             if client_id in self.strays:
                 self._later[client_id] = None
             else:
-                self._ownership.claim(client_id)
+                self._ownership.claim(client_id, firm=False)
         self._look_at_strays()
         for owned in self._ownership.take_owned():
             self._later.pop(owned.client_id, None)
@@ -304,6 +310,8 @@ class Takeovers:
                     self._marks.finished(arrival)
                 if moves.deferred:
                     self._leaving.look_at(arrival.client_id)
+                if moves.postponed:
+                    self._coming.look_at_postponed(arrival.client_id, now)
             self._hear_own()
         self._look_at_claims(now)
 
@@ -337,19 +345,31 @@ class Takeovers:
             self.moves.fact(NUMBERS, encode_marks([0, self.moves.me]))
 
     def _look_at_claims(self, now: float) -> None:
-        waiting = self._claims.waiting
-        while waiting:
-            client_id = next(iter(waiting))
-            if now < waiting[client_id].deadline:
-                break
-            self._broker.connecting.not_claimed(
-                client_id, Reason.SERVER_UNAVAILABLE, "who owns this client id could not be found out in time"
+        claims, connecting = self._claims, self._broker.connecting
+        waiting = claims.waiting
+        while waiting and now >= self._first(waiting) + claims.limit:
+            connecting.not_claimed(next(iter(waiting)), Reason.SERVER_BUSY, "its session has not come in time")
+        while claims.unowned and now >= self._etcd_is_silent_at():
+            connecting.not_claimed(
+                next(iter(claims.unowned)), Reason.SERVER_UNAVAILABLE, "timed out resolving the owner of this client id"
             )
         for client_id, epoch in self._claims.take_released():
             for arrival in self.moves.of(client_id):
                 self.moves.touch(arrival)  # nobody is there to get the rest of it
             if client_id not in self._ctx.sessions and client_id not in waiting:
                 self._ownership.release(client_id, self.moves.me, epoch)
+
+    def _first(self, claims: dict[str, Claim]) -> float:
+        return next(iter(claims.values())).since
+
+    def _etcd_is_silent_at(self) -> float:
+        """When the CONNECT that has waited longest for etcd is refused, if etcd does nothing until then."""
+        return max(self._first(self._claims.unowned), self._ownership.answered_at) + self._claims.silence
+
+    def refuse_all(self, detail: str) -> None:
+        """This node serves no clients now: no CONNECT waits for it any longer."""
+        while self._claims.waiting:
+            self._broker.connecting.not_claimed(next(iter(self._claims.waiting)), Reason.SERVER_UNAVAILABLE, detail)
 
     def busy(self) -> bool:
         """Whether sessions are on their way, or are strays."""
@@ -358,8 +378,10 @@ class Takeovers:
     def wake_at(self) -> float:
         """When ``turn`` is to be called though nothing happens; ``inf``: never."""
         soonest = self.moves.wake_at()
-        for claim in self._claims.waiting.values():
-            return min(soonest, claim.deadline)
+        if self._claims.waiting:
+            soonest = min(soonest, self._first(self._claims.waiting) + self._claims.limit)
+        if self._claims.unowned:
+            soonest = min(soonest, self._etcd_is_silent_at())
         return soonest
 
     def take_notices(self) -> list[str]:

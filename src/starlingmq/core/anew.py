@@ -6,15 +6,21 @@ gone on: this session collects by what was subscribed to before, and so does who
 
 from __future__ import annotations
 
+from typing import Final
+
+from starlingmq.core.audit import name_of
 from starlingmq.core.context import Context
 from starlingmq.core.outgoing import RELEASED
 from starlingmq.core.ready import WINDOW_PUT
 from starlingmq.core.session import Session
 
+UNSETTLED: Final = "unsettled_qos2"  # why messages were dropped
+
 
 def renumber(ctx: Context, session: Session, last_id: int) -> None:
     """What was sent to a client that knows nothing of it now, it gets under packet ids past ``last_id``. What it has
-    acknowledged in part it has."""
+    acknowledged in part it has. What it has not acknowledged at QoS 2 it may have acted on (4.3.3, method A), and would
+    take for another message: it is given up."""
     window = session.window
     if window is None:
         return
@@ -24,7 +30,13 @@ def renumber(ctx: Context, session: Session, last_id: int) -> None:
         window.discard(packet_id)
         if ctx.recording:
             ctx.done(session, packet_id)
-        if outgoing.stage != RELEASED:
+        if outgoing.qos == 2:
+            if outgoing.stage != RELEASED:
+                ctx.drop(UNSETTLED, session.client_id)
+                session.dropped += 1
+                if ctx.audit is not None:
+                    ctx.audit.dropped(name_of(session), outgoing.message, outgoing.qos, UNSETTLED)
+        elif outgoing.stage != RELEASED:
             window.add(outgoing, ctx.now)
             ctx.note(WINDOW_PUT, session, outgoing)
     window.owe_all()

@@ -288,7 +288,7 @@ class Connecting:
         if not client.client_id:
             self._assign(client)
         ctx.halt(client, WORKING)
-        claim = Claim(client, auth_data, connect.clean_start, ctx.now + claims.seconds)
+        claim = Claim(client, auth_data, connect.clean_start, ctx.now)
         earlier_claim = claims.hold(client.client_id, claim)
         if earlier_claim is not None:
             self.ending.fail(earlier_claim.client, Reason.SERVER_BUSY, "another connection with this client id")
@@ -320,7 +320,7 @@ class Connecting:
         for that may go on. Whether somebody did."""
         ctx = self.ctx
         claims = ctx.claims
-        claim = None if claims is None else claims.waiting.pop(client_id, None)
+        claim = None if claims is None else claims.drop(client_id)
         if claims is None or claim is None or claim.client.state != AUTHENTICATING:
             return False
         client = claim.client
@@ -347,10 +347,18 @@ class Connecting:
     def not_claimed(self, client_id: str, reason: int, detail: str) -> None:
         """Whoever waited for this client id can not have it."""
         claims = self.ctx.claims
-        claim = None if claims is None else claims.waiting.pop(client_id, None)
+        claim = None if claims is None else claims.drop(client_id)
         if claim is not None:
             self.ctx.unhalt(claim.client, WORKING)
             self.ending.fail(claim.client, reason, detail)
+
+    def overtaken(self, client_id: str, epoch: int) -> None:
+        """Another node owns this client id in that epoch, and serves its client. Who waits here gives way, unless it
+        came later or may have come later."""
+        claims = self.ctx.claims
+        claim = None if claims is None else claims.waiting.get(client_id)
+        if claim is not None and 0 < claim.epoch < epoch:
+            self.not_claimed(client_id, Reason.SERVER_BUSY, "another node has this client id now")
 
     def _begin(
         self, client: Client, connect: Connect, session: Session | None, auth_data: bytes | None, epoch: int

@@ -54,7 +54,9 @@ class Deadlines:
         if client.state == CLOSED:
             return
         if client.state != OPEN:
-            if now >= client.connected_at + self.ctx.mqtt.connect_timeout:
+            claims = self.ctx.claims
+            claiming = claims is not None and claims.holds(client)  # it has said all, and waits for us
+            if now >= client.connected_at + self.ctx.mqtt.connect_timeout and not claiming:
                 self.ctx.notice("connect_timeout", client, "no complete CONNECT in time")
                 if client.dialect is not None:
                     client.dialect.last_words(client, Reason.MAXIMUM_CONNECT_TIME)

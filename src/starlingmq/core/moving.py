@@ -6,10 +6,14 @@ it the new one's. The mark comes to both in the order of that node's messages, s
 At the former owner (``target`` is set) a session gives away what it has and still gets; it takes nothing of a node
 whose mark has come (``marked``). At the new one (``sources`` is not empty) what comes from a node
 
-- before its mark is the former owner's if he subscribed to it (``former``), and is left alone here. It is taken if he
+- before its mark is the former owner's if he subscribed to it (``formers``), and is left alone here. It is taken if he
   did not: the client has subscribed meanwhile. If it is not known yet what he did (``unknown``) it is held;
 - after its mark is held until the former owner has given away all that he had of that node before: so that nothing is
   overtaken.
+
+A session may be on its way here more than once, each time in another epoch and from other former owners, and the mark
+of a node may be there for one of these moves and not for another (``unmarked``). Its messages are then held, left or
+taken as both say: only former owners whose move is not marked may leave one to themselves.
 """
 
 from __future__ import annotations
@@ -27,15 +31,15 @@ OPEN: Final = 2
 
 
 class Held:
-    """A message that waits. ``marked``: the mark of ``node``, where it entered, has come before it."""
+    """A message that waits. ``before``: epochs of the moves whose mark of ``node``, where it entered, had not come."""
 
     node: int
-    marked: bool
+    before: tuple[int, ...]
     outgoing: Outgoing
 
-    def __init__(self, node: int, marked: bool, outgoing: Outgoing) -> None:
+    def __init__(self, node: int, before: tuple[int, ...], outgoing: Outgoing) -> None:
         self.node = node
-        self.marked = marked
+        self.before = before
         self.outgoing = outgoing
 
 
@@ -47,8 +51,10 @@ class Moving:
     marked: dict[int, None]  # nodes whose messages that one takes from now on
     sources: dict[int, None]  # what of it is on its way here: the epochs in which it was asked for
     stages: dict[int, int]  # node -> MARKED or OPEN, of what comes here
-    former: dict[bytes, None]  # what those who have it subscribed to, shared groups left out
-    unknown: bool  # not all of them have said
+    formers: dict[int, dict[bytes, None]]  # epoch -> what those who have it subscribed to, shared groups left out
+    unknown: dict[int, None]  # epochs of which not all of them have said
+    unmarked: dict[int, tuple[int, ...]]  # node -> epochs for which its mark has not come, while it has for others
+    behind: dict[int, None]  # nodes of which a former owner still has something from before their mark
     held: list[Held]
     aware: bool  # its client knows that it begins anew (core.anew)
     subscribe: Subscribe | None  # what it said then: to be done when the marks are here
@@ -62,8 +68,10 @@ class Moving:
         self.marked = {}
         self.sources = {}
         self.stages = {}
-        self.former = {}
-        self.unknown = False
+        self.formers = {}
+        self.unknown = {}
+        self.unmarked = {}
+        self.behind = {}
         self.held = []
         self.aware = False
         self.subscribe = None
@@ -78,44 +86,51 @@ class Moving:
         stage = self.stages.get(node, UNMARKED)
         if stage == OPEN:
             return True
+        before: tuple[int, ...] = ()
         if stage == UNMARKED:
-            if self._theirs(outgoing):
+            before = self.unmarked.get(node) or tuple(self.sources)
+            if self._theirs(before, outgoing):
                 return False
-            if not self.unknown:
+            if self._is_known(node, before):
                 return True
-        self.held.append(Held(node, stage == MARKED, outgoing))
+        self.held.append(Held(node, before, outgoing))
         return False
 
-    def _theirs(self, outgoing: Outgoing) -> bool:
+    def _theirs(self, before: tuple[int, ...], outgoing: Outgoing) -> bool:
         topic = outgoing.message.topic
-        if topic in self.former:
-            return True
-        return any(matches(filter, topic) for filter in self.former)
+        for epoch in before:
+            former = self.formers.get(epoch)
+            if former is not None and (topic in former or any(matches(filter, topic) for filter in former)):
+                return True
+        return False
 
-    def learn(self, former: dict[bytes, None], unknown: bool) -> list[Held]:
+    def _is_known(self, node: int, before: tuple[int, ...]) -> bool:
+        """Whether nothing that is not known yet keeps a message from being given now that is not theirs."""
+        return node not in self.behind and not any(epoch in self.unknown for epoch in before)
+
+    def learn(self, formers: dict[int, dict[bytes, None]], unknown: dict[int, None]) -> list[Held]:
         """What former owners subscribed to; of what was held before a mark that which is theirs after all."""
-        self.former = former
+        self.formers = formers
         self.unknown = unknown
-        theirs = [held for held in self.held if not held.marked and self._theirs(held.outgoing)]
+        theirs = [held for held in self.held if self._theirs(held.before, held.outgoing)]
         if theirs:
-            self.held = [held for held in self.held if held.marked or not self._theirs(held.outgoing)]
+            self.held = [held for held in self.held if not self._theirs(held.before, held.outgoing)]
         return theirs
 
     def take_known(self) -> list[Held]:
         """What was held because of what was not known, and now is, in order."""
-        if self.unknown:
-            return []
-        known = [held for held in self.held if not held.marked]
+        known = [held for held in self.held if held.before and self._is_known(held.node, held.before)]
         if known:
-            self.held = [held for held in self.held if held.marked]
+            self.held = [held for held in self.held if not held.before or not self._is_known(held.node, held.before)]
         return known
 
     def open(self, node: int) -> list[Held]:
         """All that the former owner had of that node is here: what was held of it since, in order."""
         self.stages[node] = OPEN
-        opened = [held for held in self.held if held.node == node and held.marked]
+        self.behind.pop(node, None)
+        opened = [held for held in self.held if held.node == node and self._is_known(node, held.before)]
         if opened:
-            self.held = [held for held in self.held if held.node != node or not held.marked]
+            self.held = [held for held in self.held if held.node != node or not self._is_known(node, held.before)]
         return opened
 
     def end(self) -> list[Held]:
@@ -124,6 +139,8 @@ class Moving:
         self.held = []
         self.sources = {}
         self.stages = {}
-        self.former = {}
-        self.unknown = False
+        self.formers = {}
+        self.unknown = {}
+        self.unmarked = {}
+        self.behind = {}
         return opened

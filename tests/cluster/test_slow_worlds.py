@@ -1,0 +1,70 @@
+"""Slowness costs time and nothing else: worlds of slow nodes, and the mistakes made on purpose that they show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.cluster.slow_world import RaceWorld, SlowWorld, run
+
+import starlingmq
+from starlingmq.cluster.arrivals import Arrival
+from starlingmq.cluster.coming import Coming
+from starlingmq.cluster.departures import Departure
+from starlingmq.core.connecting import Connecting
+from starlingmq.wire.reasons import Reason
+
+FOUND = (2, 14, 22, 26, 60, 96, 136, 202, 51, 3, 7)
+"""Worlds that found something: two nodes that waited for each other, a session that was handed on before it was whole,
+a CONNECT that was served with what an earlier one had asked for, messages that overtook others, or were nobody's; and
+by odd seeds, races that nobody won."""
+
+look_at, overtaken = Coming.look_at, Connecting.overtaken
+PATIENCE = 0.5  # seconds
+
+
+def gives_up_a_slow_owner(self: Coming, arrival: Arrival, now: float) -> None:
+    since = vars(self).setdefault("since", {}).setdefault(arrival, now)
+    if now >= since + PATIENCE:
+        for node in arrival.sources():
+            self.late(arrival, node)
+    look_at(self, arrival, now)
+
+
+def says_too_early_that_all_is_there(self: Departure, arrivals: Any) -> list[int]:
+    nodes = [node for node in self.marks() if node not in self._passed]
+    self._passed.update(dict.fromkeys(nodes))
+    return nodes
+
+
+def refuses_whoever_waits(self: Connecting, client_id: str, epoch: int) -> None:
+    self.not_claimed(client_id, Reason.SERVER_BUSY, "")
+
+
+MISTAKES: dict[str, tuple[Any, str, Callable[..., object], type[SlowWorld], int]] = {
+    "a slow owner is given up": (Coming, "look_at", gives_up_a_slow_owner, SlowWorld, 2),
+    "what is held is forgotten by the next owner": (
+        Departure,
+        "unpassed",
+        says_too_early_that_all_is_there,
+        SlowWorld,
+        26,
+    ),
+    "two wait for each other": (Coming, "_turn_down", lambda *_: None, SlowWorld, 13),
+    "a CONNECT gives way that came later": (Connecting, "overtaken", refuses_whoever_waits, RaceWorld, 2),
+}
+
+
+@pytest.mark.parametrize("seed", FOUND)
+def test_slowness_costs_time_and_nothing_else(seed: int) -> None:
+    assert run(seed).schedule.now > 0
+
+
+@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_show(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, method, wrong, world, seed = MISTAKES[name]
+    monkeypatch.setattr(kind, method, wrong)
+    with pytest.raises(AssertionError):
+        world(seed).live()
