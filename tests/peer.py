@@ -22,6 +22,7 @@ from starlingmq.wire.mqtt import (
     frame_length,
 )
 from starlingmq.wire.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
+from tests.patience import within
 
 P = TypeVar("P", bound=Packet)
 
@@ -59,7 +60,7 @@ class Peer:
 
     async def receive(self) -> Packet | None:
         """The next packet; None at the end of the connection."""
-        async with asyncio.timeout(PATIENCE):
+        async with within(PATIENCE):
             head = await self.reader.read(1)
             while head and (len(head) < 2 or head[-1] & 0x80):
                 head += await self.reader.readexactly(1)

@@ -13,6 +13,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.patience import within
+
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 PATIENCE = 30.0
 FLAGS = [
@@ -46,7 +48,7 @@ class Page:
         if self._session:
             told["sessionId"] = self._session
         os.write(self._into, json.dumps(told).encode() + b"\0")
-        async with asyncio.timeout(PATIENCE):
+        async with within(PATIENCE):
             while True:
                 said = json.loads((await self._reader.readuntil(b"\0"))[:-1])
                 if said.get("id") == self._number:

@@ -17,6 +17,7 @@ from starlingmq.net.driver import Driver
 from starlingmq.storage.store import NotYetStored
 from starlingmq.wire.mqtt import Connack, Connect, Disconnect, Publish
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL
+from tests.patience import within
 from tests.peer import Peer
 
 from .conftest import Ask, Join, Passwd, Serve
@@ -265,7 +266,7 @@ async def test_clients_of_nats_are_seen_by_the_same_names(serve: Serve, ask: Ask
     host, _, port = broker.address("nats").partition("://")[2].rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(b'CONNECT {"verbose": false}\r\nSUB a.* 1\r\nSUB b workers 2\r\nPING\r\n')
-    async with asyncio.timeout(10):
+    async with within(10):
         await reader.readuntil(b"PONG\r\n")
     (client,) = (await get(ask, broker, "/clients"))["clients"]
     assert (client["protocol"], client["subscriptions"]) == ("NATS", 2)
@@ -274,6 +275,6 @@ async def test_clients_of_nats_are_seen_by_the_same_names(serve: Serve, ask: Ask
     assert len((await get(ask, broker, "/subscriptions"))["subscriptions"]) == 2
     params = {"client_id": client["client_id"]}
     assert (await ask(broker, "DELETE", "/api/v1/client", params=params)).status_code == 200
-    async with asyncio.timeout(10):
+    async with within(10):
         await reader.read()
     writer.close()

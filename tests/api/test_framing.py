@@ -11,6 +11,7 @@ import pytest
 from starlingmq import Broker
 from starlingmq.api import body
 from starlingmq.api.framing import framing_fault
+from tests.patience import within
 
 from .conftest import Serve
 
@@ -85,7 +86,7 @@ async def answers(broker: Broker, sent: bytes) -> list[int]:
     found = b""
     try:
         writer.write(sent)
-        async with asyncio.timeout(20):
+        async with within(20):
             while data := await reader.read(65536):
                 found += data
     except ConnectionError:

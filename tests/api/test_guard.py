@@ -18,6 +18,7 @@ from starlingmq.api.body import BODY_BYTES_MAX
 from starlingmq.auth.token_file import read_tokens
 from starlingmq.config import ConfigError, load_config, refuse_open_listeners
 from starlingmq.config_auth import AuthConfig
+from tests.patience import within
 
 from .conftest import TOKEN, Ask, Certificates, Passwd, Serve
 
@@ -31,7 +32,7 @@ async def raw(address: str, request: bytes) -> bytes:
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(request)
     try:
-        async with asyncio.timeout(10):
+        async with within(10):
             return await reader.read()
     finally:
         writer.close()
@@ -272,7 +273,7 @@ async def test_connections_end_with_the_broker(serve: Serve) -> None:
     host, _, port = broker.address("http").partition("://")[2].rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     await broker.stop()
-    async with asyncio.timeout(5):
+    async with within(5):
         assert await reader.read() == b""
     writer.close()
 
@@ -285,10 +286,10 @@ async def test_a_log_in_that_is_delayed_ends_with_the_broker_and_without_a_trace
     wrong = b"GET /api/v1/clients HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer wrong-wrong-wrong-wrong\r\n\r\n"
     asking = asyncio.ensure_future(raw(broker.address("http"), wrong))
     assert broker._http is not None
-    async with asyncio.timeout(10):
+    async with within(10):
         while not broker._http._guard._log_ins._taken:
             await asyncio.sleep(0)
-    async with asyncio.timeout(4):
+    async with within(4):
         await broker.stop()
     with suppress(ConnectionError):
         assert await asking == b""

@@ -21,6 +21,7 @@ from starlingmq.api.asgi import Refusal
 from starlingmq.api.guard import LOG_INS_PER_ADDRESS
 from starlingmq.api.places import Places, Slots
 from starlingmq.api.server import CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS, CONNECTIONS_WHEN_SHORT, HttpListener
+from tests.patience import within
 
 from .conftest import TOKEN, Certificates, Serve
 
@@ -60,7 +61,7 @@ async def connections() -> AsyncIterator[Open]:
 
 
 async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
-    async with asyncio.timeout(20):
+    async with within(20):
         head = await reader.readuntil(b"\r\n\r\n")
         length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
         return int(head.split(b" ", 2)[1]), await reader.readexactly(int(length.partition(b":")[2]))
@@ -113,7 +114,7 @@ async def test_silent_connections_to_tls_are_counted_and_closed(serve: Serve, ce
         silent = [await open_(broker, b"\x16\x03\x01"[: number % 4]) for number in range(MANY // 2)]
         assert len(listener(broker).places) <= CONNECTIONS_PER_ADDRESS
         assert await status(open_, broker, "/health/live", context=trusting) == 200
-        async with asyncio.timeout(20):
+        async with within(20):
             for reader, _ in silent:
                 with suppress(ConnectionError):
                     assert await reader.read() == b""
@@ -141,7 +142,7 @@ async def test_whoever_does_not_take_the_answers_is_cut_off(serve: Serve, monkey
     async with connections() as open_:
         reader, writer = await open_(broker, many)
         writer.transport.pause_reading()
-        async with asyncio.timeout(30):
+        async with within(30):
             while len(listener(broker).places):
                 await asyncio.sleep(0.05)
         assert await status(open_, broker, "/health/live") == 200
@@ -169,7 +170,7 @@ async def test_without_descriptors_it_accepts_again_when_there_are_some(
             patch.setattr(loop, "sock_accept", short)
             for _ in range(4):  # the first is accepted by what waits already
                 await open_(broker)
-            async with asyncio.timeout(10):
+            async with within(10):
                 while len(failed) < 3:
                     await open_(broker)
                     await asyncio.sleep(0.01)

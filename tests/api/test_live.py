@@ -16,6 +16,7 @@ from starlingmq import Broker
 from starlingmq.api.live import OPEN_PER_ADDRESS
 from starlingmq.config import from_tree
 from starlingmq.core.watch import PAYLOAD_MAX
+from tests.patience import within
 
 from .conftest import Ask, Join, Passwd, Serve
 
@@ -43,7 +44,7 @@ async def events_of(answer: httpx.Response) -> Events:
 
 
 async def until_off(broker: Broker) -> None:
-    async with asyncio.timeout(10.0):
+    async with within(10.0):
         while broker.state.ctx.audit is not None:
             await asyncio.sleep(0.01)
 
@@ -92,7 +93,7 @@ async def test_what_is_no_filter_and_more_than_may_be_open_is_refused(serve: Ser
         ("/tail?filter=a&rate=0", 400),
         ("/trace", 400),
     ):
-        async with asyncio.timeout(10.0):  # a stream would never end
+        async with within(10.0):  # a stream would never end
             answer = await ask(broker, "GET", f"/api/v1{path}")
         assert answer.status_code == status, (path, answer.text)
     async with AsyncExitStack() as stack:
@@ -101,7 +102,7 @@ async def test_what_is_no_filter_and_more_than_may_be_open_is_refused(serve: Ser
         ]
         for events in streams:
             assert (await anext(events))[0] == "ready"
-        async with asyncio.timeout(10.0):
+        async with within(10.0):
             assert (await ask(broker, "GET", "/api/v1/tail?filter=a")).status_code == 429
     await until_off(broker)
 

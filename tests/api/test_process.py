@@ -11,6 +11,7 @@ import httpx
 from starlingmq import Broker
 from starlingmq.config import from_tree
 from tests.cli.commands import run, start
+from tests.patience import within
 
 from .conftest import TOKEN
 
@@ -38,7 +39,7 @@ async def test_a_node_that_waits_for_its_cluster_lives_and_is_not_ready(tmp_path
         broker = Broker(from_tree(tree))
         starting = asyncio.ensure_future(broker.start())
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with within(PATIENCE):
                 while not any(address.startswith("http") for address in broker.addresses):
                     await asyncio.sleep(0)
             async with httpx.AsyncClient(base_url=broker.address("http"), trust_env=False) as client:

@@ -16,6 +16,7 @@ from starlingmq import Broker
 from starlingmq.api.guard import OPEN, Guard
 from starlingmq.api.pages import PAGES
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL
+from tests.patience import within
 
 from .conftest import TOKEN, Ask, Join, Serve
 
@@ -99,7 +100,7 @@ async def answer_to(broker: Broker, request: bytes) -> tuple[int, bytes]:
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(request)
     try:
-        async with asyncio.timeout(20):
+        async with within(20):
             answer = await reader.read()
     finally:
         writer.close()

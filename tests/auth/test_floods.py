@@ -28,6 +28,7 @@ from starlingmq.node import Broker
 from starlingmq.wire.mqtt import Connack, Connect
 from starlingmq.wire.reasons import Reason
 from tests.auth.conftest import Passwd, Serve
+from tests.patience import within
 from tests.peer import Peer
 
 STRANGER = "127.0.0.66"
@@ -53,14 +54,14 @@ class Hasher:
         monkeypatch.setattr(Verifier, "fits", fits)
 
     async def has_been_asked(self, times: int) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with within(PATIENCE):
             while len(self.asked) < times:
                 self.changed.clear()
                 await self.changed.wait()
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with within(PATIENCE):
         while not condition():
             await asyncio.sleep(0.002)
 

@@ -23,6 +23,7 @@ from starlingmq.wire.reasons import Reason
 from tests.auth.conftest import Join, Passwd, Serve
 from tests.core.test_session_owner import LASTING
 from tests.harness import World
+from tests.patience import within
 from tests.peer import Peer
 
 FAST: dict[str, Any] = {"failures": {"delay": 0}}
@@ -112,7 +113,7 @@ async def test_a_client_that_the_rules_do_not_let_in_any_more_is_disconnected(
         await other.flush()  # it has no client id
         await other.close()
     else:
-        async with asyncio.timeout(20):
+        async with within(20):
             await closed.wait()
         assert "uthorization" in str(other.last_error) or any("uthorization" in error for error in errors)
     await ann.close()

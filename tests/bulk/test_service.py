@@ -24,6 +24,7 @@ from starlingmq.spark.options import Options
 from starlingmq.spark.source import Part, read_part
 from tests.bulk.conftest import TOKEN, settings
 from tests.cli.test_stream_commands import ask
+from tests.patience import within
 
 
 def options(broker: Broker, **more: Any) -> Options:
@@ -170,7 +171,7 @@ async def test_what_was_trimmed_is_an_error_or_left_out(tmp_path: Path) -> None:
 
 
 async def until(what: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with within(30):
         while not what():
             await asyncio.sleep(0.02)
 

@@ -18,6 +18,7 @@ import pytest
 
 from starlingmq.client import Client
 from starlingmq.net.control import NAME, REQUEST_BYTES_MAX, reachable
+from tests.patience import within
 
 from .commands import run
 
@@ -83,7 +84,7 @@ async def drain(url: str, until: int, client_id: str = "away") -> list[int]:
     numbers: list[int] = []
     async with session(url, client_id) as client:
         assert client.session_present
-        async with asyncio.timeout(20):
+        async with within(20):
             async for message in client.messages():
                 numbers.append(int(message.payload[:8]))
                 if numbers[-1] >= until:

@@ -24,6 +24,7 @@ from starlingmq.client.client import UNREAD_MAX, acknowledged
 from starlingmq.client.options import ConnectFields, ConnectOptions
 from starlingmq.wire.properties import CONTENT_TYPE, CORRELATION_DATA, USER_PROPERTY, Properties
 from starlingmq.wire.reasons import Reason
+from tests.patience import within
 
 from .brokers import Broker, free_ports
 
@@ -40,7 +41,7 @@ def topic() -> str:
 
 async def take(client: Client, count: int) -> list[Message]:
     messages: list[Message] = []
-    async with asyncio.timeout(PATIENCE):
+    async with within(PATIENCE):
         async for message in client.messages():
             messages.append(message)
             if len(messages) == count:
@@ -185,7 +186,7 @@ async def test_who_waits_for_an_answer_is_not_stopped_by_unread_messages(broker:
         await client.subscribe(topic)
         for number in range(UNREAD_MAX * 2):
             await client.publish(topic, str(number))
-        async with asyncio.timeout(PATIENCE):
+        async with within(PATIENCE):
             await client.publish(f"{topic}/other", "x", qos=2)
         assert len(await take(client, UNREAD_MAX * 2)) == UNREAD_MAX * 2
 
@@ -332,7 +333,7 @@ async def test_servers_that_are_no_brokers(scheme: str, server: Peer, sentence: 
         ended.set()
 
     listening = await asyncio.start_server(accept, "127.0.0.1", 0)
-    async with listening, asyncio.timeout(PATIENCE):
+    async with listening, within(PATIENCE):
         port = listening.sockets[0].getsockname()[1]
         client = Client(f"{scheme}://127.0.0.1:{port}", connect_timeout=0.2, reconnect=True)
         with pytest.raises(ConnectFailed, match=sentence):

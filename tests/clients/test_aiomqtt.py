@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import pytest
 from aiomqtt import Client, MqttError, ProtocolVersion, Will
+from tests.patience import within
 
 from .conftest import ServedBroker
 
@@ -23,7 +24,7 @@ def client(broker: ServedBroker, version: ProtocolVersion, name: str, **options:
 
 async def payloads(from_: Client, number: int) -> list[bytes]:
     """Of the next messages."""
-    async with asyncio.timeout(20):
+    async with within(20):
         return [bytes((await anext(from_.messages)).payload) for _ in range(number)]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import nkeys  # type: ignore[import-untyped]
 import pytest
+from tests.patience import within
 
 from starlingmq import Broker
 from starlingmq.client import Client
@@ -62,7 +63,7 @@ async def test_natsjs_finds_its_way_where_servers_leave_and_come_back() -> None:
         arguments = ["node", "nats_trouble.js", names[0], seed]
         process = await asyncio.create_subprocess_exec(*arguments, cwd=JS, stdout=subprocess.PIPE)
         try:
-            async with asyncio.timeout(SCENARIO_SECONDS):
+            async with within(SCENARIO_SECONDS):
                 await until("ready")
                 first.reload(served(nats={**settings, "connect_urls": names}))
                 await until("update")
@@ -113,7 +114,7 @@ async def test_natsjs_comes_back_after_it_was_frozen(why: str) -> None:
         arguments = ["node", "nats_trouble.js", name, seed]
         process = await asyncio.create_subprocess_exec(*arguments, cwd=JS, stdout=subprocess.PIPE, limit=1 << 20)
         try:
-            async with asyncio.timeout(SCENARIO_SECONDS):
+            async with within(SCENARIO_SECONDS):
                 await until("ready")
                 for _ in range(2):
                     process.send_signal(signal.SIGSTOP)

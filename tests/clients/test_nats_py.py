@@ -15,6 +15,7 @@ from aiomqtt import ProtocolVersion
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import MaxPayloadError, NoRespondersError
+from tests.patience import within
 
 import nats
 from starlingmq import Broker
@@ -123,7 +124,7 @@ async def test_a_queue_is_balanced(broker: ServedBroker) -> None:
         await two.flush()
         for number in range(2000):
             await sender.publish("py.jobs", b"%d" % number)
-        async with asyncio.timeout(PATIENCE):
+        async with within(PATIENCE):
             await everything.wait()
         assert sorted(got) == ["a", "b", "c", "d"]
         assert max(got.values()) < 1.3 * 500
@@ -196,7 +197,7 @@ async def test_beside_mqtt(broker: ServedBroker, version: ProtocolVersion) -> No
         for number in range(100):
             await mqtt.publish(f"up/{name}/x.y", b"%d" % number, qos=number % 3)
             await client.publish(f"down.{name}.x/y", b"%d" % number)
-        async with asyncio.timeout(PATIENCE):
+        async with within(PATIENCE):
             down = [await anext(mqtt.messages) for _ in range(100)]
         assert [message.payload for message in down] == [b"%d" % number for number in range(100)]
         assert {str(message.topic) for message in down} == {f"down/{name}/x.y"}
@@ -221,7 +222,7 @@ async def test_reconnecting_to_a_broker_that_was_restarted() -> None:
         )
         subscription = await client.subscribe("a.*")
         await client.flush()
-    async with asyncio.timeout(PATIENCE), Broker(listeners=[address]):
+    async with within(PATIENCE), Broker(listeners=[address]):
         await lost.wait()
         await found.wait()
         await client.publish("a.b", b"again")
@@ -260,7 +261,7 @@ async def test_credentials_and_permissions() -> None:
                 errors.get_nowait()
             await client.subscribe("ben.x")
             await client.publish("ben.x", b"his")
-            async with asyncio.timeout(PATIENCE):
+            async with within(PATIENCE):
                 said = [str(await errors.get()) for _ in range(2)]
             assert 'permissions violation for subscription to "ben.x"' in said[0]
             assert 'permissions violation for publish to "ben.x"' in said[1]

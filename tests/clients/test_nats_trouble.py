@@ -12,6 +12,7 @@ import nkeys  # type: ignore[import-untyped]
 import pytest
 import yaml
 from nats.aio.client import Client
+from tests.patience import within
 
 import nats
 from starlingmq import Broker
@@ -65,7 +66,7 @@ class Watched:
 
     async def until(self, what: str) -> str:
         """The next of these; what was told before is passed over."""
-        async with asyncio.timeout(PATIENCE):
+        async with within(PATIENCE):
             while what not in (told := await self.told.get()):
                 pass
         return told
@@ -201,7 +202,7 @@ async def test_who_does_not_answer_is_stale_and_who_does_stays() -> None:
         address = broker.address("nats")
         async with watched(address) as deaf, watched(address) as idle:
             deaf.read(False)
-            async with asyncio.timeout(PATIENCE):
+            async with within(PATIENCE):
                 while broker.state.ctx.counters.errors.get("keep_alive_timeout", 0) == 0:
                     await asyncio.sleep(0.05)
             deaf.read(True)

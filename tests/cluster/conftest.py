@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.patience import within
 
 from starlingmq.cluster.frames import Data, Envelope, MemberInfo
 from starlingmq.config_cluster import ClusterConfig
@@ -61,7 +62,7 @@ class Node:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for what the callbacks tell of."""
-        async with asyncio.timeout(WAIT_SECONDS):
+        async with within(WAIT_SECONDS):
             while not condition():
                 self._news.clear()
                 await self._news.wait()

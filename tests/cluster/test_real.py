@@ -20,6 +20,7 @@ from paho.mqtt.client import MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion
 from tests.cluster.load import Load
 from tests.cluster.real import Cluster, Node
+from tests.patience import within
 from tests.peer import Peer
 
 from starlingmq.client import Client, ConnectRefused
@@ -93,7 +94,7 @@ async def with_ours(cluster: Cluster, version: int, qos: int, topic: str) -> lis
             for line in lines(node):
                 await author.publish(topic, line, qos)
         got = []
-        async with asyncio.timeout(SECONDS):
+        async with within(SECONDS):
             async for message in reader.messages():
                 assert message.qos == qos
                 got.append(message.payload.decode())
@@ -189,7 +190,7 @@ async def test_a_shared_subscription_over_nodes(cluster: Cluster) -> None:
 
     tasks = [asyncio.create_task(take(*pair)) for pair in zip(readers, all_got, strict=True)]
     sent = 0
-    async with asyncio.timeout(SECONDS), Client(cluster.nodes[0].url) as author:
+    async with within(SECONDS), Client(cluster.nodes[0].url) as author:
         while not all(all_got):
             await author.publish(topic, str(sent), 1)
             sent += 1
@@ -265,7 +266,7 @@ async def test_one_way_cut_off_goes_round(cluster: Cluster) -> None:
             "there is a way round",
         )
         assert first.serves() and second.serves()
-        async with Client(second.url) as reader, Client(first.url) as author, asyncio.timeout(SECONDS):
+        async with Client(second.url) as reader, Client(first.url) as author, within(SECONDS):
             await reader.subscribe("round/+", 2)
             for qos in (0, 1, 2):
                 await author.publish(f"round/{qos}", "", qos)
@@ -359,7 +360,7 @@ async def test_a_minority_refuses_mqtt_5(cluster: Cluster) -> None:
     async with Client(first.url) as one, Client(second.url) as two:
         await one.subscribe(topic, 1)
         await two.publish(topic, "the majority serves", 1)
-        async with asyncio.timeout(SECONDS):
+        async with within(SECONDS):
             assert (await anext(one.messages())).payload == b"the majority serves"
 
     cluster.heal()
@@ -445,7 +446,7 @@ async def test_a_node_joins_one_leaves_and_one_is_forgotten(tmp_path: Path) -> N
             async with Client(fourth.url) as new, Client(first.url) as old:
                 await new.subscribe("to/the/new", 1)
                 await old.publish("to/the/new", "welcome", 1)
-                async with asyncio.timeout(SECONDS):
+                async with within(SECONDS):
                     assert (await anext(new.messages())).payload == b"welcome"
             await load.more(300)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from pathlib import Path
 
 import pytest
 from tests.cluster.real import Cluster, Node
+from tests.patience import within
 
 from starlingmq.client import Client
 
@@ -21,7 +21,7 @@ pytestmark = [
 
 async def finds_it(node: Node) -> None:
     """A subscriber there gets the retained message."""
-    async with Client(node.url) as client, asyncio.timeout(SECONDS):
+    async with Client(node.url) as client, within(SECONDS):
         assert await client.subscribe("kept", 1) == [1]
         assert (await anext(client.messages())).payload == b"before"
 

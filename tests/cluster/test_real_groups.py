@@ -17,7 +17,7 @@ import pytest
 from nats.aio.client import Client as NatsClient
 from nats.aio.msg import Msg
 from tests.cluster.real import Cluster, Node
-from tests.patience import slowness
+from tests.patience import slowness, within
 
 import nats
 from starlingmq.client import Client
@@ -91,7 +91,7 @@ class Workers:
         self._tasks.append(asyncio.create_task(work()))
 
     async def until(self, wanted: set[bytes]) -> None:
-        async with asyncio.timeout(SECONDS):
+        async with within(SECONDS):
             while not wanted <= set(self.got):
                 self.changed.clear()
                 await self.changed.wait()
@@ -161,7 +161,7 @@ async def test_a_hop_of_a_group_takes_little(three: Cluster) -> None:
     first, second, third = three.nodes
     primary, workers = Workers("jobs.quick"), Workers("jobs.quick")
     await primary.nats(first)
-    async with asyncio.timeout(10.0):
+    async with within(10.0):
         while "jobs/quick" not in (known := groups(third)) or known["jobs/quick"]["primary"] != first.name:
             await asyncio.sleep(0.02)
     await workers.nats(second)

@@ -11,6 +11,7 @@ from itertools import count
 import pytest
 from tests.cluster.real import Cluster, Node
 from tests.harness import body_start
+from tests.patience import within
 
 from starlingmq.client import Client
 from starlingmq.wire.mqtt import Ack, Connack, Connect, Packet, Publish, decode, encode, frame_length
@@ -69,7 +70,7 @@ class Publisher:
 
     async def hear(self, seconds: float = 20.0) -> Packet | None:
         """The next packet; None: the connection has ended."""
-        async with asyncio.timeout(seconds):
+        async with within(seconds):
             while len(self.data) < 2 or not 0 < frame_length(self.data, 0) <= len(self.data):
                 more = b""
                 with suppress(ConnectionError):
@@ -106,7 +107,7 @@ async def received(watcher: Client, publisher: Publisher, cluster: Cluster) -> l
         async with Client(node.url) as client:
             await client.publish(publisher.topic, b"end", 2)
     found: list[bytes] = []
-    async with asyncio.timeout(20.0):
+    async with within(20.0):
         async for message in watcher.messages():
             found.append(message.payload)
             if found.count(b"end") == len(cluster.nodes):

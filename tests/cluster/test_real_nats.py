@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from nats.aio.client import Client
 from tests.cluster.real import Cluster, Node
+from tests.patience import within
 
 from starlingmq.client import Client as MqttClient
 
@@ -70,7 +71,7 @@ async def test_a_node_that_leaves_sends_its_clients_to_the_others_one_after_the_
         await client.flush(PATIENCE)
     assert await asyncio.to_thread(leaving.stop) == 0
     assert len(ducks) == len(clients)
-    async with asyncio.timeout(PATIENCE):
+    async with within(PATIENCE):
         while len(moved) < len(clients):
             await asyncio.sleep(0.05)
     for client in clients:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.cluster.real import Cluster
+from tests.patience import within
 
 from starlingmq.client import Client
 
@@ -36,7 +37,7 @@ def lasting(url: str, version: int) -> Client:
 
 async def take(client: Client, wanted: int) -> list[bytes]:
     found: list[bytes] = []
-    async with asyncio.timeout(20.0):
+    async with within(20.0):
         async for message in client.messages():
             found.append(message.payload)
             if len(found) == wanted:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.cluster.real import Cluster
 from tests.cluster.roaming import RoamingLoad
+from tests.patience import within
 
 from starlingmq.client import Client
 
@@ -60,7 +61,7 @@ async def test_a_rolling_restart_loses_nothing_and_keeps_every_session(tmp_path:
             await client.connect()
             assert client.session_present, f"away{number} has lost its session"
             got: list[bytes] = []
-            async with asyncio.timeout(20.0):
+            async with within(20.0):
                 async for message in client.messages():
                     got.append(message.payload)
                     if len(got) == len(said):

@@ -16,6 +16,7 @@ from starlingmq.core.broker import TURNED_AWAY
 from starlingmq.wire.mqtt import Ack, Connack, Connect, Disconnect, Publish, Suback, Subscribe, SubscribeRequest
 from starlingmq.wire.reasons import Reason
 from tests.embedding.conftest import Join, Serve
+from tests.patience import within
 from tests.peer import Peer
 
 pytestmark = pytest.mark.slow
@@ -31,7 +32,7 @@ async def answered(bystander: Peer) -> AsyncIterator[None]:
 
     async def publish() -> None:
         while not done.is_set():
-            async with asyncio.timeout(SOON):
+            async with within(SOON):
                 assert await bystander.publish("bystander", b"x") == Reason.NO_MATCHING_SUBSCRIBERS
             await asyncio.sleep(0.005)
 
@@ -69,7 +70,7 @@ async def close(peers: list[Peer]) -> None:
 
 
 async def until_gone(broker: Broker, left: int) -> None:
-    async with asyncio.timeout(10):
+    async with within(10):
         while broker.state.ctx.counters.connections_open > left:
             await asyncio.sleep(0.01)
 
@@ -103,7 +104,7 @@ async def test_far_more_than_are_told_so_are_closed_at_once(serve: Serve, join: 
     bystander = await join(broker, "bystander")
     silent = [await Peer.open(broker.address()) for _ in range(TURNED_AWAY + 100)]
     async with answered(bystander):
-        async with asyncio.timeout(10):
+        async with within(10):
             while broker.state.ctx.counters.connections_open > 10 + TURNED_AWAY:
                 await asyncio.sleep(0.01)
         assert await knock(broker, 1, 5) in (Reason.SERVER_BUSY, None)
@@ -166,7 +167,7 @@ async def test_rates(serve: Serve, join: Join, limits: dict[str, int]) -> None:
     took = asyncio.get_running_loop().time() - begin
     assert len(got) == 20 and all(one == list(range(count)) for one in got.values())
     assert took > 0.2, "it was held back"
-    async with asyncio.timeout(SOON):
+    async with within(SOON):
         assert await bystander.publish("bystander", b"x") == Reason.NO_MATCHING_SUBSCRIBERS
     assert broker.state.ctx.counters.dropped == {}
 

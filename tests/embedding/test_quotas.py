@@ -12,7 +12,7 @@ from starlingmq import Broker, node
 from starlingmq.wire.mqtt import Ack, Connack, Connect, Publish
 from starlingmq.wire.reasons import Reason
 from tests.embedding.conftest import Join, Serve
-from tests.patience import slowness
+from tests.patience import slowness, within
 from tests.peer import Peer
 
 OPENED: list[Peer] = []
@@ -39,7 +39,7 @@ async def knock(broker: Broker, client_id: str, version: int = 5, username: str 
 
 
 async def until_free(broker: Broker, client_id: str, username: str | None = None) -> Peer:
-    async with asyncio.timeout(5):
+    async with within(5):
         while True:
             peer = await knock(broker, client_id, username=username)
             if isinstance(peer, Peer):
@@ -118,7 +118,7 @@ async def test_who_is_held_back_and_goes_leaves_nothing(serve: Serve, join: Join
     broker = await serve(limits={"message_rate": 25})
     fast = await join(broker, "f")
     fast.send(*(Publish(b"t", b"", 0) for _ in range(50)))
-    async with asyncio.timeout(5):
+    async with within(5):
         while not broker.state.ctx.pace_wheel.wake_at():
             await asyncio.sleep(0.01)
         fast.abort()
@@ -137,7 +137,7 @@ async def test_too_little_memory(serve: Serve, join: Join, monkeypatch: pytest.M
     quotas = broker.state.ctx.quotas
 
     async def until(short: bool) -> None:
-        async with asyncio.timeout(5):
+        async with within(5):
             while quotas.short_of_memory != short:
                 await asyncio.sleep(0.01)
 

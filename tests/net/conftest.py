@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import trustme
 import uvloop
+from tests.patience import within
 
 from starlingmq.config import ListenerConfig, TlsConfig
 from starlingmq.net.connection import Handle
@@ -86,7 +87,7 @@ class FakeDriver:
 
     async def until(self, met: Callable[[], bool]) -> None:
         """Wait for the driver to be told what ``met`` asks for."""
-        async with asyncio.timeout(PATIENCE):
+        async with within(PATIENCE):
             while not met():
                 self._news.clear()
                 await self._news.wait()

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 from tests.client.brokers import free_ports
+from tests.patience import within
 
 from starlingmq.cluster.etcd import Answer, Change, Request, Txn, TxnAnswer, WatchEvent
 from starlingmq.config_cluster import EtcdConfig, EtcdTlsConfig
@@ -38,7 +39,7 @@ class Client:
 
     async def first(self, kind: type[A], wanted: Callable[[A], bool] = lambda _: True, start: int = 0) -> A:
         """The first answer of that kind from the position ``start`` on; it is waited for."""
-        async with asyncio.timeout(SECONDS):
+        async with within(SECONDS):
             while True:
                 for answer in self.answers[start:]:
                     if isinstance(answer, kind) and wanted(answer):
@@ -53,7 +54,7 @@ class Client:
 
     async def done(self, txn: Txn) -> TxnAnswer:
         """Again until there is an answer; for what may be done twice."""
-        async with asyncio.timeout(SECONDS):
+        async with within(SECONDS):
             while (answer := await self.txn(txn)).error:
                 await asyncio.sleep(0.05)
         return answer

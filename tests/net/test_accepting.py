@@ -7,6 +7,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from tests.patience import within
 
 from starlingmq.config import LimitsConfig
 from starlingmq.core.broker import TURNED_AWAY
@@ -31,7 +32,7 @@ async def knock(listener: Listener, host: str = "127.0.0.1") -> tuple[asyncio.St
 
 
 async def until(listener: Listener, connections: int) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with within(PATIENCE):
         while listener.gate.connections != connections:
             await asyncio.sleep(0.01)
 
@@ -78,13 +79,13 @@ async def test_silent_connections_to_a_tls_port_are_bounded_by_address_and_keep_
     admission.tell = told.append
     listener = await listen(f"{scheme}://127.0.0.1:0", tls=certificates.server(), options={"admission": admission})
     silent = [await knock(listener) for _ in range(100)]
-    async with asyncio.timeout(PATIENCE):
+    async with within(PATIENCE):
         while listener.gate.refused.get("quota_exceeded") != 95 - ADDRESS_TURNED_AWAY:
             await asyncio.sleep(0.01)
     assert listener.gate.connections == admission.connections == 5 + ADDRESS_TURNED_AWAY
     assert {notice.reason for notice in told} == {"quota_exceeded"}
     assert driver.clients == [], "none of them has completed its handshake"
-    async with asyncio.timeout(PATIENCE):
+    async with within(PATIENCE):
         _, writer = await asyncio.open_connection(
             "127.0.0.1",
             port_of(listener.address),
@@ -111,7 +112,7 @@ async def test_silent_connections_to_all_listeners_count_for_the_process(
     ]
     bound = 1 + TURNED_AWAY
     silent = [await knock(listeners[number % 2]) for number in range(bound + 20)]
-    async with asyncio.timeout(PATIENCE):
+    async with within(PATIENCE):
         while sum(one.gate.refused.get("server_busy", 0) for one in listeners) != 20:
             await asyncio.sleep(0.01)
     assert admission.connections == bound == sum(one.gate.connections for one in listeners)
@@ -146,7 +147,7 @@ async def test_a_banned_address_has_few_connections_at_once(
         "mqtts://127.0.0.1:0", tls=certificates.server(ca=certificates.ca), options=options
     )
     silent = [await knock(plain) for _ in range(ADDRESS_TURNED_AWAY + 5)]
-    async with asyncio.timeout(PATIENCE):
+    async with within(PATIENCE):
         while plain.gate.refused.get("banned") != 5:
             await asyncio.sleep(0.01)
     elsewhere = await knock(plain, "127.0.0.2")
@@ -217,7 +218,7 @@ async def test_accepting_waits_while_descriptors_are_short_and_then_goes_on(
     opened = [await knock(listener) for _ in range(3)]
     await until(listener, 3)
     waiting = [await knock(listener) for _ in range(3)]
-    async with asyncio.timeout(PATIENCE):
+    async with within(PATIENCE):
         while not few.short:
             await asyncio.sleep(0.01)
     looks = len(accepted)
@@ -228,7 +229,7 @@ async def test_accepting_waits_while_descriptors_are_short_and_then_goes_on(
         writer.close()
     _, late = await knock(listener)
     await until(listener, 1)
-    async with asyncio.timeout(PATIENCE):
+    async with within(PATIENCE):
         while few.short:
             await asyncio.sleep(0.01)
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == [

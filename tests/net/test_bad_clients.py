@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 import pytest
+from tests.patience import within
 from tests.peer import PATIENCE, Peer
 
 from starlingmq import Broker
@@ -83,7 +84,7 @@ def errors(broker: Broker) -> dict[str, int]:
 
 async def until(met: Callable[[], bool]) -> None:
     """Give the event loop its turns until something is so."""
-    async with asyncio.timeout(PATIENCE):
+    async with within(PATIENCE):
         while not met():
             await asyncio.sleep(0)
 
@@ -131,7 +132,7 @@ async def test_who_closes_its_half_is_gone(serve: Serve, meet: Meet) -> None:
         peer = await Peer.open(broker.address())
         peer.send(opening)
         peer.writer.write_eof()
-        async with asyncio.timeout(PATIENCE):
+        async with within(PATIENCE):
             await peer.reader.read()
         await peer.close()
     await until(lambda: broker.state.ctx.counters.connections_open == 2)
@@ -182,7 +183,7 @@ async def test_noise_is_refused(serve: Serve, meet: Meet) -> None:
     ):
         peer = await Peer.open(broker.address())
         peer.send(noise)
-        async with asyncio.timeout(PATIENCE):
+        async with within(PATIENCE):
             assert await peer.reader.read() == b""
         await peer.close()
     assert sum(errors(broker).values()) == 3

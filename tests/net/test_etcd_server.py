@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import trustme
 from tests.net.etcds import SECONDS, connected, running, settings, three
+from tests.patience import within
 
 from starlingmq.cluster.etcd import Change, EtcdState, Get, LeaseLost, Put, Txn, Watch, WatchEvent, WatchLost
 from starlingmq.config_cluster import EtcdTlsConfig
@@ -36,7 +37,7 @@ def values(changes: Sequence[Change]) -> list[bytes | None]:
 
 
 async def gone(pid: int) -> None:
-    async with asyncio.timeout(SECONDS):
+    async with within(SECONDS):
         while True:
             try:
                 os.kill(pid, 0)
@@ -157,7 +158,7 @@ async def test_three_go_on_when_the_leader_moves_and_when_it_is_killed(tmp_path:
         for number, server in enumerate((others[0], leader), 2):  # the leader that is now, then the one that was
             os.kill(server.pid, signal.SIGKILL)
             await client.done(put(number))
-            async with asyncio.timeout(SECONDS):
+            async with within(SECONDS):
                 while not server.restarts:
                     await asyncio.sleep(0.02)
             assert await server.wait_ready(SECONDS)
@@ -179,7 +180,7 @@ async def test_a_client_finds_the_other_members_and_asks_them_when_its_own_is_aw
     async with three(tmp_path) as servers, connected(servers[0].address, discover=True, lease_ttl=2) as client:
         client.submit(Watch(b"/", 1))
         await client.done(put(1, leased=True))
-        async with asyncio.timeout(SECONDS):
+        async with within(SECONDS):
             while len(client.etcd.calls.endpoints) < 3:
                 await asyncio.sleep(0.02)
         await servers[0].stop()
@@ -201,7 +202,7 @@ async def test_a_member_joins_as_a_learner_and_is_promoted_and_can_be_removed(tm
             os.kill(second.pid, signal.SIGKILL)
             await client.done(put(2))  # two of two are needed: done when it is back
             assert second.restarts == 1
-            async with asyncio.timeout(SECONDS):
+            async with within(SECONDS):
                 while len(await members(client.etcd.calls)) == 2:
                     with suppress(EtcdError):  # refused until all have been connected for some seconds
                         await remove(client.etcd.calls, next(member.id for member in found if member.name == "b"))

@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from tests.patience import within
 
 from starlingmq.net.listeners import ListenerError
 from starlingmq.net.sockets import hold_shared, listen_tcp
@@ -25,7 +26,7 @@ def port_of(address: str) -> int:
 async def read_to_end(reader: asyncio.StreamReader) -> bytes:
     """Everything until the other side hangs up, politely or not."""
     data = b""
-    async with asyncio.timeout(PATIENCE):
+    async with within(PATIENCE):
         try:
             while more := await reader.read(65536):
                 data += more

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.patience import within
+
 from starlingmq.net.listeners import Listener
 from starlingmq.net.tls import common_name
 
@@ -19,7 +21,7 @@ async def begin(listener: Listener, driver: FakeDriver) -> tuple[asyncio.StreamR
     reader, writer = await asyncio.open_connection("127.0.0.1", port_of(listener.address))
     client = await driver.client()
     client.transport.write(INFO)
-    async with asyncio.timeout(PATIENCE):
+    async with within(PATIENCE):
         assert await reader.readline() == INFO
     return reader, writer, client
 
@@ -29,7 +31,7 @@ async def test_tls_begins_after_info(driver: FakeDriver, listen: Open, certifica
     driver.on_received = lambda client, data: client.transport.write(data)
     reader, writer, client = await begin(listener, driver)
     client.transport.write(b"+OK\r\n")  # kept until it can be said in secret
-    async with asyncio.timeout(PATIENCE):
+    async with within(PATIENCE):
         await writer.start_tls(client_context(certificates), server_hostname="localhost")
         assert await reader.readline() == b"+OK\r\n"
         writer.write(b"x" * 500_000)
@@ -47,7 +49,7 @@ async def test_the_name_in_a_certificate(driver: FakeDriver, listen: Open, certi
     listener = await listen("tls://127.0.0.1:0", tls=tls)
     _, writer, client = await begin(listener, driver)
     context = client_context(certificates, certificates.issue("ann.example", "ann"))
-    async with asyncio.timeout(PATIENCE):
+    async with within(PATIENCE):
         await writer.start_tls(context, server_hostname="localhost")
         await client.until(lambda seen: seen.events == ["secured", "identified"])
     assert common_name(client.transport) == "ann"
@@ -99,7 +101,7 @@ async def test_a_handshake_is_cut_with_its_connection(
         client.transport.pause_reading()
         client.transport.resume_reading()
         if end == "close":  # with the handshake, so that nothing that was said is lost
-            async with asyncio.timeout(PATIENCE):
+            async with within(PATIENCE):
                 await writer.start_tls(client_context(certificates), server_hostname="localhost")
         assert await read_to_end(reader) == b""
         await client.until(lambda seen: "lost" in seen.events)

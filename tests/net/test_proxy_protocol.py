@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.patience import within
 from tests.peer import Peer
 
 from starlingmq import Broker
@@ -191,7 +192,7 @@ async def test_the_header_comes_before_tls(
     if scheme == "tls":
         (await driver.client()).transport.write(b"INFO {}\r\n")
         assert await reader.readline() == b"INFO {}\r\n"
-    async with asyncio.timeout(PATIENCE):
+    async with within(PATIENCE):
         await writer.start_tls(client_context(certificates), server_hostname="localhost")
     assert (await driver.client()).peer == "192.0.2.7:50123"
     writer.close()
@@ -240,7 +241,7 @@ async def test_connections_through_a_proxy_count_for_their_clients(driver: FakeD
     assert by_peer.pop("[2001:db8::8]:2") == Reason.QUOTA_EXCEEDED, "the same /64"
     assert set(by_peer.values()) == {0}
     more = [await behind(listener, tcp4("192.0.2.1", 2)) for _ in range(ADDRESS_TURNED_AWAY + 3)]
-    async with asyncio.timeout(PATIENCE):
+    async with within(PATIENCE):
         while listener.gate.refused.get("quota_exceeded") != 3:
             await asyncio.sleep(0.01)
     for _, writer in (*opened, *more):

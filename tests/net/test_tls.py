@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import trustme
+from tests.patience import within
 
 from starlingmq.config import TlsConfig
 from starlingmq.net.listeners import Listener, ListenerError
@@ -25,7 +26,7 @@ def client_context(certificates: Certificates, certificate: tuple[str, str] | No
 
 
 async def connect(address: str, context: ssl.SSLContext) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    async with asyncio.timeout(PATIENCE):
+    async with within(PATIENCE):
         return await asyncio.open_connection("127.0.0.1", port_of(address), ssl=context, server_hostname="localhost")
 
 
@@ -35,7 +36,7 @@ async def alert_of(address: str, context: ssl.SSLContext) -> str:
         # With TLS 1.3 a client believes itself connected before the server has seen what it shows.
         reader, writer = await connect(address, context)
         writer.write(bytes(100_000))
-        async with asyncio.timeout(PATIENCE):
+        async with within(PATIENCE):
             assert await reader.read(1) == b""
     except ssl.SSLError as error:
         return str(error.reason)
@@ -45,7 +46,7 @@ async def alert_of(address: str, context: ssl.SSLContext) -> str:
 
 
 async def until_empty(listener: Listener) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with within(PATIENCE):
         while listener.gate.connections:
             await asyncio.sleep(0.01)
 

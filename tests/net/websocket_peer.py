@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from tests.patience import within
 from wsproto.frame_protocol import Frame, FrameProtocol, Opcode
 from wsproto.utilities import generate_accept_token
 
@@ -42,7 +43,7 @@ class Peer:
 
     async def response(self) -> tuple[bytes, dict[bytes, bytes]]:
         """Status line and headers of the answer to a request."""
-        async with asyncio.timeout(PATIENCE):
+        async with within(PATIENCE):
             head = await self.reader.readuntil(b"\r\n\r\n")
         status, *lines = head.rstrip().split(b"\r\n")
         pairs = (line.split(b": ", 1) for line in lines)
@@ -58,7 +59,7 @@ class Peer:
 
     async def frame(self) -> Frame | None:
         """The next piece of a frame, None when the other side has hung up."""
-        async with asyncio.timeout(PATIENCE):
+        async with within(PATIENCE):
             while not self._inbox:
                 data = await self.reader.read(65536)
                 if not data:

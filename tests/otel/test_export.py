@@ -24,7 +24,7 @@ from starlingmq.wire.packets import PUBACK
 from starlingmq.wire.properties import USER_PROPERTY, Properties, encode_property_bytes
 from tests.embedding.conftest import Join, Serve, join, serve
 from tests.otel.collector import Collector, words
-from tests.patience import slowness
+from tests.patience import slowness, within
 
 __all__ = ["join", "serve"]
 
@@ -148,7 +148,7 @@ async def test_a_collector_that_is_away_is_told_of_once_and_nobody_waits(
         with caplog.at_level(logging.INFO, "starlingmq.otel"):
             broker = await serve(node=NODE, tracing={"endpoint": url, "ratio": 1.0})
             author = await join(broker, "author")
-            async with asyncio.timeout(20):
+            async with within(20):
                 while "takes no spans" not in caplog.text:
                     await author.publish("a", b"x", 1)
                     await asyncio.sleep(0.05)
@@ -166,7 +166,7 @@ async def test_figures_tell_what_was_traced_and_lost(serve: Serve, join: Join) -
         for _ in range(3):
             await author.publish("a", b"x", 1)
         await collector.until("n1 accept")
-        async with asyncio.timeout(20):
+        async with within(20):
             while "starlingmq_traced_spans_total 0.0" in (text := await metrics(broker)):
                 await asyncio.sleep(0.02)
         assert "starlingmq_traced_spans_lost_total 0.0" in text

@@ -19,7 +19,7 @@ from starlingmq.pipeline.audit import Audit, audit, events_of
 from starlingmq.wire.mqtt import PUBREL, Ack, Publish
 from tests.auditing import judge
 from tests.core.test_audit import AuditWorld, lasting, life, subscribe, take_all
-from tests.patience import slowness
+from tests.patience import slowness, within
 from tests.spark.brokers import StreamBroker
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -106,7 +106,7 @@ def test_a_real_broker_with_reconnections_and_a_crash_does_nothing_wrong(spark: 
         async with Client(broker.url, client_id="author") as author:
             for number in range(first, first + 60):
                 await author.publish(f"a/{number % 3}", b"%d" % number, qos=number % 3)
-        async with asyncio.timeout(60):
+        async with within(60):
             count = 0
             async for _ in here.messages():
                 count += 1

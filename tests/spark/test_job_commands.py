@@ -16,6 +16,7 @@ from starlingmq import Broker
 from starlingmq.client import Client
 from starlingmq.config import load_config
 from starlingmq.core.outgoing import Outgoing
+from tests.patience import within
 from tests.spark.brokers import TOKEN, StreamBroker, batches_of
 from tests.spark.test_pipeline import command, tree, written
 
@@ -110,14 +111,14 @@ async def test_an_audit_finds_what_was_lost_and_doubled_on_purpose(tmp_path: Pat
             queue.pop()
             queue.push(Outgoing(queue.items[0].message, 2, False, b"", None), time.time())
             got = []
-            async with asyncio.timeout(60):
+            async with within(60):
                 async for message in reader.messages():
                     got.append(message.payload)
                     if len(got) == 10:
                         break
             assert got == [b"0", *(b"%d" % number for number in range(2, 10)), b"2"]
         words = ["audit", "--server", broker.read_at, "--stream", "events", "--token-file", str(tmp_path / "token")]
-        async with asyncio.timeout(600):
+        async with within(600):
             while True:  # until the next census, which comes every two seconds
                 done = await asyncio.to_thread(command, tmp_path, *words)
                 if "nothing is judged" not in done.stdout and "0 lost" not in done.stdout:

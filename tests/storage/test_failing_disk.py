@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.patience import within
 from tests.peer import Peer
 from tests.storage.simfs import SimFiles
 
@@ -95,7 +96,7 @@ async def serve(
     monkeypatch.setattr(durable, "RETRY_SECONDS", 0.02)
     monkeypatch.setattr(durable, "CHECKPOINT_AGAIN", 0.02)
     monkeypatch.setattr(driver, "READ_AGAIN", 0.02)
-    async with asyncio.timeout(PATIENCE), disk.broker as broker:
+    async with within(PATIENCE), disk.broker as broker:
         await scenario(disk, broker.address())
 
 

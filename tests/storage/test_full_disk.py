@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.patience import slowness
+from tests.patience import slowness, within
 from tests.peer import Peer
 from tests.storage.killing import Server
 from tests.storage.small_disk import SmallDisk, small_disk
@@ -52,7 +52,7 @@ class Receiver:
                 self._news.set()
 
     async def until(self, true: Callable[[Receiver], bool], seconds: float = 20.0) -> None:
-        async with asyncio.timeout(seconds):
+        async with within(seconds):
             while not true(self):
                 self._news.clear()
                 await self._news.wait()
@@ -86,7 +86,7 @@ class Trial:
 
     async def publish(self, client: Client, qos: int, payload: bytes) -> int:
         """The reason code; noted down. Nobody waits long, whatever the answer."""
-        async with asyncio.timeout(PROMPT):
+        async with within(PROMPT):
             try:
                 reason = await client.publish("t/x", payload, qos)
             except PublishFailed as error:
@@ -197,7 +197,7 @@ async def meet_it(trial: Trial, publishers: dict[int, Client], first: str) -> No
         if first == "3.1.1":
             old = await trial.client("old", version=4)
             try:
-                async with asyncio.timeout(PROMPT):
+                async with within(PROMPT):
                     await old.publish("t/x", payload, 1)
             except ConnectionLost:
                 trial.refused[payload] = 1
