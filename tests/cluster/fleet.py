@@ -158,6 +158,12 @@ class Fleet:
                     node.cluster.connected(other, self.now)
         self.run()
 
+    def restart(self, place: int, **settings: Any) -> NodeWorld:
+        """That node crashes, and begins a new life with nothing of what it had."""
+        node = self.nodes[place] = NodeWorld(self, self.nodes[place].name, **settings)
+        node.cluster.start(self.now)
+        return node
+
     def end(self, place: int) -> None:
         """That node is gone, with all it had."""
         del self.nodes[place]

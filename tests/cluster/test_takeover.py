@@ -342,3 +342,61 @@ def test_what_an_earlier_session_had_sent_at_qos_2_is_not_sent_again_when_the_la
     publish(publisher, b"t", b"three", 2)
     assert published(client.receive()) == [b"three"]
     assert fleet[0].state.ctx.counters.dropped.get("unsettled_qos2") == 1
+
+
+def test_what_a_lost_owner_had_been_given_is_not_taken_back_from_a_later_owner() -> None:
+    """A session went to another node, came back and went on to a third one; a fourth one's marks are missing. The node
+    in between loses its memory. The first one has that session on its way to the third already."""
+    fleet = Fleet(4)
+    first, between, _, fourth = [node.cluster.number for node in fleet.nodes]
+    client = lasting(fleet, 0)
+    subscribe(client, b"t", 2)
+    client.drop()
+    fleet.mute = {(fourth, first), (fourth, between)}
+    for place in (1, 0):
+        lasting(fleet, place).drop()
+        fleet.advance(0.5)
+    client = lasting(fleet, 2)
+    fleet.advance(0.5)
+    departing = fleet[0].cluster.takeovers.moves.departing["c"]
+    assert between in [departure.target for departure in departing]
+    fleet.restart(1)
+    fleet.advance(12.0, 0.05)
+    assert between not in [departure.target for departure in departing]
+    assert not client.closed, "it is served, and was sent away"
+    for place in range(4):
+        publish(fleet.connect(place, f"p{place}"), b"t", b"%d" % place, 2)
+        fleet.advance(0.5)
+    fleet.speak()
+    fleet.advance(5.0)
+    assert sorted(published(client.receive())) == [b"0", b"1", b"2", b"3"]
+    client.drop()
+    again = lasting(fleet, 0)
+    fleet.advance(2.0)
+    assert sorted(name for node in fleet.nodes for name in node.state.ctx.sessions if name.endswith("c")) == ["c"]
+    assert again.connack.session_present
+
+
+def test_who_takes_a_session_back_leaves_to_a_later_owner_what_is_his() -> None:
+    """As above, but the session did not come back before it went on: the first node knows of the third by its marks."""
+    fleet = Fleet(4)
+    first, between, _, fourth = [node.cluster.number for node in fleet.nodes]
+    client, publisher = lasting(fleet, 0), fleet.connect(2, "p")
+    subscribe(client, b"t", 2)
+    client.drop()
+    fleet.mute = {(fourth, first), (fourth, between)}
+    for place in (1, 2):
+        lasting(fleet, place).drop()
+        fleet.advance(0.5)
+    departure = fleet[0].cluster.takeovers.moves.departing["c"][0]
+    assert departure.target == between and len(departure.later) == 3
+    fleet.restart(1)
+    for number in range(240):
+        publish(publisher, b"t", b"%d" % number, 2, number + 1)
+        fleet.advance(0.05, 0.05)
+    fleet.speak()
+    fleet.advance(5.0, 0.05)
+    client = lasting(fleet, 3)
+    fleet.advance(2.0)
+    found = published(client.receive())
+    assert sorted(found, key=int) == [b"%d" % number for number in range(240)]

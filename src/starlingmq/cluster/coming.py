@@ -103,6 +103,8 @@ class Coming:
             else:
                 held = 0 if session.hollow else session.epoch
                 session.epoch = epoch
+                if session.moving is not None:
+                    session.moving.marked = {}  # those were for owners before us
         if not others:
             self._go_on(client_id, epoch, held)
             return
@@ -322,7 +324,7 @@ class Coming:
             if epoch <= session.epoch:
                 continue
             if departure is not None:
-                self._moves.mark(departure, node)
+                self._moves.mark(departure, node, epoch > departure.epoch)
             else:
                 moving.marked[node] = None
 
@@ -344,7 +346,7 @@ class Coming:
             else:
                 self._passed(node, arrival, said)
             if known != (len(arrival.former), arrival.unknown()):
-                self._tell_owner(arrival)
+                self.tell_owner(arrival)
 
     def _unexpected(self, node: int, said: Head | Parts | Whole | Passed) -> None:
         """We do not know of it (any more)."""
@@ -409,7 +411,7 @@ class Coming:
         else:
             self._moves.broker.connecting.overtaken(arrival.client_id, arrival.epoch + 1)
 
-    def _tell_owner(self, arrival: Arrival) -> None:
+    def tell_owner(self, arrival: Arrival) -> None:
         """Whoever gets the session from here has to know as much of what those who had it subscribed to: what comes to
         him too before the marks is theirs to give."""
         moves, session = self._moves, arrival.session

@@ -24,6 +24,7 @@ class Departure:
     client_id: str
     whole: bool  # its window has been given away
     changed: bool  # since it was stored
+    later: dict[int, None]  # nodes whose mark for a still later owner, at another node, is here: of ``marks``
     _passed: dict[int, None]
 
     def __init__(self, session: Session, target: int, epoch: int, client_id: str) -> None:
@@ -33,6 +34,7 @@ class Departure:
         self.client_id = client_id
         self.whole = False
         self.changed = False
+        self.later = {}
         self._passed = {}
         if session.moving is None:  # of an earlier life
             session.moving = Moving(client_id)
@@ -43,12 +45,15 @@ class Departure:
         """Whether it is of an earlier owner than that one; it may be on its way to a later one still."""
         return self.session.epoch < epoch
 
-    def mark(self, node: int) -> None:
-        """What comes from that node from now on is the new owner's."""
+    def mark(self, node: int, later: bool) -> None:
+        """What comes from that node from now on is the new owner's, or a still later one's (``later``)."""
         moving = self.session.moving
         assert moving is not None
         if node not in moving.marked:
             moving.marked[node] = None
+            self.changed = True
+        if later and node not in self.later:
+            self.later[node] = None
             self.changed = True
 
     def marks(self) -> list[int]:
@@ -56,9 +61,14 @@ class Departure:
         assert moving is not None
         return list(moving.marked)
 
-    def restore(self, marks: list[int]) -> None:
-        for node in marks:
-            self.mark(node)
+    def stored(self) -> list[int]:
+        """Its marks, and behind 0 those of them that are for a later owner."""
+        return [*self.marks(), 0, *self.later] if self.later else self.marks()
+
+    def restore(self, stored: list[int]) -> None:
+        end = stored.index(0) if 0 in stored else len(stored)
+        for node in stored[:end]:
+            self.mark(node, node in stored[end:])
         self.changed = False
 
     def unpassed(self, arrivals: Iterable[Arrival]) -> list[int]:

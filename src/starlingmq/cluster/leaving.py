@@ -148,11 +148,11 @@ class Leaving:
         departure = Departure(ghost, node, epoch, client_id)
         moves.depart(departure)
         for marked in moves.take_early((client_id, epoch)):
-            moves.mark(departure, marked)
+            moves.mark(departure, marked, False)
         for arrival in moves.of(client_id):
             for marked, later in arrival.later.items():
                 if departure.is_earlier(later):
-                    moves.mark(departure, marked)
+                    moves.mark(departure, marked, later > departure.epoch)
         moves.note(departure)
         head = Head(client_id, epoch, held, expiry, left, last_id, granted, ghost.floor, trail, anew)
         head.willed = willed
@@ -289,17 +289,24 @@ class Leaving:
                 self._coming.attach(arrival)
 
     def call_off(self, departure: Departure) -> bool:
-        """It does not go there: it is here as before (True), or owed to the session that its client has here now."""
+        """It does not go there: it is here as before (True), or owed to the session that its client has here now, or
+        had here since and that is on its way to a later owner."""
         ghost = departure.session
         self._moves.departed(departure)
         if ghost.ended:
             return False
-        there = self._ctx.sessions.get(departure.client_id)
+        there = self._ctx.sessions.get(departure.client_id) or self._left_since(departure)
         if there is None:
-            self._moves.broker.mover.stay(ghost)
+            self._moves.broker.mover.stay(ghost, departure.later)
             return True
         self._owe(departure, ghost, there)
         return False
+
+    def _left_since(self, departure: Departure) -> Session | None:
+        """The newest session of that client that has left here, if it is a later one."""
+        sessions = [each.session for each in self._moves.departing.get(departure.client_id, ())]
+        later = [session for session in sessions if not session.ended and session.epoch > departure.session.epoch]
+        return max(later, key=_session_epoch, default=None)
 
     def drop(self, session: Session) -> None:
         """Its client has gone on without it, and without what is owed to it here."""
@@ -318,7 +325,10 @@ class Leaving:
         moves = self._moves
         client_id, epoch = departure.client_id, departure.epoch
         moves.broker.mover.redirect(ghost, moves.me)
-        moves.depart(Departure(ghost, moves.me, epoch, client_id))
+        again = Departure(ghost, moves.me, epoch, client_id)
+        again.later = departure.later
+        moves.depart(again)
+        moves.note(again)
         arrival = moves.arrivals.get(client_id, {}).get(epoch)
         if arrival is None:
             arrival = Arrival(client_id, epoch, {})
@@ -338,7 +348,12 @@ class Leaving:
         arrival.marks = dict(ghost.moving.marked)  # nobody else takes what comes after them
         moves.add(arrival)
         self._coming.attach(arrival)
+        self._coming.tell_owner(arrival)
 
 
 def _epoch(arrival: Arrival) -> int:
     return arrival.epoch
+
+
+def _session_epoch(session: Session) -> int:
+    return session.epoch

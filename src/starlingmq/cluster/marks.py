@@ -121,7 +121,7 @@ class Marks:
                 moves.mark_early((client_id, deferred[1].epoch), node)
             for departure in moves.departing.get(client_id, ()):
                 if departure.is_earlier(epoch):
-                    moves.mark(departure, node)
+                    moves.mark(departure, node, epoch > departure.epoch and said.owner != departure.target)
             for arrival in moves.of(client_id):
                 if arrival.later.get(node, arrival.epoch) < epoch:
                     self._coming.overtaken(arrival, node, epoch)

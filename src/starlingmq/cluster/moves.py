@@ -201,8 +201,8 @@ class Moves:
         self._changed_departures.pop(departure, None)
         self.fact(key(DEPARTURE, departure.client_id, departure.epoch), None)
 
-    def mark(self, departure: Departure, node: int) -> None:
-        departure.mark(node)
+    def mark(self, departure: Departure, node: int, later: bool) -> None:
+        departure.mark(node, later)
         self.giving[departure] = None
         if departure.changed:
             self._changed_departures[departure] = None
@@ -296,7 +296,7 @@ class Moves:
         self._changed.clear()
         for departure in self._changed_departures:
             departure.changed = False
-            marks = encode_marks(departure.marks())
+            marks = encode_marks(departure.stored())
             self.fact(key(DEPARTURE, departure.client_id, departure.epoch), marks)
         self._changed_departures.clear()
 

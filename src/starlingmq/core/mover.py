@@ -189,16 +189,16 @@ class Mover:
             self.ctx.load(session)
         return taken
 
-    def stay(self, session: Session) -> None:
+    def stay(self, session: Session, later: dict[int, None]) -> None:
         """Its new owner is no member any more, and its client id is free: it is here as before. If some of its window
-        has gone, its client can not go on with it."""
+        has gone, its client can not go on with it. ``later``: nodes whose messages a still later owner takes."""
         moving = session.moving
         if moving is None:
             return
         target, moving.target = moving.target, 0
         session.anew = session.anew or moving.parted
-        moving.marked = {}
-        if not moving.sources:
+        moving.marked = later
+        if not moving.sources and not later:
             session.moving = None
         self._rename(session, moving.client_id)
         session.inbound = None
