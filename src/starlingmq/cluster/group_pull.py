@@ -208,7 +208,7 @@ class GroupPulls:
         return pulls
 
     def _has_room(self, group: Group) -> bool:
-        if any(room.left > 0 and self._connected(node) for node, room in group.rooms.items()):
+        if any(room.left > 0 and group.reaches(room) for room in group.rooms.values()):
             return True
         return group.room(self._broker.ctx.write_buffer) != 0
 
@@ -226,7 +226,7 @@ class GroupPulls:
         if room_here != 0:
             found.append(Allotment(self._me, group.online(), room_here if all_of_it else 0, max(1, room_here // part)))
         for node, room in group.rooms.items():
-            if room.given > 0 and self._connected(node):
+            if room.given > 0 and group.reaches(room):
                 given = room.left if all_of_it else 0
                 room.left -= given
                 found.append(Allotment(node, room.online, given, max(1, room.given // part)))
@@ -234,7 +234,8 @@ class GroupPulls:
 
     def _chances(self, group: Group) -> Chances:
         here = (self._me, group.online(), group.room(self._broker.ctx.write_buffer) != 0)
-        return (here, *((node, room.online, room.given != 0) for node, room in group.rooms.items()))
+        rooms = group.rooms.items()
+        return (here, *((node, room.online, room.given != 0 and group.reaches(room)) for node, room in rooms))
 
     # What comes back
 

@@ -262,6 +262,11 @@ class Quorum:
         peer = self._peers.get(number)
         return peer is not None and peer.connected
 
+    def took_after(self, number: int, when: float) -> bool:
+        """Whether ``number`` has taken a heartbeat that we sent later than that."""
+        peer = self._peers.get(number)
+        return peer is not None and peer.rests_on > when
+
     def is_connected_to_others(self, number: int) -> bool:
         """Whether somebody whom we are connected to said last that he is to ``number``: it may well serve."""
         return any(peer.connected and number in peer.is_connected_to for peer in self._peers.values())

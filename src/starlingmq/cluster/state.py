@@ -186,6 +186,7 @@ class ClusterState:
         interest = ctx.interest = Interest()
         for session in ctx.sessions.values():
             interest.add_all(session)
+        self._broken: dict[int, float] = {}  # nodes to which the stream has ended, and when
         self.groups = QueueGroups(broker, config.name, self._is_connected)
         self.errands = Errands(
             broker,
@@ -227,9 +228,19 @@ class ClusterState:
         if line is not None:
             line.link.resend()
             self.groups.connected(number)
+            if self._is_connected(number):
+                self._broken.pop(number, None)
+                self.broker.groups.reach(number, True)
 
     def disconnected(self, number: int, now: float) -> None:
-        """The stream is gone. Whether the peer is, heartbeats tell."""
+        """The stream is gone. Whether the peer is, heartbeats tell; until it has taken one that was sent later, by
+        whatever way, members of groups there are passed over."""
+        self._stirred = True
+        if number in self.lines:
+            self._broken[number] = now
+            self.broker.groups.reach(number, False)
+            if self.quorum is not None:
+                self.quorum.hasten()
 
     def leave(self, now: float) -> None:
         """Take no more clients' work; leave once nothing is owed to anybody."""
@@ -441,6 +452,8 @@ class ClusterState:
             self.reception.lost(number)
             routes.member_gone(number)
             self.broker.peers.remove(number)
+            self._broken.pop(number, None)
+            self.broker.groups.reach(number, True)
         config = self.config
         for number in others:
             if number not in self.lines:
@@ -581,12 +594,19 @@ class ClusterState:
                 line.behind_since = now
                 line.link.resend()
                 self.broker.peers.up(line.peer)
+                self._broken.pop(change.number, None)
+                self.broker.groups.reach(change.number, True)
             else:
+                self.broker.groups.reach(change.number, False)
                 line.lost_at = now
                 line.behind_since = 0.0
                 if not quorum.is_connected(change.number):  # else it has begun anew, and told so
                     self.reception.lost(change.number)
                 self.broker.peers.down(line.peer)
+        for number, broken_at in list(self._broken.items()):
+            if quorum.is_connected(number) and quorum.took_after(number, broken_at):
+                del self._broken[number]
+                self.broker.groups.reach(number, True)
         if changes:
             self.takeovers.changed()
             self.members.heard_by(quorum.vouching(self.members.membership.revision), now)

@@ -42,12 +42,12 @@ class GroupEngine(GroupLines):
         group.received += 1
         if self.ctx.audit is not None:
             self.ctx.audit.due_to_group(group, message)
-        chooses = group.primary or group.standing
+        chooses = group.primary or group.standing or group.orphaned()
         if (chooses or group.strategy == LOCAL_FIRST) and not self.has_line(group):
             write_buffer = self.ctx.write_buffer
             member = group.choose(message, write_buffer) if chooses else group.choose_here(message, write_buffer)
             if member is not None and self._hand_over(group, member, message, None, publisher):
-                if group.standing and member.session.node != 0:
+                if not group.primary and member.session.node != 0:
                     self.at_once += 1
                 return True
         return self.line_up(group, message, publisher)
@@ -63,6 +63,19 @@ class GroupEngine(GroupLines):
         member = group.choose_here(message, self.ctx.write_buffer)
         if member is None or not self._hand_over(group, member, message, None, None):
             self.line_up(group, message, None)
+
+    def reach(self, node: int, reached: bool) -> None:
+        """Another node's stream has ended, or what it is sent gets there again."""
+        unreached = self.router.unreached
+        if reached != (node in unreached):
+            return
+        if reached:
+            del unreached[node]
+        else:
+            unreached[node] = None
+        for group in self.router.groups():
+            if group.chooser == node or node in group.counts:
+                self.changed(group)
 
     def restored(self) -> None:
         """All that a store had is back: lines go on, with what was lent first."""
@@ -231,7 +244,7 @@ class GroupEngine(GroupLines):
             stirred = list(self.stirred)[:GROUPS_PER_TURN]
             for group in stirred:
                 del self.stirred[group]
-                if group.primary and self.pump(group, GIVEN_PER_TURN) == 0:
+                if (group.primary or group.orphaned()) and self.pump(group, GIVEN_PER_TURN) == 0:
                     self.stirred[group] = None
         if self._sweep_at != 0.0 and self.ctx.now >= self._sweep_at:
             self._sweep()

@@ -52,6 +52,7 @@ class Group(GroupMembers):
     line: Session | None  # what waits here for a member, and what was lent to members; None: nothing ever did
     full: bool  # none of the members here could take any when their room was last asked for
     gone_at: float  # when it ends, its last member here having been lost; 0.0: that is not so
+    unreached: dict[int, None]  # nodes that nothing is given to now: shared by all groups (core.router)
     node: int  # the number of this one, in a cluster
     primary: bool  # this node chooses: it was elected, or stands alone
     standing: bool  # it is not, but lets this node choose for what enters here, as far as ``rooms`` go
@@ -64,8 +65,11 @@ class Group(GroupMembers):
     _turn: int
     _sticky: Subscription | None
 
-    def __init__(self, name: bytes, filter: bytes, seed: int, strategy: int = RANDOM) -> None:
+    def __init__(
+        self, name: bytes, filter: bytes, seed: int, strategy: int = RANDOM, unreached: dict[int, None] | None = None
+    ) -> None:
         super().__init__()
+        self.unreached = {} if unreached is None else unreached
         self.name = name
         self.filter = filter
         self.strategy = strategy
@@ -165,6 +169,16 @@ class Group(GroupMembers):
 
     # Choosing
 
+    def reaches(self, room: Room) -> bool:
+        """Whether what is given to the members of that node gets there now."""
+        session = room.subscription.session
+        return session.client is not None and session.node not in self.unreached
+
+    def orphaned(self) -> bool:
+        """Whether the node that chooses can not be reached now: until there is another one, each node gives what it has
+        to its own members, and to others as far as what they were allotted goes."""
+        return self.chooser in self.unreached
+
     def choose(self, message: Message, write_buffer: int) -> Subscription | None:
         """Who gets a message: a member here, or (``session.node``) the members of another node. None: nobody can take
         it now. ``write_buffer``: bytes from which on a connection counts as not read."""
@@ -173,7 +187,7 @@ class Group(GroupMembers):
         here = len(self._present)
         total = here
         for room in self.rooms.values():
-            if room.left > 0 and room.subscription.session.client is not None:
+            if room.left > 0 and self.reaches(room):
                 total += room.online
         if total == 0:
             return None
@@ -193,7 +207,7 @@ class Group(GroupMembers):
         place -= here
         second: Subscription | None = None
         for room in self.rooms.values():
-            if room.left > 0 and room.subscription.session.client is not None:
+            if room.left > 0 and self.reaches(room):
                 second = room.subscription
                 place -= room.online
                 if place < 0:
@@ -209,7 +223,7 @@ class Group(GroupMembers):
                 place -= len(self._present)
             else:
                 room = self.rooms[node]
-                able = room.left > 0 and room.subscription.session.client is not None
+                able = room.left > 0 and self.reaches(room)
                 member = room.subscription if able else None
                 place -= room.online if able else 0
             if member is not None:

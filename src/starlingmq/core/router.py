@@ -62,6 +62,7 @@ class Router:
     _receivers: int  # of all routes in ``_cache``
     sharing: Sharing  # looks after the messages of groups; it is set once it is there
     event_filters: int  # of streams that keep the broker's own events
+    unreached: dict[int, None]  # other nodes whose stream has just ended, or that are not connected
     alone: bool  # there are no other nodes: this one chooses the members of every group
     strategies: dict[bytes, int]  # of groups by name
     strategy: int  # of all others
@@ -77,6 +78,7 @@ class Router:
         self._order = deque()
         self._receivers = 0
         self.event_filters = 0
+        self.unreached = {}
         self.alone = True
         self.strategies = {}
         self.strategy = RANDOM
@@ -174,7 +176,9 @@ class Router:
 
     def _make_group(self, name: bytes, filter: bytes) -> Group:
         self._seed += 1
-        group = self._groups[name + b"/" + filter] = Group(name, filter, self._seed, self._strategy_of(name))
+        group = self._groups[name + b"/" + filter] = Group(
+            name, filter, self._seed, self._strategy_of(name), self.unreached
+        )
         group.primary = self.alone
         self.tree.add(filter, group, group)
         self._changed(filter)

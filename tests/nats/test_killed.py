@@ -1,0 +1,92 @@
+"""Queue groups when the process of a node is gone: what enters elsewhere goes past its members from that moment on."""
+
+from __future__ import annotations
+
+import pytest
+from tests.cluster.fleet import Fleet
+from tests.nats.talk import Msg, NatsPeer, connect
+
+from starlingmq.core.groups import Group
+
+EACH = 90
+
+
+def heard(peer: NatsPeer) -> list[bytes]:
+    return [frame.payload for frame in peer.heard() if isinstance(frame, Msg)]
+
+
+def group(fleet: Fleet, place: int) -> Group:
+    found = fleet[place].state.router.group(b"$share/g/svc")
+    assert found is not None
+    return found
+
+
+def three() -> tuple[Fleet, list[NatsPeer], list[NatsPeer]]:
+    """A member and a publisher at each node; the first one has the primary. All have been allotted something."""
+    fleet = Fleet(3)
+    workers = []
+    for node in fleet.nodes:
+        workers.append(connect(node))
+        assert workers[-1].said("SUB svc g 1", "PING") == ["PONG"]
+        fleet.advance(0.3)
+    publishers = [connect(node) for node in fleet.nodes]
+    for number in range(EACH):
+        publishers[number % 3].pub("svc", b"before")
+        fleet.advance(0.02)
+    assert min(len(heard(worker)) for worker in workers) > EACH / 10
+    assert [group(fleet, place).chooser for place in range(3)] == [1, 1, 1]
+    return fleet, workers, publishers
+
+
+def kill(fleet: Fleet, place: int) -> None:
+    """What the operating system of a process that was killed tells everyone who is connected to it."""
+    number = fleet[place].cluster.number
+    fleet.end(place)
+    for node in fleet.nodes:
+        node.cluster.disconnected(number, fleet.now)
+
+
+@pytest.mark.parametrize("place", [0, 2])
+def test_nothing_is_given_to_a_node_that_was_killed_whether_it_had_the_primary_or_not(place: int) -> None:
+    fleet, workers, publishers = three()
+    kill(fleet, place)
+    del workers[place], publishers[place]
+    for number in range(2 * EACH):
+        publishers[number % 2].pub("svc", b"%d" % number)
+    fleet.advance(0.1)
+    got = [payload for worker in workers for payload in heard(worker)]
+    assert sorted(got) == sorted(b"%d" % number for number in range(2 * EACH))
+
+
+def test_requests_go_on_while_there_is_no_primary() -> None:
+    fleet, workers, publishers = three()
+    kill(fleet, 0)
+    for second in range(20):
+        for number in range(30):
+            publishers[1 + number % 2].pub("svc", b"%d" % (30 * second + number))
+        fleet.advance(1.0, 0.1)
+    got = [payload for worker in workers for payload in heard(worker)]
+    assert sorted(got) == sorted(b"%d" % number for number in range(600))
+    assert group(fleet, 0).chooser != 1
+
+
+def test_a_node_whose_stream_has_ended_and_that_lives_is_asked_again_when_it_answers() -> None:
+    fleet, workers, publishers = three()
+    fleet[1].cluster.disconnected(3, fleet.now)
+    for _ in range(EACH):
+        publishers[1].pub("svc", b"past it")
+    assert heard(workers[2]) == []
+    fleet.advance(2.0)
+    for number in range(EACH):
+        publishers[1].pub("svc", b"%d" % number)
+        fleet.advance(0.02)
+    assert len(heard(workers[2])) > EACH / 10
+
+
+def test_a_stream_that_is_there_again_counts_at_once() -> None:
+    fleet, workers, publishers = three()
+    fleet[1].cluster.disconnected(3, fleet.now)
+    fleet[1].cluster.connected(3, fleet.now)
+    for _ in range(EACH):
+        publishers[1].pub("svc", b"x")
+    assert heard(workers[2])
