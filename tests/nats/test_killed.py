@@ -90,3 +90,20 @@ def test_a_stream_that_is_there_again_counts_at_once() -> None:
     for _ in range(EACH):
         publishers[1].pub("svc", b"x")
     assert heard(workers[2])
+
+
+def test_a_node_that_was_allotted_nothing_gives_to_its_own_members_while_there_is_no_primary() -> None:
+    fleet = Fleet(3)
+    workers = [connect(node) for node in fleet.nodes]
+    for worker in workers:
+        worker.said("SUB svc g 1", "PING")
+        fleet.advance(0.3)
+    asking = connect(fleet[1])
+    fleet[1].state.blocked(workers[1].client)
+    kill(fleet, 0)
+    asking.pub("svc", b"in line")
+    assert not group(fleet, 0).standing
+    fleet[1].state.drained(workers[1].client, fleet.now)
+    fleet.run()
+    asking.pub("svc", b"at once")
+    assert heard(workers[1]) == [b"in line", b"at once"]
