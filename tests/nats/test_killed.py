@@ -107,3 +107,34 @@ def test_a_node_that_was_allotted_nothing_gives_to_its_own_members_while_there_i
     fleet.run()
     asking.pub("svc", b"at once")
     assert heard(workers[1]) == [b"in line", b"at once"]
+
+
+def test_a_member_whose_subscription_is_not_known_everywhere_is_passed_over_until_it_is_read_again() -> None:
+    """Its PONG waits, and with it what it would answer: a requester would wait as long."""
+    fleet, workers, publishers = three()
+    fleet.cut(1, 3)
+    fleet.cut(2, 3)
+    newcomer = connect(fleet[1])
+    assert newcomer.said("SUB svc g 1", "PING") == []
+    for _ in range(EACH):
+        publishers[1].pub("svc", b"past it")
+    assert heard(newcomer) == []
+    while "PONG" not in (told := newcomer.heard()):
+        assert not [frame for frame in told if isinstance(frame, Msg)] and not newcomer.closed
+        fleet.advance(0.05)
+    heard(workers[1])
+    for _ in range(EACH):
+        publishers[1].pub("svc", b"for both")
+    assert heard(newcomer)
+
+
+def test_what_waited_for_the_only_member_comes_when_its_subscription_is_known_everywhere() -> None:
+    fleet = Fleet(3)
+    fleet.cut(1, 3)
+    fleet.cut(2, 3)
+    worker, asking = connect(fleet[1]), connect(fleet[1])
+    worker.send("SUB svc g 1", "PING")
+    asking.pub("svc", b"?")
+    assert heard(worker) == []
+    fleet.advance(4.5)
+    assert worker.heard() == ["PONG", Msg("svc", "1", b"?")]

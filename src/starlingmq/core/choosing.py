@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from starlingmq.core.client import Client
+from starlingmq.core.client import WORKING, Client
 from starlingmq.core.message import Message
 from starlingmq.core.session import Session, Subscription
 
@@ -44,6 +44,8 @@ def takes(member: Subscription, session: Session, client: Client, message: Messa
     if client.blocked or client.size > write_buffer:
         return False
     if client.dialect is not None:
+        if client.halted & WORKING:  # it waits for other nodes, and what it answers is not read
+            return False
         return message.publisher != client.client_id or client.dialect.echoes()
     queue = session.queue
     if queue is not None and len(queue) != 0:

@@ -24,6 +24,7 @@ from starlingmq.core.choosing import (
     in_flight,
     takes,
 )
+from starlingmq.core.client import WORKING
 from starlingmq.core.group_members import GroupMembers
 from starlingmq.core.message import Message
 from starlingmq.core.session import Session, Subscription
@@ -312,6 +313,8 @@ class Group(GroupMembers):
             session = member.session
             client = session.client
             if client is None or client.blocked or client.size > write_buffer:
+                continue
+            if client.dialect is not None and client.halted & WORKING:  # see ``takes``
                 continue
             if session.queue is not None and len(session.queue) != 0:
                 continue

@@ -196,6 +196,8 @@ class NatsSubscribing:
             self.ctx.send(client, nats.owed)
         nats.owed = b""
         self.ctx.unhalt(client, WORKING)
+        if client.session is not None:
+            self.router.sharing.relieve(client.session)  # as a member of queue groups it was passed over
 
 
 def _may_name_a_group(name: bytes) -> bool:
