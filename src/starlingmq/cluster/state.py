@@ -239,8 +239,6 @@ class ClusterState:
         if number in self.lines:
             self._broken[number] = now
             self.broker.groups.reach(number, False)
-            if self.quorum is not None:
-                self.quorum.hasten()
 
     def leave(self, now: float) -> None:
         """Take no more clients' work; leave once nothing is owed to anybody."""
