@@ -216,7 +216,7 @@ async def test_metrics_say_what_went_on(
     for qos in (0, 1, 1, 2):
         await peer.publish("m", b"x", qos)
     answer = await ask(broker, "GET", "/metrics")
-    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8", "one charset"
     lines = dict(line.rsplit(" ", 1) for line in answer.text.splitlines() if not line.startswith("#"))
     received = [float(lines[f'starlingmq_messages_received_total{{qos="{qos}"}}']) for qos in (0, 1, 2)]
     assert received == [1, 2, 1]

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from starlingmq.admin.figures import Figures, Sample, samples
 from starlingmq.api.served import Served
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+CONTENT_TYPE: Final = "text/plain; version=0.0.4"  # Litestar adds the charset to what is text
 
 
 class Metrics(Struct, frozen=True):
