@@ -13,7 +13,7 @@ from starlingmq.net import upgrade
 from starlingmq.net.gate import Gate
 from starlingmq.net.listeners import Listener
 from starlingmq.net.urls import ListenerError, parse_listener
-from starlingmq.net.websocket import WebSocketConnection, binary_header
+from starlingmq.net.websocket import FRAMES_A_TURN, WebSocketConnection, binary_header
 
 from .conftest import Certificates, FakeDriver, Open, Seen
 from .test_listeners import port_of, read_to_end
@@ -225,6 +225,58 @@ async def test_many_frames_of_one_read_are_one_call(driver: FakeDriver, peer: Pe
     client = await driver.client()
     await client.until(lambda seen: len(seen.received) == 200)
     assert len(client.reads) < 10
+
+
+@pytest.mark.security
+@pytest.mark.parametrize("flood", [masked(Opcode.PING, b""), masked(Opcode.BINARY, b"")], ids=["pings", "empty frames"])
+async def test_a_read_of_very_many_frames_is_worked_on_in_many_turns(
+    driver: FakeDriver, peer: Peer, flood: bytes
+) -> None:
+    client = await driver.client()
+    assert isinstance(client.transport, WebSocketConnection)
+    client.transport.data_received(flood * 10_000 + masked(Opcode.BINARY, PINGREQ))
+    turns = 0
+    while not client.received:
+        turns += 1
+        await asyncio.sleep(0)
+    assert turns >= 10_000 // FRAMES_A_TURN
+    peer.send(masked(Opcode.BINARY, CONNECT))
+    await client.until(lambda seen: seen.received == PINGREQ + CONNECT)
+
+
+@pytest.mark.security
+async def test_frames_that_wait_for_their_turn_wait_for_the_driver_too(driver: FakeDriver, peer: Peer) -> None:
+    client = await driver.client()
+    assert isinstance(client.transport, WebSocketConnection)
+    client.transport.data_received(masked(Opcode.BINARY, PINGREQ) * 1_000)
+    client.transport.pause_reading()
+    taken = len(client.received)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert len(client.received) == taken
+    client.transport.resume_reading()
+    await client.until(lambda seen: seen.received == PINGREQ * 1_000)
+
+
+@pytest.mark.security
+@pytest.mark.parametrize("opcode", [Opcode.TEXT, Opcode.PING])
+async def test_very_many_frames_before_the_peers_goodbye_end_in_it(
+    driver: FakeDriver, peer: Peer, opcode: Opcode
+) -> None:
+    client = await driver.client()
+    client.transport.close()
+    peer.send(masked(opcode, b"x") * 2_000, peer.frames.close(1000))
+    await client.until(lambda seen: seen.events == ["lost"])
+
+
+@pytest.mark.security
+async def test_a_client_that_is_lost_with_frames_unread_is_lost_once(driver: FakeDriver, peer: Peer) -> None:
+    client = await driver.client()
+    assert isinstance(client.transport, WebSocketConnection)
+    client.transport.data_received(masked(Opcode.BINARY, PINGREQ) * 1_000)
+    client.transport.abort()
+    await client.until(lambda seen: seen.events == ["lost"])
+    assert len(client.received) <= FRAMES_A_TURN * len(PINGREQ)
 
 
 async def test_a_ping_is_answered(peer: Peer) -> None:

@@ -11,6 +11,7 @@ The law of this file: ``state`` only ever moves down this list, and the state al
 
 Frames and MQTT packets are unrelated: a packet may span frames and a frame may hold packets [MQTT-6.0.0-2]. Payload is
 passed on as it arrives, so a frame is never held back for its end, and how long it says it is costs no memory.
+A turn of the event loop takes ``FRAMES_A_TURN`` frames of a connection; it is not read further until the rest is taken.
 Time limits: until CONNECT the core's ``connect_timeout`` runs, as for every connection, and it covers the HTTP request.
 """
 
@@ -43,10 +44,14 @@ LINGER: Final = 3
 CLOSE_TIMEOUT: Final = 5.0
 """Seconds the peer has to take our last words and hang up."""
 
+FRAMES_A_TURN: Final = 64
+"""A frame has six bytes at least, and a read may bring a quarter of a megabyte: tens of thousands of empty frames."""
+
 GO_ON: Final = 0
 HUNG_UP: Final = 1
 TEXT: Final = 2
 BROKEN: Final = 3
+MORE: Final = 4
 
 
 def binary_header(length: int) -> bytes:
@@ -63,8 +68,8 @@ class WebSocketConnection(asyncio.Protocol):
 
     # fmt: off
     __slots__ = (
-        "blocked", "client", "deadline", "driver", "early", "exempt", "frames", "full", "gate", "made", "owed_pong",
-        "peer", "request", "state", "stream",
+        "blocked", "client", "deadline", "driver", "early", "exempt", "frames", "full", "gate", "goes_on", "held",
+        "made", "more", "owed_pong", "peer", "request", "state", "stream",
     )
     # fmt: on
 
@@ -84,6 +89,9 @@ class WebSocketConnection(asyncio.Protocol):
         self.early = b""
         self.blocked = False
         self.owed_pong: bytes | None = None
+        self.held = False  # the driver takes no more for now
+        self.more = False  # frames that were read wait for their turn
+        self.goes_on: asyncio.Handle | None = None
         self.deadline: asyncio.TimerHandle | None = None
 
     # What the transport tells us.
@@ -97,7 +105,9 @@ class WebSocketConnection(asyncio.Protocol):
             self.driver.identified(self.client)
 
     def data_received(self, data: bytes) -> None:
-        if self.state == OPEN:
+        if self.more:
+            self.frames.receive_bytes(data)  # what TLS had already decrypted when reading was paused
+        elif self.state == OPEN:
             self._receive_open(data)
         elif self.state == REQUEST:
             self._receive_request(data)
@@ -105,8 +115,11 @@ class WebSocketConnection(asyncio.Protocol):
             self._receive_closing(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.state = LINGER
         if self.deadline is not None:
             self.deadline.cancel()
+        if self.goes_on is not None:
+            self.goes_on.cancel()
         self.gate.leave(self.peer, self.exempt)
         if self.client is not None:
             client, self.client = self.client, None
@@ -147,12 +160,12 @@ class WebSocketConnection(asyncio.Protocol):
         self.stream.abort()
 
     def pause_reading(self) -> None:
-        # Later states read on for the peer's goodbye and keep nothing of what they read.
-        if self.state <= OPEN:
-            self.stream.pause_reading()
+        self.held = True
+        self._flow()
 
     def resume_reading(self) -> None:
-        self.stream.resume_reading()
+        self.held = False
+        self._flow()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self.stream.get_extra_info(name, default)
@@ -213,7 +226,9 @@ class WebSocketConnection(asyncio.Protocol):
             # One call for all that one read brought, as with TCP: the driver's work is per read, not per frame.
             self.driver.received(self.client, b"".join(payloads))
         self._answer_ping()
-        if self.state != OPEN:
+        if ending == MORE:
+            self._wait_for_turn()
+        elif self.state != OPEN:
             self._finish(ending)
         elif ending == TEXT:
             self.gate.refuse("text_frame")
@@ -232,14 +247,44 @@ class WebSocketConnection(asyncio.Protocol):
 
     def _finish(self, ending: int) -> None:
         """We have said Close: read on for the peer's, which may stand behind a text frame in the same read."""
-        while ending == TEXT:
+        if ending == TEXT:
             ending, _ = self._read_frames(b"", [])
-        if ending != GO_ON:
+        if ending == MORE:
+            self._wait_for_turn()
+        elif ending != GO_ON:
             self._hang_up()
+
+    def _wait_for_turn(self) -> None:
+        self.more = True
+        self._flow()
+
+    def _go_on(self) -> None:
+        self.goes_on = None
+        if self.held and self.state == OPEN:
+            return  # until ``resume_reading``
+        self.more = False
+        if self.state == OPEN:
+            self._receive_open(b"")
+        elif self.state == CLOSING:
+            self._receive_closing(b"")
+        self._flow()
+
+    def _flow(self) -> None:
+        """Whether the stream is read. States after OPEN read on for the peer's goodbye and keep nothing of it."""
+        if self.state == LINGER:
+            self.more = False
+        held = self.held and self.state <= OPEN
+        if self.more and not held and self.goes_on is None:
+            self.goes_on = asyncio.get_running_loop().call_soon(self._go_on)
+        if self.more or held:
+            self.stream.pause_reading()
+        else:
+            self.stream.resume_reading()
 
     def _read_frames(self, data: bytes, payloads: list[bytes]) -> tuple[int, int]:
         """Collect the payloads in ``data``; returns what ended the reading and the status code that answers it."""
         self.frames.receive_bytes(data)
+        left = FRAMES_A_TURN
         try:
             for frame in self.frames.received_frames():
                 opcode = frame.opcode
@@ -250,8 +295,11 @@ class WebSocketConnection(asyncio.Protocol):
                     self.owed_pong = cast(bytes, frame.payload)
                 elif opcode is Opcode.CLOSE:
                     return HUNG_UP, cast("tuple[int, str]", frame.payload)[0]
-                elif opcode is Opcode.TEXT:
+                elif opcode is Opcode.TEXT and self.state == OPEN:
                     return TEXT, CloseReason.UNSUPPORTED_DATA
+                left -= 1
+                if left == 0:
+                    return MORE, 0
         except ParseFailed as error:
             return BROKEN, error.code
         return GO_ON, 0
@@ -284,7 +332,7 @@ class WebSocketConnection(asyncio.Protocol):
             self.stream.close()
 
     def _set_deadline(self) -> None:
-        self.stream.resume_reading()
+        self._flow()
         self.deadline = asyncio.get_running_loop().call_later(CLOSE_TIMEOUT, self.stream.abort)
 
     def _hang_up(self) -> None:
