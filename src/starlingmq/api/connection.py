@@ -24,6 +24,8 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from starlingmq.api.asgi import HEAD_BYTES_MAX
+from starlingmq.api.bounded import BoundedConnection
 from starlingmq.api.framing import framing_fault
 from starlingmq.config_networks import Network
 
@@ -54,6 +56,7 @@ class HttpConnection(H11Protocol):
         leave: Callable[[HttpConnection], None],
     ) -> None:
         super().__init__(config, state, {"trusted_proxies": trusted_proxies})
+        self.conn = BoundedConnection(HEAD_BYTES_MAX)
         self.logger = _quiet
         self.access_log = False
         self.address = address

@@ -19,7 +19,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from starlingmq.api.asgi import HEAD_BYTES_MAX, App, Receive, Scope, Send
+from starlingmq.api.asgi import App, Receive, Scope, Send
 from starlingmq.api.connection import IDLE_SECONDS, HttpConnection
 from starlingmq.api.places import Places
 from starlingmq.config_networks import is_among, parse_address
@@ -86,7 +86,6 @@ class HttpListener:
             server_header=False,
             proxy_headers=False,
             timeout_keep_alive=IDLE_SECONDS,
-            h11_max_incomplete_event_size=HEAD_BYTES_MAX,
         )
         config.load()
         self._config = config

@@ -1,0 +1,63 @@
+"""h11's connection, with a bound for what costs far more to read than to send: header lines and chunks.
+
+h11 takes as many lines as fit into a head, and a body in chunks of one byte. A read of a quarter of a megabyte would be
+ten thousands of each, for which everything else in the process waits.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import h11
+
+LINES_MAX: Final = 128
+"""Lines of a head, and of the trailers after a body in chunks."""
+CHUNKS_MAX: Final = 256
+"""Chunks of one body: of the largest one they are 8 KiB on average."""
+
+_size_line: Final = re.compile(rb"\r?\n?([0-9A-Fa-f]+)[ \t]*(?:;[^\r\n]*)?\r\n")
+
+
+class BoundedConnection(h11.Connection):
+    """``next_event`` raises ``h11.RemoteProtocolError`` beyond the bounds, before h11 has read what is beyond them."""
+
+    def __init__(self, incomplete_event_size: int) -> None:
+        super().__init__(h11.SERVER, incomplete_event_size)
+        self._chunked = False
+        self._chunks = 0  # that are complete; h11 does not always tell of their beginning
+        self._between = False  # what comes next is the size of a chunk
+        self._trailers = False
+
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        if self.their_state is h11.IDLE:
+            _check_lines(self.trailing_data[0])
+        elif self._between and self.their_state is h11.SEND_BODY:
+            self._check_trailers(self.trailing_data[0])
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self._chunks = 0
+            self._between = self._chunked = any(name == b"transfer-encoding" for name, _ in event.headers)
+            self._trailers = False
+        elif isinstance(event, h11.Data) and self._chunked:
+            self._chunks += event.chunk_end
+            self._between = event.chunk_end
+            if self._chunks > CHUNKS_MAX:
+                raise h11.RemoteProtocolError(f"a body has {CHUNKS_MAX} chunks at most")
+        return event
+
+    def _check_trailers(self, rest: bytes) -> None:
+        if self._trailers:
+            _check_lines(rest)
+        elif size := _size_line.match(rest):
+            self._trailers = not size[1].strip(b"0")
+            self._between = self._trailers
+            if self._trailers:
+                _check_lines(rest[size.end() :])
+
+
+def _check_lines(data: bytes) -> None:
+    """``data`` begins with header lines, whose end may be still to come."""
+    lines = data.split(b"\n", LINES_MAX + 1)
+    if len(lines) > LINES_MAX + 1 and not any(line in (b"", b"\r") for line in lines[:-1]):
+        raise h11.RemoteProtocolError(f"a head has {LINES_MAX} lines at most", error_status_hint=431)
