@@ -44,7 +44,7 @@ from starlingmq.net.group_actions import GroupActions
 from starlingmq.net.listeners import Listener, ListenerSpec, open_listener
 from starlingmq.net.revoking import end_revoked
 from starlingmq.net.signatures import verifier
-from starlingmq.process import memory
+from starlingmq.process import free_memory, memory
 from starlingmq.storage.opening import DirectoryStore, open_store
 from starlingmq.storage.stream_files import StreamError
 from starlingmq.storage.stream_upkeep import StreamUpkeep
@@ -64,7 +64,9 @@ YOUNG_MAX: Final = 10_000  # objects that are looked at for reference cycles at 
 LAST_SECONDS: Final = 5.0  # of a shutdown, for clients to take their last words and for what is open to be closed
 LAME_DUCK_LOOK: Final = 0.1  # seconds between two looks whether all NATS clients are gone
 FREEZE_INTERVAL: Final = 1.0  # seconds
-MEMORY_INTERVAL: Final = 0.5  # seconds between two looks at how much memory the process has
+MEMORY_INTERVAL: Final = 0.1  # seconds between two looks at how much memory the process has, where it has a limit
+UNLIMITED_INTERVAL: Final = 1.0  # and where it has none; a reload may bring one
+FREEING_SHARE: Final = 20  # giving freed memory back takes a twentieth of the time at most
 MEMORY_FREE: Final = 0.95  # of ``limits.memory``: with less than that everything is taken in again
 
 
@@ -97,6 +99,7 @@ class Broker:
         self._own_authenticate = authenticate
         self._chain: Chain | None = None
         self._memory_timer: asyncio.TimerHandle | None = None
+        self._free_again = 0.0  # when freed memory may be given back to the system again
         self._bans = Bans(self.config.auth.failures, self.config.auth.flapping)
         self._hashing: Hashing | None = None
         self._doors = Doors(())
@@ -293,6 +296,12 @@ class Broker:
         if quotas.short_of_memory:
             limit = int(limit * MEMORY_FREE)
         had = memory() if limit else 0
+        if limit and had > limit and monotonic() >= self._free_again:
+            # What many large packets needed stays with the allocator when they are gone. It is no reason to refuse.
+            began = monotonic()
+            free_memory()
+            self._free_again = began + FREEING_SHARE * (monotonic() - began)
+            had = memory()
         short = limit != 0 and had > limit
         if short != quotas.short_of_memory:
             quotas.short_of_memory = short
@@ -301,7 +310,8 @@ class Broker:
                 had >> 20,
                 "no client and no message is taken in" if short else "everything is taken in again",
             )
-        self._memory_timer = asyncio.get_running_loop().call_later(MEMORY_INTERVAL, self._watch_memory)
+        interval = MEMORY_INTERVAL if self.config.limits.memory else UNLIMITED_INTERVAL
+        self._memory_timer = asyncio.get_running_loop().call_later(interval, self._watch_memory)
 
     def _make_chain(self, config: Config, hashing: Hashing | None) -> Chain | None:
         """None where settings have nothing to say of who may do what. Raises ConfigError."""

@@ -48,6 +48,14 @@ def tune_allocator() -> None:
             libc.mallopt(parameter, value)
 
 
+def free_memory() -> None:
+    """Have glibc give back what it keeps of freed memory: holes between live buffers stay resident otherwise."""
+    if not sys.platform.startswith("linux"):
+        return
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def memory() -> int:
     """Bytes of memory that this process has now; at most until now, where the system does not tell."""
     try:

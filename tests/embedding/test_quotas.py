@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncIterator
 
@@ -127,10 +128,59 @@ async def test_who_is_held_back_and_goes_leaves_nothing(serve: Serve, join: Join
     assert broker._admission.addresses == {}
 
 
+@pytest.mark.security
+async def test_memory_that_is_freed_already_is_no_reason_to_refuse(
+    serve: Serve, join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large packets of strangers leave holes that the allocator keeps: the broker would refuse everybody for ever."""
+    kept, freed = 200 << 20, asyncio.Event()
+
+    def free() -> None:
+        nonlocal kept
+        kept = 20 << 20
+        freed.set()
+
+    monkeypatch.setattr(node, "memory", lambda: kept)
+    monkeypatch.setattr(node, "free_memory", free)
+    monkeypatch.setattr(node, "MEMORY_INTERVAL", 0.01)
+    broker = await serve(limits={"memory": "100MiB"})
+    async with within(5):
+        await freed.wait()
+    assert not broker.state.ctx.quotas.short_of_memory
+    peer = await join(broker, "a")
+    assert await peer.publish("t") == Reason.NO_MATCHING_SUBSCRIBERS
+
+
+HOLES = """
+from starlingmq.process import free_memory, memory, tune_allocator
+tune_allocator()
+before = memory()
+held, between = [], []
+for _ in range(400):
+    held.append(bytearray(b"x") * 250_000)
+    between.append(bytes(1_000))
+held.clear()
+kept = memory() - before
+free_memory()
+print(kept, memory() - before)
+"""
+
+
+@pytest.mark.security
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the system's allocator is not glibc's")
+async def test_memory_between_what_is_in_use_is_given_back() -> None:
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", HOLES, stdout=asyncio.subprocess.PIPE)
+    async with within(60):
+        said, _ = await process.communicate()
+    kept, left = map(int, said.split())
+    assert left < 20 << 20, f"{kept >> 20} MiB were kept before"
+
+
 async def test_too_little_memory(serve: Serve, join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
     has = 10 << 20
     monkeypatch.setattr(node, "memory", lambda: has)
     monkeypatch.setattr(node, "MEMORY_INTERVAL", 0.01)
+    monkeypatch.setattr(node, "free_memory", lambda: None)
     broker = await serve(limits={"memory": "100MiB"})
     peer, old = await join(broker, "a"), await join(broker, "b", version=4)
     assert await peer.publish("t") == Reason.NO_MATCHING_SUBSCRIBERS
