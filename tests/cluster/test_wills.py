@@ -12,9 +12,18 @@ from tests.harness import FakeClient
 import starlingmq
 from starlingmq.cluster import wills
 from starlingmq.cluster.amendments import Amendment, Amendments
-from starlingmq.cluster.etcd import KeyValue, TxnAnswer, WatchLost
-from starlingmq.cluster.foreign_wills import KEPT_SECONDS, PAGE, TAKEN_PER_TURN, ForeignWills
-from starlingmq.cluster.will_values import REGISTERED, RegisteredWill, all_wills, decode_will, encode_will, will_from
+from starlingmq.cluster.etcd import KeyValue, Put, TxnAnswer, WatchLost
+from starlingmq.cluster.foreign_wills import PAGE, TAKEN_PER_TURN, ForeignWills
+from starlingmq.cluster.will_settling import KEPT_SECONDS, WillSettling
+from starlingmq.cluster.will_values import (
+    REGISTERED,
+    SETTLED,
+    RegisteredWill,
+    all_wills,
+    decode_will,
+    encode_will,
+    will_from,
+)
 from starlingmq.cluster.wills import DUE
 from starlingmq.core.ready import FACT_DELETE
 from starlingmq.wire.mqtt import Connack, Connect, Publish, Subscribe, SubscribeRequest, Will
@@ -234,52 +243,71 @@ def test_while_etcd_is_away_a_will_waits() -> None:
     assert published(watcher, 8.0) == [b"will/a"]
 
 
-def following() -> ForeignWills:
-    """Of node 1, of two."""
-    foreign = ForeignWills("test", lambda node: False, lambda: False, 2.0)
-    foreign.enter(1)
-    foreign.set_members({1: None, 2: None})
-    return foreign
+def settling() -> WillSettling:
+    """Of node 1; node 2 can not be reached."""
+    found = WillSettling("test", 3.0, lambda node: False, lambda name: False)
+    found.enter(1)
+    return found
 
 
-def asks(foreign: ForeignWills, epoch: int, found: RegisteredWill | None) -> list[Amendment]:
+def settle(found: WillSettling, epoch: int, client_id: str = "c") -> bool:
+    return found.settle(client_id, 2, epoch, None, False, 0)
+
+
+def asks(found: WillSettling, epoch: int, there: RegisteredWill | None) -> list[Put]:
     """A client is back here in that epoch, and finds that at node 2; what is to be changed there."""
-    assert not foreign.cancelled("c", 2, epoch)
-    (request,) = foreign.take_requests(1.0)
-    there = () if found is None else (KeyValue(KEYS + b"2/c", encode_will(found), 1, 10),)
-    foreign.answered(TxnAnswer(request.tag, True, 20, (there,)), 1.0)
-    return foreign.take_amendments()
+    assert not settle(found, epoch)
+    (request,) = found.take_requests(1.0)
+    values = () if there is None else (KeyValue(KEYS + b"2/c", encode_will(there), 1, 10),)
+    found.answered(TxnAnswer(request.tag, True, 20, (values, ())), 1.0)
+    return changes(found)
+
+
+def changes(found: WillSettling) -> list[Put]:
+    requests = found.take_requests(1.0)
+    return [write for request in requests for write in request.success if isinstance(write, Put)]
 
 
 def test_a_will_that_its_client_has_left_since_is_not_cancelled() -> None:
     """It was back here, went to where it had been, and etcd was slow."""
-    foreign = following()
-    (change,) = asks(foreign, 5, RegisteredWill(REGISTERED, 7, delay=3, epoch=3))
-    assert change.revision == 10 and not foreign.cancelled("c", 2, 5)
-    foreign.know(change.key, encode_will(RegisteredWill(REGISTERED, 8, delay=3, epoch=6)), 12)
-    assert foreign.take_amendments() == [] and foreign.cancelled("c", 2, 5)
+    found = settling()
+    assert not settle(found, 5)
+    (request,) = found.take_requests(1.0)
+    earlier = KeyValue(KEYS + b"2/c", encode_will(RegisteredWill(REGISTERED, 7, delay=3, epoch=3)), 1, 10)
+    found.answered(TxnAnswer(request.tag, True, 20, ((earlier,), ())), 1.0)
+    (change,) = found.take_requests(1.0)
+    assert change.compares[0].operand == 10 and not settle(found, 5)
+    later = KeyValue(KEYS + b"2/c", encode_will(RegisteredWill(REGISTERED, 8, delay=3, epoch=6)), 1, 12)
+    found.answered(TxnAnswer(change.tag, False, 21, ((later,),)), 1.0)
+    assert changes(found) == [] and settle(found, 5)
 
 
 def test_what_was_found_when_a_client_was_back_before_does_not_count_when_it_is_again() -> None:
-    foreign = following()
-    assert asks(foreign, 5, None) == []  # and nobody wants to know any more
-    assert len(asks(foreign, 9, RegisteredWill(REGISTERED, 8, delay=3, epoch=6))) == 1
+    found = settling()
+    assert asks(found, 5, RegisteredWill(REGISTERED, 7, delay=3, epoch=6)) == []  # and nobody wants to know any more
+    assert len(asks(found, 9, RegisteredWill(REGISTERED, 8, delay=3, epoch=6))) == 1
+
+
+def test_a_node_that_can_not_be_asked_is_told_by_etcd_that_its_client_is_back() -> None:
+    """It may have a will that etcd does not know of yet."""
+    (put,) = asks(settling(), 5, None)
+    value = decode_will(put.value)
+    assert put.key == KEYS + b"2/c" and (value.state, value.epoch) == (SETTLED, 5)
 
 
 def test_what_nobody_asks_for_any_more_is_forgotten() -> None:
     """The session of who was back has come after all, or its client is gone again."""
-    foreign = following()
-    asks(foreign, 5, None)
+    found = settling()
     for number in range(100):
-        assert not foreign.cancelled(f"c{number}", 2, 5)
-    while requests := foreign.take_requests(2.0):
+        assert not settle(found, 5, f"c{number}")
+    while requests := found.take_requests(2.0):
         for request in requests:
-            foreign.answered(TxnAnswer(request.tag, True, 20, ((),) * len(request.success)), 2.0)
-    foreign.turn(30.0)
-    assert foreign.pending() == 101
-    foreign.turn(2.0 + KEPT_SECONDS)
-    assert foreign.pending() == 0
-    assert not foreign.cancelled("c", 2, 5), "it is looked up anew"
+            found.answered(TxnAnswer(request.tag, True, 20, ((),) * len(request.success)), 2.0)
+    found.turn(30.0)
+    assert found.pending() == 100
+    found.turn(2.0 + KEPT_SECONDS)
+    assert found.pending() == 0
+    assert not settle(found, 5), "it is looked up again"
 
 
 def test_a_node_that_was_taken_out_publishes_nothing_of_before() -> None:

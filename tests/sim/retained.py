@@ -64,8 +64,8 @@ def compare_retained(process: Process, wanted: dict[bytes, RetainedValue]) -> li
         value, message = wanted.get(topic), shown.get(topic)
         if value is None or message is None:
             found.append(f"{topic!r} is {'not ' if message is None else ''}retained")
-        elif value.holders and index.copies.pointers[topic][0] != value:
-            found.append(f"{topic!r} is {index.copies.pointers[topic]}, and should be {value}")
+        elif value.holders and index.copies.pointers.get(topic, (None, 0))[0] != value:
+            found.append(f"{topic!r} is {index.copies.pointers.get(topic)}, and should be {value}")
         elif not value.holders and message.payload != value.payload:
             found.append(f"{topic!r} is {message.payload!r}, and should be {value.payload!r}")
     return found

@@ -21,15 +21,16 @@ RETRY_SECONDS_MAX: Final = 2.0
 
 class Amendment:
     """``key`` is to have ``value`` (None: to go) if its last revision is ``revision`` (0: if it is not there); ``also``
-    is done with it."""
+    is done with it. ``sent_at``: when it was asked for last."""
 
-    __slots__ = ("also", "key", "revision", "value")
+    __slots__ = ("also", "key", "revision", "sent_at", "value")
 
     def __init__(self, key: bytes, revision: int, value: bytes | None, also: tuple[Put, ...] = ()) -> None:
         self.key = key
         self.revision = revision
         self.value = value
         self.also = also
+        self.sent_at = 0.0
 
 
 class Amended:
@@ -73,6 +74,7 @@ class Amendments:
             amendment = self._waiting.pop(key)
             self._batch.append(amendment)
             self._under_way[key] = None
+            amendment.sent_at = now
             size += len(key) + len(amendment.value or b"") + sum([len(put.value) for put in amendment.also])
         self._tags += 1
         self._tag = f"{self._prefix} {self._tags}"

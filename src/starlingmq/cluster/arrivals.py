@@ -31,8 +31,9 @@ class Arrival:
     waiting: dict[int, int]  # node -> its epoch
     streaming: dict[int, int]  # node -> its epoch
     late: dict[int, None]
-    willed: dict[int, None]  # those that had a will which its client's return cancels
+    willed: dict[int, int]  # those that had a will, with what ``Head.will`` said of it
     settled: dict[int, None]  # late and willed ones that etcd does not let publish it any more
+    unreleased: dict[int, int]  # those that have nothing else, and whose keys of that epoch go once they are settled
     best: int  # node whose session it is
     best_held: int  # in which epoch
     whole: bool
@@ -61,6 +62,7 @@ class Arrival:
         self.late = {}
         self.willed = {}
         self.settled = {}
+        self.unreleased = {}
         self.best = 0
         self.best_held = 0
         self.whole = False
@@ -197,6 +199,7 @@ class Arrival:
         arrival.later = value.later
         arrival.user = value.user
         arrival.open = arrival.whole = opened or value.discarded
+        arrival.willed = dict.fromkeys(arrival.sources(), 0)
         arrival.former = dict.fromkeys(value.former)
         arrival.vague = dict.fromkeys(value.vague)
         arrival.changed = False

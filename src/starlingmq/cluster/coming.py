@@ -82,9 +82,13 @@ class Coming:
                 return
             if holds and invited[1] == 0:  # it has no key there, and never had
                 owned.others.setdefault(*invited)
+        if claim is not None:
+            moves.broker.connecting.make_way(client_id)
         for arrival in earlier:
             if clean or arrival.owned < owned.floor or self._is_anothers(arrival, user):
-                arrival.discarded = arrival.open = True
+                arrival.discarded = True
+                for node in arrival.sources():
+                    arrival.willed.setdefault(node, 0)
             elif user is not None:
                 arrival.user = user
             arrival.owned = epoch
@@ -105,25 +109,27 @@ class Coming:
                 session.epoch = epoch
                 if session.moving is not None:
                     session.moving.marked = {}  # those were for owners before us
-        if not others:
+        strangers = [node for node in owned.others if node not in moves.members]
+        if not (others or strangers or self._is_will_unpublished(client_id)):
             self._go_on(client_id, epoch, held)
             return
         arrival = Arrival(client_id, epoch, others)
         arrival.user = user
         arrival.best_held = held
-        arrival.newest = max(list(others.items()), key=_held)
+        arrival.newest = max(list(others.items()), key=_held, default=(0, 0))
+        arrival.willed = dict.fromkeys((*others, *strangers) if clean else strangers, 0)
         for node in others:
             if not moves.connected(node):
                 arrival.late[node] = None
-        waits = self._ctx.session_owner == REFUSE  # for them to say whether it may have the client id
-        if clean:
-            arrival.discarded = True
-            arrival.open = not waits  # there is nothing to wait for: what they had is no matter any more
+        arrival.discarded = clean
         moves.add(arrival)
         for node, had in others.items():
             moves.say(node, Takeover(client_id, epoch, clean or had < owned.floor, offered, user))
-        if clean and not waits:
-            self._go_on(client_id, epoch, held)
+
+    def _is_will_unpublished(self, client_id: str) -> bool:
+        """Of an earlier connection, at this node."""
+        wills = self._moves.wills
+        return wills is not None and wills.unpublished(client_id)
 
     def _is_anothers(self, arrival: Arrival, user: str | None) -> bool:
         """Whether what is on its way here is not for that user."""
@@ -177,7 +183,7 @@ class Coming:
         if arrival.finished:
             moves.unsettled.pop(arrival, None)
             return
-        if not arrival.open and not arrival.awaited() and self._wills_are_settled(arrival):
+        if not arrival.open and not self._is_awaited(arrival) and self._wills_are_settled(arrival):
             arrival.open = arrival.changed = True
             moves.touch(arrival)
             self._go_on(arrival.client_id, arrival.epoch, 0)
@@ -188,14 +194,30 @@ class Coming:
         if over:
             self._finish(arrival)
 
+    def _is_awaited(self, arrival: Arrival) -> bool:
+        """A client that begins with nothing only waits to hear whether it may have the client id."""
+        if arrival.discarded and self._ctx.session_owner != REFUSE:
+            return False
+        return arrival.awaited()
+
     def _wills_are_settled(self, arrival: Arrival) -> bool:
-        """Those of nodes that can not be asked; and those that a node has cancelled: it may die before etcd knows."""
+        """Those of nodes that can not be asked, those that nodes have said they have, and for a client that begins with
+        nothing those of all others; and ours are published. It is the last thing that a CONNECT waits for."""
         moves = self._moves
-        nodes = [node for node in (*arrival.late, *arrival.willed) if node != moves.me]
+        wills = moves.wills
+        if wills is None:
+            return True
+        nodes = [node for node in dict.fromkeys((*arrival.late, *arrival.willed)) if node != moves.me]
         for node in nodes:
-            if node not in arrival.settled and moves.cancelled(arrival.client_id, node, arrival.owned, arrival.user):
+            will = arrival.willed.get(node, 0)
+            if node not in arrival.settled and wills.settling.settle(
+                arrival.client_id, node, arrival.owned, arrival.user, arrival.discarded, will
+            ):
                 arrival.settled[node] = None
-        if all(node in arrival.settled for node in nodes):
+                epoch = arrival.unreleased.pop(node, 0)
+                if epoch:
+                    moves.ownership.release(arrival.client_id, node, epoch)
+        if all(node in arrival.settled for node in nodes) and not wills.unpublished(arrival.client_id):
             moves.unsettled.pop(arrival, None)
             return True
         moves.unsettled[arrival] = None
@@ -363,7 +385,10 @@ class Coming:
             return
         if head.held in (NOTHING, OVERTAKEN, PASSED_ON):
             moves.gone(arrival, node)
-            if head.held != OVERTAKEN:
+            if head.willed and not arrival.open:
+                arrival.willed[node] = head.will
+                arrival.unreleased[node] = epoch
+            elif head.held != OVERTAKEN:
                 moves.ownership.release(arrival.client_id, node, epoch)
             elif not moves.ownership.claiming(arrival.client_id):
                 self._refuse_owner_of(arrival, head.owner)
@@ -383,7 +408,7 @@ class Coming:
                 self._detach(arrival, arrival.session)
                 arrival.session = None
         if head.willed:
-            arrival.willed[node] = None
+            arrival.willed[node] = head.will
         there = arrival.session or self._ctx.sessions.get(arrival.client_id)
         none = there is None or there.ended
         if arrival.discarded or _goes_on(arrival.session):

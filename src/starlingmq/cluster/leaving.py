@@ -7,6 +7,7 @@ from starlingmq.cluster.coming import Coming
 from starlingmq.cluster.departures import Departure
 from starlingmq.cluster.moves import Moves
 from starlingmq.cluster.transfer import (
+    CANCELLED,
     NOTHING,
     OVERTAKEN,
     OWES,
@@ -129,14 +130,18 @@ class Leaving:
         left = self._left(session)
         anew = session is not None and session.anew
         late = [arrival for arrival in moves.of(client_id) if arrival.epoch != epoch and not arrival.discarded]
-        willed = session is not None and session.will is not None and session.will.delay != 0 and not clean
+        willed = session is not None and session.will is not None
         ghost = mover.leave(client_id, node, epoch, clean, why)
+        will = 0 if moves.wills is None else moves.wills.leave(client_id)
+        willed = willed or will != 0
         if ghost is None and not clean and any(arrival.session is None for arrival in late):
             ghost = mover.nobody(client_id, node, epoch)  # what is late goes there
             held = OWES
         if ghost is None:
             moves.take_early((client_id, epoch))
-            moves.say(node, Head(client_id, epoch, PASSED_ON if client_id in moves.departing else NOTHING))
+            nothing = Head(client_id, epoch, PASSED_ON if client_id in moves.departing else NOTHING)
+            nothing.willed, nothing.will = willed, will or CANCELLED
+            moves.say(node, nothing)
             return
         for arrival in late:
             if arrival.session is None or arrival.session.ended:
@@ -155,7 +160,7 @@ class Leaving:
                     moves.mark(departure, marked, later > departure.epoch)
         moves.note(departure)
         head = Head(client_id, epoch, held, expiry, left, last_id, granted, ghost.floor, trail, anew)
-        head.willed = willed
+        head.willed, head.will = willed, will or CANCELLED
         head.owner = ghost.owner
         former, head.unknown = moves.former(client_id, ghost)
         head.former = list(former)

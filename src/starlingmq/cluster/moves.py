@@ -16,6 +16,7 @@ from starlingmq.cluster.arrivals import Arrival
 from starlingmq.cluster.departures import Departure
 from starlingmq.cluster.ownership import Owned, Ownership
 from starlingmq.cluster.transfer import BATCH_BYTES, Said, Takeover, encode, encode_arrival, encode_marks, pack
+from starlingmq.cluster.wills import ClusterWills
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.context import Context
 from starlingmq.core.ready import FACT_DELETE, FACT_PUT, Write
@@ -44,10 +45,8 @@ class Moves:
     departures: dict[Turned, Departure]
     departing: dict[str, list[Departure]]  # the same by client id
     touched: dict[Arrival, None]  # are to be looked at
-    cancelled: Callable[
-        [str, int, int, str | None], bool
-    ]  # is the will of a client id at a node settled: cluster.wills
-    unsettled: dict[Arrival, None]  # wait for that
+    wills: ClusterWills | None
+    unsettled: dict[Arrival, None]  # wait for wills to be settled
     stray: Callable[[str], bool]  # whether that client id's session here is from before we were taken out
     giving: dict[Departure, None]  # have, or may have, something to be said
     deferred: dict[str, tuple[int, Takeover]]  # client id -> asked for while it arrives: by whom, for what
@@ -77,7 +76,7 @@ class Moves:
         self.departures = {}
         self.departing = {}
         self.touched = {}
-        self.cancelled = lambda client_id, node, epoch, user: True
+        self.wills = None
         self.unsettled = {}
         self.stray = lambda client_id: False
         self.giving = {}

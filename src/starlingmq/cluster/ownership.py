@@ -55,6 +55,7 @@ class Ownership:
     floor: Callable[[str], int]  # before which epoch all was thrown away, as far as we know; CLEAN: the next one's
     wanted: Callable[[str], bool]  # whether a CONNECT waits for that client id
     answered_at: float  # when etcd last did something that was asked here
+    needed: Callable[[str], bool]  # whether this node must keep its key though it has no session of the client id
 
     def __init__(self, cluster: str) -> None:
         self.transactions = 0
@@ -63,6 +64,8 @@ class Ownership:
         self.floor = lambda client_id: 0
         self.wanted = lambda client_id: True
         self.answered_at = 0.0
+        self.needed = lambda client_id: False
+        self._needed: dict[str, int] = {}  # client id -> epoch of our key that goes when it is not needed any more
         self._node = 0
         self._incarnation = 0
         self._claims: dict[str, None] = {}
@@ -97,7 +100,16 @@ class Ownership:
 
     def release(self, client_id: str, node: int, epoch: int) -> None:
         """That node has nothing of it any more (itself, or one that is no member any more)."""
-        self._releases.append((client_id, node, epoch))
+        if node == self._node and self.needed(client_id):
+            self._needed[client_id] = max(epoch, self._needed.get(client_id, 0))
+        else:
+            self._releases.append((client_id, node, epoch))
+
+    def release_needed(self, client_id: str) -> None:
+        """Our key is not ``needed`` any more: it goes if it was to go."""
+        epoch = self._needed.pop(client_id, 0)
+        if epoch:
+            self._releases.append((client_id, self._node, epoch))
 
     def idle(self) -> bool:
         """Whether nothing is asked for, or to be asked for."""

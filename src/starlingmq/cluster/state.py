@@ -163,8 +163,9 @@ class ClusterState:
         self.calls = Calls(self._is_connected)
         self.retained = RetainedIndex(broker, config, self._is_connected, self._is_leading)
         broker.peers.control = self._hear
-        self.wills = ClusterWills(broker, config, self._is_gone, self._is_leading)
-        self.takeovers.moves.cancelled = self.wills.cancelled
+        self.wills = ClusterWills(broker, config, self.ownership, self._is_gone, self._is_connected, self._is_leading)
+        self.wills.written = self._retained_up_to
+        self.takeovers.moves.wills = self.wills
         self._number = 0
         self._incarnation = 0
         self._ready = ClusterReady()
@@ -717,6 +718,9 @@ class ClusterState:
         for number in self.lines if target is None else (target,):
             if number in self.lines:
                 self._send(number, body, relay)
+
+    def _retained_up_to(self) -> int:
+        return self.retained.writer.mark
 
     def _retained_here(self) -> int:
         retaining = self.broker.ctx.retaining

@@ -15,6 +15,7 @@ NOTHING: Final = 0  # in place of the epoch of a session: there is none, and nev
 OVERTAKEN: Final = -1  # somebody with a higher epoch asked before, or it is the former owner's again by such a one
 OWES: Final = -2  # there is none, but something of an earlier one may still come
 PASSED_ON: Final = -3  # it went to an owner with a lower epoch, who will be asked as well
+CANCELLED: Final = -1  # in place of the id of a will that is due
 BATCH_BYTES: Final = 32 * 1024  # of what is said to a node in one message, as a rule
 
 
@@ -79,8 +80,9 @@ class Head(msgspec.Struct, array_like=True, tag=2):
     anew: bool = False
     former: list[bytes] = []  # filters of what is on its way to the sender, shared groups left out ...
     unknown: bool = False  # ... as far as they are known
-    willed: bool = False  # it had a will that its client's return has cancelled
+    willed: bool = False  # it had a will that its client's return has cancelled, or made due: see ``will``
     owner: str | None = None  # whose it is. With OVERTAKEN: it stays with that user (auth.session_owner: refuse)
+    will: int = 0  # the id of the one that is due; CANCELLED; 0: the sender is of an earlier version
 
 
 class Parts(msgspec.Struct, array_like=True, tag=3):

@@ -19,7 +19,7 @@ from starlingmq.core.will import Will
 REGISTERED: Final = 0  # it may be published
 FIRING: Final = 1  # its own node publishes it
 SETTLED: Final = 2  # another node has taken it, or its client is back
-TAKEN: Final = "\0"
+TAKEN: Final = "\0"  # and a client id, "/", a node number: what was taken from that node
 
 
 class WillValueError(ValueError):
@@ -29,7 +29,8 @@ class WillValueError(ValueError):
 class RegisteredWill(msgspec.Struct, array_like=True):
     """``seconds`` after its connection is lost it is due, at the latest; ``due_at`` is when that is known, in Unix
     seconds, 0.0 before. ``delay`` is what the client asked for, ``epoch`` the one in which its node owned the client
-    id then. All but the first two are empty unless REGISTERED."""
+    id then. SETTLED: all wills of epochs before ``epoch`` are, and the one with that id; ``taker`` is the node that has
+    taken it to publish it (0: none has). All others are empty unless REGISTERED."""
 
     state: int
     id: int
@@ -47,6 +48,7 @@ class RegisteredWill(msgspec.Struct, array_like=True):
     due_at: float = 0.0
     epoch: int = 0
     granted: bool = False
+    taker: int = 0
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -59,6 +61,25 @@ def all_wills(cluster: str) -> bytes:
 
 def wills_of(cluster: str, node: int) -> bytes:
     return all_wills(cluster) + b"%d/" % node
+
+
+def taken_key(cluster: str, taker: int, node: int, client_id: str) -> bytes:
+    """Of what ``taker`` has taken from ``node``."""
+    return wills_of(cluster, taker) + taken_name(node, client_id).encode()
+
+
+def taken_prefix(cluster: str, taker: int, client_id: str) -> bytes:
+    """Of all that ``taker`` has taken of one client id, and of others that go on with "/"."""
+    return wills_of(cluster, taker) + f"{TAKEN}{client_id}/".encode()
+
+
+def taken_name(node: int, client_id: str) -> str:
+    return f"{TAKEN}{client_id}/{node}"
+
+
+def client_of(taken: str) -> str:
+    """Of a name that ``taken_name`` has made."""
+    return taken[len(TAKEN) :].rpartition("/")[0]
 
 
 def encode_will(value: RegisteredWill) -> bytes:
@@ -74,7 +95,7 @@ def decode_will(data: bytes) -> RegisteredWill:
     return value
 
 
-def registered(will: Will, session_expiry: int, due_at: float, epoch: int = 0) -> RegisteredWill:
+def registered(will: Will, session_expiry: int, due_at: float) -> RegisteredWill:
     message = will.message
     return RegisteredWill(
         REGISTERED,
@@ -91,7 +112,7 @@ def registered(will: Will, session_expiry: int, due_at: float, epoch: int = 0) -
         message.publisher,
         min(will.delay, session_expiry),
         due_at,
-        epoch,
+        will.epoch,
         will.granted,
     )
 
@@ -103,4 +124,4 @@ def will_from(value: RegisteredWill) -> Will:
     client.username = value.username
     client.standing = UNPROVED
     message = Message(value.topic, value.payload, value.qos, value.retain, value.properties, 0.0, value.publisher, 0.0)
-    return Will(message, value.delay, value.expiry, client, value.id, value.granted)
+    return Will(message, value.delay, value.expiry, client, value.id, value.granted, value.epoch)

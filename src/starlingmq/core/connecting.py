@@ -344,6 +344,21 @@ class Connecting:
         self._begin(client, connect, session, claim.auth_data, epoch)
         return True
 
+    def make_way(self, client_id: str) -> None:
+        """A CONNECT waits that is going to have its session: what its client left here as a will is due now, or
+        cancelled, and not only when the CONNECT is answered."""
+        ctx = self.ctx
+        claim = None if ctx.claims is None else ctx.claims.waiting.get(client_id)
+        session = ctx.sessions.get(client_id)
+        if claim is None or session is None or session.will is None or ctx.isolated:
+            return
+        if self._is_kept_for_another(claim.client, session):
+            return
+        anothers = is_anothers(ctx.session_owner, session.owner, claim.client.username)
+        if anothers:
+            ctx.notice(ANOTHER_USER, claim.client, f"the session of user {session.owner!r} has ended")
+        self.taken_over(session, claim.clean_start or anothers, ANOTHER_USER if anothers else "session_ended")
+
     def not_claimed(self, client_id: str, reason: int, detail: str) -> None:
         """Whoever waited for this client id can not have it."""
         claims = self.ctx.claims
@@ -397,6 +412,7 @@ class Connecting:
         self.deadlines.watch(client)
         session.will = will_of(ctx, client, connect.will)
         if session.will is not None:
+            session.will.epoch = session.epoch
             self.ending.will_changed(session)
         ctx.counters.clients_connected += 1
         if ctx.recording and (session.expiry != 0 or session.kept or session.will is not None):

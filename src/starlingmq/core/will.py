@@ -12,7 +12,7 @@ class Will:
     ``delay`` is the Will Delay Interval and ``expiry`` the Message Expiry Interval, both in seconds (-1: none);
     ``client`` is the connection that left it, under whose rights it is published. ``id`` tells this will apart from all
     others of this node, in a cluster; 0: there was none. ``granted``: its client had rules of its own, which
-    are not kept.
+    are not kept. ``epoch`` is that of the connection, in which this node owned the client id.
     """
 
     message: Message
@@ -21,9 +21,17 @@ class Will:
     client: Client
     id: int
     granted: bool
+    epoch: int
 
     def __init__(
-        self, message: Message, delay: int, expiry: int, client: Client, id: int = 0, granted: bool = False
+        self,
+        message: Message,
+        delay: int,
+        expiry: int,
+        client: Client,
+        id: int = 0,
+        granted: bool = False,
+        epoch: int = 0,
     ) -> None:
         self.message = message
         self.delay = delay
@@ -31,3 +39,4 @@ class Will:
         self.client = client
         self.id = id
         self.granted = granted
+        self.epoch = epoch

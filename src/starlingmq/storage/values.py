@@ -24,6 +24,7 @@ class WillValue(msgspec.Struct, array_like=True):
     peer: str
     id: int = 0
     granted: bool = False
+    epoch: int = 0
 
 
 class SessionValue(msgspec.Struct, array_like=True):
@@ -103,6 +104,7 @@ def encode_session(session: Session) -> bytes:
             will.client.peer,
             will.id,
             will.granted,
+            will.epoch,
         )
     return _encoder.encode(
         SessionValue(
@@ -133,7 +135,7 @@ def restore_will(value: WillValue, client_id: str) -> Will:
     client.username = value.username
     client.standing = UNPROVED
     message = Message(value.topic, value.payload, value.qos, value.retain, value.properties, 0.0, client_id, 0.0)
-    return Will(message, value.delay, value.expiry, client, value.id, value.granted)
+    return Will(message, value.delay, value.expiry, client, value.id, value.granted, value.epoch)
 
 
 def encode_subscription(whole: bytes, subscription: Subscription) -> bytes:
