@@ -154,6 +154,8 @@ class ClusterWills:
                 self._entry(key[len(PUBLISHED) :].decode()).published = decode_will(fact).id
         for name, entry in self._entries.items():
             entry.due.sort(key=lambda will: will.id)
+            if entry.due and not name.startswith(TAKEN):
+                self._hold(name, entry)  # their clients may be elsewhere already, and wait for us
             self._have_due(name)
             self._wills.change(name)
 
@@ -330,7 +332,13 @@ class ClusterWills:
         """Whether a will of an earlier connection is still to be published here, or to be heard to be settled."""
         self.remember(self._ctx.now)
         entry = self._entries.get(client_id)
-        return entry is not None and len(entry.due) != 0
+        if entry is None or not entry.due:
+            return False
+        if client_id in self._held:
+            del self._held[client_id]
+            entry.held_until = 0.0
+            self._look_later(client_id)
+        return True
 
     def leave(self, client_id: str) -> int:
         """The client is at another node now, which settles what is due: it is left to that node for a while. Its id;
@@ -338,11 +346,14 @@ class ClusterWills:
         pending = self.pending_of(client_id)
         if not pending:
             return 0
-        entry = self._entry(client_id)
-        entry.held_until = self._ctx.now + self._seconds
-        self._held[client_id] = None
+        self._hold(client_id, self._entry(client_id))
         self._wills.change(client_id)
         return pending
+
+    def _hold(self, client_id: str, entry: Entry) -> None:
+        """Leave what is due to another node for a while: that one has the client, and publishes both in order."""
+        entry.held_until = self._ctx.now + self._seconds
+        self._held[client_id] = None
 
     def pending_of(self, client_id: str) -> int:
         """The id of the last will that is due, or of which etcd says that we publish it; 0: there is none."""

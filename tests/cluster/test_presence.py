@@ -1,0 +1,289 @@
+"""Presence, one thing at a time: will ``offline``, ``online`` after CONNACK. No will follows what its client has said
+over a newer connection, whoever publishes it and whatever fails in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from tests.cluster.fleet import Fleet
+from tests.cluster.presence_world import run
+from tests.cluster.test_wills import KEYS, kept, kill
+from tests.harness import FakeClient
+
+import starlingmq
+from starlingmq.cluster.coming import Coming
+from starlingmq.cluster.etcd import Delete, Put, Txn
+from starlingmq.cluster.state import ClusterState
+from starlingmq.cluster.will_settling import WillSettling
+from starlingmq.cluster.will_values import FIRING, SETTLED, RegisteredWill, decode_will, encode_will, taken_key
+from starlingmq.core.connecting import Connecting
+from starlingmq.wire.mqtt import Connack, Connect, Publish, Subscribe, SubscribeRequest, Will
+from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, WILL_DELAY_INTERVAL, Properties
+
+TOPIC = b"presence/c"
+
+
+def watch(fleet: Fleet, place: int) -> FakeClient:
+    watcher = fleet.connect(place, "watcher")
+    watcher.send(Subscribe(1, [SubscribeRequest(b"presence/#", 1)]))
+    fleet.advance(0.2)
+    watcher.receive()
+    return watcher
+
+
+def ask(fleet: Fleet, place: int, version: int, clean: bool, delay: int = 0, number: int = 1) -> FakeClient:
+    properties: Properties = {WILL_DELAY_INTERVAL: delay} if delay else {}
+    will = Will(TOPIC, b"offline %d" % number, 1, True, properties)
+    expiry: Properties = {SESSION_EXPIRY_INTERVAL: 600} if version == 5 and not clean else {}
+    client = fleet[place].open(version, "c")
+    client.send(Connect(version, "c", clean, will=will, properties=expiry))
+    return client
+
+
+def come(fleet: Fleet, place: int, version: int, clean: bool, delay: int = 0, number: int = 1) -> FakeClient:
+    """Connect, and be online as soon as that is answered."""
+    client = ask(fleet, place, version, clean, delay, number)
+    for _ in range(1000):
+        if client.output:
+            break
+        fleet.advance(0.01)
+    assert client.expect(Connack).reason == 0
+    client.send(Publish(TOPIC, b"online %d" % number, 1, True, packet_id=number))
+    fleet.advance(0.1)
+    return client
+
+
+def said(watcher: FakeClient, seconds: float = 30.0) -> list[bytes]:
+    watcher.world.fleet.advance(seconds, 0.1)  # type: ignore[attr-defined]
+    return [packet.payload for packet in watcher.receive() if isinstance(packet, Publish)]
+
+
+def retained(fleet: Fleet) -> list[bytes]:
+    shown = [node.state.retained.get(TOPIC) for node in fleet.nodes]
+    return [b"" if message is None else message.payload for message in shown]
+
+
+KINDS = [(4, False), (4, True), (5, False), (5, True)]
+
+
+@pytest.mark.parametrize(("version", "clean"), KINDS)
+def test_the_will_of_a_killed_node_comes_before_the_connack_elsewhere(version: int, clean: bool) -> None:
+    fleet = Fleet(3)
+    watcher = watch(fleet, 2)
+    come(fleet, 0, version, clean)
+    kill(fleet, 0)
+    fleet.advance(1.4, 0.1)
+    come(fleet, 1, version, clean, number=2)
+    assert said(watcher) == [b"online 1", b"offline 1", b"online 2"]
+    assert retained(fleet) == [b"online 2"] * 2
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_a_delayed_will_of_a_killed_node_is_cancelled_unless_its_session_is_over(clean: bool) -> None:
+    fleet = Fleet(3)
+    watcher = watch(fleet, 2)
+    come(fleet, 0, 5, False, delay=5)
+    kill(fleet, 0)
+    fleet.advance(1.4, 0.1)
+    come(fleet, 1, 5, clean, delay=5, number=2)
+    assert said(watcher) == [b"online 1", b"offline 1", b"online 2"] if clean else [b"online 1", b"online 2"]
+    assert retained(fleet) == [b"online 2"] * 2
+
+
+@pytest.mark.parametrize(("version", "clean"), KINDS)
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_client_that_takes_its_place_while_it_is_connected_is_online(version: int, clean: bool, place: int) -> None:
+    """At the same node, or at another one."""
+    fleet = Fleet(3)
+    watcher = watch(fleet, 2)
+    come(fleet, 0, version, clean)
+    come(fleet, place, version, clean, number=2)
+    assert said(watcher) == [b"online 1", b"offline 1", b"online 2"]
+    assert retained(fleet) == [b"online 2"] * 3
+    assert kept(fleet) == [b"%d/c" % (place + 1)]
+
+
+def write(fleet: Fleet, *changes: Put | Delete) -> None:
+    """What no node here has written."""
+    fleet.etcd.store.transact(Txn("by hand", (), changes), 0)
+
+
+def test_a_will_that_etcd_does_not_know_of_is_not_published_after_its_client_is_back() -> None:
+    """Its node was cut off before it could say that it has one."""
+    fleet = Fleet(3)
+    watcher = watch(fleet, 2)
+    client = come(fleet, 0, 5, False)
+    fleet.etcd.cut("n1")
+    for other in (2, 3):
+        fleet.cut(1, other)
+    write(fleet, Delete(KEYS + b"1/c"))
+    fleet.advance(3.0, 0.1)
+    come(fleet, 1, 5, False, number=2)
+    assert [decode_will(kv.value).state for kv in fleet.etcd.store.get(KEYS + b"1/c")] == [SETTLED]
+    client.drop()
+    fleet.etcd.heal("n1", fleet.now)
+    fleet.heal()
+    assert said(watcher) == [b"online 1", b"online 2"]
+    assert retained(fleet) == [b"online 2"] * 3
+
+
+def test_a_connack_waits_for_a_will_that_its_node_publishes_and_for_what_that_retains() -> None:
+    """The connection broke just before; etcd is told of what the will retains after a while."""
+    fleet = Fleet(3)
+    watcher = watch(fleet, 2)
+    client = come(fleet, 0, 4, True)
+    writer = fleet[0].cluster.retained.writer
+    writer._retry_at = fleet.now + 1.0
+    client.drop()
+    fleet.advance(0.1)
+    assert retained(fleet)[0] == b"offline 1"
+    again = ask(fleet, 1, 4, True, number=2)
+    fleet.advance(0.8)
+    assert not again.output
+    fleet.advance(0.5)
+    assert again.expect(Connack).reason == 0
+    again.send(Publish(TOPIC, b"online 2", 1, True, packet_id=2))
+    assert said(watcher) == [b"online 1", b"offline 1", b"online 2"]
+    assert retained(fleet) == [b"online 2"] * 3
+    assert kept(fleet) == [b"2/c"]
+
+
+def test_a_will_is_given_up_when_its_node_died_while_it_published_it() -> None:
+    """Nobody can know whether it did. CONNACK waits until it would not do it any more, were it alive."""
+    fleet = Fleet(3)
+    watcher = watch(fleet, 2)
+    come(fleet, 0, 5, False)
+    kill(fleet, 0)
+    (found,) = fleet.etcd.store.get(KEYS + b"1/c")
+    value = decode_will(found.value)
+    write(fleet, Put(found.key, encode_will(RegisteredWill(FIRING, value.id, epoch=value.epoch))))
+    fleet.advance(2.5, 0.1)
+    again = ask(fleet, 1, 5, False, number=2)
+    fleet.advance(3.0)
+    assert not again.output
+    fleet.advance(0.6)
+    assert again.expect(Connack).reason == 0
+    assert fleet[1].cluster.wills.settling.lost == 1
+    assert said(watcher) == [b"online 1"]
+
+
+def test_a_will_is_given_up_when_the_node_that_had_taken_it_died() -> None:
+    fleet = Fleet(5)
+    watcher = watch(fleet, 2)
+    come(fleet, 0, 5, False)
+    kill(fleet, 0)
+    (found,) = fleet.etcd.store.get(KEYS + b"1/c")
+    value = decode_will(found.value)
+    settled = RegisteredWill(SETTLED, value.id, taker=4)
+    write(fleet, Put(found.key, encode_will(settled)), Put(taken_key("test", 4, 1, "c"), found.value))
+    fleet.end(2)  # number 4
+    fleet.advance(2.5, 0.1)
+    again = ask(fleet, 0, 5, False, number=2)
+    fleet.advance(3.0)
+    assert not again.output
+    fleet.advance(0.6)
+    assert again.expect(Connack).reason == 0
+    assert fleet.etcd.store.get(taken_key("test", 4, 1, "c")) == ()
+    assert said(watcher) == [b"online 1"]
+
+
+def test_a_node_that_was_given_leave_long_ago_asks_again_before_it_publishes() -> None:
+    """Its answer was late: a client that is back elsewhere may have had the will settled meanwhile."""
+    fleet = Fleet(2)
+    watcher = watch(fleet, 1)
+    client = come(fleet, 0, 5, False)
+    found = fleet[0].cluster.wills
+    found._seconds = -1.0  # each leave is over when it comes
+    client.drop()
+    assert said(watcher, 2.0) == [b"online 1"]
+    found._seconds = 3.0
+    assert said(watcher, 2.0) == [b"offline 1"]
+
+
+def test_a_key_of_this_node_stays_as_long_as_it_has_a_will_to_publish() -> None:
+    """Others find by it that there is one."""
+    fleet = Fleet(2)
+    client = come(fleet, 0, 4, True)
+    fleet.etcd.lose_leader(fleet.now, 2.0)
+    ownership = fleet[0].cluster.ownership
+    client.drop()
+    fleet.advance(0.5)
+    assert ownership.idle() and "c" not in fleet[0].state.ctx.sessions
+    fleet.advance(5.0)
+    assert fleet.etcd.store.get(ownership.key("c"), prefix=True) == ()
+
+
+def late_by_world() -> None:
+    for seed in range(8):
+        run(seed)
+
+
+def nobody_settles_wills_elsewhere() -> Any:
+    return patch.object(WillSettling, "settle", lambda self, *arguments: True)
+
+
+def nobody_waits_for_wills_of_this_node() -> Any:
+    return patch.object(Coming, "_is_will_unpublished", lambda self, client_id: False)
+
+
+def what_is_left_at_this_node_is_due_with_the_connack() -> Any:
+    return patch.object(Connecting, "make_way", lambda self, client_id: None)
+
+
+def nothing_is_written_where_nothing_is() -> Any:
+    return patch.object(WillSettling, "_look_at_nothing", lambda self, each, revision: self._conclude(each))
+
+
+def a_will_that_is_under_way_is_not_waited_for() -> Any:
+    return patch.object(WillSettling, "_wait_for_publication", lambda self, each, value, revision: self._conclude(each))
+
+
+def a_copy_is_not_waited_for() -> Any:
+    return patch.object(WillSettling, "_look_at_copy", lambda self, each, value, revision: self._conclude(each))
+
+
+def what_a_will_retains_is_not_waited_for() -> Any:
+    return patch.object(ClusterState, "_retained_up_to", lambda self: 1 << 63)
+
+
+def killed() -> None:
+    test_the_will_of_a_killed_node_comes_before_the_connack_elsewhere(4, True)
+
+
+def taken_over_here() -> None:
+    test_a_client_that_takes_its_place_while_it_is_connected_is_online(5, False, 0)
+
+
+SHOWN_BY = (
+    (nobody_settles_wills_elsewhere, killed),
+    (nobody_settles_wills_elsewhere, late_by_world),
+    (nobody_waits_for_wills_of_this_node, late_by_world),
+    (what_is_left_at_this_node_is_due_with_the_connack, taken_over_here),
+    (
+        nothing_is_written_where_nothing_is,
+        test_a_will_that_etcd_does_not_know_of_is_not_published_after_its_client_is_back,
+    ),
+    (a_will_that_is_under_way_is_not_waited_for, test_a_will_is_given_up_when_its_node_died_while_it_published_it),
+    (a_copy_is_not_waited_for, test_a_will_is_given_up_when_the_node_that_had_taken_it_died),
+    (
+        what_a_will_retains_is_not_waited_for,
+        test_a_connack_waits_for_a_will_that_its_node_publishes_and_for_what_that_retains,
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+@pytest.mark.parametrize(("mistake", "scene"), SHOWN_BY, ids=lambda each: getattr(each, "__name__", None))
+def test_each_mistake_is_found(mistake: Callable[[], Any], scene: Callable[[], None]) -> None:
+    scene()
+    with mistake(), pytest.raises(AssertionError):
+        scene()
+
+
+@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+@pytest.mark.parametrize("seed", [11, 21, 58])
+def test_worlds_in_which_clients_stay_online(seed: int) -> None:
+    assert run(seed).wills
