@@ -300,6 +300,7 @@ class ClusterWills:
 
     def _settled(self, name: str, entry: Entry, settled: RegisteredWill) -> None:
         """Another node has taken this will, or cancelled it."""
+        self.remember(self._ctx.now)  # it may have become due in this turn
         for will in [will for will in entry.due if _is_settled(will, settled)]:
             entry.due.remove(will)
             self._fact(_due_key(name, will), None)
