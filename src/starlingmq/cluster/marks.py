@@ -174,10 +174,6 @@ class Marks:
         if asked is not None:
             asked.update(self._unasked.get(node, {}))
             self._unasked[node] = asked
-        for arrival in self._moves.all_arrivals():
-            if arrival.version >= 0 and arrival.has_sources() and node in arrival.marks:
-                # We have its mark. If it keeps nothing, another node may never get that.
-                self._unasked.setdefault(node, {})[arrival] = None
 
     def member_came(self, node: int) -> None:
         for arrival in self._moves.all_arrivals():
