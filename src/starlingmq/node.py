@@ -300,8 +300,10 @@ class Broker:
             # What many large packets needed stays with the allocator when they are gone. It is no reason to refuse.
             began = monotonic()
             free_memory()
-            self._free_again = began + FREEING_SHARE * (monotonic() - began)
             had = memory()
+            if had > limit and self._driver is not None:
+                self._driver.shed()
+            self._free_again = began + FREEING_SHARE * (monotonic() - began)
         short = limit != 0 and had > limit
         if short != quotas.short_of_memory:
             quotas.short_of_memory = short

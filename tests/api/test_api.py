@@ -137,6 +137,18 @@ async def test_what_can_not_be_published_is_refused_in_one_line(serve: Serve, as
         assert list(answer.json()) == ["error"] and "\n" not in answer.json()["error"]
 
 
+@pytest.mark.security
+@pytest.mark.parametrize("nested", ["[" * 100_000, '{"a":' * 100_000], ids=["lists", "objects"])
+async def test_a_body_that_is_nested_too_deeply_is_a_mistake_of_the_client(
+    serve: Serve, ask: Ask, nested: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = await serve()
+    headers = {"content-type": "application/json"}
+    answer = await ask(broker, "POST", "/api/v1/publish", content=nested, headers=headers)
+    assert answer.status_code == 400
+    assert not caplog.records
+
+
 async def test_publishing_waits_for_storage(
     serve: Serve, ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from starlingmq import Broker, node
+from starlingmq.core.client import NEW
+from starlingmq.wire.encoder import encode
 from starlingmq.wire.mqtt import Ack, Connack, Connect, Publish
+from starlingmq.wire.packets import Will
 from starlingmq.wire.reasons import Reason
 from tests.embedding.conftest import Join, Serve
 from tests.patience import slowness, within
@@ -149,6 +152,32 @@ async def test_memory_that_is_freed_already_is_no_reason_to_refuse(
     assert not broker.state.ctx.quotas.short_of_memory
     peer = await join(broker, "a")
     assert await peer.publish("t") == Reason.NO_MATCHING_SUBSCRIBERS
+
+
+@pytest.mark.security
+async def test_while_memory_is_short_large_halves_of_connects_are_let_go(
+    serve: Serve, join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has = 10 << 20
+    monkeypatch.setattr(node, "memory", lambda: has)
+    monkeypatch.setattr(node, "free_memory", lambda: None)
+    monkeypatch.setattr(node, "MEMORY_INTERVAL", 0.01)
+    broker = await serve(limits={"memory": "100MiB"})
+    member = await join(broker, "a")
+    assert broker._driver is not None
+    clients = broker._driver.clients
+    half = encode(Connect(5, "b", True, will=Will(b"t", bytes(60_000))), 5)[:50_000]
+    large, small = await Peer.open(broker.address()), await Peer.open(broker.address())
+    OPENED.extend((large, small))
+    large.send(half)
+    small.send(half[:1_000])
+    async with within(5):
+        while sum(client.bytes_in for client in clients if client.state == NEW) < 51_000:
+            await asyncio.sleep(0.01)
+    has = 200 << 20
+    await large.ended()
+    assert [client.bytes_in for client in clients if client.state == NEW] == [1_000]
+    assert await member.publish("t") == Reason.QUOTA_EXCEEDED, "who is connected stays so"
 
 
 HOLES = """

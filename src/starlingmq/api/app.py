@@ -96,5 +96,7 @@ def _unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[P
     """Ours say in one line what is wrong; anything else is a mistake of ours."""
     if type(error).__module__.startswith("starlingmq."):
         return Response(Problem(printable(str(error))), status_code=409)
+    if isinstance(error, RecursionError):
+        return Response(Problem("the body is nested too deeply"), status_code=400)
     log.error("%s %s failed", request.method, request.scope["path"], exc_info=error)
     return Response(Problem(f"unexpected {type(error).__name__}"), status_code=500)

@@ -64,6 +64,7 @@ from starlingmq.wire.reasons import MalformedPacket, MqttError, ProtocolError, R
 LOOKS_PER_TURN: Final = 500  # sessions, connections or retained messages whose time has come, a turn
 JOBS_PER_TURN: Final = 8  # pieces of long work a turn: about half of it
 JOB_WORK: Final = 500  # what such a piece counts for
+STRANGER_BYTES: Final = 4096  # of a CONNECT that is not complete: as much may stay where memory is short
 PINGRESP: Final = b"\xd0\x00"
 TURNED_AWAY: Final = 256  # connections past max_connections that are heard, to be told so; more are closed at once
 
@@ -215,6 +216,14 @@ class BrokerState:
             self.ending.fail(client, full, "more connections than its address may have")
         else:
             client.full = full
+
+    def shed(self, clients: list[Client], now: float) -> None:
+        """Memory is short: who has sent much and no complete CONNECT is let go of; it would be refused after it."""
+        self.ctx.now = now
+        for client in clients:
+            if client.state == NEW and client.bytes_in > STRANGER_BYTES:
+                self.ctx.notice("quota_exceeded", client, "memory is short, and its CONNECT is large (limits.memory)")
+                self.ending.shut(client)
 
     def closed(self, client: Client, now: float) -> None:
         """The transport is gone. What it sent before is still handled; then the session is without a connection."""

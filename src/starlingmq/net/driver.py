@@ -137,6 +137,11 @@ class Driver:
             self._deserted.set()
         self._schedule()
 
+    def shed(self) -> None:
+        """Let go of what strangers have sent: memory is short."""
+        self.state.shed(list(self.clients), self.clock())
+        self._schedule()
+
     def blocked(self, client: Client) -> None:
         self.state.blocked(client)
 
