@@ -88,6 +88,21 @@ def test_who_claims_once_more_does_not_wait_for_a_node_that_waits_for_it() -> No
     assert published(client.receive()) == [b"queued"]
 
 
+def test_two_nodes_that_claim_in_turns_do_not_wait_for_each_other() -> None:
+    """The first has been asked by the second for what is still on its way to it, and claims once more: it asks the
+    second, which has asked the first."""
+    fleet = Fleet(3)
+    home, first, second = [node.cluster.number for node in fleet.nodes]
+    lasting(fleet, 0).drop()
+    fleet.mute = {(home, first), (home, second)}
+    for place in (1, 2, 1):
+        client = connecting(fleet, place)
+        fleet.advance(0.3)
+    fleet.speak()
+    fleet.advance(3.0, 0.05)
+    assert client.expect(Connack).session_present
+
+
 def test_a_client_that_is_gone_before_it_owns_its_client_id_makes_nobody_give_way() -> None:
     fleet = Fleet(3)
     client = lasting(fleet, 0)

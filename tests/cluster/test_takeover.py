@@ -400,3 +400,46 @@ def test_who_takes_a_session_back_leaves_to_a_later_owner_what_is_his() -> None:
     fleet.advance(2.0)
     found = published(client.receive())
     assert sorted(found, key=int) == [b"%d" % number for number in range(240)]
+
+
+def test_a_suback_waits_for_the_marks_if_its_filter_was_not_acknowledged_where_the_session_was() -> None:
+    """The publisher's node does not know yet that the former owner has subscribed. It knows the new one's routes; but
+    what it sends before its mark is the former owner's, who does not get it."""
+    fleet = Fleet(3)
+    former, new, third = [node.cluster.number for node in fleet.nodes]
+    publisher, client = fleet.connect(2, "p"), lasting(fleet, 0)
+    fleet.parted = {(former, third)}
+    client.send(Subscribe(1, [SubscribeRequest(b"t", 1)]))
+    fleet.advance(0.1)
+    assert not client.receive()
+    client.drop()
+    fleet.mute = {(new, third)}
+    client = lasting(fleet, 1)
+    assert client.connack.session_present
+    client.send(Subscribe(2, [SubscribeRequest(b"t", 1)]))
+    fleet.advance(0.3)
+    promised = bool(client.receive())
+    publish(publisher, b"t", b"one")
+    fleet.advance(0.3)
+    assert not promised and not client.receive(), "it was promised what nobody takes"
+    fleet.speak()
+    assert client.expect(Suback).reasons == [1]
+    publish(publisher, b"t", b"two")
+    fleet.advance(0.3)
+    assert published(client.receive()) == [b"two"]
+
+
+def test_a_suback_does_not_wait_for_the_mark_of_a_node_that_is_gone() -> None:
+    fleet = Fleet(4)
+    former, new, third, fourth = [node.cluster.number for node in fleet.nodes]
+    client = lasting(fleet, 0)
+    subscribe(client, b"t", 1)
+    client.drop()
+    fleet.mute = {(new, third)}
+    client = lasting(fleet, 1)
+    client.send(Subscribe(2, [SubscribeRequest(b"t", 1)]))
+    fleet.advance(0.3)
+    assert not client.receive()
+    fleet.parted = {(node, third) for node in (former, new, fourth)} | {(third, node) for node in (former, new, fourth)}
+    fleet.advance(4.0, 0.05)
+    assert client.expect(Suback).reasons == [1]

@@ -153,6 +153,7 @@ class ClusterState:
             self._applied_by,
             self._known_of,
         )
+        self.takeovers.promises.publishers = self._awaited
         self.owner_sweep = OwnerSweep(self.ownership, self.takeovers.has)
         rate = config.drain_rate
         self.drain = Drain(broker, self.reception, self.takeovers.say, self.takeovers.giving, rate)
@@ -648,6 +649,13 @@ class ClusterState:
             if quorum.enough():  # a node that is cut off knows nobody who publishes, and knows nothing
                 subscribing.applied(routes.applied_by(self._publishers(quorum, now)))
             subscribing.overdue()
+
+    def _awaited(self) -> list[int] | None:
+        """Whose marks a SUBACK waits for."""
+        quorum = self.quorum
+        if quorum is None or not quorum.enough():
+            return None
+        return [self.number, *self._publishers(quorum, self.broker.ctx.now)]
 
     def _publishers(self, quorum: Quorum, now: float) -> Iterator[int]:
         """The registered nodes that may be publishing by the routes they have: those connected, to us or to somebody

@@ -30,6 +30,7 @@ from starlingmq.cluster.marks import Marks
 from starlingmq.cluster.moves import ARRIVAL, DEPARTURE, EARLY, FACTS, NUMBERS, Moves, key
 from starlingmq.cluster.offers import Offers
 from starlingmq.cluster.ownership import CLEAN, Ownership
+from starlingmq.cluster.promises import Promises
 from starlingmq.cluster.strays import Strays
 from starlingmq.cluster.transfer import (
     Barrier,
@@ -86,6 +87,8 @@ class Takeovers:
         ownership.floor = self._floor
         ownership.wanted = self._is_wanted
         broker.peers.control = self.take
+        self.promises = Promises(self.moves)
+        broker.subscribing.waits_for_marks = self.promises.hold
 
     def _is_wanted(self, client_id: str) -> bool:
         return self._claims.still(client_id) is not None
@@ -308,11 +311,14 @@ class Takeovers:
                 self._marks.want(arrival)
                 if arrival.finished:
                     self._marks.finished(arrival)
+                if self.promises.waiting:
+                    self.promises.look_at(arrival, now)
                 if moves.deferred:
                     self._leaving.look_at(arrival.client_id)
                 if moves.postponed:
                     self._coming.look_at_postponed(arrival.client_id, now)
             self._hear_own()
+        self.promises.look(now)
         self._look_at_claims(now)
 
     def turn(self, version: int, route_epoch: int, now: float) -> bool:
@@ -377,7 +383,7 @@ class Takeovers:
 
     def wake_at(self) -> float:
         """When ``turn`` is to be called though nothing happens; ``inf``: never."""
-        soonest = self.moves.wake_at()
+        soonest = min(self.moves.wake_at(), self.promises.wake_at())
         if self._claims.waiting:
             soonest = min(soonest, self._first(self._claims.waiting) + self._claims.limit)
         if self._claims.unowned:

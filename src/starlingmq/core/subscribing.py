@@ -7,6 +7,7 @@ a batch a turn; the connection is not read before its SUBSCRIBE is answered, the
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from starlingmq.core.client import ASKING, WORKING, Client
@@ -113,6 +114,10 @@ class HeldSuback:
         self.replays = []
         self.version = -1
         self.deadline = 0.0
+
+
+def _waits_for_nothing(held: HeldSuback) -> bool:
+    return False
 
 
 class UnsubscribeJob(Job):
@@ -260,6 +265,7 @@ class Subscribing:
     delivery: Delivery
     retained: RetainedTree
     held: deque[HeldSuback]  # in a cluster, in the order of their versions
+    waits_for_marks: Callable[[HeldSuback], bool]  # whether cluster.takeover has it wait on: its session is on its way
     later: list[Subscription]  # of the SUBSCRIBE at hand: what is retained comes after its SUBACK
     replays: deque[HeldReplay]  # in the order of their deadlines
     _asked: dict[Question, Subscribe]
@@ -270,6 +276,7 @@ class Subscribing:
         self.delivery = delivery
         self.retained = retained
         self.held = deque()
+        self.waits_for_marks = _waits_for_nothing
         self.later = []
         self.replays = deque()
         self._asked = {}
@@ -437,22 +444,26 @@ class Subscribing:
     def applied(self, version: int) -> None:
         """They have."""
         while self.held and 0 <= self.held[0].version <= version:
-            self._answer(self.held.popleft())
+            held = self.held.popleft()
+            if held.session.moving is None or not self.waits_for_marks(held):
+                self.answer(held)
 
     def overdue(self) -> None:
         """Refuse what could not be made known in time, and take it back: a SUBACK says what holds everywhere."""
         while self.held and self.held[0].version >= 0 and self.held[0].deadline <= self.ctx.now:
-            held = self.held.popleft()
-            if held.session.ended or held.session.client is not held.client:
-                continue
-            for filter in held.fresh:
-                self.unsubscribe(held.session, filter)
-            refusal = Reason.IMPLEMENTATION_SPECIFIC_ERROR if held.client.version == 5 else Reason.UNSPECIFIED_ERROR
-            held.reasons = [refusal if reason < 0x80 else reason for reason in held.reasons]
-            self.ctx.counters.error("suback_timeout")
-            self._answer(held)
+            self.refuse(self.held.popleft())
 
-    def _answer(self, held: HeldSuback) -> None:
+    def refuse(self, held: HeldSuback) -> None:
+        if held.session.ended or held.session.client is not held.client:
+            return
+        for filter in held.fresh:
+            self.unsubscribe(held.session, filter)
+        refusal = Reason.IMPLEMENTATION_SPECIFIC_ERROR if held.client.version == 5 else Reason.UNSPECIFIED_ERROR
+        held.reasons = [refusal if reason < 0x80 else reason for reason in held.reasons]
+        self.ctx.counters.error("suback_timeout")
+        self.answer(held)
+
+    def answer(self, held: HeldSuback) -> None:
         client = held.client
         if client.session is held.session and held.session.client is client:
             if client.dialect is not None:
