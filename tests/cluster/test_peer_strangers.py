@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -16,9 +17,11 @@ from tests.cluster.stranger import FRAME_BYTES, HEADERS, MIB, Stranger, frame
 from starlingmq.cluster.frames import MemberInfo
 from starlingmq.net import peer_handshake, peers
 from starlingmq.net.peer_stream import CHALLENGE_METHOD, JOIN_METHOD, SERVICE
+from starlingmq.node import freeze
 
 SECRET = "0123456789abcdef"
 CONNECTIONS = 50
+CALLS = 100
 MESSAGE = 300 * MIB
 GROWTH_MAX = 48 * MIB
 METHODS = [CHALLENGE_METHOD, JOIN_METHOD, f"/{SERVICE}/Connect", f"/{SERVICE}/Other", "/", "//", "/other.Service/Call"]
@@ -86,6 +89,24 @@ async def test_every_call_on_the_port_asks_for_a_proof_before_it_reads(nodes: No
             assert await call.code() in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED)
             assert not peer_handshake.parts(await call.initial_metadata())
     assert not two.received and not two.peers._inbound
+
+
+async def test_refused_calls_leave_nothing_that_is_never_freed(nodes: Nodes) -> None:
+    """gRPC makes a reference cycle for each call, which has the metadata; a node freezes what it has every second."""
+    two = await nodes.start("two", 2, secret=SECRET)
+    gc.collect()
+    gc.disable()
+    try:
+        async with grpc.aio.insecure_channel(two.peers.address) as channel, asyncio.timeout(WAIT_SECONDS):
+            for _ in range(CALLS):
+                call: Any = channel.stream_stream(JOIN_METHOD)(metadata=(("x-bin", bytes(1000)),))
+                assert await call.code() is grpc.StatusCode.FAILED_PRECONDITION
+        freeze()
+        gc.unfreeze()
+        left = sum(type(thing).__name__ == "_HandlerCallDetails" for thing in gc.get_objects())
+    finally:
+        gc.enable()
+    assert left < CALLS // 10
 
 
 @pytest.mark.parametrize("size", [10, 12_000, 1 * MIB])
