@@ -181,6 +181,24 @@ def test_a_will_is_checked_against_the_rules_of_the_time_when_it_is_published(al
     assert world.state.ctx.counters.dropped.get("revoked", 0) == (not allowed)
 
 
+@pytest.mark.parametrize("allowed", [True, False])
+@pytest.mark.parametrize("delay", [0, 60])
+def test_a_will_whose_client_was_there_when_the_rules_changed_is_checked_by_the_new_ones(
+    delay: int, allowed: bool
+) -> None:
+    world = World()
+    watcher = watched(world)
+    will = Will(b"gone", b"x", properties={WILL_DELAY_INTERVAL: delay})
+    ann = world.connect("a", username="ann", will=will, properties=LASTING)
+    world.state.ctx.rights_of = lambda client: only(b"gone" if allowed else b"other") if client.username else None
+    world.state.entitle()
+    world.run()
+    ann.drop()
+    world.advance(120.0)
+    assert [p.payload for p in watcher.receive() if isinstance(p, Publish)] == ([b"x"] if allowed else [])
+    assert world.state.ctx.counters.dropped.get("revoked", 0) == (not allowed)
+
+
 @pytest.mark.parametrize("granted", [True, False])
 def test_a_will_that_is_restored_is_checked_unless_rules_of_its_own_allowed_it(granted: bool) -> None:
     world = World()

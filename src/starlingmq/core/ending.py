@@ -259,12 +259,13 @@ class Ending:
 
     def _is_revoked(self, will: Will) -> bool:
         client = will.client
-        if client.rules == self.ctx.rules:
-            return False
-        if self.ctx.standing_of(client) != 0:
-            return True
-        if will.granted and client.standing is UNPROVED:
-            return False  # what its own rules said is not known any more
-        rights = self.ctx.rights_of(client)
+        rights = client.rights
+        if client.rules != self.ctx.rules:
+            if self.ctx.standing_of(client) != 0:
+                return True
+            if will.granted and client.standing is UNPROVED:
+                return False  # what its own rules said is not known any more
+            rights = self.ctx.rights_of(client)
+        # Also by rules that the client knows of: they may have come after its will (EntitleJob).
         message = will.message
         return rights is not None and not rights.may_publish(message.topic, message.qos, message.retain)
