@@ -16,17 +16,19 @@ from starlingmq.cluster import stays
 from starlingmq.cluster.frames import Data, Envelope, HandshakeCall
 from starlingmq.cluster.leaving import Leaving
 from starlingmq.cluster.transfer import Barrier, Head, Mark, Takeover, encode, pack, unpack
-from starlingmq.core.access import Rights
+from starlingmq.core.access import SUBSCRIBE, Grant, Rights
 from starlingmq.core.client import Client
 from starlingmq.core.owners import RULES
 from starlingmq.net.peer_codec import decode
 from starlingmq.net.peer_codec import encode as encode_envelope
 from starlingmq.net.proto import peers_pb2 as pb
-from starlingmq.wire.mqtt import Connack, Connect, Disconnect, Will
-from starlingmq.wire.properties import WILL_DELAY_INTERVAL
+from starlingmq.wire.mqtt import PUBACK, Ack, Connack, Connect, Disconnect, Publish, Will
+from starlingmq.wire.properties import RECEIVE_MAXIMUM, WILL_DELAY_INTERVAL
 from starlingmq.wire.reasons import Reason
 
 NOT_FOUND = Reason.PACKET_IDENTIFIER_NOT_FOUND
+LARGE = bytes(20_000)
+MESSAGES = 20
 
 
 def join(fleet: Fleet, place: int, user: str, clean: bool = False, will: Will | None = None) -> FakeClient:
@@ -284,6 +286,37 @@ def test_a_session_that_a_node_gives_away_without_its_client_keeps_its_owner() -
     drain(fleet, 0)
     session = fleet[1].state.ctx.sessions["c"]
     assert session.owner == "ann" and not join(fleet, 1, "bob").connack.session_present
+
+
+@pytest.mark.parametrize("window", [1, 1000])
+@pytest.mark.parametrize("in_flight", [True, False])
+def test_what_waited_elsewhere_is_checked_against_the_rules_of_now(in_flight: bool, window: int) -> None:
+    """More than goes in one message between nodes: some of it comes when its client is there already."""
+    fleet = Fleet(3)
+    publisher = fleet.connect(2, "p")
+    ann = fleet.connect(0, "c", clean_start=False, username="ann", properties=LASTING)
+    subscribe(ann, b"secret", 1)
+    subscribe(ann, b"open", 1)
+    if in_flight:
+        publish(publisher, b"secret", b"in flight")
+    ann.drop()
+    for number in range(MESSAGES):
+        publish(publisher, b"secret", b"secret" + LARGE)
+        publish(publisher, b"open", b"open %d" % number + LARGE)
+    fleet.advance(1.0)
+    again = fleet[1].open(5, "c")
+    again.client.rights = Rights([Grant(False, SUBSCRIBE, 0, [b"secret"], False, b"")], True)
+    again.send(Connect(5, "c", False, username="ann", properties={**LASTING, RECEIVE_MAXIMUM: window}))
+    fleet.advance(1.0)
+    assert again.expect(Connack).session_present
+    got: list[bytes] = []
+    while packets := [packet for packet in again.receive() if isinstance(packet, Publish)]:
+        got += [packet.payload for packet in packets]
+        for packet in packets:
+            again.send(Ack(PUBACK, packet.packet_id))
+        fleet.advance(1.0)
+    assert got == [b"open %d" % number + LARGE for number in range(MESSAGES)]
+    assert fleet[1].state.ctx.counters.dropped["revoked"] == MESSAGES + in_flight
 
 
 @pytest.mark.parametrize("allowed", [True, False])

@@ -170,7 +170,7 @@ class Delivery:
                 self.ctx.audit.due(session, outgoing.message, outgoing.qos)
             if outgoing.message.expired(self.ctx.now):
                 self._drop(session, outgoing, "expired")
-            elif session.rules != self.ctx.rules and self.barred(session, outgoing):
+            elif self.barred(session, outgoing):
                 self._drop(session, outgoing, "revoked")
             else:
                 self.offer(session, outgoing, None)

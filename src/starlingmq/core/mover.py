@@ -285,13 +285,18 @@ class Mover:
         outgoing.sent_at = self.ctx.now
         window.restore(packet_id, outgoing)
         window.last_id = last_id
+        session.rules = 0  # it was let in by the rules of another node, perhaps long ago
         self.ctx.note(WINDOW_PUT, session, outgoing)
         if session.client is not None:  # it would not wait any longer
             window.owed = {packet_id: None, **window.owed}
             self.delivery.go_on(session)
 
     def put(self, session: Session, outgoing: Outgoing) -> None:
-        """The next message for it."""
+        """The next message for it. It was let in by the rules of another node, perhaps long ago."""
+        if self.delivery.barred(session, outgoing):
+            self.delivery.give_up(session, outgoing, "revoked")
+            return
+        session.rules = 0  # also what waits here is looked at when it is sent
         self.delivery.offer(session, outgoing, None)
         if session.moving is not None and session.moving.target != 0:
             self.ctx.leaving[session] = None
