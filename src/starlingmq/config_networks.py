@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from starlingmq.config_types import ConfigError
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+MAPPED_BITS: Final = 96  # of an IPv6 address before the IPv4 address that is mapped into it
 
 
 def parse_networks(texts: Iterable[str], setting: str) -> tuple[Network, ...]:
@@ -16,12 +19,22 @@ def parse_networks(texts: Iterable[str], setting: str) -> tuple[Network, ...]:
     found = []
     for index, text in enumerate(texts):
         try:
-            found.append(ipaddress.ip_network(text))
+            found.append(parse_network(text))
         except ValueError as error:
             raise ConfigError(
                 f"{setting}[{index}]: {text!r} is not a network such as 10.0.0.0/8 or 2001:db8::/32: {error}"
             ) from None
     return tuple(found)
+
+
+def parse_network(text: str) -> Network:
+    """One of IPv4 addresses that are mapped into IPv6 is the IPv4 network, as ``parse_address`` has it. Raises
+    ValueError."""
+    network = ipaddress.ip_network(text)
+    mapped = network.network_address.ipv4_mapped if isinstance(network, ipaddress.IPv6Network) else None
+    if mapped is None or network.prefixlen < MAPPED_BITS:
+        return network
+    return ipaddress.IPv4Network((mapped, network.prefixlen - MAPPED_BITS))
 
 
 def parse_address(text: str) -> Address | None:

@@ -82,6 +82,33 @@ def test_qos_retain_groups_and_streams() -> None:
     assert found.may_read(b"orders") and not found.may_read(b"others")
 
 
+def test_who_is_denied_to_subscribe_gets_the_same_messages_in_no_group() -> None:
+    found = rights("{default: allow, rules: [{deny: subscribe, topics: ['secret/#']}]}")
+    for filter in (b"secret/#", b"secret/a", b"#", b"+/a"):
+        assert not found.may_subscribe(filter, b"") and not found.may_subscribe(filter, b"workers"), filter
+    assert found.may_subscribe(b"open/#", b"workers")
+    first = rights("{default: allow, rules: [{allow: group, groups: [workers]}, {deny: subscribe}]}")
+    assert first.may_subscribe(b"secret/a", b"workers") and not first.may_subscribe(b"secret/a", b"idlers")
+    allowed = rights("rules: [{allow: subscribe, topics: ['jobs/#']}]")
+    assert allowed.may_subscribe(b"jobs/1", b"") and not allowed.may_subscribe(b"jobs/1", b"workers")
+
+
+def test_brackets_in_the_names_of_a_rule_are_brackets() -> None:
+    found = acl("rules: [{deny: connect, users: ['[ab]nn'], clients: ['c[1]*']}]")
+    assert not found.may_connect("c[1]x", "[ab]nn", "")
+    assert found.may_connect("c[1]x", "ann", "") and found.may_connect("c1x", "[ab]nn", "")
+    bound = acl("clients: ['[%u]']")
+    assert bound.may_be("[ann]", "ann") and not bound.may_be("a", "ann")
+
+
+@pytest.mark.parametrize("peer", ["10.1.2.3:1", "[::ffff:10.1.2.3]:1"])
+@pytest.mark.parametrize("network", ["10.0.0.0/8", "::ffff:10.0.0.0/104", "::ffff:10.1.2.3"])
+def test_a_network_of_mapped_addresses_is_the_one_of_ipv4(network: str, peer: str) -> None:
+    found = acl(f"rules: [{{deny: connect, addresses: ['{network}']}}]")
+    assert not found.may_connect("c", "ann", peer)
+    assert found.may_connect("c", "ann", "11.1.2.3:1") and found.may_connect("c", "ann", "[2001:db8::1]:1")
+
+
 def test_the_brokers_events_are_for_whom_a_rule_names_them() -> None:
     for rules, allowed in (
         ("rules: [{allow: all}]", False),

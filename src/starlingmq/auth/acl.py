@@ -28,19 +28,19 @@ from __future__ import annotations
 
 import re
 from fnmatch import translate
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
 from starlingmq.config_build import build, read_yaml
+from starlingmq.config_networks import Network, parse_network
 from starlingmq.config_types import ConfigError, Section
 from starlingmq.core.access import EVENTS, EVERY_PUBLISH, GROUP, PUBLISH, STREAM, SUBSCRIBE, Grant, Rights
 from starlingmq.core.topics import valid_filter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from ipaddress import IPv4Network, IPv6Network
 
     Found = Callable[[str], object]
 
@@ -143,6 +143,8 @@ class Rule:
             raise ConfigError(f"{where}: qos and retain are for a rule about publish")
         if any(qos not in (0, 1, 2) for qos in rule.qos):
             raise ConfigError(f"{where}.qos: 0, 1 and 2 there are")
+        if self.actions & SUBSCRIBE and not self.allow:
+            self.actions |= GROUP  # a member of a group would get the same messages
         self._topics = [text.split("/") for text in rule.topics or ("#",)]
         self._everything = not rule.topics
         self._groups = [group.encode() for group in rule.groups] or [b""]
@@ -203,7 +205,7 @@ class Names:
             if USER in after:
                 raise ConfigError(f"{where}: {text!r} has more than one %u")
             if found:
-                self._around.append((re.compile(translate(before)).match, re.compile(translate(after)).match))
+                self._around.append((re.compile(_glob(before)).match, re.compile(_glob(after)).match))
 
     def fit(self, client_id: str, username: str, missing: bool) -> bool:
         """Whether one of them fits. ``missing``: whether one with ``%u`` fits a client without a user name."""
@@ -257,19 +259,24 @@ def _publishes(rule: AclRule) -> int:
 
 
 def _pattern(texts: Sequence[str]) -> Found | None:
-    return re.compile("|".join(translate(text) for text in texts)).match if texts else None
+    return re.compile("|".join(_glob(text) for text in texts)).match if texts else None
 
 
-def _network(text: str, where: str) -> IPv4Network | IPv6Network:
+def _glob(text: str) -> str:
+    """Only ``*`` and ``?`` stand for something else: a name may have brackets."""
+    return translate(text.replace("[", "[[]"))
+
+
+def _network(text: str, where: str) -> Network:
     try:
-        return ip_network(text)
+        return parse_network(text)
     except ValueError:
         raise ConfigError(
             f"{where}.addresses: {text!r} is neither an address nor a network such as 10.0.0.0/8"
         ) from None
 
 
-def _within(peer: str, network: IPv4Network | IPv6Network) -> bool:
+def _within(peer: str, network: Network) -> bool:
     """``peer`` is ``host:port``, ``[host]:port`` or the name of a Unix socket, which is in no network."""
     try:
         address = ip_address(peer.rpartition(":")[0].strip("[]"))
