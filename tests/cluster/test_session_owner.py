@@ -219,6 +219,54 @@ def test_another_user_elsewhere_is_refused_if_the_settings_say_so(clean: bool, c
     assert names(fleet, 1) == []
 
 
+@pytest.mark.parametrize("kept", ["connected", "away", "elsewhere"])
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("connected", [True, False])
+def test_who_is_refused_elsewhere_does_not_keep_the_user_out_who_came_first(
+    connected: bool, clean: bool, kept: str
+) -> None:
+    """The node that keeps the session can not be asked for a while, and another user begins one."""
+    fleet = Fleet(3, session_owner=RULES["refuse"])
+    publisher, ann = fleet.connect(2, "p"), join(fleet, 0, "ann")
+    subscribe(ann, b"t", 1)
+    if kept != "connected":
+        ann.drop()
+    fleet.cut(1, 2)
+    fleet.cut(1, 3)
+    fleet.advance(6.0)
+    bob = join(fleet, 1, "bob", clean=clean)
+    assert bob.connack.reason == 0 and not bob.connack.session_present
+    subscribe(bob, b"t", 1)
+    if not connected:
+        bob.drop()
+    if kept == "elsewhere":
+        fleet.cuts -= {(1, 3), (3, 1)}
+        fleet.mute |= {(1, 2), (2, 1)}
+        fleet.advance(1.0)
+        first = fleet[2].open(5, "c")
+        first.send(Connect(5, "c", False, username="ann", properties=LASTING))
+        fleet.advance(6.0)
+    fleet.heal()
+    fleet.speak()
+    fleet.advance(8.0)
+    if connected:
+        assert Reason.SESSION_TAKEN_OVER in [p.reason for p in bob.receive() if isinstance(p, Disconnect)]
+    assert ann.closed == (kept != "connected")
+    publish(publisher, b"t", b"hers")
+    for place in (1, 2, 0):
+        again = join(fleet, place, "ann")
+        assert again.connack.reason == 0 and again.connack.session_present
+        if place == 1 and kept != "connected":
+            assert published(again.receive()) == [b"hers"]
+        again.drop()
+        fleet.advance(1.0)
+    for place in (0, 1, 2):
+        bob = fleet[place].open(5, "c")
+        bob.send(Connect(5, "c", clean, username="bob", properties=LASTING))
+        fleet.advance(1.0)
+        assert bob.expect(Connack).reason == Reason.CLIENT_IDENTIFIER_NOT_VALID
+
+
 def test_frames_of_nodes_that_know_no_owners_are_read() -> None:
     for said, since in ((Takeover("c", 7, False, False, "ann"), 1), (Head("c", 7, 5, owner="ann"), 2)):
         whole = msgspec.msgpack.decode(encode(said))

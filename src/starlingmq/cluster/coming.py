@@ -30,7 +30,7 @@ from starlingmq.core.client import WORKING
 from starlingmq.core.message import Message
 from starlingmq.core.moving import MARKED, OPEN, UNMARKED, Moving
 from starlingmq.core.outgoing import RELEASED, Outgoing
-from starlingmq.core.owners import BY_CLIENT_ID, KEPT_FOR_ANOTHER, REFUSE, is_anothers
+from starlingmq.core.owners import ANOTHER_USER, BY_CLIENT_ID, KEPT_FOR_ANOTHER, REFUSE, is_anothers
 from starlingmq.core.ready import QUEUE_DELETE, SESSION_PUT, Write
 from starlingmq.core.session import NEVER, Session, Trail
 from starlingmq.wire.reasons import MqttError, Reason
@@ -392,6 +392,8 @@ class Coming:
                 moves.ownership.release(arrival.client_id, node, epoch)
             elif not moves.ownership.claiming(arrival.client_id):
                 self._refuse_owner_of(arrival, head.owner)
+            if head.held == OVERTAKEN and arrival.open:
+                self._give_way(arrival, head.owner)
             self.open_session(arrival.session)
             return
         again = node in arrival.streaming
@@ -435,6 +437,14 @@ class Coming:
             self._moves.broker.connecting.not_claimed(arrival.client_id, reason, why)
         else:
             self._moves.broker.connecting.overtaken(arrival.client_id, arrival.epoch + 1)
+
+    def _give_way(self, arrival: Arrival, user: str | None) -> None:
+        """The session is kept for ``user`` at a node that could not be asked when another one began here. If both
+        went on, each would keep the other user out."""
+        session = self._ctx.sessions.get(arrival.client_id)
+        if session is not None and is_anothers(self._ctx.session_owner, user, session.owner):
+            arrival.discarded = arrival.changed = True
+            self._moves.broker.connecting.taken_over(session, True, ANOTHER_USER)
 
     def tell_owner(self, arrival: Arrival) -> None:
         """Whoever gets the session from here has to know as much of what those who had it subscribed to: what comes to

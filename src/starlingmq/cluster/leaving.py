@@ -53,7 +53,7 @@ class Leaving:
         if back or self._is_newer(client_id, epoch, arrivals, session):
             moves.refused += 1
             moves.take_early((client_id, epoch))
-            moves.say(node, Head(client_id, epoch, OVERTAKEN))
+            moves.say(node, Head(client_id, epoch, OVERTAKEN, owner=self._kept_for(client_id, session)))
             return
         if not claiming:
             moves.broker.connecting.overtaken(client_id, epoch)
@@ -70,6 +70,15 @@ class Leaving:
         ctx = self._ctx
         over = session.client is None and session.expires_at != 0.0 and session.expires_at <= ctx.now
         return ctx.session_owner == REFUSE and not over and is_anothers(REFUSE, session.owner, user)
+
+    def _kept_for(self, client_id: str, session: Session | None) -> str | None:
+        """Whose it is, be it on its way to a later owner: the user who asks began another one if it is not his."""
+        if self._ctx.session_owner != REFUSE:
+            return None
+        departing = self._moves.departing.get(client_id)
+        if session is None and departing:
+            session = max(departing, key=lambda departure: departure.epoch).session
+        return None if session is None else session.owner
 
     def _is_anothers(self, session: Session | None, arrivals: list[Arrival], user: str | None) -> bool:
         """Whether what is here, or is still on its way here, is not that user's."""
