@@ -103,7 +103,7 @@ def test_marks_hold_after_a_crash() -> None:
     between.crash(False)
     world.start_if_wanted(between)
     world.pass_time(0.5)
-    mute(world, [*slow, *apart])
+    mute(world, slow)
     world._wait(world._all_serve, 10.0, "not all serve")
     world.pass_time(1.0)
     roamer.left, publisher.left = 1, 1
