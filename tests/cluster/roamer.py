@@ -139,17 +139,20 @@ class RoamingAuthor(Roamer, Author):
 
 
 class RoamingReader(Roamer, Reader):
-    """``gaps``: from a CONNECT that found no session to the SUBACK that came of it."""
+    """``gaps``: from a CONNECT that found no session to the SUBACK that came of it. ``lost_at``: when it was told so;
+    what was in flight to it at QoS 2 then is not sent again (docs/GUARANTEES.md)."""
 
     def __init__(self, load: RoamingLoad, name: str, node: Node, version: int, qos: int) -> None:
         super().__init__(load, name, node, version, qos)
         self.gaps: list[tuple[float, float]] = []
+        self.lost_at: list[float] = []
         self.unsure: set[tuple[str, int]] = set()  # came in a handshake whose end the broker does not know of
 
     def session_gone(self) -> None:
         super().session_gone()
         if self.subscribed.is_set():
             self.gaps.append((self.asked_at, float("inf")))
+            self.lost_at.append(time.monotonic())
         self.subscribed.clear()
         self.unsure.update(self.open.values())
         self.open.clear()
@@ -166,8 +169,11 @@ class RoamingReader(Roamer, Reader):
         if self.gaps and self.gaps[-1][1] == float("inf"):
             self.gaps[-1] = (self.gaps[-1][0], time.monotonic())
 
-    def excused(self, began: float, ended: float) -> bool:
-        """Whether a message that was under way then may have come while nobody was subscribed."""
+    def excused(self, began: float, ended: float, qos: int) -> bool:
+        """Whether a message that was under way then may have come while nobody was subscribed, or may have been in
+        flight at QoS 2 in a session that was lost."""
+        if min(qos, self.qos) == 2 and any(began <= lost_at for lost_at in self.lost_at):
+            return True
         return any(began <= end and ended >= start for start, end in self.gaps)
 
 

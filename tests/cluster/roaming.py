@@ -129,7 +129,8 @@ class RoamingLoad(Load):
                 number
                 for number in missing
                 if not any(
-                    isinstance(reader, RoamingReader) and reader.excused(author.began[number], author.ended[number])
+                    isinstance(reader, RoamingReader)
+                    and reader.excused(author.began[number], author.ended[number], author.qos)
                     for reader in readers
                 )
             }
@@ -172,4 +173,5 @@ class RoamingLoad(Load):
         for reader in (*self.readers, *self.sharers, *self.keepsakes.witnesses):
             assert isinstance(reader, RoamingReader)
             reader.gaps = [gap for gap in reader.gaps if gap[1] == float("inf")]
+            reader.lost_at.clear()
             reader.unsure.clear()
