@@ -69,7 +69,7 @@ BUGS = {
         "storage/durable.py",
         "                yield from self._in_thread(self.journal.sync)\n            self.kv.write(batch)",
         "                pass\n            self.kv.write(batch)",
-        617,
+        1158,
     ),
     "what is in a window is given back": Bug(
         "storage/durable.py",
