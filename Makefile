@@ -19,8 +19,8 @@ BIN := $(VENV)/bin
 PY := $(BIN)/python
 BANDIT := $(BIN)/bandit --quiet --configfile pyproject.toml --recursive src
 INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
-HOT := $(wildcard src/starlingmq/wire/*.py src/starlingmq/core/*.py src/starlingmq/cluster/*.py) src/starlingmq/net/driver.py src/starlingmq/storage/operations.py src/starlingmq/storage/records.py src/starlingmq/storage/segment_encoding.py src/starlingmq/bulk/columns.py
-CHECKED := src tests bench examples scripts/site_pages.py scripts/bill_of_materials.py setup.py
+HOT := $(shell $(PYTHON) -S compiling/modules.py)
+CHECKED := src tests bench compiling examples scripts/site_pages.py scripts/bill_of_materials.py setup.py
 
 # Every test and every broker that a test starts would compile all sources again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -160,7 +160,7 @@ system-test:
 
 # Not done (no compiler) is tried again at the next call, so that it happens once there is a compiler.
 # An extension module left over from sources that are gone or newer would win over the file beside it: remove first.
-.stamps/compiled: setup.py $(HOT) .stamps/installed
+.stamps/compiled: setup.py compiling/modules.py $(HOT) .stamps/installed
 	@find src -name '*.so' -delete
 	@echo "compiling the hot modules: once, two or three minutes on one core"
 	@$(PY) setup.py --quiet build_ext --inplace

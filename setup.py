@@ -1,4 +1,4 @@
-"""Builds the hot modules (wire/, core/ and a few more) into machine code with mypyc; the rest is in pyproject.toml.
+"""Builds the hot modules (compiling/modules.py lists them) into machine code with mypyc; the rest is in pyproject.toml.
 
 Without a C compiler, or when compiling fails, the package is built as plain Python: the same files, run interpreted.
 
@@ -19,39 +19,10 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
-HOT_PACKAGES = ("wire", "core")
-HOT_MODULES = (
-    "bulk/columns.py",  # what reading a stream does for each message
-    "cluster/drain.py",  # what each turn looks at, and what it has for other nodes
-    "cluster/election.py",
-    "cluster/errands.py",
-    "cluster/frames.py",
-    "cluster/handshake_desk.py",
-    "cluster/handshakes.py",
-    "cluster/isolation.py",
-    "cluster/lines.py",
-    "cluster/links.py",
-    "cluster/members.py",
-    "cluster/own_routes.py",
-    "cluster/owner_sweep.py",
-    "cluster/ownership.py",
-    "cluster/peer_routes.py",
-    "cluster/queue_groups.py",
-    "cluster/quorum.py",
-    "cluster/rebalance.py",
-    "cluster/relay.py",
-    "cluster/retained.py",
-    "cluster/route_facts.py",
-    "cluster/routes.py",
-    "cluster/state.py",
-    "cluster/stays.py",
-    "cluster/takeover.py",
-    "cluster/wills.py",
-    "net/driver.py",  # a turn
-    "storage/operations.py",  # what is kept of it
-    "storage/records.py",
-    "storage/segment_encoding.py",
-)
+sys.path.insert(0, str(ROOT))  # pip runs this file without it
+
+from compiling.modules import hot_modules  # noqa: E402
+
 # To install it, pip calls us three times, and only the last one builds.
 BUILDING = {"bdist", "bdist_egg", "bdist_wheel", "build", "build_ext", "develop", "editable_wheel", "install"}
 
@@ -77,14 +48,6 @@ def missing() -> str:
     return ""
 
 
-def hot_modules() -> list[str]:
-    """Their paths relative to the root, in a fixed order. The packages' __init__.py stay Python: they hold nothing."""
-    os.chdir(ROOT)
-    paths = [path for package in HOT_PACKAGES for path in Path("src/starlingmq", package).glob("*.py")]
-    paths += [Path("src/starlingmq", module) for module in HOT_MODULES]
-    return sorted(str(path) for path in paths if path.name != "__init__.py")
-
-
 def extensions() -> list[Extension]:
     """All hot modules as one group; none where compiling is not asked for, not wanted or not possible."""
     if wanted("STARLINGMQ_PURE") or BUILDING.isdisjoint(sys.argv):
@@ -95,6 +58,7 @@ def extensions() -> list[Extension]:
         return []
     from mypyc.build import mypycify
 
+    os.chdir(ROOT)
     try:
         # One group: calls between the modules are then calls of C functions and attributes are struct fields.
         # What comes out at level 3 is no faster.

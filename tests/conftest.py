@@ -8,28 +8,15 @@ from typing import Final
 
 import pytest
 
+from compiling.modules import PACKAGE, ROOT, compiled_parts
 from tests.boundaries import held_by
 from tests.patience import TimeOuts
 
 WHOLE: Final = ("bulk", "conformance", "fuzz", "spark")
 """What these tests are about goes through the whole broker from outside: run compiled, they have said it."""
 
-COLD: Final = (
-    "api",
-    "auth",
-    "cli",
-    "client",
-    "demo",
-    "docs",
-    "examples",
-    "otel",
-    "security",
-    "test_cli_basics.py",
-    "test_config.py",
-    "test_deploy.py",
-)
-"""What these tests are about is never compiled: run interpreted, they have said what they have to say."""
-
+NOT_COMPILED: Final = ("docs", "examples", "security", "test_cli_basics.py", "test_config.py", "test_deploy.py")
+"""Tests of no package of ours, or of what is never compiled: run interpreted, they have said what they have to say."""
 
 WORLDS: Final = "_worlds"
 """The end of the name of a file that lives whole clusters in virtual time: minutes interpreted, seconds compiled."""
@@ -41,13 +28,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
+    interpreted_parts = {path.name for path in (ROOT / PACKAGE).iterdir() if path.is_dir()} - compiled_parts()
+    cold = interpreted_parts.union(NOT_COMPILED).difference(WHOLE)
     boundaries = held_by()
     interpreted = os.environ.get("STARLINGMQ_PURE", "") not in ("", "0")
     for item in items:
         if interpreted and item.get_closest_marker("compiled_only"):
             item.add_marker(pytest.mark.skip(reason="STARLINGMQ_PURE is set: nothing is compiled"))
         place = item.path.relative_to(here).parts[0]
-        if place not in COLD:
+        if place not in cold:
             item.add_marker(pytest.mark.hot)
         name = getattr(item, "originalname", item.name)
         file = f"tests/{item.path.relative_to(here)}"

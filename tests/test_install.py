@@ -19,7 +19,7 @@ from starlingmq import compiled
 pytestmark = [pytest.mark.long, pytest.mark.timeout(2400)]
 
 ROOT: Final = Path(__file__).parent.parent
-OF_A_BUILD: Final = ("src", "setup.py", "pyproject.toml", "README.md", "LICENSE")
+OF_A_BUILD: Final = ("src", "compiling", "setup.py", "pyproject.toml", "README.md", "LICENSE")
 LEFT_OUT: Final = shutil.ignore_patterns("*.so", "__pycache__", "*.egg-info")
 PATIENCE: Final = 60.0
 

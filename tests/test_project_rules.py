@@ -7,9 +7,7 @@ rules but the one on circles: two classes may know of each other.
 from __future__ import annotations
 
 import ast
-import importlib
 import json
-import os
 import tomllib
 from collections.abc import Iterator
 from functools import cache
@@ -17,8 +15,6 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-
-import starlingmq
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 SOURCE: Final = ROOT / "src"
@@ -180,20 +176,3 @@ def test_every_file_is_reached() -> None:
 def test_the_lock_of_the_javascript_client_names_no_registry() -> None:
     lock = json.loads((ROOT / "tests/js/package-lock.json").read_text(encoding="utf-8"))
     assert [name for name, package in lock["packages"].items() if "resolved" in package] == []
-
-
-def test_the_modules_run_as_the_environment_says() -> None:
-    if os.environ.get("STARLINGMQ_PURE", "") not in ("", "0"):
-        assert not starlingmq.compiled()
-    for name in modules():
-        if part(name) in ("wire", "core"):
-            compiled = not str(importlib.import_module(name).__file__).endswith(".py")
-            assert compiled == starlingmq.compiled() or name.count(".") == 1, name
-
-
-@pytest.mark.compiled_only
-def test_the_compiled_modules_are_those_of_the_sources() -> None:
-    assert starlingmq.compiled(), "the hot modules are not compiled: make setup"
-    for name, path in modules().items():
-        binary = Path(str(importlib.import_module(name).__file__)) if part(name) in ("wire", "core") else path
-        assert binary.stat().st_mtime >= path.stat().st_mtime, f"{path} is newer than what runs: make setup"

@@ -22,6 +22,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent.parent
 VERSION: Final = starlingmq.__version__
 FILES: Final = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in", "CHANGELOG.md")
 BUILD: Final = "import sys; from setuptools import build_meta; print(getattr(build_meta, sys.argv[1])('dist'))"
+COMPILING: Final = tuple(f"compiling/{path.name}" for path in sorted((ROOT / "compiling").glob("*.py")))
 VERSIONS: Final = ("3.11", "3.12", "3.13")
 NO_COMPILER: Final = "/nonexistent/cc"
 PATIENCE: Final = 1500  # compiling takes minutes
@@ -49,7 +50,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("source")
     shutil.copytree(ROOT / "src", directory / "src", ignore=shutil.ignore_patterns("*.so", "__pycache__", "*.egg-info"))
     shutil.copytree(ROOT / "tests", directory / "tests", ignore=shutil.ignore_patterns("node_modules", "__pycache__"))
-    for name in FILES:
+    (directory / "compiling").mkdir()
+    for name in (*FILES, *COMPILING):
         shutil.copy(ROOT / name, directory / name)
     for what in ("build_sdist", "build_wheel"):
         run(sys.executable, "-c", BUILD, what, directory=directory, STARLINGMQ_PURE="1")
@@ -113,7 +115,7 @@ def test_what_is_in_the_source_distribution_and_in_the_wheel(built: Path) -> Non
     with tarfile.open(sdist) as source:
         there = [member.name.removeprefix(f"starlingmq-{VERSION}/") for member in source if member.isfile()]
     files = {name for name in there if not _is_written(name)}
-    assert files == {f"src/{name}" for name in package} | set(FILES)
+    assert files == {f"src/{name}" for name in package} | {*FILES, *COMPILING}
 
 
 def _is_written(name: str) -> bool:

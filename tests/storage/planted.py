@@ -284,12 +284,13 @@ BUGS = {
 
 
 def copy(target: Path) -> Path:
-    """The package, interpreted, and its tests."""
+    """The package, interpreted, its tests, and the list of compiled modules, which the tests read."""
     package = Path(starlingmq.__path__[0])
     tests = Path(__file__).parents[1]
     leave = shutil.ignore_patterns("*.so", "*.pyd", "node_modules", "__pycache__")
     shutil.copytree(package, target / "src" / "starlingmq", ignore=leave)
     shutil.copytree(tests, target / "tests", ignore=leave)
+    shutil.copytree(tests.parent / "compiling", target / "compiling", ignore=leave)
     return target
 
 

@@ -1,0 +1,93 @@
+"""The one list of modules that mypyc compiles. setup.py, the Makefile and the tests all read it here.
+
+The rule: a module is compiled when it runs for each message, for each packet or in each turn of the event loop.
+
+- Every module of a package in PACKAGES is compiled, at any depth. A new file there is compiled without further notice.
+- Of the other packages, the modules in MODULES are compiled, each for the reason beside it. An entry that names a
+  directory stands for every module below it.
+- Everything else runs interpreted, which keeps the compile short.
+
+A name that matches no file is an error, so a module that moves takes its entry along. An ``__init__.py`` is never
+compiled. tests/test_compiled_modules.py imports every compiled module and looks at the file that Python has loaded.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+PACKAGE: Final = Path("src/starlingmq")
+
+PACKAGES: Final = ("wire", "core")
+
+IN_EACH_TURN: Final = "the cluster runs it in each turn of the event loop"
+FOR_EACH_MESSAGE: Final = "runs for each message that goes to another node"
+FOR_EACH_SESSION: Final = "runs for each session that connects or disconnects"
+
+MODULES: Final = {
+    "bulk/columns.py": "runs for each message that is read from a stream",
+    "cluster/drain.py": IN_EACH_TURN,
+    "cluster/election.py": IN_EACH_TURN,
+    "cluster/errands.py": IN_EACH_TURN,
+    "cluster/frames.py": FOR_EACH_MESSAGE,
+    "cluster/handshake_desk.py": FOR_EACH_MESSAGE,
+    "cluster/handshakes.py": FOR_EACH_MESSAGE,
+    "cluster/isolation.py": IN_EACH_TURN,
+    "cluster/lines.py": FOR_EACH_MESSAGE,
+    "cluster/links.py": FOR_EACH_MESSAGE,
+    "cluster/members.py": IN_EACH_TURN,
+    "cluster/own_routes.py": "runs for each subscription, whose route goes to the other nodes",
+    "cluster/owner_sweep.py": IN_EACH_TURN,
+    "cluster/ownership.py": FOR_EACH_SESSION,
+    "cluster/peer_routes.py": "runs for each subscription of another node",
+    "cluster/queue_groups.py": FOR_EACH_MESSAGE,
+    "cluster/quorum.py": IN_EACH_TURN,
+    "cluster/rebalance.py": IN_EACH_TURN,
+    "cluster/relay.py": FOR_EACH_MESSAGE,
+    "cluster/retained.py": "runs for each retained message",
+    "cluster/route_facts.py": FOR_EACH_MESSAGE,
+    "cluster/routes.py": FOR_EACH_MESSAGE,
+    "cluster/state.py": IN_EACH_TURN,
+    "cluster/stays.py": FOR_EACH_MESSAGE,
+    "cluster/takeover.py": FOR_EACH_SESSION,
+    "cluster/wills.py": FOR_EACH_SESSION,
+    "net/driver.py": "is the turn of the event loop",
+    "storage/operations.py": "runs for each stored message",
+    "storage/records.py": "runs for each stored message",
+    "storage/segment_encoding.py": "runs for each message that is written to a stream",
+}
+
+
+class MissingModule(Exception):
+    """The list names a module that is not there."""
+
+
+def hot_modules(root: Path = ROOT) -> list[str]:
+    """The paths of all compiled modules, relative to the root, sorted."""
+    found: set[Path] = set()
+    for name in (*PACKAGES, *MODULES):
+        path = root / PACKAGE / name
+        here = [path] if path.is_file() else [below for below in path.rglob("*.py") if below.name != "__init__.py"]
+        if not here:
+            raise MissingModule(f"compiling/modules.py names {name}, which is not in {PACKAGE}: has it moved?")
+        found.update(here)
+    return sorted(str(path.relative_to(root)) for path in found)
+
+
+def compiled_parts() -> set[str]:
+    """The packages directly below ours in which something is compiled."""
+    return {name.partition("/")[0] for name in (*PACKAGES, *MODULES)}
+
+
+def module_name(path: str) -> str:
+    """The full name of the module at a path of ``hot_modules``."""
+    return ".".join(Path(path).relative_to(PACKAGE.parent).with_suffix("").parts)
+
+
+if __name__ == "__main__":  # for the Makefile
+    try:
+        print(*hot_modules())
+    except MissingModule as error:
+        sys.exit(f"error: {error}")
