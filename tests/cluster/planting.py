@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-PACKAGE = "starlingmq.cluster."
-MODULES = ("frames", "route_facts", "own_routes", "peer_routes", "routes", "links")
-"""In the order in which they import each other. ``frames`` is taken as it is."""
+from tests.planting import PlantDoesNotApply, replace, source_of
 
+from starlingmq.cluster import frames, links, own_routes, peer_routes, route_facts, routes
 
-class PlantingError(Exception):
-    """The text to replace is not there once. Never taken for a mistake that a world has found."""
-
+MODULES = {
+    "route_facts": route_facts,
+    "own_routes": own_routes,
+    "peer_routes": peer_routes,
+    "routes": routes,
+    "links": links,
+}
+"""By the name that plants use, in the order in which they import each other. ``frames`` is taken as it is."""
 
 Replacement = tuple[str, str, str]  # module, text that is there once, text in its place
 
@@ -34,20 +36,30 @@ SMALL: tuple[Replacement, ...] = (
 @cache
 def load(replacements: Sequence[Replacement] = ()) -> dict[str, Any]:
     """The modules by name, interpreted, as if their source were that."""
-    real = {name: importlib.import_module(PACKAGE + name) for name in MODULES}
-    loaded: dict[str, Any] = {"frames": real["frames"]}
+    loaded: dict[str, Any] = {}
+    for module, old, _ in replacements:
+        if module not in MODULES:
+            raise PlantDoesNotApply(f"{module} is not among the modules that are planted: {old!r}")
     try:
-        for name in MODULES[1:]:
-            path = Path(importlib.import_module("starlingmq").__path__[0], "cluster", f"{name}.py")
-            source = path.read_text(encoding="utf-8")
+        for name, real in MODULES.items():
+            source = source_of(real)
             for module, old, new in replacements:
                 if module == name:
-                    if source.count(old) != 1:
-                        raise PlantingError(f"{name}.py has {source.count(old)} times {old!r}")
-                    source = source.replace(old, new)
-            loaded[name] = sys.modules[PACKAGE + name] = ModuleType(PACKAGE + name)
-            exec(compile(source, str(path), "exec"), loaded[name].__dict__)
+                    source = replace(real, source, old, new)
+            loaded[name] = sys.modules[real.__name__] = ModuleType(real.__name__)
+            exec(compile(source, str(real.__name__), "exec"), loaded[name].__dict__)
     finally:
-        for name, module_before in real.items():
-            sys.modules[PACKAGE + name] = module_before
-    return loaded
+        for real in MODULES.values():
+            sys.modules[real.__name__] = real
+    _check_that_all_is_planted(loaded)
+    return {"frames": frames, **loaded}
+
+
+def _check_that_all_is_planted(loaded: dict[str, Any]) -> None:
+    """A loaded module that uses the sound twin of another loaded one runs without the mistake in it."""
+    planted = {real.__name__: loaded[name] for name, real in MODULES.items()}
+    for name, module in loaded.items():
+        for each, value in vars(module).items():
+            origin = planted.get(getattr(value, "__module__", None) or "")
+            if origin is not None and getattr(origin, getattr(value, "__name__", each), value) is not value:
+                raise PlantDoesNotApply(f"{name} uses {each} of {origin.__name__} without the mistakes in it")

@@ -14,7 +14,7 @@ from tests.cluster.handshake_world import FIGURES, run
 from tests.sim.seen import Seen
 
 import starlingmq
-from starlingmq.cluster import handshakes
+from starlingmq.cluster import handshake_desk, handshakes
 from starlingmq.cluster.handshake_desk import HandshakeDesk
 from starlingmq.cluster.handshakes import Handshakes
 from starlingmq.cluster.stays import Stays
@@ -117,7 +117,7 @@ def an_answer_is_told_to_whoever_is_there_now() -> Iterator[None]:
 
 
 def a_question_is_answered_before_the_session_has_left() -> Any:
-    return patch("starlingmq.cluster.handshake_desk.LATER", 0)
+    return patch.object(handshake_desk, "LATER", 0)
 
 
 pure = pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")

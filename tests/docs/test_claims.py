@@ -107,7 +107,7 @@ GIVE_UP = ("drop", "_drop", "give_up")
 def test_each_reason_for_which_messages_are_given_up_is_explained() -> None:
     """All that the sources know, and no other."""
     given, known = set(), set()
-    pure = [path for part in ("core", "cluster") for path in (ROOT / "src/starlingmq" / part).glob("*.py")]
+    pure = [path for part in ("core", "cluster") for path in (ROOT / "src/starlingmq" / part).rglob("*.py")]
     for path in pure:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant):

@@ -13,6 +13,7 @@ from math import inf
 from typing import Any
 from unittest.mock import patch
 
+from tests.planting import first_to_find
 from tests.sim import planted_retained
 from tests.sim.commits import Commits, Ticket
 from tests.sim.run import run
@@ -359,12 +360,11 @@ FOUND: dict[Mistake, tuple[int, str]] = {
 """The mistakes, a seed that finds each of them, and the theme of its worlds."""
 
 
-def caught(mistake: Mistake, seeds: Iterable[int], theme: str = "") -> tuple[int, str]:
-    """The first of these seeds that finds it, and how; (-1, "") if none does."""
-    for seed in seeds:
+def caught(mistake: Mistake, seeds: Iterable[int], theme: str = "") -> int:
+    """The first of these seeds that finds it, in a world that holds without it; -1 if none does."""
+
+    def live_with_it(seed: int) -> None:
         with mistake():
-            try:
-                run(seed, False, theme)
-            except (AssertionError, LookupError, ValueError) as error:
-                return seed, f"{type(error).__name__}: {error}"
-    return -1, ""
+            run(seed, False, theme)
+
+    return first_to_find(seeds, live_with_it, lambda seed: run(seed, False, theme))

@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from tests.planting import set_in_init
+
 from starlingmq.cluster.retained import RetainedIndex
 from starlingmq.cluster.retained_copies import RetainedCopies
 from starlingmq.cluster.retained_writer import RetainedWriter
@@ -92,17 +94,18 @@ def nobody_asks_a_second_one_for_a_payload() -> Any:
 
 
 def copies_do_not_care_what_was_published_here() -> Any:
-    init = RetainedCopies.__init__
+    init, covered = RetainedCopies.__init__, set_in_init(RetainedCopies, "_covered")
 
     def careless(self: RetainedCopies, *arguments: Any) -> None:
         init(self, *arguments)
-        self._covered = lambda topic: False
+        setattr(self, covered, lambda topic: False)
 
     return patch.object(RetainedCopies, "__init__", careless)
 
 
 def marks_count_before_all_is_read() -> Any:
-    return patch.object(RetainedCopies, "read", property(lambda self: True, lambda self, read: None), create=True)
+    read = set_in_init(RetainedCopies, "read")
+    return patch.object(RetainedCopies, read, property(lambda self: True, lambda self, read: None), create=True)
 
 
 FOUND: dict[Any, tuple[int, str]] = {

@@ -12,170 +12,168 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
+from tests import planting
+
 import starlingmq
+from starlingmq.core import admission, connecting, context, delivery, ending, producers, publishing, refusal, restoring
+from starlingmq.storage import durable, image, opening, operations, recovery, streams
 
 SEEDS_MAX = 1000  # lives in which a mistake has to show, where the one that found it has become another one
 TIMEOUT = 300.0  # seconds for those
 
 
 class Bug(NamedTuple):
-    path: str  # in the package
+    module: ModuleType
     old: str  # is there once
     new: str
     found_by: int | str  # a seed, or a test where a life that finds it is rarer than one in thousands
 
 
 BUGS = {
-    "an acknowledgement is not written": Bug("core/context.py", "acknowledged.append(packet_id)", "pass", 0),
+    "an acknowledgement is not written": Bug(context, "acknowledged.append(packet_id)", "pass", 0),
     "a completed handshake is not written": Bug(
-        "core/publishing.py",
+        publishing,
         "            ctx.write(Write(INBOUND_COMPLETED, session, packet_id))\n"
         "        ctx.send_stored(client, ack_frame(0x70, packet_id))\n        if session.parked",
         "            pass\n        ctx.send_stored(client, ack_frame(0x70, packet_id))\n        if session.parked",
         0,
     ),
     "PUBACK before it is stored": Bug(
-        "core/publishing.py",
+        publishing,
         "self.ctx.send_stored(client, ack_frame(first, packet_id))",
         "self.ctx.send(client, ack_frame(first, packet_id))",
         36,
     ),
     "a checkpoint counts what came while it was written": Bug(
-        "storage/durable.py",
+        durable,
         "batch.put(META_CHECKPOINT, begin.to_bytes",
         "batch.put(META_CHECKPOINT, self._next.to_bytes",
         0,
     ),
     "what was replayed is not in the next checkpoint": Bug(
-        "storage/durable.py",
+        durable,
         "        for session in sessions:\n            self._dirty[session] = None\n        if sessions or changes:",
         "        if sessions or changes:",
         2,
     ),
     "what a checkpoint knows is replayed": Bug(
-        "storage/image.py", "            if offset < image.as_of:\n                continue\n", "", 0
+        image, "            if offset < image.as_of:\n                continue\n", "", 0
     ),
-    "operations out of order": Bug(
-        "storage/operations.py", "        if self._ordered:\n            self._flush()\n", "", 4
-    ),
-    "a segment is given back while it grows": Bug("storage/durable.py", "and not grown", "", 13),
+    "operations out of order": Bug(operations, "        if self._ordered:\n            self._flush()\n", "", 4),
+    "a segment is given back while it grows": Bug(durable, "and not grown", "", 13),
     "a new reference does not move the oldest one": Bug(
-        "storage/durable.py", "            self._oldest = min(self._oldest, offset)\n", "", 381
+        durable, "            self._oldest = min(self._oldest, offset)\n", "", 381
     ),
     "a checkpoint ahead of the journal": Bug(
-        "storage/durable.py",
+        durable,
         "                yield from self._in_thread(self.journal.sync)\n            self.kv.write(batch)",
         "                pass\n            self.kv.write(batch)",
         1158,
     ),
     "what is in a window is given back": Bug(
-        "storage/durable.py",
+        durable,
         "offsets += [outgoing.message.offset for outgoing in session.window.entries.values()]",
         "pass",
         1,
     ),
     "a retained message that was taken back is in the checkpoint": Bug(
-        "storage/durable.py", "self._values.delete(retained_key(write.topic))", "pass", 1
+        durable, "self._values.delete(retained_key(write.topic))", "pass", 1
     ),
     "a retained message is not written again": Bug(
-        "storage/operations.py",
+        operations,
         "message if message is self._message or message.offset < 0 else message.copy()",
         "message",
         0,
     ),
     "a will that was published is not written": Bug(
-        "core/ending.py",
+        ending,
         "self.ctx.write(Write(SESSION_PUT, session))  # in the same turn",
         "pass  # in the same turn",
         0,
     ),
-    "the end of a session is not written": Bug(
-        "core/ending.py", "ctx.write(Write(SESSION_DELETE, session))", "pass", 5
-    ),
+    "the end of a session is not written": Bug(ending, "ctx.write(Write(SESSION_DELETE, session))", "pass", 5),
     "the delay of a will begins again at each start": Bug(
-        "core/restoring.py",
+        restoring,
         "            session.will_at = will_at if will is not None else 0.0",
         "            session.will_at = ctx.now + will.delay if will is not None else 0.0",
         53,
     ),
     "the expiry of a session begins again at each start": Bug(
-        "core/restoring.py",
+        restoring,
         "            session.expires_at = expires_at\n",
         "            session.expires_at = expires_at and ctx.now + session.expiry\n",
         0,
     ),
     "a session that expired while nobody served is present": Bug(
-        "core/connecting.py",
+        connecting,
         "elif session.expires_at != 0.0 and session.expires_at <= self.ctx.now:",
         "elif False:",
         57,
     ),
     "an append that failed is forgotten": Bug(
-        "storage/durable.py",
+        durable,
         "            self._backlog = records\n            self._fail(error)",
         "            self._next -= len(records)\n            self._fail(error)",
         5,
     ),
     "an append that failed is acknowledged": Bug(
-        "storage/durable.py",
+        durable,
         "            self._fail(error)\n            raise NotYetStored(self.failure) from None",
         "            self._fail(error)\n            return None",
         20,
     ),
     "a refused QoS 2 message stays held": Bug(
-        "core/refusal.py", "                self._let_go(session, packet_id)\n", "                pass\n", 127
+        refusal, "                self._let_go(session, packet_id)\n", "                pass\n", 127
     ),
     "a QoS 2 message that may be on the disk is refused": Bug(
-        "core/refusal.py",
+        refusal,
         "client.version != 5 or 0 <= place < self.ctx.written_before",
         "client.version != 5",
         "test_failing_disk.py::test_what_may_be_on_the_disk_is_not_refused",
     ),
     "a checkpoint that failed counts": Bug(
-        "storage/durable.py",
+        durable,
         "            self._values = values\n            self._dirty.update(dirty)\n",
         "",
         8,
     ),
     "a session that ended is in the checkpoint": Bug(
-        "storage/durable.py",
+        durable,
         "ended = {session.number for session in dirty if session.ended}",
         "ended = set()",
         "test_recovery.py::test_an_ended_session_is_not_in_the_store_again_whatever_of_a_checkpoint_fails",
     ),
-    "it refuses for ever": Bug(
-        "storage/durable.py", "            self.state.ctx.refusing = False\n", "            pass\n", 5
-    ),
-    "what was put off is never said": Bug("core/refusal.py", "self.ctx.jobs.append(ReleaseJob(self))", "pass", 44),
+    "it refuses for ever": Bug(durable, "            self.state.ctx.refusing = False\n", "            pass\n", 5),
+    "what was put off is never said": Bug(refusal, "self.ctx.jobs.append(ReleaseJob(self))", "pass", 44),
     "a handshake that begins is not written": Bug(
-        "core/publishing.py",
+        publishing,
         "ctx.write(Write(INBOUND_PUT, session, packet_id, message=message))",
         "pass",
         0,
     ),
-    "a shared subscription is not restored": Bug(
-        "core/restoring.py", "self.router.join(share[0], subscription)", "pass", 5
-    ),
+    "a shared subscription is not restored": Bug(restoring, "self.router.join(share[0], subscription)", "pass", 5),
     "PUBREL before it is stored": Bug(
-        "core/delivery.py",
+        delivery,
         "            ctx.send_stored(client, ack_frame(0x62, packet_id))\n        else:",
         "            ctx.send(client, ack_frame(0x62, packet_id))\n        else:",
         5,
     ),
     "PUBREC is not written": Bug(
-        "core/delivery.py", "            ctx.ready.deliver(WINDOW_PUT, session, window.entries[packet_id])\n", "", 10
+        delivery, "            ctx.ready.deliver(WINDOW_PUT, session, window.entries[packet_id])\n", "", 10
     ),
     "a sync that failed is acknowledged": Bug(
-        "storage/durable.py",
+        durable,
         "        elif isinstance(error, OSError):\n            self._doubt(error)\n            return\n",
         "        elif isinstance(error, OSError):\n            error = None\n",
         70,
     ),
     "a sync that began before the append counts": Bug(
-        "storage/durable.py",
+        durable,
         "        if self._syncing or self._resync is not None or not self._unsynced:\n            return\n",
         "        if self._syncing:\n"
         "            self._syncing_for += self._unsynced\n"
@@ -185,67 +183,67 @@ BUGS = {
         38,
     ),
     "with power a start does not sync": Bug(
-        "storage/opening.py",
+        opening,
         "            make_safe(journal, data_dir.journal)\n",
         "            pass\n",
         "test_power.py::test_a_broker_asks_for_that_with_power_only",
     ),
     "what a process that died left counts before it is synced": Bug(
-        "storage/opening.py",
+        opening,
         "        journal.sync()\n    except RecordsLost",
         "        pass\n    except RecordsLost",
         "test_power.py::test_what_a_dead_process_left_is_not_acknowledged_to_another_node_before_it_is_safe",
     ),
     "what was given back is forgotten": Bug(
-        "storage/durable.py",
+        durable,
         "        self._given[begin:end] = [first] * (begin % 2 == 0) + [next] * (end % 2 == 0)",
         "        self._given = [0, next]",
         "test_given_back.py::test_what_was_given_back_is_known_and_nothing_else",
     ),
     "what was given back is wanted again after a power failure": Bug(
-        "storage/durable.py",
+        durable,
         "            if self.careful:  # a power failure must not bring back",
         "            if False:  # a power failure must not bring back",
         "test_power.py::test_a_power_failure_does_not_bring_back_the_want_of_what_was_given_back",
     ),
     "a checkpoint does not wait for streams": Bug(
-        "storage/durable.py",
+        durable,
         "            yield from self._in_thread(self.streams.sync)",
         "            yield from self._in_thread(lambda: None)",
         "test_streams.py::test_lives",
     ),
     "a stream may be read before it is safe": Bug(
-        "storage/durable.py",
+        durable,
         'if self.durability != "power":\n            self.streams',
         "if True:\n            self.streams",
         "test_streams.py::test_lives",
     ),
     "a stream is longer than what the journal knows of it": Bug(
-        "storage/streams.py", "if careful and found.stream.next > end:", "if False:", "test_streams.py::test_lives"
+        streams, "if careful and found.stream.next > end:", "if False:", "test_streams.py::test_lives"
     ),
     "a stream lacks what the journal has": Bug(
-        "storage/recovery.py", "            keep(image.kept)\n", "", "test_streams.py::test_lives"
+        recovery, "            keep(image.kept)\n", "", "test_streams.py::test_lives"
     ),
     "a stream gets again what it has": Bug(
-        "storage/streams.py",
+        streams,
         "found is None or put.offset < found.stream.next",
         "found is None",
         "test_streams.py::test_lives",
     ),
     "what waits for a full disk is not put into streams": Bug(
-        "storage/durable.py",
+        durable,
         "        if not self._follow():\n            return\n",
         "",
         "test_streams.py::test_lives",
     ),
     "a stream's message is kept for as long as its handshake": Bug(
-        "storage/operations.py",
+        operations,
         "            message = message.copy()\n        self._begin(message)\n        put_receiver",
         "            pass\n        self._begin(message)\n        put_receiver",
         "test_streams.py::test_lives",
     ),
     "what is known of a producer is kept without its message": Bug(
-        "storage/operations.py",
+        operations,
         "            put_receiver(self._receivers, 0, 0, PRODUCER, write.value + write.topic)",
         "            self._close()\n"
         "            put_receiver(self._receivers, 0, 0, PRODUCER, write.value + write.topic)\n"
@@ -257,25 +255,25 @@ BUGS = {
         "test_producers.py::test_lives",
     ),
     "what is known of a producer is not kept": Bug(
-        "storage/image.py",
+        image,
         "                self._produced(PRODUCER_FACT",
         "                (PRODUCER_FACT",
         "test_producers.py::test_lives",
     ),
     "a checkpoint does not know producers": Bug(
-        "storage/durable.py",
+        durable,
         "            self._values.put(fact_key(PRODUCER_FACT + write.topic), write.value)",
         "            pass",
         "test_producers.py::test_lives",
     ),
     "a producer leaves out what was refused": Bug(
-        "core/producers.py",
+        producers,
         "        if number == next or (number > next and qos == 0):",
         "        if number >= next:",
         "test_producers.py::test_nothing_is_left_out",
     ),
     "a stream refuses nobody": Bug(
-        "core/admission.py",
+        admission,
         "        if stream.full:\n            return True\n",
         "        pass\n",
         "test_streams.py::test_a_full_stream_refuses",
@@ -296,10 +294,9 @@ def copy(target: Path) -> Path:
 
 @contextmanager
 def planted(tree: Path, bug: Bug) -> Iterator[None]:
-    path = tree / "src" / "starlingmq" / bug.path
+    path = tree / "src" / planting.relative_path(bug.module)
     source = path.read_text(encoding="utf-8")
-    assert source.count(bug.old) == 1, f"{bug.path} has {source.count(bug.old)} times {bug.old!r}"
-    path.write_text(source.replace(bug.old, bug.new), encoding="utf-8")
+    path.write_text(planting.replace(bug.module, source, bug.old, bug.new), encoding="utf-8")
     try:
         yield
     finally:
@@ -323,10 +320,21 @@ def run(tree: Path, found_by: int | str) -> str:
     return lines[0] if lines else ""
 
 
+@cache
+def fails_without(tree: Path, found_by: int | str) -> str:
+    """What fails in the tree without a mistake: it has to be nothing, or what it finds with one proves nothing."""
+    return run(tree, found_by)
+
+
 def caught(tree: Path, bug: Bug) -> str:
     """What finds it: what found it once, or another life."""
-    with planted(tree, bug):
-        return run(tree, bug.found_by) or run(tree, "")
+    for found_by in (bug.found_by, ""):
+        with planted(tree, bug):
+            found = run(tree, found_by)
+        if found:
+            assert not fails_without(tree, found_by), "it fails without the mistake too"
+            return found
+    return ""
 
 
 def main() -> int:

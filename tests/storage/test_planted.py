@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.storage.planted import BUGS, caught, copy, planted
+from tests.storage.planted import BUGS, caught, copy
 
 
 @pytest.fixture(scope="module")
@@ -17,9 +17,3 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", BUGS)
 def test_each_is_found(name: str, tree: Path) -> None:
     assert caught(tree, BUGS[name]), "no life finds it"
-
-
-def test_each_can_be_made(tree: Path) -> None:
-    for bug in BUGS.values():
-        with planted(tree, bug):
-            pass

@@ -1,0 +1,111 @@
+"""A planted mistake that does not apply is an error and never counts as found; and today every one of them applies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import starlingmq
+from starlingmq.cluster import links
+from starlingmq.cluster.links import Link
+from tests.cluster import link_world, planting, route_world, test_link_worlds, test_route_worlds
+from tests.planting import FAILURES, PlantDoesNotApply, first_to_find, relative_path, replace, set_in_init, source_of
+from tests.sim import planted as sim_planted
+from tests.storage import planted as storage_planted
+
+GONE = "this text is in no module"
+TEXT_PLANTS = {**test_link_worlds.BUGS, **test_route_worlds.BUGS, "small bounds": list(planting.SMALL)}
+
+
+def test_a_plant_that_does_not_apply_is_not_a_failure_of_a_world() -> None:
+    assert not issubclass(PlantDoesNotApply, FAILURES)
+
+
+def test_text_that_is_gone_or_there_twice_does_not_apply() -> None:
+    source = source_of(links)
+    with pytest.raises(PlantDoesNotApply, match="0 times"):
+        replace(links, source, GONE, "pass")
+    with pytest.raises(PlantDoesNotApply, match="times, not once"):
+        replace(links, source, "def ", "async def ")
+
+
+def test_a_plant_that_leaves_the_code_as_it_is_does_not_apply() -> None:
+    with pytest.raises(PlantDoesNotApply, match="the same"):
+        replace(links, "a = 1  # one\n", "# one", "# two")
+
+
+def test_a_plant_that_is_not_python_does_not_apply() -> None:
+    with pytest.raises(PlantDoesNotApply, match="not Python"):
+        replace(links, "a = 1\n", "1", "")
+
+
+def test_a_module_without_source_does_not_apply() -> None:
+    with pytest.raises(PlantDoesNotApply):
+        relative_path(ModuleType("starlingmq.cluster.nowhere"))
+
+
+def test_an_attribute_that_init_does_not_set_does_not_apply() -> None:
+    assert set_in_init(Link, "_window") == "_window"
+    with pytest.raises(PlantDoesNotApply):
+        set_in_init(Link, "nothing")
+
+
+@pytest.mark.parametrize("module", ["links", "frames", "nowhere"])
+def test_a_world_does_not_find_a_plant_that_does_not_apply(module: str) -> None:
+    for world in (link_world.run, route_world.run):
+        with pytest.raises(PlantDoesNotApply):
+            world(0, ((module, GONE, "pass"),))
+
+
+def test_a_planted_module_must_use_the_planted_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when a module is loaded before one that it imports."""
+    monkeypatch.setattr(planting, "MODULES", dict(reversed(planting.MODULES.items())))
+    with pytest.raises(PlantDoesNotApply, match="without the mistakes"):
+        planting.load.__wrapped__(())
+
+
+def test_a_world_of_the_simulator_does_not_find_a_plant_that_does_not_apply() -> None:
+    @contextmanager
+    def gone() -> Iterator[None]:
+        replace(links, source_of(links), GONE, "pass")
+        yield
+
+    with pytest.raises(PlantDoesNotApply):
+        sim_planted.caught(gone, [0])
+
+
+def test_a_life_does_not_find_a_plant_that_does_not_apply(tmp_path: Path) -> None:
+    tree = storage_planted.copy(tmp_path)
+    with pytest.raises(PlantDoesNotApply):
+        storage_planted.caught(tree, storage_planted.Bug(links, GONE, "pass", 0))
+
+
+def test_a_seed_that_fails_without_the_mistake_is_not_a_finding() -> None:
+    def fails(seed: int) -> None:
+        assert seed < 3, "whatever"
+
+    assert first_to_find(range(9), fails, lambda seed: None) == 3
+    with pytest.raises(AssertionError, match="whatever"):
+        first_to_find(range(9), fails, fails)
+
+
+@pytest.mark.parametrize("plant", TEXT_PLANTS)
+def test_text_plants_of_links_and_routes_apply(plant: str) -> None:
+    planting.load.__wrapped__(tuple(TEXT_PLANTS[plant]))
+
+
+@pytest.mark.parametrize("plant", storage_planted.BUGS)
+def test_text_plants_of_core_and_storage_apply(plant: str) -> None:
+    bug = storage_planted.BUGS[plant]
+    assert replace(bug.module, source_of(bug.module), bug.old, bug.new)
+
+
+@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled cannot be patched")
+@pytest.mark.parametrize("mistake", sim_planted.FOUND, ids=lambda mistake: mistake.__name__)
+def test_mistakes_of_the_simulator_apply(mistake: sim_planted.Mistake) -> None:
+    with mistake():
+        pass
