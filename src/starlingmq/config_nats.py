@@ -31,6 +31,15 @@ class NatsConfig(Section, frozen=True):
         Duration,
         Meta(description="How long the clients of a node that leaves its cluster are closed one after the other."),
     ] = 10.0
+    max_pending_replies: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1_000_000,
+            description="Requests that a client has received, and may reply to by a rule (allow: reply), at once; "
+            "the oldest can not be answered any more.",
+        ),
+    ] = 16384
     nkeys: Annotated[
         tuple[str, ...],
         Meta(description="Public keys (U...) of users who may come in; with any, NATS clients have to sign with one."),

@@ -82,6 +82,20 @@ def test_qos_retain_groups_and_streams() -> None:
     assert found.may_read(b"orders") and not found.may_read(b"others")
 
 
+def test_replies_are_allowed_by_their_own_rule_and_denied_by_a_rule_before_it_that_denies_publishing() -> None:
+    found = rights("""rules:
+    - {deny: publish, topics: ['cmd/#']}
+    - {allow: reply, topics: ['dev/%u/#', 'cmd/#'], max_replies: 3, reply_expires: 10s}
+    - {allow: reply}
+    - {deny: all}""")
+    named, other = found.reply(b"dev/ann/1"), found.reply(b"_INBOX/1")
+    assert named is not None and (named.count, named.seconds) == (3, 10.0)
+    assert other is not None and (other.count, other.seconds) == (1, 120.0)
+    assert found.reply(b"cmd/stop") is None and found.reply(b"$x/1") is None
+    assert not found.may_publish(b"_INBOX/1", 0, False)
+    assert not rights("rules: [{allow: all}]").replies
+
+
 def test_who_is_denied_to_subscribe_gets_the_same_messages_in_no_group() -> None:
     found = rights("{default: allow, rules: [{deny: subscribe, topics: ['secret/#']}]}")
     for filter in (b"secret/#", b"secret/a", b"#", b"+/a"):
@@ -130,6 +144,15 @@ def test_the_brokers_events_are_for_whom_a_rule_names_them() -> None:
         ("{allow: publish, qos: [3]}", "rules[0].qos: 0, 1 and 2 there are"),
         ("{allow: publish, groups: [a]}", "rules[0].groups: only a rule about group has some"),
         ("{allow: publish, streams: [a]}", "rules[0].streams: only a rule about stream has some"),
+        (
+            "{allow: publish, max_replies: 2}",
+            "rules[0]: max_replies and reply_expires are for a rule that allows reply",
+        ),
+        (
+            "{deny: reply, reply_expires: 1s}",
+            "rules[0]: max_replies and reply_expires are for a rule that allows reply",
+        ),
+        ("{allow: reply, max_replies: -1}", "rules[0].max_replies: "),
         ("{allow: connect, clients: ['%u-%u']}", "rules[0].clients: '%u-%u' has more than one %u"),
         ("{allow: publish, topic: [a]}", "rules[0].topic: unknown key; the nearest is rules[0].topics"),
     ],

@@ -17,6 +17,10 @@
       - allow: group
         topics: ["jobs/#"]
         groups: [workers]
+      - allow: reply
+        users: ["service-*"]
+        max_replies: 1
+        reply_expires: 2m
 
 ``%c`` is the client id and ``%u`` the user name. They are compared as they are: a rule that allows something allows
 nothing to a client whose name is missing, has a wildcard or begins a level; a rule that denies something denies all
@@ -35,8 +39,19 @@ from msgspec import UNSET, Meta, UnsetType
 
 from starlingmq.config_build import build, read_yaml
 from starlingmq.config_networks import Network, parse_network
-from starlingmq.config_types import ConfigError, Section
-from starlingmq.core.access import EVENTS, EVERY_PUBLISH, GROUP, PUBLISH, STREAM, SUBSCRIBE, Grant, Rights
+from starlingmq.config_types import ConfigError, Count, Duration, Section
+from starlingmq.core.access import (
+    EVENTS,
+    EVERY_PUBLISH,
+    GROUP,
+    PUBLISH,
+    REPLY,
+    STREAM,
+    SUBSCRIBE,
+    Grant,
+    ReplyGrant,
+    Rights,
+)
 from starlingmq.core.topics import valid_filter
 
 if TYPE_CHECKING:
@@ -44,16 +59,18 @@ if TYPE_CHECKING:
 
     Found = Callable[[str], object]
 
-Action = Literal["connect", "publish", "subscribe", "group", "stream", "all"]
+Action = Literal["connect", "publish", "subscribe", "group", "stream", "reply", "all"]
 CONNECT: Final = 16
 NOWHERE: Final = b"#"  # equal to no level of a topic, and to none of a filter that is compared
 USER: Final = "%u"
+REPLY_EXPIRES: Final = 120.0  # seconds
 ACTIONS: Final = {
     "connect": CONNECT,
     "publish": PUBLISH,
     "subscribe": SUBSCRIBE,
     "group": GROUP,
     "stream": STREAM,
+    "reply": REPLY,
     "all": CONNECT | PUBLISH | SUBSCRIBE | GROUP | STREAM,
 }
 
@@ -77,6 +94,10 @@ class AclRule(Section, frozen=True):
     streams: Annotated[tuple[str, ...], Meta(description="Names of streams; all without.")] = ()
     qos: Annotated[tuple[int, ...], Meta(description="QoS of what is published; every one without.")] = ()
     retain: Annotated[bool | None, Meta(description="Whether what is published is retained; either without.")] = None
+    max_replies: Annotated[Count, Meta(description="Replies to each message, for allow reply; 0: any number.")] = 1
+    reply_expires: Annotated[
+        Duration, Meta(description="How long after a message replies to it are allowed; 0: as long as the connection.")
+    ] = REPLY_EXPIRES
 
 
 class AclFile(Section, frozen=True):
@@ -141,6 +162,8 @@ class Rule:
             raise ConfigError(f"{where}.streams: only a rule about stream has some")
         if (rule.qos or rule.retain is not None) and not self.actions & PUBLISH:
             raise ConfigError(f"{where}: qos and retain are for a rule about publish")
+        if (rule.max_replies != 1 or rule.reply_expires != REPLY_EXPIRES) and not (self.allow and self.actions & REPLY):
+            raise ConfigError(f"{where}: max_replies and reply_expires are for a rule that allows reply")
         if any(qos not in (0, 1, 2) for qos in rule.qos):
             raise ConfigError(f"{where}.qos: 0, 1 and 2 there are")
         if self.actions & SUBSCRIBE and not self.allow:
@@ -150,6 +173,7 @@ class Rule:
         self._groups = [group.encode() for group in rule.groups] or [b""]
         self._streams = [stream.encode() for stream in rule.streams]
         self._publishes = _publishes(rule)
+        self._replies = rule.max_replies, rule.reply_expires
 
     def is_for(self, client_id: str, username: str, peer: str) -> bool:
         return (
@@ -169,6 +193,8 @@ class Rule:
                 found.append(Grant(self.allow, plain, self._publishes, fixed, rest, b"", hidden))
             if self.actions & GROUP:
                 found += [Grant(self.allow, GROUP, 0, fixed, rest, group, hidden) for group in self._groups]
+            if self.actions & REPLY:  # a topic that begins with $ is allowed only by its name
+                found.append(ReplyGrant(self.allow, fixed, rest, hidden and not self.allow, *self._replies))
         if self.actions & STREAM:
             names: list[bytes | None] = [*self._streams] or [None]
             found += [Grant(self.allow, STREAM, 0, [name], False, b"", True) for name in names]

@@ -5,6 +5,9 @@ at once, and gets them only if each of them is allowed, whatever rule decides ab
 denies the subscription. So nothing has to be looked at again when messages are delivered, unless they have waited and
 the rules have changed meanwhile. NATS clients get a subscription of which a part is denied, as from a NATS server: its
 messages are checked one by one.
+
+A rule may allow replies: who receives a request may publish to its reply topic, where nothing else allows that
+(``core.replies``).
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ PUBLISH: Final = 1
 SUBSCRIBE: Final = 2
 GROUP: Final = 4  # be a member of a shared subscription or a queue group
 STREAM: Final = 8  # read a stream
+REPLY: Final = 32  # publish to the reply topic of a message that was received; 16 is taken by starlingmq.auth.acl
 
 NOTHING: Final = 0  # of what a filter matches
 PART: Final = 1
@@ -102,11 +106,27 @@ class Grant:
         return True
 
 
+class ReplyGrant(Grant):
+    """A rule about replies. It allows ``count`` replies (0: any number) to each message for ``seconds`` (0.0: as long
+    as the client is connected)."""
+
+    count: int
+    seconds: float
+
+    def __init__(
+        self, allow: bool, levels: list[bytes | None], rest: bool, hidden: bool, count: int, seconds: float
+    ) -> None:
+        super().__init__(allow, REPLY, 0, levels, rest, b"", hidden)
+        self.count = count
+        self.seconds = seconds
+
+
 class Rights:
     """``default`` decides where no rule does."""
 
     grants: list[Grant]
     default: bool
+    replies: bool  # a rule allows some
     source: object  # a note of whoever made them
     _publishes: dict[bytes, int]
     _receives: dict[bytes, bool]
@@ -114,6 +134,7 @@ class Rights:
     def __init__(self, grants: list[Grant], default: bool) -> None:
         self.grants = grants
         self.default = default
+        self.replies = any(grant.allow and grant.actions & REPLY for grant in grants)
         self.source = None
         self._publishes = {}
         self._receives = {}
@@ -141,6 +162,18 @@ class Rights:
             self._publishes.clear()
         self._publishes[topic] = allowed
         return allowed
+
+    def reply(self, topic: bytes) -> ReplyGrant | None:
+        """The rule that allows replies to this topic. A rule before it that denies publishing there denies replies."""
+        levels = topic.split(b"/")
+        for grant in self.grants:
+            if not grant.matches(levels):
+                continue
+            if grant.actions & REPLY:
+                return grant if grant.allow and isinstance(grant, ReplyGrant) else None
+            if grant.actions & PUBLISH and not grant.allow and grant.publishes & 1:
+                return None
+        return None
 
     def may_subscribe(self, filter: bytes, group: bytes) -> bool:
         """``group`` b"": an ordinary subscription."""

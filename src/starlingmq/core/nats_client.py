@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Final, cast
 from starlingmq.core.client import CLOSED, WORKING, Client
 from starlingmq.core.dialect import Dialect
 from starlingmq.core.message import Message
+from starlingmq.core.replies import Replies, longest
 from starlingmq.core.session import Session, Subscription
 from starlingmq.core.stale import REASON as STALE
 from starlingmq.core.stale import stale
 from starlingmq.wire.nats_frames import OK_FRAME, message_tail
-from starlingmq.wire.nats_headers import carried
+from starlingmq.wire.nats_headers import carried, response_topic
 from starlingmq.wire.nats_subjects import subject_of
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class NatsSubscription(Subscription):
     head: bytes  # of the last message, and the same with the sid, if it came twice in a row
     head_sid: bytes
     narrowed: bool  # a part of what it matches is denied, and is not delivered
+    checked: bool  # each message is looked at: it is narrowed, or the client may reply to what it receives
 
     def __init__(self, session: Session, filter: bytes, subject: bytes, name: bytes, sid: bytes) -> None:
         super().__init__(session, filter, 0, True, False, b"")  # no_local: see core.dialect
@@ -54,6 +56,7 @@ class NatsSubscription(Subscription):
         self.head = b""
         self.head_sid = b""
         self.narrowed = False
+        self.checked = False
 
     def key(self) -> object:
         return self
@@ -84,6 +87,7 @@ class NatsClient(Dialect):
     owed: bytes  # ... and what the client is sent when they do
     reply: bytes  # of the message that a hook is asked about, as a topic
     waiting: NatsSubscription | None  # that a hook is asked about
+    replies: Replies | None  # what it may publish in reply; None: no rule allows replies
 
     def __init__(self, owner: Nats, number: int, tls: bool) -> None:
         self.owner = owner
@@ -106,6 +110,7 @@ class NatsClient(Dialect):
         self.owed = b""
         self.reply = b""
         self.waiting = None
+        self.replies = None
 
     # What others ask of it
 
@@ -163,13 +168,13 @@ class NatsClient(Dialect):
         sub = cast(NatsSubscription, subscription)
         if client.state == CLOSED or (not self.echo and publisher is not None and publisher.client is client):
             return
-        if sub.narrowed and client.rights is not None and not client.rights.may_receive(message.topic):
-            return
         if message.origin != 0 and message.origin != ctx.node and not sub.name:  # groups look at what waited themselves
             wait = ctx.groups.nats_wait
             if wait != 0.0 and stale(message, ctx.now, wait):
                 ctx.drop(STALE, client.client_id)
                 return
+        if sub.checked and not self._look_at(client, sub, message):
+            return
         audit = ctx.audit
         if audit is not None and not sub.name:  # else it was told with the group
             audit.due(sub.session, message, 0)
@@ -211,6 +216,32 @@ class NatsClient(Dialect):
                 owner.subscribing.unsubscribe(self, sub)
         else:
             sub.count += 1
+
+    def _look_at(self, client: Client, sub: NatsSubscription, message: Message) -> bool:
+        """Whether a message may be delivered. If it may, and asks for a reply, one is allowed from now on."""
+        if sub.narrowed and client.rights is not None and not client.rights.may_receive(message.topic):
+            return False
+        if self.replies is not None and message.properties:
+            reply = response_topic(message.properties)
+            if reply:
+                self.replies.note(reply, self.owner.ctx.now, self.owner.config.max_pending_replies)
+        return True
+
+    def entitle(self, client: Client) -> None:
+        """The client has new rights: what it may publish in reply."""
+        rights = client.rights
+        if rights is None or not rights.replies:
+            self.replies = None
+        elif self.replies is None:
+            self.replies = Replies(longest(rights))
+        else:
+            self.replies.seconds = longest(rights)
+
+    def may_reply(self, client: Client, topic: bytes) -> bool:
+        """Whether it may publish this as a reply, although no rule lets it publish there."""
+        rights = client.rights
+        replies = self.replies
+        return rights is not None and replies is not None and replies.use(topic, rights, self.owner.ctx.now)
 
     def _shape(self, message: Message, shape: int) -> None:
         """Make the parts that all NATS subscribers of a message get, but for the sid."""

@@ -164,6 +164,7 @@ class NatsConnecting:
         session.client = client
         client.session = session
         client.state = OPEN
+        nats.entitle(client)
         client.keep_alive = self.config.ping_interval
         self.deadlines.watch(client)
         ctx.counters.clients_connected += 1

@@ -100,7 +100,7 @@ class NatsPublishing:
             return
         message = Message(topic, reader.payload, 0, False, properties, 0.0, session.client_id, ctx.now)
         rights = client.rights
-        if rights is not None and not rights.may_publish(topic, 0, False):
+        if rights is not None and not rights.may_publish(topic, 0, False) and not nats.may_reply(client, topic):
             self.errors.may_not_publish(client, reader.subject, "not_authorized")
             return
         if ctx.ask_publish:

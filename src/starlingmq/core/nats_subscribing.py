@@ -85,7 +85,7 @@ class NatsSubscribing:
             session = Session(f"{client.client_id}/{sid.decode('latin-1')}", ctx.next_number)
             session.client = client
         sub = NatsSubscription(session, filter, subject, name, sid)
-        sub.narrowed = extent == PART
+        _check(nats, sub, extent)
         if ctx.ask_subscribe:
             nats.waiting = sub
             question = Question(ASK_SUBSCRIBE, client)
@@ -102,7 +102,9 @@ class NatsSubscribing:
         if sub is None:
             return
         denied = answer.reasons[0] if answer.reasons else answer.reason
-        if denied >= 0x80:
+        extent = self._extent(client, sub.filter, sub.name)  # by the rules of now
+        _check(nats, sub, extent)
+        if denied >= 0x80 or extent == NOTHING:
             self.errors.may_not_subscribe(client, sub.subject, sub.name)
         else:
             self._take_in(client, nats, sub)
@@ -137,9 +139,10 @@ class NatsSubscribing:
         self.forget(sub)
 
     def revoke(self, client: Client, nats: NatsClient) -> None:
+        nats.entitle(client)
         for sub in list(nats.subscriptions.values()):
             extent = self._extent(client, sub.filter, sub.name)
-            sub.narrowed = extent == PART
+            _check(nats, sub, extent)
             if extent == NOTHING:
                 self.unsubscribe(nats, sub)
                 self.errors.may_not_subscribe(client, sub.subject, sub.name)
@@ -198,6 +201,12 @@ class NatsSubscribing:
         self.ctx.unhalt(client, WORKING)
         if client.session is not None:
             self.router.sharing.relieve(client.session)  # as a member of queue groups it was passed over
+
+
+def _check(nats: NatsClient, sub: NatsSubscription, extent: int) -> None:
+    """Note what is to be looked at when messages are delivered."""
+    sub.narrowed = extent == PART
+    sub.checked = sub.narrowed or nats.replies is not None
 
 
 def _may_name_a_group(name: bytes) -> bool:

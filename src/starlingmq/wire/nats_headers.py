@@ -125,6 +125,17 @@ def carried(properties: bytes) -> Carried:
     return Carried(response_topic, b"%b\r\n%b\r\n" % (VERSION, b"".join(lines)))
 
 
+def response_topic(properties: bytes) -> bytes:
+    """The Response Topic in encoded, valid properties; b"" without one."""
+    at = 0
+    while at < len(properties):
+        name = properties[at]
+        if name == RESPONSE_TOPIC:
+            return properties[at + 3 : at + 3 + _two(properties, at + 1)]
+        at = _skip(properties, at + 1, name)
+    return b""
+
+
 def _two(data: bytes, at: int) -> int:
     return data[at] << 8 | data[at + 1]
 
