@@ -120,7 +120,7 @@ def test_each_reason_for_which_messages_are_given_up_is_explained() -> None:
                     if isinstance(part, ast.Constant)
                 ]
                 given |= {one for one in constants if isinstance(one, str) and re.fullmatch(r"[a-z_0-9]{4,}", one)}
-    explained = set(quoted("Messages that are given up"))
+    explained = set(quoted("Dropped messages"))
     assert given - explained == set()
     assert explained - known == set()
 
