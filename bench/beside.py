@@ -23,7 +23,7 @@ import numpy as np
 from bench.frames import ACK_SIZE, publish
 from bench.process import cpu_seconds
 from bench.wire import open_connection
-from starlingmq.spark.options import Options
+from starlingmq.spark.read_options import Options
 from starlingmq.spark.source import Part, read_part
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ import msgspec
 from tests.cluster.fleet import Fleet
 
 from bench.frames import PUBREL, connect, publish
-from starlingmq.cluster.state import ClusterState
-from starlingmq.config import LimitsConfig, MqttConfig
+from starlingmq.cluster.cluster_state import ClusterState
+from starlingmq.config.settings import LimitsConfig, MqttConfig
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.client import Client
-from starlingmq.core.session import Trail
+from starlingmq.core.connection import Client
+from starlingmq.core.session.session import Trail
 
 VERSION = 4
 BATCH = 100  # handshakes of one read, as a busy publisher has them

@@ -8,14 +8,14 @@ from math import ceil
 
 import msgspec
 
-from starlingmq.cluster.frames import HandshakeCall, HandshakeReply
-from starlingmq.cluster.handshakes import Handshakes, Question
-from starlingmq.cluster.stays import HELD, Answer, Stays
-from starlingmq.core.client import Client
-from starlingmq.core.elsewhere import COMPLETED, Asked, Elsewhere
+from starlingmq.cluster.links.peer_frames import HandshakeCall, HandshakeReply
+from starlingmq.cluster.qos2.qos2_lookup import Qos2Lookup, Qos2Question
+from starlingmq.cluster.qos2.qos2_store import HELD, Answer, Qos2Store
+from starlingmq.core.connection import Client
 from starlingmq.core.message import Message
-from starlingmq.core.qos import Inbound
-from starlingmq.core.session import Session, Trail
+from starlingmq.core.session.qos import Inbound
+from starlingmq.core.session.remote_qos2 import COMPLETED, Asked, RemoteQos2
+from starlingmq.core.session.session import Session, Trail
 
 SECONDS = 1.0  # in which they all come back
 DELAY = 0.001  # of a frame between two nodes
@@ -42,9 +42,9 @@ class Node:
     def __init__(self, number: int, nodes: int) -> None:
         self.number = number
         self.routed = 0
-        self.counters = Elsewhere()
-        self.stays = Stays(self._route, lambda *_: None, lambda *_: None, 86_400.0)
-        self.handshakes = Handshakes(
+        self.counters = RemoteQos2()
+        self.stays = Qos2Store(self._route, lambda *_: None, lambda *_: None, 86_400.0)
+        self.handshakes = Qos2Lookup(
             self.counters, WINDOW, 10.0, lambda _: True, self._look, lambda question: self._look(question)
         )
         self.handshakes.enter(number, 1)
@@ -53,7 +53,7 @@ class Node:
     def _route(self, _: Message) -> None:
         self.routed += 1
 
-    def _look(self, question: Question) -> Answer:
+    def _look(self, question: Qos2Question) -> Answer:
         return self.stays.look(question.client_id, question.packet_id, question.epoch, question.floor)
 
     def hold(self, client_id: str) -> None:

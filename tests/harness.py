@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from starlingmq.config import LimitsConfig, MqttConfig
+from starlingmq.config.settings import LimitsConfig, MqttConfig
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.client import Client
+from starlingmq.core.connection import Client
 from starlingmq.core.message import Message
-from starlingmq.core.ready import Answer, Event, Notice, Question, Ready, Write
+from starlingmq.core.ready import Event, HookAnswer, HookQuestion, Notice, Ready, Write
 from starlingmq.wire.mqtt import Connack, Connect, Disconnect, Packet, Will, decode, encode, frame_length
 from starlingmq.wire.properties import MAXIMUM_PACKET_SIZE, Properties
 
@@ -121,7 +121,7 @@ class World:
             assert hasattr(self.state.ctx, name), f"no such setting: {name}"
             setattr(self.state.ctx, name, value)
         self.clients: list[FakeClient] = []
-        self.questions: list[Question] = []
+        self.questions: list[HookQuestion] = []
         self.events: list[Event] = []
         self.notices: list[Notice] = []
         self.writes: list[Write] = []
@@ -166,14 +166,14 @@ class World:
 
     # Hooks
 
-    def question(self) -> Question:
+    def question(self) -> HookQuestion:
         """The oldest question that is not answered yet."""
         assert self.questions, "the broker asked nothing"
         return self.questions.pop(0)
 
     def answer(
         self,
-        question: Question,
+        question: HookQuestion,
         reason: int = 0,
         *,
         data: bytes | None = None,
@@ -181,10 +181,10 @@ class World:
         message: Message | None = None,
         reasons: list[int] | None = None,
     ) -> None:
-        self.state.answer(question, Answer(int(reason), data, username, message, reasons), self.now)
+        self.state.answer(question, HookAnswer(int(reason), data, username, message, reasons), self.now)
         self.run()
 
-    def allow(self, question: Question) -> None:
+    def allow(self, question: HookQuestion) -> None:
         """Let what was asked about through as it is."""
         self.answer(question, message=question.message, reasons=[0] * len(question.requests))
 

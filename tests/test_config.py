@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starlingmq.cli.config_cmd import lines
-from starlingmq.config import Config, ConfigError, load_config, refuse_open_listeners
-from starlingmq.config_build import settings
-from starlingmq.config_cluster import cluster_secret
-from starlingmq.config_types import format_duration, format_size, parse_duration, parse_seconds, parse_size
+from starlingmq.config.cluster_section import cluster_secret
+from starlingmq.config.section_types import format_duration, format_size, parse_duration, parse_seconds, parse_size
+from starlingmq.config.settings import Config, ConfigError, load_config, refuse_open_listeners
+from starlingmq.config.tree_builder import settings
 
 
 def written(directory: Path, text: str) -> Path:

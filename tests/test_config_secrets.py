@@ -15,10 +15,10 @@ import yaml
 from msgspec import inspect, to_builtins
 
 from starlingmq.cli.config_cmd import lines
-from starlingmq.config import Config, ConfigError, load_config, refuse_open_listeners
-from starlingmq.config_build import build
-from starlingmq.config_secrets import masked, without_login
-from starlingmq.net.urls import ListenerError, parse_listener
+from starlingmq.config.secret_masking import masked, without_login
+from starlingmq.config.settings import Config, ConfigError, load_config, refuse_open_listeners
+from starlingmq.config.tree_builder import build
+from starlingmq.net.listeners.urls import ListenerError, parse_listener
 from tests.api.conftest import Ask, Serve, ask, join, serve
 from tests.api.conftest import _serve as _serve
 from tests.cli.commands import run

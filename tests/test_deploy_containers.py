@@ -13,7 +13,7 @@ import pytest
 import trustme
 import yaml
 
-from starlingmq.config import NodeConfig
+from starlingmq.config.settings import NodeConfig
 from tests.cli.commands import run as starlingmq
 from tests.cli.commands import start
 

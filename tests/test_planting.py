@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 
 import starlingmq
-from starlingmq.cluster import links
-from starlingmq.cluster.links import Link
+from starlingmq.cluster.links import peer_link
+from starlingmq.cluster.links.peer_link import PeerLink
 from tests.cluster import link_world, planting, route_world, test_link_worlds, test_route_worlds
 from tests.planting import FAILURES, PlantDoesNotApply, first_to_find, relative_path, replace, set_in_init, source_of
 from tests.sim import planted as sim_planted
@@ -26,21 +26,21 @@ def test_a_plant_that_does_not_apply_is_not_a_failure_of_a_world() -> None:
 
 
 def test_text_that_is_gone_or_there_twice_does_not_apply() -> None:
-    source = source_of(links)
+    source = source_of(peer_link)
     with pytest.raises(PlantDoesNotApply, match="0 times"):
-        replace(links, source, GONE, "pass")
+        replace(peer_link, source, GONE, "pass")
     with pytest.raises(PlantDoesNotApply, match="times, not once"):
-        replace(links, source, "def ", "async def ")
+        replace(peer_link, source, "def ", "async def ")
 
 
 def test_a_plant_that_leaves_the_code_as_it_is_does_not_apply() -> None:
     with pytest.raises(PlantDoesNotApply, match="the same"):
-        replace(links, "a = 1  # one\n", "# one", "# two")
+        replace(peer_link, "a = 1  # one\n", "# one", "# two")
 
 
 def test_a_plant_that_is_not_python_does_not_apply() -> None:
     with pytest.raises(PlantDoesNotApply, match="not Python"):
-        replace(links, "a = 1\n", "1", "")
+        replace(peer_link, "a = 1\n", "1", "")
 
 
 def test_a_module_without_source_does_not_apply() -> None:
@@ -49,9 +49,9 @@ def test_a_module_without_source_does_not_apply() -> None:
 
 
 def test_an_attribute_that_init_does_not_set_does_not_apply() -> None:
-    assert set_in_init(Link, "_window") == "_window"
+    assert set_in_init(PeerLink, "_window") == "_window"
     with pytest.raises(PlantDoesNotApply):
-        set_in_init(Link, "nothing")
+        set_in_init(PeerLink, "nothing")
 
 
 @pytest.mark.parametrize("module", ["links", "frames", "nowhere"])
@@ -71,7 +71,7 @@ def test_a_planted_module_must_use_the_planted_ones(monkeypatch: pytest.MonkeyPa
 def test_a_world_of_the_simulator_does_not_find_a_plant_that_does_not_apply() -> None:
     @contextmanager
     def gone() -> Iterator[None]:
-        replace(links, source_of(links), GONE, "pass")
+        replace(peer_link, source_of(peer_link), GONE, "pass")
         yield
 
     with pytest.raises(PlantDoesNotApply):
@@ -81,7 +81,7 @@ def test_a_world_of_the_simulator_does_not_find_a_plant_that_does_not_apply() ->
 def test_a_life_does_not_find_a_plant_that_does_not_apply(tmp_path: Path) -> None:
     tree = storage_planted.copy(tmp_path)
     with pytest.raises(PlantDoesNotApply):
-        storage_planted.caught(tree, storage_planted.Bug(links, GONE, "pass", 0))
+        storage_planted.caught(tree, storage_planted.Bug(peer_link, GONE, "pass", 0))
 
 
 def test_a_seed_that_fails_without_the_mistake_is_not_a_finding() -> None:

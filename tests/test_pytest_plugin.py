@@ -14,7 +14,7 @@ from statistics import median
 import paho.mqtt.publish as publish
 import pytest
 
-from starlingmq.config import ConfigError
+from starlingmq.config.settings import ConfigError
 from starlingmq.hooks import Publication
 from starlingmq.pytest_plugin import MqttBroker
 from tests.patience import slowness

@@ -9,7 +9,7 @@ from random import Random
 from tests.sim.etcd_model import EtcdModel, Session
 from tests.sim.etcd_store import Store
 
-from starlingmq.cluster.etcd import Change, Get, KeyValue, Operation, Put, Txn
+from starlingmq.cluster.etcd.etcd_requests import Change, Get, KeyValue, Operation, Put, Txn
 
 
 class QuickStore(Store):

@@ -16,8 +16,8 @@ from tests.harness import FakeClient
 
 from bench.frames import PUBACK, connect, publish, subscribe
 from bench.scale.quick_etcd import QuickEtcd
-from starlingmq.cluster.frames import Envelope, Heartbeat
-from starlingmq.net.peer_codec import encode
+from starlingmq.cluster.links.peer_frames import Envelope, Heartbeat
+from starlingmq.net.peers.peer_codec import encode
 from starlingmq.wire.mqtt import Publish
 
 VERSION = 4

@@ -21,7 +21,7 @@ if os.environ.get("STARLINGMQ_PURE", "") not in ("", "0"):
     _pure.install()
 
 if TYPE_CHECKING:
-    from starlingmq.config import Config, ConfigError, load_config
+    from starlingmq.config.settings import Config, ConfigError, load_config
     from starlingmq.hooks import Access, AuthRequest, AuthResult, Publication
     from starlingmq.node import Broker
 
@@ -43,10 +43,10 @@ _EXPORTS: Final = {
     "AuthRequest": "starlingmq.hooks",
     "AuthResult": "starlingmq.hooks",
     "Broker": "starlingmq.node",
-    "Config": "starlingmq.config",
-    "ConfigError": "starlingmq.config",
+    "Config": "starlingmq.config.settings",
+    "ConfigError": "starlingmq.config.settings",
     "Publication": "starlingmq.hooks",
-    "load_config": "starlingmq.config",
+    "load_config": "starlingmq.config.settings",
 }
 
 

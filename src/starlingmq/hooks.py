@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Literal
 
-from starlingmq.core.access import Rights
-from starlingmq.core.client import CLOSED, Client
+from starlingmq.core.connection import CLOSED, Client
+from starlingmq.core.limits.access import Rights
 from starlingmq.core.message import Message
-from starlingmq.core.ready import AUTHENTICATE, PUBLISH, Answer, Event, Question
-from starlingmq.core.topics import valid_topic
+from starlingmq.core.ready import AUTHENTICATE, PUBLISH, Event, HookAnswer, HookQuestion
+from starlingmq.core.routing.topics import valid_topic
 from starlingmq.log import SparingLog
-from starlingmq.net.sockets import hung_up
+from starlingmq.net.listeners.sockets import hung_up
 from starlingmq.wire.properties import Properties, decode_property_bytes, encode_property_bytes
 from starlingmq.wire.reasons import Reason
 
@@ -126,7 +126,7 @@ class Hooks:
         self.timeout = timeout
         self._lines = lines or SparingLog(log, LINES_PER_SECOND)
 
-    def ask(self, question: Question) -> Answer | Awaitable[Answer]:
+    def ask(self, question: HookQuestion) -> HookAnswer | Awaitable[HookAnswer]:
         """The answer, or an awaitable of it when a hook had to wait. Never raises."""
         steps = self._steps(question)
         try:
@@ -134,19 +134,19 @@ class Hooks:
             while not inspect.isawaitable(value):
                 value = steps.send(value)
         except StopIteration as stop:
-            answer: Answer = stop.value
+            answer: HookAnswer = stop.value
             return answer
         except Exception as error:
             return self._refusal(question, error)
         return self._wait(question, steps, value)
 
-    async def _wait(self, question: Question, steps: Any, value: Any) -> Answer:
+    async def _wait(self, question: HookQuestion, steps: Any, value: Any) -> HookAnswer:
         try:
             async with asyncio.timeout(self.timeout) as bound:
                 while True:
                     value = steps.send(await value if inspect.isawaitable(value) else value)
         except StopIteration as stop:
-            answer: Answer = stop.value
+            answer: HookAnswer = stop.value
             return answer
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
@@ -160,12 +160,12 @@ class Hooks:
         except Exception as error:
             return self._refusal(question, error)
 
-    def _refusal(self, question: Question, error: BaseException) -> Answer:
+    def _refusal(self, question: HookQuestion, error: BaseException) -> HookAnswer:
         self._lines.warning("a hook failed; what it was asked about is refused", error=error)
         reason = Reason.UNSPECIFIED_ERROR if question.kind == AUTHENTICATE else Reason.IMPLEMENTATION_SPECIFIC_ERROR
-        return Answer(reason, reasons=[reason] * len(question.requests))
+        return HookAnswer(reason, reasons=[reason] * len(question.requests))
 
-    def _too_slow(self, question: Question) -> Answer:
+    def _too_slow(self, question: HookQuestion) -> HookAnswer:
         client = question.client
         what = {AUTHENTICATE: "who it is", PUBLISH: "a message"}.get(question.kind, "its subscriptions")
         self._lines.warning(
@@ -176,20 +176,20 @@ class Hooks:
             self.timeout,
         )
         reason = Reason.SERVER_BUSY if question.kind == AUTHENTICATE else Reason.IMPLEMENTATION_SPECIFIC_ERROR
-        return Answer(reason, reasons=[reason] * len(question.requests))
+        return HookAnswer(reason, reasons=[reason] * len(question.requests))
 
     # Generators that yield what a hook returned and are sent its value: one text for both kinds of hooks.
 
-    def _steps(self, question: Question) -> Any:
+    def _steps(self, question: HookQuestion) -> Any:
         if question.kind == AUTHENTICATE:
             return self._authenticate(question)
         if question.kind == PUBLISH:
             return self._publish(question)
         return self._subscribe(question)
 
-    def _authenticate(self, question: Question) -> Any:
+    def _authenticate(self, question: HookQuestion) -> Any:
         if self.authenticate is None:
-            return Answer(Reason.SUCCESS)
+            return HookAnswer(Reason.SUCCESS)
         client = question.client
         connect = question.connect
         request = AuthRequest(
@@ -212,23 +212,23 @@ class Hooks:
         if isinstance(result, AuthResult):
             if result.reason == Reason.CONTINUE_AUTHENTICATION and not question.method:
                 raise ValueError("authenticate: AUTH is for clients that named an authentication method")
-            answer = Answer(result.reason, result.data, result.username)
+            answer = HookAnswer(result.reason, result.data, result.username)
             answer.rights = result.rights
             answer.valid = result.valid
             answer.standing = result.standing
             return answer
-        return Answer(Reason.SUCCESS if result else Reason.NOT_AUTHORIZED)
+        return HookAnswer(Reason.SUCCESS if result else Reason.NOT_AUTHORIZED)
 
-    def _publish(self, question: Question) -> Any:
+    def _publish(self, question: HookQuestion) -> Any:
         message = question.message
         assert message is not None
         client = question.client
         if self.authorize is not None:
             allowed = yield self.authorize(_access("publish", client, message.topic, message.qos, message.retain))
             if not allowed:
-                return Answer(Reason.NOT_AUTHORIZED)
+                return HookAnswer(Reason.NOT_AUTHORIZED)
         if self.on_publish is None:
-            return Answer(message=message)
+            return HookAnswer(message=message)
         publication = Publication(
             message.topic.decode(),
             message.payload,
@@ -239,9 +239,9 @@ class Hooks:
             decode_property_bytes(message.properties) if message.properties else {},
         )
         kept = yield self.on_publish(publication)
-        return Answer(message=None if kept is False else _changed(message, publication))
+        return HookAnswer(message=None if kept is False else _changed(message, publication))
 
-    def _subscribe(self, question: Question) -> Any:
+    def _subscribe(self, question: HookQuestion) -> Any:
         reasons: list[int] = []
         for request in question.requests:
             allowed = True
@@ -250,7 +250,7 @@ class Hooks:
                     _access("subscribe", question.client, request.filter, request.qos, False)
                 )
             reasons.append(Reason.SUCCESS if allowed else Reason.NOT_AUTHORIZED)
-        return Answer(reasons=reasons)
+        return HookAnswer(reasons=reasons)
 
 
 def _access(action: Literal["publish", "subscribe"], client: Client, topic: bytes, qos: int, retain: bool) -> Access:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from time import monotonic
 from typing import Final, Protocol
 
-from starlingmq.config import LogConfig
+from starlingmq.config.settings import LogConfig
 from starlingmq.core.ready import Notice
 
 log = logging.getLogger("starlingmq.clients")

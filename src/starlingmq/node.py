@@ -16,46 +16,46 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from starlingmq._version import __version__
-from starlingmq.admin.office import Office
-from starlingmq.admin.place import Place
-from starlingmq.admin.problem import AdminError
-from starlingmq.auth.bans import Ban, Bans, Kind
+from starlingmq.admin.group_actions import GroupActions
+from starlingmq.admin.local_node import LocalNode
+from starlingmq.admin.operator_problem import AdminError
+from starlingmq.admin.service import AdminService
+from starlingmq.auth.automatic_bans import AutomaticBans, Ban, Kind
 from starlingmq.auth.chain import Chain, make_hashing
 from starlingmq.auth.readers import StreamReaders
-from starlingmq.config import Config, ConfigError, ListenerConfig, refuse_open_listeners
-from starlingmq.config_api import API_SCHEMES
-from starlingmq.config_auth import methods_of
-from starlingmq.config_live import needs_restart
+from starlingmq.config.api_section import API_SCHEMES
+from starlingmq.config.auth_section import methods_of
+from starlingmq.config.restart_settings import needs_restart
+from starlingmq.config.settings import Config, ConfigError, ListenerConfig, refuse_open_listeners
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.client import UNPROVED, Client
+from starlingmq.core.connection import UNPROVED, Client
 from starlingmq.core.context import everything
-from starlingmq.core.nats_keys import NKEY, Verify
-from starlingmq.core.owners import RULES
+from starlingmq.core.nats.nkey_auth import NKEY, Verify
 from starlingmq.core.ready import Notice
+from starlingmq.core.session.session_user import RULES
 from starlingmq.hooks import Authenticate, Authorize, Hooks, OnEvent, OnPublish
 from starlingmq.log import NoticeLog, SparingLog, set_up_logging
-from starlingmq.net.admission import Admission
 from starlingmq.net.bulk_process import BulkProcess, bulk_place, bulk_url
-from starlingmq.net.control import NAME as CONTROL_NAME
-from starlingmq.net.control import Action, ControlServer, Report
-from starlingmq.net.doors import Doors
+from starlingmq.net.control_socket import NAME as CONTROL_NAME
+from starlingmq.net.control_socket import Action, ControlServer, Report
 from starlingmq.net.driver import Driver, broker_clock
-from starlingmq.net.group_actions import GroupActions
-from starlingmq.net.listeners import Listener, ListenerSpec, open_listener
-from starlingmq.net.revoking import end_revoked
-from starlingmq.net.signatures import verifier
+from starlingmq.net.listeners.connection_counts import ConnectionCounts
+from starlingmq.net.listeners.listener_set import ListenerSet
+from starlingmq.net.listeners.listeners import Listener, ListenerSpec, open_listener
+from starlingmq.net.listeners.nkey_signatures import verifier
+from starlingmq.net.listeners.revocation_sweep import end_revoked
 from starlingmq.process import free_memory, memory
+from starlingmq.storage.maintenance.store_maintenance import LONG_ACTIONS, StoreMaintenance
 from starlingmq.storage.opening import DirectoryStore, open_store
-from starlingmq.storage.stream_files import StreamError
-from starlingmq.storage.stream_upkeep import StreamUpkeep
-from starlingmq.storage.upkeep import LONG_ACTIONS, Upkeep
+from starlingmq.storage.streams.stream_admin import StreamAdmin
+from starlingmq.storage.streams.stream_files import StreamError
 from starlingmq.wire.reasons import Reason
 
 if TYPE_CHECKING:
+    from starlingmq.admin.drain_actions import DrainActions
     from starlingmq.api.listening import HttpSide
     from starlingmq.auth.passwords import Hashing
-    from starlingmq.net.cluster import Cluster
-    from starlingmq.net.drain_actions import DrainActions
+    from starlingmq.net.peers.cluster_shell import Cluster
     from starlingmq.otel.tracing import Tracing
 
 log = logging.getLogger("starlingmq")
@@ -100,10 +100,10 @@ class Broker:
         self._chain: Chain | None = None
         self._memory_timer: asyncio.TimerHandle | None = None
         self._free_again = 0.0  # when freed memory may be given back to the system again
-        self._bans = Bans(self.config.auth.failures, self.config.auth.flapping)
+        self._bans = AutomaticBans(self.config.auth.failures, self.config.auth.flapping)
         self._hashing: Hashing | None = None
-        self._doors = Doors(())
-        self._admission = Admission(self.config.limits)
+        self._doors = ListenerSet(())
+        self._admission = ConnectionCounts(self.config.limits)
         self._admission.is_banned = self._is_banned
         self._admission.tell = self._refused
         self._closed = asyncio.Event()
@@ -111,14 +111,14 @@ class Broker:
         self._driver: Driver | None = None
         self._control: ControlServer | None = None
         self._http: HttpSide | None = None
-        self._office: Office | None = None
+        self._office: AdminService | None = None
         self.load: Callable[[], Config] | None = None  # reads the settings anew, for ``reload`` by an operator
         self._drain: DrainActions | None = None
         self._notices: NoticeLog | None = None
         self._cluster: Cluster | None = None
         self._ending: asyncio.Future[None] | None = None
         self._bulk: BulkProcess | None = None
-        self._streams: StreamUpkeep | None = None
+        self._streams: StreamAdmin | None = None
         self._tracing: Tracing | None = None
         self._revoking: asyncio.Future[None] | None = None
 
@@ -172,7 +172,7 @@ class Broker:
         if self._driver is not None:
             raise RuntimeError("this broker was started before; make another one")
         http = [each for each in self.config.listeners if each.url.partition("://")[0] in API_SCHEMES]
-        doors = self._doors = Doors(each for each in self.config.listeners if each not in http)
+        doors = self._doors = ListenerSet(each for each in self.config.listeners if each not in http)
         refuse_open_listeners(self.config, self.hooks.authenticate is not None)
         self._hashing = make_hashing(self.config.auth, self._bans)
         self._use(self._make_chain(self.config, self._hashing))
@@ -271,7 +271,7 @@ class Broker:
         if not config.cluster.enabled:
             return Driver(state, store, hooks, hooks.on_event, notices.add, clock)
         try:
-            from starlingmq.net.cluster import Cluster  # gRPC: only who is in a cluster needs it
+            from starlingmq.net.peers.cluster_shell import Cluster  # gRPC: only who is in a cluster needs it
 
             cluster = Cluster(config, clock)
             part = await cluster.open(state, state.peers.facts)
@@ -380,8 +380,8 @@ class Broker:
         actions: dict[str, Action] = {}
         store = driver.store
         if isinstance(store, DirectoryStore):
-            actions |= Upkeep(store, driver.state).actions()
-            self._streams = StreamUpkeep(store, driver.state, self.config.node.name, self._readable_nodes)
+            actions |= StoreMaintenance(store, driver.state).actions()
+            self._streams = StreamAdmin(store, driver.state, self.config.node.name, self._readable_nodes)
             actions |= self._streams.actions()
             actions |= StreamReaders(lambda: self._chain, lambda: self.hooks.timeout).actions()
         names = dict[int, str] if self._cluster is None else self._cluster.names
@@ -389,11 +389,11 @@ class Broker:
         if self._cluster is None:
             actions["cluster.status"] = _no_member
         else:
-            from starlingmq.net.cluster_actions import ClusterActions
-            from starlingmq.net.drain_actions import DrainActions
+            from starlingmq.admin.drain_actions import DrainActions
+            from starlingmq.admin.member_actions import MemberActions
 
             drain = self._drain = DrainActions(self._cluster, self._doors)
-            actions |= ClusterActions(self._cluster, drain).actions() | drain.actions()
+            actions |= MemberActions(self._cluster, drain).actions() | drain.actions()
         return actions
 
     async def _open_control(self, driver: Driver, actions: dict[str, Action]) -> None:
@@ -409,8 +409,8 @@ class Broker:
         else:
             self._control = control
 
-    def _open_office(self, driver: Driver, actions: dict[str, Action]) -> Office:
-        place = Place(
+    def _open_office(self, driver: Driver, actions: dict[str, Action]) -> AdminService:
+        place = LocalNode(
             self.config.node.name,
             driver,
             lambda: self.config,
@@ -423,11 +423,11 @@ class Broker:
             self._drain,
             lambda: None if self._tracing is None else self._tracing.figures(),
         )
-        office = Office(place, actions)
+        office = AdminService(place, actions)
         office.start()
         return office
 
-    async def _open_http(self, office: Office) -> None:
+    async def _open_http(self, office: AdminService) -> None:
         from starlingmq.api.listening import HttpSide
         from starlingmq.api.served import Served
 

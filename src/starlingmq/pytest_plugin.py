@@ -118,7 +118,7 @@ class MqttBroker:
 
         Raises TimeoutError, with what was published instead, after ``timeout`` seconds.
         """
-        from starlingmq.core.topics import matches
+        from starlingmq.core.routing.topics import matches
 
         wanted = filter.encode()
         message = self._messages.take(lambda message: matches(wanted, message.topic.encode()), timeout)
@@ -148,7 +148,7 @@ class MqttBroker:
             self._started.set_exception(error)
 
     async def _serve(self) -> None:
-        from starlingmq.config import from_tree
+        from starlingmq.config.settings import from_tree
         from starlingmq.node import Broker
 
         hooks = {**self._hooks, "on_publish": self._on_publish, "on_event": self._on_event}

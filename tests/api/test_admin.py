@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from starlingmq.admin.desk import Desk, Missing
 from starlingmq.admin.log_tail import LogTail
-from starlingmq.admin.problem import AdminError, UnansweredError
-from starlingmq.config import Config, load_config
-from starlingmq.config_live import needs_restart
-from starlingmq.net.cluster import Cluster
-from starlingmq.net.control import Report
+from starlingmq.admin.node_rpc import Missing, NodeRpc
+from starlingmq.admin.operator_problem import AdminError, UnansweredError
+from starlingmq.config.restart_settings import needs_restart
+from starlingmq.config.settings import Config, load_config
+from starlingmq.net.control_socket import Report
+from starlingmq.net.peers.cluster_shell import Cluster
 from starlingmq.wire.reasons import Reason
 
 from .conftest import Ask, Join, Serve
@@ -118,7 +118,8 @@ def nobody(what: str, done: int, total: int, unit: str) -> None:
 
 
 class Wire:
-    """Nodes that are in one process: what ``net.cluster.Cluster`` has for a desk. ``away`` do not answer."""
+    """Nodes that are in one process: what ``net.peers.cluster_shell.Cluster`` has for a desk. ``away`` do not
+    answer."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.order = dict(enumerate(names, 1))
@@ -149,7 +150,7 @@ class Wire:
         return await self.desks[name](question), ""
 
 
-def desks(wire: Wire, count: int) -> dict[str, Desk]:
+def desks(wire: Wire, count: int) -> dict[str, NodeRpc]:
     """Each has ``count`` entries, by number, of which a page is some."""
 
     def part(name: str) -> Any:
@@ -160,7 +161,7 @@ def desks(wire: Wire, count: int) -> dict[str, Desk]:
 
         return entries
 
-    return {name: Desk(name, {"things": part(name)}, cast(Cluster, wire.at(name))) for name in wire.order.values()}
+    return {name: NodeRpc(name, {"things": part(name)}, cast(Cluster, wire.at(name))) for name in wire.order.values()}
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 15, 100])

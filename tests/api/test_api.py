@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 from starlingmq import Broker
-from starlingmq.admin import survey
+from starlingmq.admin import session_totals_job
 from starlingmq.core.ready import Write
 from starlingmq.net.driver import Driver
 from starlingmq.storage.store import NotYetStored
@@ -221,7 +221,7 @@ async def test_nothing_secret_is_shown(serve: Serve, ask: Ask, passwd: Passwd, t
 async def test_metrics_say_what_went_on(
     serve: Serve, join: Join, ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(survey, "FRESH", 0.0)
+    monkeypatch.setattr(session_totals_job, "FRESH", 0.0)
     broker = await serve(node={"data_dir": str(tmp_path / "data"), "shutdown_timeout": 0.1})
     peer = await join(broker, "p", properties={SESSION_EXPIRY_INTERVAL: 100})
     await peer.subscribe("m", qos=2)

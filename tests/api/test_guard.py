@@ -13,11 +13,11 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from starlingmq.api import connection, server
+from starlingmq.api import http_connection, server
 from starlingmq.api.body import BODY_BYTES_MAX
 from starlingmq.auth.token_file import read_tokens
-from starlingmq.config import ConfigError, load_config, refuse_open_listeners
-from starlingmq.config_auth import AuthConfig
+from starlingmq.config.auth_section import AuthConfig
+from starlingmq.config.settings import ConfigError, load_config, refuse_open_listeners
 from tests.patience import within
 
 from .conftest import TOKEN, Ask, Certificates, Passwd, Serve
@@ -245,7 +245,7 @@ async def test_no_path_leads_out(serve: Serve) -> None:
 
 
 async def test_a_head_that_does_not_come_ends_the_connection(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.1)
+    monkeypatch.setattr(http_connection, "HEAD_SECONDS", 0.1)
     broker = await serve()
     for begun in (b"", b"GET / HT", b"POST /api/v1/publish HTTP/1.1\r\nHost: local"):
         try:

@@ -16,8 +16,8 @@ from typing import Any, Final
 import pytest
 
 from starlingmq import Broker
-from starlingmq.api import connection, server
-from starlingmq.api.asgi import Refusal
+from starlingmq.api import http_connection, server
+from starlingmq.api.asgi import RequestRefused
 from starlingmq.api.guard import LOG_INS_PER_ADDRESS
 from starlingmq.api.places import Places, Slots
 from starlingmq.api.server import CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS, CONNECTIONS_WHEN_SHORT, HttpListener
@@ -136,7 +136,7 @@ async def test_wrong_log_ins_in_flight_are_bounded_by_address(serve: Serve, toke
 
 
 async def test_whoever_does_not_take_the_answers_is_cut_off(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "WRITE_SECONDS", 0.2)
+    monkeypatch.setattr(http_connection, "WRITE_SECONDS", 0.2)
     broker = await serve()
     many = b"GET /api/v1/openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 300
     async with connections() as open_:
@@ -245,10 +245,10 @@ def test_places_are_what_a_plain_list_says() -> None:
 def test_slots_are_bounded_by_key_and_in_all() -> None:
     slots = Slots(3, 2, "things")
     with slots.taken("a"), slots.taken("a"):
-        with pytest.raises(Refusal, match="too many things from this address") as refused:
+        with pytest.raises(RequestRefused, match="too many things from this address") as refused:
             slots.taken("a")
         assert refused.value.status == 429
-        with slots.taken("b"), pytest.raises(Refusal) as refused:
+        with slots.taken("b"), pytest.raises(RequestRefused) as refused:
             slots.taken("c")
         assert refused.value.status == 503
     assert json.dumps(slots._by_key) == "{}" and slots._taken == 0

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from starlingmq.admin import listing
-from starlingmq.admin.listing import number_after, page_of
-from starlingmq.core.session import Session
+from starlingmq.admin import paging
+from starlingmq.admin.paging import number_after, page_of
+from starlingmq.core.session.session import Session
 
 
 async def pages(sessions: dict[str, Session], limit: int) -> list[list[int]]:
@@ -25,7 +25,7 @@ async def pages(sessions: dict[str, Session], limit: int) -> list[list[int]]:
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_every_session_that_is_wanted_comes_once_and_in_order(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "PIECE", 7)
+    monkeypatch.setattr(paging, "PIECE", 7)
     chance = random.Random(seed)
     numbers = chance.sample(range(1, 1000), 150)
     if seed == 0:

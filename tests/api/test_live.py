@@ -14,8 +14,8 @@ import pytest
 
 from starlingmq import Broker
 from starlingmq.api.live import OPEN_PER_ADDRESS
-from starlingmq.config import from_tree
-from starlingmq.core.watch import PAYLOAD_MAX
+from starlingmq.config.settings import from_tree
+from starlingmq.core.observe.message_watch import PAYLOAD_MAX
 from tests.patience import within
 
 from .conftest import Ask, Join, Passwd, Serve

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 
 from starlingmq import Broker
-from starlingmq.config import from_tree
+from starlingmq.config.settings import from_tree
 from tests.cli.commands import run, start
 from tests.patience import within
 

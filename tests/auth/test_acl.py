@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from starlingmq.auth.acl import Acl, AclFile, acl_of, read_acl
-from starlingmq.config_build import build
-from starlingmq.config_types import ConfigError
-from starlingmq.core.access import Rights
+from starlingmq.config.section_types import ConfigError
+from starlingmq.config.tree_builder import build
+from starlingmq.core.limits.access import Rights
 
 PEER = "10.1.2.3:50000"
 

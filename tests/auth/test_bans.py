@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from starlingmq.auth.bans import DELAY_MAX, KNOWN_MAX, Ban, Bans
-from starlingmq.config_auth import FailuresConfig, FlappingConfig
+from starlingmq.auth.automatic_bans import DELAY_MAX, KNOWN_MAX, AutomaticBans, Ban
+from starlingmq.config.auth_section import FailuresConfig, FlappingConfig
 
 
-def bans(limit: int = 3, flapping: int = 0, exempt: tuple[str, ...] = ()) -> Bans:
-    return Bans(
+def bans(limit: int = 3, flapping: int = 0, exempt: tuple[str, ...] = ()) -> AutomaticBans:
+    return AutomaticBans(
         FailuresConfig(delay=0.1, limit=limit, window=10.0, ban=60.0, exempt=exempt),
         FlappingConfig(limit=flapping, window=10.0, ban=30.0),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from starlingmq.auth.fair_queue import KNOWN_RUN, FairQueue, Ticket
+from starlingmq.auth.fair_queue import KNOWN_RUN, FairQueue, QueueTicket
 
 KEY_MAX = 3
 TOTAL_MAX = 6
@@ -74,7 +74,7 @@ STEPS = st.one_of(OFFERS, OFFERS, TAKES, st.tuples(st.just("drop"), st.integers(
 def test_the_queue_does_what_its_twin_does(steps: list[tuple[str, object, object]]) -> None:
     queue: FairQueue[int] = FairQueue(KEY_MAX, TOTAL_MAX)
     twin = Twin()
-    tickets: dict[int, Ticket[int]] = {}
+    tickets: dict[int, QueueTicket[int]] = {}
     for number, (step, first, known) in enumerate(steps):
         if step == "offer":
             ticket, lost = queue.offer(str(first), number, bool(known))

@@ -16,13 +16,13 @@ import pytest
 
 from starlingmq.auth import checks as checks_module
 from starlingmq.auth import verifier as verifier_module
-from starlingmq.auth.bans import Bans
-from starlingmq.auth.checks import Busy, Checks
+from starlingmq.auth.automatic_bans import AutomaticBans
+from starlingmq.auth.checks import Checks, ChecksBusy
 from starlingmq.auth.delays import DELAYED_MAX, Delays
 from starlingmq.auth.hashing import threads
 from starlingmq.auth.password_file import read_passwords
 from starlingmq.auth.verifier import Verifier
-from starlingmq.config_auth import FailuresConfig, FlappingConfig
+from starlingmq.config.auth_section import FailuresConfig, FlappingConfig
 from starlingmq.hooks import AuthRequest
 from starlingmq.node import Broker
 from starlingmq.wire.mqtt import Connack, Connect
@@ -316,8 +316,8 @@ def request_from(address: str, gone: Callable[[], bool] = bool) -> AuthRequest:
     return AuthRequest("", "ann", b"", 5, f"{address}:1", "", "", "", None, {}, gone=gone)
 
 
-def no_bans() -> Bans:
-    return Bans(FailuresConfig(), FlappingConfig())
+def no_bans() -> AutomaticBans:
+    return AutomaticBans(FailuresConfig(), FlappingConfig())
 
 
 async def test_one_address_never_has_all_the_places_of_a_slow_service() -> None:
@@ -359,7 +359,7 @@ async def test_what_has_waited_too_long_is_refused_unchecked() -> None:
     now = checks_module.PATIENCE + 1
     first.set()
     outcomes = await asyncio.gather(*runs, return_exceptions=True)
-    assert outcomes[0] is True and all(isinstance(one, Busy) for one in outcomes[1:]) and began == 1
+    assert outcomes[0] is True and all(isinstance(one, ChecksBusy) for one in outcomes[1:]) and began == 1
     assert checks.figures.expired == 2
 
 

@@ -22,13 +22,13 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from scramp import ScramClient  # type: ignore[import-untyped]
 
-from starlingmq.auth.bans import Bans
+from starlingmq.auth.automatic_bans import AutomaticBans
 from starlingmq.auth.password_file import read_passwords
 from starlingmq.auth.scram import OPEN_OF_ONE_MAX, Scram
 from starlingmq.auth.verifier import Verifier
-from starlingmq.config import from_tree
-from starlingmq.config_auth import FailuresConfig, FlappingConfig
-from starlingmq.config_types import ConfigError
+from starlingmq.config.auth_section import FailuresConfig, FlappingConfig
+from starlingmq.config.section_types import ConfigError
+from starlingmq.config.settings import from_tree
 from starlingmq.hooks import AuthRequest
 from starlingmq.log import SparingLog
 from starlingmq.wire.mqtt import Auth, Connack, Connect, Disconnect
@@ -522,7 +522,7 @@ def scram_request(address: str, client: str, data: bytes) -> AuthRequest:
 
 
 async def test_exchanges_of_one_address_push_out_none_of_another_and_are_small(passwd: Passwd) -> None:
-    scram = Scram(read_passwords(passwd(ann="right")), Bans(FailuresConfig(), FlappingConfig()))
+    scram = Scram(read_passwords(passwd(ann="right")), AutomaticBans(FailuresConfig(), FlappingConfig()))
     client = ScramClient(["SCRAM-SHA-256"], "ann", "right")
     first = await scram.check(scram_request("192.0.2.1", "c", client.get_client_first().encode()))
     assert first is not None and first.data is not None and first.reason == Reason.CONTINUE_AUTHENTICATION
@@ -541,7 +541,7 @@ async def test_exchanges_of_one_address_push_out_none_of_another_and_are_small(p
 async def test_an_exchange_is_forgotten_after_a_minute(passwd: Passwd, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr("starlingmq.auth.scram.monotonic", lambda: now)
-    scram = Scram(read_passwords(passwd(ann="right")), Bans(FailuresConfig(), FlappingConfig()))
+    scram = Scram(read_passwords(passwd(ann="right")), AutomaticBans(FailuresConfig(), FlappingConfig()))
     for number in range(100):
         await scram.check(scram_request(f"10.0.0.{number}", "c", b"n,,n=ann,r=nonce"))
     now = 61.0

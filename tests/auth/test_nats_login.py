@@ -13,7 +13,7 @@ from starlingmq import Broker
 from starlingmq.auth import hashing
 from starlingmq.auth.password_file import read_passwords
 from starlingmq.auth.passwords import made_up
-from starlingmq.config import ConfigError, from_tree, refuse_open_listeners
+from starlingmq.config.settings import ConfigError, from_tree, refuse_open_listeners
 from starlingmq.wire.reasons import Reason
 from tests.embedding.conftest import Serve
 from tests.patience import within

@@ -12,11 +12,11 @@ import pytest
 
 import nats
 from starlingmq import Broker
-from starlingmq.config import from_tree
-from starlingmq.core.access import EVERY_PUBLISH, PUBLISH, Grant, Rights
-from starlingmq.core.client import Client
-from starlingmq.core.entitling import CLIENTS_PER_TURN
-from starlingmq.storage.values import decode_session, encode_session, restore_will
+from starlingmq.config.settings import from_tree
+from starlingmq.core.connection import Client
+from starlingmq.core.limits.access import EVERY_PUBLISH, PUBLISH, Grant, Rights
+from starlingmq.core.limits.reauthorization import CLIENTS_PER_TURN
+from starlingmq.storage.session_values import decode_session, encode_session, restore_will
 from starlingmq.wire.mqtt import Connack, Connect, Disconnect, Publish, Suback, Subscribe, SubscribeRequest, Will
 from starlingmq.wire.properties import WILL_DELAY_INTERVAL
 from starlingmq.wire.reasons import Reason

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from starlingmq import Broker
-from starlingmq.config import load_config
+from starlingmq.config.settings import load_config
 
 collect_ignore = (
     [] if importlib.util.find_spec("pyspark") else ["test_service.py", "test_planning.py"]

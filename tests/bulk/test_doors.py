@@ -15,7 +15,7 @@ import pytest
 from starlingmq import Broker
 from starlingmq.bulk.flight import Calls, StreamFlight
 from starlingmq.bulk.protocol import FILTERS_MAX, REQUEST_BYTES_MAX
-from starlingmq.config import ConfigError, load_config
+from starlingmq.config.settings import ConfigError, load_config
 from starlingmq.net.bulk_process import TOKEN_FILE, BulkProcess
 from tests.bulk.conftest import TOKEN, settings
 

@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from starlingmq import Broker
-from starlingmq.config import load_config
+from starlingmq.config.settings import load_config
 from starlingmq.spark.nodes import StreamError
-from starlingmq.spark.options import OptionError, read_options
+from starlingmq.spark.read_options import OptionError, read_options
 from starlingmq.spark.source import BatchReader, Part, StreamReader
 from tests.bulk.conftest import TOKEN, settings
 from tests.bulk.test_service import publish

@@ -14,10 +14,10 @@ from starlingmq.bulk import reader
 from starlingmq.bulk.columns import Columns, Texts, TopicFilter
 from starlingmq.bulk.reader import StreamMissing, StreamReader, Trimmed
 from starlingmq.core.message import Message
-from starlingmq.core.topics import matches
+from starlingmq.core.routing.topics import matches
 from starlingmq.storage.records import encode_message
-from starlingmq.storage.stream_files import StreamDirectory
-from starlingmq.storage.streams import Definition, StreamLog
+from starlingmq.storage.streams.stream_files import StreamDirectory
+from starlingmq.storage.streams.stream_logs import Definition, StreamLog
 from starlingmq.wire.properties import CONTENT_TYPE, CORRELATION_DATA, USER_PROPERTY, encode_property_bytes
 
 ALL = TopicFilter([])

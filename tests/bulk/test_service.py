@@ -17,10 +17,10 @@ import trustme
 from starlingmq import Broker
 from starlingmq.bulk.protocol import SCHEMA, Bounds, Nodes, Ticket
 from starlingmq.client import Client
-from starlingmq.config import Config, ConfigError, load_config
+from starlingmq.config.settings import Config, ConfigError, load_config
 from starlingmq.hooks import AuthRequest
 from starlingmq.spark.nodes import Connection, LostRows, NodeBook, StreamError
-from starlingmq.spark.options import Options
+from starlingmq.spark.read_options import Options
 from starlingmq.spark.source import Part, read_part
 from tests.bulk.conftest import TOKEN, settings
 from tests.cli.test_stream_commands import ask

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from starlingmq.auth.password_file import read_passwords
-from starlingmq.config import from_tree
-from starlingmq.config_types import ConfigError
+from starlingmq.config.section_types import ConfigError
+from starlingmq.config.settings import from_tree
 from tests.cli.commands import run, start
 
 SHOWN = re.compile(r"first user: admin, password: (\w{24}) \(shown once; only its hash is kept, in (\S+);")

@@ -12,7 +12,7 @@ from rich.console import Console
 from starlingmq.cli.main import main
 from starlingmq.cli.pipeline_jobs import show
 from starlingmq.pipeline.archive import small
-from starlingmq.pipeline.audit import Audit, Finding, Total
+from starlingmq.pipeline.delivery_audit import Audit, Finding, Total
 from starlingmq.pipeline.svg import bars, lines, ticks
 from starlingmq.pipeline.traffic_page import lasting, short, size
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from starlingmq.client import Client
-from starlingmq.net.control import NAME, REQUEST_BYTES_MAX, reachable
+from starlingmq.net.control_socket import NAME, REQUEST_BYTES_MAX, reachable
 from tests.patience import within
 
 from .commands import run

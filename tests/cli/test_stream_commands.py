@@ -13,9 +13,9 @@ from starlingmq import Broker
 from starlingmq.cli.control import ask_broker
 from starlingmq.cli.declare import CommandError
 from starlingmq.client import Client
-from starlingmq.config import load_config
+from starlingmq.config.settings import load_config
 from starlingmq.storage.records import decode_message
-from starlingmq.storage.segments import SegmentJournal
+from starlingmq.storage.segment.segment_journal import SegmentJournal
 from tests.cli.test_storage_commands import Serving, serving
 
 from .commands import run

@@ -1,15 +1,15 @@
 """The two ends of a connection without a network: a client under the test's clock, and a server that is a dumb twin.
 
-``Line`` scripts the server packet by packet. ``Server`` answers by itself, as plainly as the protocol can be followed,
-and ``Journey`` runs both against each other over connections that break or stutter where the test wants it.
+``PeerTransport`` scripts the server packet by packet. ``Server`` answers by itself, as plainly as the protocol can be
+followed, and ``Journey`` runs both against each other over connections that break or stutter where the test wants it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from starlingmq.client.client_frames import Frames
 from starlingmq.client.events import Completed, Event, Message
-from starlingmq.client.frames import Frames
 from starlingmq.client.options import ConnectOptions
 from starlingmq.client.state import ClientState
 from starlingmq.wire.mqtt import decode, encode

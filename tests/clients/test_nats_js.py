@@ -16,7 +16,7 @@ from tests.patience import within
 
 from starlingmq import Broker
 from starlingmq.client import Client
-from starlingmq.config import Config, from_tree
+from starlingmq.config.settings import Config, from_tree
 from starlingmq.core.ready import Event
 
 from .conftest import ServedBroker

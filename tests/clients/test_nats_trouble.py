@@ -16,7 +16,7 @@ from tests.patience import within
 
 import nats
 from starlingmq import Broker
-from starlingmq.config import Config, from_tree
+from starlingmq.config.settings import Config, from_tree
 from starlingmq.hooks import AuthRequest
 
 pytestmark = pytest.mark.slow

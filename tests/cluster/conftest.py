@@ -12,9 +12,9 @@ import msgspec
 import pytest
 from tests.patience import within
 
-from starlingmq.cluster.frames import Data, Envelope, MemberInfo
-from starlingmq.config_cluster import ClusterConfig
-from starlingmq.net.peers import Peers
+from starlingmq.cluster.links.peer_frames import Data, Envelope, MemberInfo
+from starlingmq.config.cluster_section import ClusterConfig
+from starlingmq.net.peers.peer_server import PeerServer
 
 WAIT_SECONDS = 20.0
 
@@ -33,7 +33,7 @@ class Node:
         self.connections = 0  # made, to anybody
         self.attempts = 0  # to make one, or to answer one
         self._news = asyncio.Event()
-        self.peers = Peers(
+        self.peers = PeerServer(
             config, name, self._envelope, self._connect, self._disconnect, random.Random(number).random, self._nonce
         )
 

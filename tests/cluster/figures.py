@@ -13,8 +13,8 @@ from collections.abc import Callable
 from time import perf_counter, thread_time
 from typing import TypeVar
 
-from starlingmq.cluster.frames import Body, SyncRequest
-from starlingmq.cluster.routes import Routes
+from starlingmq.cluster.links.peer_frames import Body, SyncRequest
+from starlingmq.cluster.routes.route_table import RouteTable
 
 BATCH = 1000
 LOG_LENGTH = 65536
@@ -27,7 +27,7 @@ class Figures:
         self.longest = 0.0  # seconds
         self.found: dict[str, float] = {}
         filters = [(b"site/%d/line/%d/sensor/%d" % (n % 7, n % 101, n), 1) for n in range(routes)]
-        one, two = Routes(1, 1, {}, LOG_LENGTH), Routes(2, 1, {}, LOG_LENGTH)
+        one, two = RouteTable(1, 1, {}, LOG_LENGTH), RouteTable(2, 1, {}, LOG_LENGTH)
         gc.collect()
         gc.disable()
         try:
@@ -35,14 +35,14 @@ class Figures:
         finally:
             gc.enable()
 
-    def measure(self, one: Routes, two: Routes, filters: list[tuple[bytes, int]]) -> None:
+    def measure(self, one: RouteTable, two: RouteTable, filters: list[tuple[bytes, int]]) -> None:
         routes = len(filters)
         one.restart({})
         two.restart({})
         self.synchronise(one, two)
         self.tell(one, two, filters)
         assert two.vector()[1] == (1, routes)
-        late = Routes(3, 1, {}, LOG_LENGTH)
+        late = RouteTable(3, 1, {}, LOG_LENGTH)
         begin = perf_counter()
         self.synchronise(one, late)
         self.found["routes/s by snapshot, both ends"] = routes / (perf_counter() - begin)
@@ -55,7 +55,7 @@ class Figures:
         self.longest = max(self.longest, thread_time() - begin)
         return result
 
-    def tell(self, one: Routes, two: Routes, filters: list[tuple[bytes, int]]) -> None:
+    def tell(self, one: RouteTable, two: RouteTable, filters: list[tuple[bytes, int]]) -> None:
         sending = 0.0
         bodies: list[Body] = []
         for start in range(0, len(filters), BATCH):
@@ -72,13 +72,13 @@ class Figures:
         self.found["routes/s originated, kept and told"] = len(filters) / sending
         self.found["routes/s applied and kept"] = len(filters) / (perf_counter() - begin)
 
-    def turn(self, routes: Routes) -> list[tuple[int | None, Body]]:
+    def turn(self, routes: RouteTable) -> list[tuple[int | None, Body]]:
         self.timed(routes.take_changes)
         out = self.timed(routes.take_out)
         self.timed(routes.take_facts)
         return out
 
-    def synchronise(self, one: Routes, other: Routes) -> None:
+    def synchronise(self, one: RouteTable, other: RouteTable) -> None:
         one.received(other.me, SyncRequest(0, 0), 0.0)
         while one.pending() or other.pending():
             for _, body in self.turn(one):

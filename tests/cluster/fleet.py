@@ -13,10 +13,10 @@ import msgspec
 from tests.harness import TURNS_MAX, FakeClient, World
 from tests.sim.etcd_model import EtcdModel
 
-from starlingmq.cluster.frames import Data, Envelope
-from starlingmq.cluster.state import ClusterReady, ClusterState
-from starlingmq.config import ClusterConfig
-from starlingmq.core.client import Client
+from starlingmq.cluster.cluster_state import ClusterReady, ClusterState
+from starlingmq.cluster.links.peer_frames import Data, Envelope
+from starlingmq.config.settings import ClusterConfig
+from starlingmq.core.connection import Client
 from starlingmq.core.ready import Ready
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from tests.cluster.planting import Replacement, load
 
-from starlingmq.cluster.frames import Data, DataAck
+from starlingmq.cluster.links.peer_frames import Data, DataAck
 
 WINDOW = 60
 LARGEST = 100

@@ -16,12 +16,12 @@ from typing import Any
 
 from tests.cluster.fleet import Fleet, NodeWorld
 
-from starlingmq.cluster.etcd import Delete, Get, KeyValue, Operation, Put, Txn, TxnAnswer, Watch
-from starlingmq.cluster.will_values import all_wills
+from starlingmq.cluster.etcd.etcd_requests import Delete, Get, KeyValue, Operation, Put, Txn, TxnAnswer, Watch
+from starlingmq.cluster.wills.will_records import all_wills
 from starlingmq.core.message import Message
-from starlingmq.core.peers import link
-from starlingmq.core.session import Session
-from starlingmq.core.will import Will
+from starlingmq.core.routing.peer_receivers import link
+from starlingmq.core.session.session import Session
+from starlingmq.core.session.will import Will
 from starlingmq.node import YOUNG_MAX
 
 ANSWERS_AFTER = 0.002  # seconds

@@ -10,14 +10,15 @@ from typing import Any
 
 from tests.planting import PlantDoesNotApply, replace, source_of
 
-from starlingmq.cluster import frames, links, own_routes, peer_routes, route_facts, routes
+from starlingmq.cluster.links import peer_frames, peer_link
+from starlingmq.cluster.routes import own_routes, peer_routes, route_facts, route_table
 
 MODULES = {
     "route_facts": route_facts,
     "own_routes": own_routes,
     "peer_routes": peer_routes,
-    "routes": routes,
-    "links": links,
+    "routes": route_table,
+    "links": peer_link,
 }
 """By the name that plants use, in the order in which they import each other. ``frames`` is taken as it is."""
 
@@ -52,7 +53,7 @@ def load(replacements: Sequence[Replacement] = ()) -> dict[str, Any]:
         for real in MODULES.values():
             sys.modules[real.__name__] = real
     _check_that_all_is_planted(loaded)
-    return {"frames": frames, **loaded}
+    return {"frames": peer_frames, **loaded}
 
 
 def _check_that_all_is_planted(loaded: dict[str, Any]) -> None:

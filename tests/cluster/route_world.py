@@ -21,7 +21,7 @@ from typing import Any
 
 from tests.cluster.planting import SMALL, Replacement, load
 
-from starlingmq.cluster.frames import Body, Heartbeat, Membership, RouteRecords, RouteSnapshot
+from starlingmq.cluster.links.peer_frames import Body, Heartbeat, Membership, RouteRecords, RouteSnapshot
 
 NOBODY = Membership(0, ())
 KEYS = [b"k/%d" % number for number in range(12)]

@@ -23,10 +23,10 @@ from tests.sim.clients import Publisher, Subscriber
 from tests.sim.node import Node
 from tests.sim.world import LIVENESS_MAX, World
 
-from starlingmq.core.anew import UNSETTLED
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.ready import Event
-from starlingmq.core.session import MOVED_PREFIX
+from starlingmq.core.session.session import MOVED_PREFIX
+from starlingmq.core.session.session_reset import UNSETTLED
 from starlingmq.wire.mqtt import Packet, Publish
 from starlingmq.wire.packets import Pingreq, Pingresp
 

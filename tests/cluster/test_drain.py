@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.cluster.fleet import Fleet, NodeWorld
 from tests.cluster.test_takeover import LASTING, lasting, publish, published, subscribe
 
-from starlingmq.cluster.drain import Drain
-from starlingmq.cluster.transfer import Offer
-from starlingmq.core.session import MOVED_PREFIX
+from starlingmq.cluster.balance.drain import Drain
+from starlingmq.cluster.takeover.transfer_frames import Offer
+from starlingmq.core.session.session import MOVED_PREFIX
 from starlingmq.wire.mqtt import Connack, Connect, Disconnect, Will
 from starlingmq.wire.properties import SERVER_REFERENCE, WILL_DELAY_INTERVAL
 from starlingmq.wire.reasons import Reason

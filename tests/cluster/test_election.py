@@ -9,8 +9,8 @@ import pytest
 from tests.sim.etcd_model import EtcdModel, Session
 
 import starlingmq
-from starlingmq.cluster.election import Election
-from starlingmq.cluster.etcd import Txn
+from starlingmq.cluster.etcd.election import Election
+from starlingmq.cluster.etcd.etcd_requests import Txn
 
 KEY = b"/starlingmq/c/leader"
 STEP = 0.05

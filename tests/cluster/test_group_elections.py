@@ -4,37 +4,37 @@ from __future__ import annotations
 
 import pytest
 
-from starlingmq.cluster.etcd import Answer, KeyValue, Request, Txn, TxnAnswer, Watch, WatchLost
-from starlingmq.cluster.group_elections import GroupElections
+from starlingmq.cluster.etcd.etcd_requests import Answer, KeyValue, Request, Txn, TxnAnswer, Watch, WatchLost
+from starlingmq.cluster.groups.group_primaries import GroupPrimaries
 
 PREFIX = b"/starlingmq/test/groups/"
 SHARE = b"$share/g/t"
 KEY = PREFIX + b"g/t"
 
 
-def begun() -> GroupElections:
+def begun() -> GroupPrimaries:
     """Of node 1, in its third life; it has read that there is nobody, and watches."""
-    elections = GroupElections("test")
+    elections = GroupPrimaries("test")
     elections.enter(1, 3)
     elections.begin()
     assert take(elections, read(elections, 5)) == [Watch(PREFIX, 6)]
     return elections
 
 
-def asked(elections: GroupElections) -> Txn:
+def asked(elections: GroupPrimaries) -> Txn:
     (request,) = elections.take_requests(10.0)
     assert isinstance(request, Txn)
     return request
 
 
-def read(elections: GroupElections, revision: int, *found: KeyValue) -> TxnAnswer:
+def read(elections: GroupPrimaries, revision: int, *found: KeyValue) -> TxnAnswer:
     """The answer to the reading that it asks for now."""
     request = asked(elections)
     assert not request.compares
     return TxnAnswer(request.tag, True, revision, (found,))
 
 
-def take(elections: GroupElections, answer: Answer) -> list[Request]:
+def take(elections: GroupPrimaries, answer: Answer) -> list[Request]:
     elections.answered(answer, 10.0)
     return elections.take_requests(10.0)
 

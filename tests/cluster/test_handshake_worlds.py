@@ -14,13 +14,13 @@ from tests.cluster.handshake_world import FIGURES, run
 from tests.sim.seen import Seen
 
 import starlingmq
-from starlingmq.cluster import handshake_desk, handshakes
-from starlingmq.cluster.handshake_desk import HandshakeDesk
-from starlingmq.cluster.handshakes import Handshakes
-from starlingmq.cluster.stays import Stays
+from starlingmq.cluster.qos2 import qos2_adapter, qos2_lookup
+from starlingmq.cluster.qos2.qos2_adapter import Qos2Adapter
+from starlingmq.cluster.qos2.qos2_lookup import Qos2Lookup
+from starlingmq.cluster.qos2.qos2_store import Qos2Store
 from starlingmq.core.context import Context
-from starlingmq.core.elsewhere import Elsewhere
-from starlingmq.core.publishing import Publishing
+from starlingmq.core.mqtt.publishing import Publishing
+from starlingmq.core.session.remote_qos2 import RemoteQos2
 
 SEEDS = range(15)
 RARE = ("clients/timed_out", "answers/later")  # the former because everybody is reached in the end
@@ -45,23 +45,23 @@ Mistake = Callable[[], AbstractContextManager[Any]]
 
 def whoever_holds_it_releases_it_at_once() -> Any:
     """An older handshake with the same packet id, abandoned by its client, goes its way too, or instead."""
-    return patch.object(handshakes, "LOOK", 1)
+    return patch.object(qos2_lookup, "LOOK", 1)
 
 
 def the_lowest_epoch_wins() -> Any:
-    return patch.object(handshakes, "_epoch", lambda item: -item[1][1] if item[1][1] else -(1 << 60))
+    return patch.object(qos2_lookup, "_epoch", lambda item: -item[1][1] if item[1][1] else -(1 << 60))
 
 
 def what_was_completed_is_forgotten() -> Any:
     """PUBCOMP is lost, and PUBREL comes again at a third node."""
-    release = Stays.release
+    release = Qos2Store.release
 
-    def forgetful(self: Stays, client_id: str, packet_id: int, before: int, *arguments: Any) -> Any:
+    def forgetful(self: Qos2Store, client_id: str, packet_id: int, before: int, *arguments: Any) -> Any:
         answer = release(self, client_id, packet_id, before, *arguments)
         self.cancel(client_id, packet_id, before)
         return answer
 
-    return patch.object(Stays, "release", forgetful)
+    return patch.object(Qos2Store, "release", forgetful)
 
 
 def what_was_completed_elsewhere_is_not_noted_here() -> Any:
@@ -82,7 +82,7 @@ def what_was_completed_elsewhere_is_not_noted_here() -> Any:
 
 def what_is_left_is_not_stored() -> Any:
     """The node that completes it dies."""
-    return patch.object(HandshakeDesk, "_fact", lambda *_: None)
+    return patch.object(Qos2Adapter, "_fact", lambda *_: None)
 
 
 @contextmanager
@@ -100,9 +100,9 @@ def a_reply_does_not_wait_for_the_store() -> Iterator[None]:
 @contextmanager
 def an_answer_is_told_to_whoever_is_there_now() -> Iterator[None]:
     """Answers that cross a takeover."""
-    tell = HandshakeDesk._tell_clients
+    tell = Qos2Adapter._tell_clients
 
-    def to_anybody(self: HandshakeDesk) -> None:
+    def to_anybody(self: Qos2Adapter) -> None:
         for question, _ in self.handshakes.resolved:
             assert question.asked is not None
             session = self._ctx.sessions.get(question.client_id)
@@ -111,38 +111,38 @@ def an_answer_is_told_to_whoever_is_there_now() -> Iterator[None]:
         tell(self)
 
     with ExitStack() as stack:
-        stack.enter_context(patch.object(HandshakeDesk, "_tell_clients", to_anybody))
-        stack.enter_context(patch.object(Handshakes, "_idle", lambda *_: False))
+        stack.enter_context(patch.object(Qos2Adapter, "_tell_clients", to_anybody))
+        stack.enter_context(patch.object(Qos2Lookup, "_idle", lambda *_: False))
         yield
 
 
 def a_question_is_answered_before_the_session_has_left() -> Any:
-    return patch.object(handshake_desk, "LATER", 0)
+    return patch.object(qos2_adapter, "LATER", 0)
 
 
 pure = pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
 
 
 def repeated_publishes_cancel_nothing() -> Any:
-    return patch.object(Elsewhere, "defer", lambda *_: False)
+    return patch.object(RemoteQos2, "defer", lambda *_: False)
 
 
 def what_can_not_be_reached_is_not_waited_for() -> Any:
-    def without_them(self: Handshakes, node: int, questions: Any, now: float) -> Any:
+    def without_them(self: Qos2Lookup, node: int, questions: Any, now: float) -> Any:
         for question in questions:
             if not self._connected(node):
                 question.waiting.pop(node, None)
                 self._decide(question, now)
         return call(self, node, questions, now)
 
-    call = Handshakes._call
-    return patch.object(Handshakes, "_call", without_them)
+    call = Qos2Lookup._call
+    return patch.object(Qos2Lookup, "_call", without_them)
 
 
 def a_clean_start_is_not_told() -> Any:
-    find = Stays._find
+    find = Qos2Store._find
     return patch.object(
-        Stays,
+        Qos2Store,
         "_find",
         lambda self, client_id, packet_id, before, _, user: find(self, client_id, packet_id, before, 0, user),
     )

@@ -7,11 +7,11 @@ from tests.cluster.fleet import Fleet, NodeWorld
 from tests.cluster.test_takeover import LASTING, lasting, published, subscribe
 from tests.harness import FakeClient
 
-from starlingmq.cluster.frames import Envelope, HandshakeCall, HandshakeQuestion, HandshakeReply
-from starlingmq.cluster.stays import COMPLETED, FACTS, HELD, LATER, UNKNOWN, Stays
-from starlingmq.core.elsewhere import Elsewhere
+from starlingmq.cluster.links.peer_frames import Envelope, HandshakeCall, HandshakeQuestion, HandshakeReply
+from starlingmq.cluster.qos2.qos2_store import COMPLETED, FACTS, HELD, LATER, UNKNOWN, Qos2Store
 from starlingmq.core.message import Message
 from starlingmq.core.ready import FACT_DELETE, FACT_PUT
+from starlingmq.core.session.remote_qos2 import RemoteQos2
 from starlingmq.wire.mqtt import Ack, Publish, Suback, Subscribe, SubscribeRequest
 from starlingmq.wire.packets import PUBCOMP, PUBREC, PUBREL
 
@@ -33,7 +33,7 @@ def release(fleet: Fleet, client: FakeClient, packet_id: int = 5, seconds: float
     return answer.reason
 
 
-def counters(fleet: Fleet, place: int) -> Elsewhere:
+def counters(fleet: Fleet, place: int) -> RemoteQos2:
     return fleet[place].cluster.handshakes.counters
 
 
@@ -396,7 +396,7 @@ def test_what_was_left_here_is_there_after_a_crash() -> None:
         elif write.kind == FACT_DELETE:
             facts.pop(write.topic, None)
     routed: list[Message] = []
-    stays = Stays(routed.append, lambda *_: None, lambda *_: None, 3600.0)
+    stays = Qos2Store(routed.append, lambda *_: None, lambda *_: None, 3600.0)
     stays.restore({key: fact for key, fact in facts.items() if key.startswith(FACTS)})
     epoch = fleet[1].state.ctx.sessions["c"].epoch
     known = [stays.look("c", packet_id, epoch, 0)[0] for packet_id in (5, 6, 7, 8)]

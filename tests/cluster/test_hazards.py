@@ -21,21 +21,22 @@ from tests.cluster.test_takeover_crashes import clients_of, made
 from tests.sim.world import LIVENESS_MAX
 
 import starlingmq
-from starlingmq.cluster import coming, members
-from starlingmq.cluster.arrivals import Arrival
-from starlingmq.cluster.coming import Coming
-from starlingmq.cluster.departures import Departure
-from starlingmq.cluster.drain import Drain
-from starlingmq.cluster.leaving import Leaving
-from starlingmq.cluster.marks import Marks
-from starlingmq.cluster.state import ClusterState
-from starlingmq.cluster.takeover import Takeovers
-from starlingmq.core.delivery import Delivery
-from starlingmq.core.mover import Mover
-from starlingmq.core.moving import OPEN
-from starlingmq.core.outgoing import Outgoing
-from starlingmq.core.peers import Peers
-from starlingmq.core.session import MOVED_PREFIX, Session
+from starlingmq.cluster.balance.drain import Drain
+from starlingmq.cluster.cluster_state import ClusterState
+from starlingmq.cluster.membership import members
+from starlingmq.cluster.takeover import takeover_target
+from starlingmq.cluster.takeover.cut_markers import CutMarkers
+from starlingmq.cluster.takeover.inbound import InboundSession
+from starlingmq.cluster.takeover.outbound import OutboundSession
+from starlingmq.cluster.takeover.takeover import Takeovers
+from starlingmq.cluster.takeover.takeover_source import TakeoverSource
+from starlingmq.cluster.takeover.takeover_target import TakeoverTarget
+from starlingmq.core.routing.delivery import Delivery
+from starlingmq.core.routing.peer_receivers import PeerReceivers
+from starlingmq.core.session.migration_state import OPEN
+from starlingmq.core.session.outgoing import Outgoing
+from starlingmq.core.session.session import MOVED_PREFIX, Session
+from starlingmq.core.session.session_transfer import SessionTransfer
 from starlingmq.wire.mqtt import Ack, Connack, Connect, Packet, Publish, Suback, Subscribe, SubscribeRequest
 from starlingmq.wire.reasons import Reason
 
@@ -363,7 +364,7 @@ def what_nobody_has_taken_yet_is_waited_for() -> None:
 
 
 def drained(fleet: Fleet, place: int) -> Callable[[], bool]:
-    """Whether that node ends, as ``net.cluster`` has it."""
+    """Whether that node ends, as ``net.peers.cluster_shell`` has it."""
     cluster = fleet[place].cluster
     return lambda: cluster.drain.done and cluster.flushed()
 
@@ -419,16 +420,16 @@ def what_is_owed_is_delivered_before_the_end() -> None:
 Mistake = tuple[Any, str, Callable[..., object], Callable[[], None]]
 
 
-def unnoted(self: Peers, peer: Any, message: Any) -> None:
+def unnoted(self: PeerReceivers, peer: Any, message: Any) -> None:
     """That it was heard is not stored."""
     if self.control is not None:
         self.control(peer.number, message.payload)
 
 
-take_window = Mover.take_window
+take_window = SessionTransfer.take_window
 
 
-def never_parted(self: Mover, session: Session) -> list[Outgoing]:
+def never_parted(self: SessionTransfer, session: Session) -> list[Outgoing]:
     """That some of a window has gone is not noted."""
     taken = take_window(self, session)
     assert session.moving is not None
@@ -439,31 +440,36 @@ def never_parted(self: Mover, session: Session) -> list[Outgoing]:
 moved = test_takeover.test_a_client_that_comes_back_elsewhere_finds_its_session_and_what_was_queued
 
 MISTAKES: dict[str, Mistake] = {
-    "order is not waited for": (Arrival, "ordered", lambda *_: True, what_came_before_a_mark_is_waited_for),
-    "what comes here is taken at once": (Arrival, "stage", lambda *_: OPEN, what_came_before_a_mark_is_waited_for),
+    "order is not waited for": (InboundSession, "ordered", lambda *_: True, what_came_before_a_mark_is_waited_for),
+    "what comes here is taken at once": (
+        InboundSession,
+        "stage",
+        lambda *_: OPEN,
+        what_came_before_a_mark_is_waited_for,
+    ),
     "what came before the marks is taken from both": (
         Delivery,
         "_takes",
         lambda *_: True,
         what_came_before_a_mark_is_waited_for,
     ),
-    "the former owner goes on after the marks": (Departure, "mark", lambda *_: None, moved),
-    "nobody waits for the window": (Arrival, "awaited", lambda _: False, moved),
-    "the queue stays behind": (Mover, "take_queue", lambda *_: [], moved),
+    "the former owner goes on after the marks": (OutboundSession, "mark", lambda *_: None, moved),
+    "nobody waits for the window": (InboundSession, "awaited", lambda _: False, moved),
+    "the queue stays behind": (SessionTransfer, "take_queue", lambda *_: [], moved),
     "what comes late is a session, though a later owner was told that there is none": (
-        coming,
+        takeover_target,
         "_goes_on",
         lambda _: False,
         what_comes_too_late_for_its_owner_goes_on_to_the_next,
     ),
     "a session without its window is present": (
-        Mover,
+        SessionTransfer,
         "take_window",
         never_parted,
         what_comes_back_without_its_window_begins_anew,
     ),
     "marks that come before the session they are about are not looked at": (
-        Coming,
+        TakeoverTarget,
         "overtaken",
         lambda *_: None,
         a_mark_that_overtakes_the_session_itself_divides_all_the_same,
@@ -474,33 +480,33 @@ MISTAKES: dict[str, Mistake] = {
         lambda me, incarnation=0, **changes: replace(me, **changes),
         who_joins_twice_is_heard_again,
     ),
-    "who was overtaken is given it": (Leaving, "_is_newer", lambda *_: False, who_asks_too_late_is_refused),
+    "who was overtaken is given it": (TakeoverSource, "_is_newer", lambda *_: False, who_asks_too_late_is_refused),
     "a session is present though a later one may be": (
-        Coming,
+        TakeoverTarget,
         "_unsure",
         lambda *_: False,
         a_later_session_that_can_not_be_reached_is_thought_of,
     ),
     "marks that come before the takeover they belong to are not looked at": (
-        Marks,
+        CutMarkers,
         "_came_for",
         lambda *_: None,
         a_mark_that_overtakes_what_it_is_about_divides_all_the_same,
     ),
     "who owes says only once what it owes": (
-        Coming,
+        TakeoverTarget,
         "tell_owner",
         lambda *_: None,
         who_owes_learns_late_what_it_owes,
     ),
     "marks count for what goes to their own owner": (
-        Departure,
+        OutboundSession,
         "is_earlier",
         lambda self, epoch: self.epoch <= epoch,
         an_owner_in_between_has_put_marks,
     ),
     "control is heard again after a crash": (
-        Peers,
+        PeerReceivers,
         "_take_control",
         unnoted,
         what_a_node_says_is_heard_once_though_it_crashes,

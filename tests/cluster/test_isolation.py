@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.cluster.fleet import Fleet
 
-from starlingmq.config import ClusterConfig
+from starlingmq.config.settings import ClusterConfig
 from starlingmq.wire.mqtt import Connack, Connect, Disconnect, Publish
 
 KEPT = ClusterConfig().isolation_timeout

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from math import inf
 
-from starlingmq.cluster.frames import Data, DataAck
-from starlingmq.cluster.links import Link
+from starlingmq.cluster.links.peer_frames import Data, DataAck
+from starlingmq.cluster.links.peer_link import PeerLink
 
 
-def begin(window: int = 100) -> Link:
+def begin(window: int = 100) -> PeerLink:
     """Incarnation 3 here, 7 there."""
-    link = Link(3, window, 1.0)
+    link = PeerLink(3, window, 1.0)
     link.reset_sender(7)
     return link
 
@@ -28,7 +28,7 @@ def test_frames_are_numbered_and_acknowledged_by_messages() -> None:
 
 
 def test_nothing_is_sent_before_the_peer_is_known() -> None:
-    link = Link(3, 100, 1.0)
+    link = PeerLink(3, 100, 1.0)
     link.offer(b"a", 1, 0.0)
     assert link.take(0.0, 1000) == [] and link.wake_at() == inf
     link.reset_sender(7)

@@ -6,9 +6,9 @@ from random import Random
 
 from tests.sim.etcd_model import EtcdModel, Session
 
-from starlingmq.cluster.etcd import EtcdState, LeaseLost, Put, Txn, TxnAnswer, Watch
-from starlingmq.cluster.frames import MemberInfo, Membership
-from starlingmq.cluster.members import Members
+from starlingmq.cluster.etcd.etcd_requests import EtcdState, LeaseLost, Put, Txn, TxnAnswer, Watch
+from starlingmq.cluster.links.peer_frames import MemberInfo, Membership
+from starlingmq.cluster.membership.members import Members
 
 SETTLE = 3.0
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from starlingmq.cluster.etcd import Put, Txn, TxnAnswer
-from starlingmq.cluster.ownership import CLAIMS_PER_TXN, SMALL_UNDER_WAY, TXNS_UNDER_WAY, Ownership
+from starlingmq.cluster.etcd.etcd_requests import Put, Txn, TxnAnswer
+from starlingmq.cluster.takeover.ownership import CLAIMS_PER_TXN, SMALL_UNDER_WAY, TXNS_UNDER_WAY, Ownership
 
 
 def entered() -> Ownership:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.cluster.frame_strategies import envelopes
 
-from starlingmq.cluster.frames import Body, Data, Envelope, SyncRequest
-from starlingmq.net.peer_codec import BODIES, FrameError, decode, encode, join, split
+from starlingmq.cluster.links.peer_frames import Body, Data, Envelope, SyncRequest
+from starlingmq.net.peers.peer_codec import BODIES, FrameError, decode, encode, join, split
 from starlingmq.net.proto import peers_pb2 as pb
 
 

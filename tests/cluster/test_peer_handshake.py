@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starlingmq.net.peer_handshake import (
+from starlingmq.net.peers.peer_handshake import (
     ACCEPTED,
     CHALLENGE,
     HELLO,

@@ -14,9 +14,9 @@ import pytest
 from tests.cluster.conftest import WAIT_SECONDS, Nodes
 from tests.cluster.stranger import FRAME_BYTES, HEADERS, MIB, Stranger, frame
 
-from starlingmq.cluster.frames import MemberInfo
-from starlingmq.net import peer_handshake, peers
-from starlingmq.net.peer_stream import CHALLENGE_METHOD, JOIN_METHOD, SERVICE
+from starlingmq.cluster.links.peer_frames import MemberInfo
+from starlingmq.net.peers import peer_handshake, peer_server
+from starlingmq.net.peers.peer_stream import CHALLENGE_METHOD, JOIN_METHOD, SERVICE
 from starlingmq.node import freeze
 
 SECRET = "0123456789abcdef"
@@ -73,7 +73,7 @@ async def test_large_messages_of_strangers_cost_the_node_no_memory_and_disturb_n
         before = peak(pid)
         paths = [METHODS[number % len(METHODS)] for number in range(CONNECTIONS)]
         sent = await asyncio.gather(*(rude(port, path, MESSAGE) for path in paths))
-        assert max(sent) <= 2 * (peers.WINDOW_BYTES + FRAME_BYTES), "nobody asked for more"
+        assert max(sent) <= 2 * (peer_server.WINDOW_BYTES + FRAME_BYTES), "nobody asked for more"
         assert peak(pid) - before < GROWTH_MAX
         assert one.connections == 1 and 2 in one.connected
         assert one.peers.send(2, one.data(1, one))
@@ -118,7 +118,7 @@ async def test_metadata_of_strangers_is_bounded(nodes: Nodes, size: int, monkeyp
         seen.append(sum(len(value) for _, value in metadata or ()))
         return {}
 
-    monkeypatch.setattr(peers, "parts", look)
+    monkeypatch.setattr(peer_server, "parts", look)
     async with Stranger(two.port) as stranger, asyncio.timeout(WAIT_SECONDS):
         await stranger.until_settled()
         stranger.open(1, CHALLENGE_METHOD, [(b"x-long", b"a" * size)])
@@ -129,7 +129,7 @@ async def test_metadata_of_strangers_is_bounded(nodes: Nodes, size: int, monkeyp
 async def test_a_stranger_has_a_few_streams(nodes: Nodes) -> None:
     two = await nodes.start("two", 2, secret=SECRET)
     async with Stranger(two.port) as stranger, asyncio.timeout(WAIT_SECONDS):
-        assert (await stranger.until_settled())[3] == peers.STREAMS_PER_CONNECTION
+        assert (await stranger.until_settled())[3] == peer_server.STREAMS_PER_CONNECTION
         for number in range(200):
             stranger.writer.write(frame(HEADERS, 0, 2 * number + 1, b""))  # begun and never ended
         await stranger.until_ended()
@@ -137,7 +137,7 @@ async def test_a_stranger_has_a_few_streams(nodes: Nodes) -> None:
 
 @pytest.mark.slow
 async def test_a_connection_that_proves_nothing_is_closed(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "STRANGER_SECONDS", 1.0)
+    monkeypatch.setattr(peer_server, "STRANGER_SECONDS", 1.0)
     two = await nodes.start("two", 2, secret=SECRET)
     one = await nodes.start("one", 1, secret=SECRET)
     one.peers.set_peers([two.info()])
@@ -171,10 +171,10 @@ async def test_lines_about_strangers_are_counted_when_they_come_too_fast(
     nodes: Nodes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     two = await nodes.start("two", 2, secret=SECRET)
-    monkeypatch.setattr(peers, "REFUSALS_LOGGED", 1e9)
+    monkeypatch.setattr(peer_server, "REFUSALS_LOGGED", 1e9)
     for number in range(100):
         two.peers._note_refusal(f"reason {number}")
-    monkeypatch.setattr(peers, "REFUSALS_LOGGED", 0.0)
+    monkeypatch.setattr(peer_server, "REFUSALS_LOGGED", 0.0)
     two.peers._note_refusal("another")
     lines = [record.message for record in caplog.records]
     assert lines[-1] == f"refused a node: another (and {101 - len(lines)} more that were not logged)"

@@ -11,11 +11,11 @@ import pytest
 import trustme
 from tests.cluster.conftest import WAIT_SECONDS, Node, Nodes
 
-from starlingmq.cluster.frames import Data, Envelope, SyncRequest
-from starlingmq.config_cluster import ClusterTlsConfig
+from starlingmq.cluster.links.peer_frames import Data, Envelope, SyncRequest
+from starlingmq.config.cluster_section import ClusterTlsConfig
 from starlingmq.demo.proxy import BACK, OUT, Proxy
-from starlingmq.net.peers import ListenError
-from starlingmq.net.tls import TlsError
+from starlingmq.net.listeners.tls import TlsError
+from starlingmq.net.peers.peer_server import ListenError
 
 BRIEF = {"heartbeat_interval": 0.1, "member_timeout": 0.3}
 SECRET = {"secret": "0123456789abcdef"}

@@ -14,11 +14,11 @@ from tests.cluster.lives import run
 from tests.cluster.world import INTERVAL, STEP, TIMEOUT, World
 
 import starlingmq
-from starlingmq.cluster.etcd import Compare, Request, Txn
-from starlingmq.cluster.frames import Envelope, MemberInfo, Membership
-from starlingmq.cluster.members import Members
-from starlingmq.cluster.quorum import Peer, Quorum
-from starlingmq.cluster.relay import Relay
+from starlingmq.cluster.etcd.etcd_requests import Compare, Request, Txn
+from starlingmq.cluster.links.peer_frames import Envelope, MemberInfo, Membership
+from starlingmq.cluster.links.relay import Relay
+from starlingmq.cluster.membership.members import Members
+from starlingmq.cluster.membership.quorum import Quorum, QuorumPeer
 
 pytestmark = pytest.mark.skipif(starlingmq.compiled(), reason="a class that is compiled has none of Python below it")
 
@@ -26,10 +26,10 @@ SEEDS_MAX = 40  # lives in which a mistake has to show
 
 
 class CountsWhomItHears(Quorum):
-    def _is_heard_by(self, peer: Peer) -> bool:
+    def _is_heard_by(self, peer: QuorumPeer) -> bool:
         return True
 
-    def _look(self, peer: Peer, now: float) -> None:
+    def _look(self, peer: QuorumPeer, now: float) -> None:
         peer.rests_on = max(peer.direct_at, peer.relayed_at)
         super()._look(peer, now)
 
@@ -46,7 +46,7 @@ class CountsItself(Quorum):
 
 
 class ForgetsNobodyInTime(Quorum):
-    def _look(self, peer: Peer, now: float) -> None:
+    def _look(self, peer: QuorumPeer, now: float) -> None:
         super()._look(peer, min(now, max(peer.direct_at, peer.relayed_at)))
 
 

@@ -14,12 +14,12 @@ from tests.cluster.test_wills import KEYS, kept, kill
 from tests.harness import FakeClient
 
 import starlingmq
-from starlingmq.cluster.coming import Coming
-from starlingmq.cluster.etcd import Delete, Put, Txn
-from starlingmq.cluster.state import ClusterState
-from starlingmq.cluster.will_settling import WillSettling
-from starlingmq.cluster.will_values import FIRING, SETTLED, RegisteredWill, decode_will, encode_will, taken_key
-from starlingmq.core.connecting import Connecting
+from starlingmq.cluster.cluster_state import ClusterState
+from starlingmq.cluster.etcd.etcd_requests import Delete, Put, Txn
+from starlingmq.cluster.takeover.takeover_target import TakeoverTarget
+from starlingmq.cluster.wills.will_records import FIRING, SETTLED, RegisteredWill, decode_will, encode_will, taken_key
+from starlingmq.cluster.wills.will_settlement import WillSettlements
+from starlingmq.core.mqtt.connecting import Connecting
 from starlingmq.wire.mqtt import Connack, Connect, Publish, Subscribe, SubscribeRequest, Will
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, WILL_DELAY_INTERVAL, Properties
 
@@ -222,11 +222,11 @@ def late_by_world() -> None:
 
 
 def nobody_settles_wills_elsewhere() -> Any:
-    return patch.object(WillSettling, "settle", lambda self, *arguments: True)
+    return patch.object(WillSettlements, "settle", lambda self, *arguments: True)
 
 
 def nobody_waits_for_wills_of_this_node() -> Any:
-    return patch.object(Coming, "_is_will_unpublished", lambda self, client_id: False)
+    return patch.object(TakeoverTarget, "_is_will_unpublished", lambda self, client_id: False)
 
 
 def what_is_left_at_this_node_is_due_with_the_connack() -> Any:
@@ -234,15 +234,17 @@ def what_is_left_at_this_node_is_due_with_the_connack() -> Any:
 
 
 def nothing_is_written_where_nothing_is() -> Any:
-    return patch.object(WillSettling, "_look_at_nothing", lambda self, each, revision: self._conclude(each))
+    return patch.object(WillSettlements, "_look_at_nothing", lambda self, each, revision: self._conclude(each))
 
 
 def a_will_that_is_under_way_is_not_waited_for() -> Any:
-    return patch.object(WillSettling, "_wait_for_publication", lambda self, each, value, revision: self._conclude(each))
+    return patch.object(
+        WillSettlements, "_wait_for_publication", lambda self, each, value, revision: self._conclude(each)
+    )
 
 
 def a_copy_is_not_waited_for() -> Any:
-    return patch.object(WillSettling, "_look_at_copy", lambda self, each, value, revision: self._conclude(each))
+    return patch.object(WillSettlements, "_look_at_copy", lambda self, each, value, revision: self._conclude(each))
 
 
 def what_a_will_retains_is_not_waited_for() -> Any:

@@ -11,13 +11,13 @@ from tests.harness import FakeClient
 from tests.nats.talk import Msg, NatsPeer, connect
 
 import starlingmq
-from starlingmq.cluster.frames import Allotment, Data, Envelope, GroupPull, GroupReport, Pull
-from starlingmq.cluster.group_pull import SETTLE_SECONDS
-from starlingmq.cluster.group_supply import GroupSupply
-from starlingmq.cluster.queue_groups import QueueGroups
-from starlingmq.config import QueueGroupsConfig
-from starlingmq.core.group_figures import figures
-from starlingmq.core.groups import Group
+from starlingmq.cluster.groups.group_pull import SETTLE_SECONDS
+from starlingmq.cluster.groups.group_supply import GroupSupply
+from starlingmq.cluster.groups.queue_groups import QueueGroups
+from starlingmq.cluster.links.peer_frames import Allotment, Data, Envelope, GroupPull, GroupReport, Pull
+from starlingmq.config.settings import QueueGroupsConfig
+from starlingmq.core.groups.group import Group
+from starlingmq.core.groups.group_stats import figures
 from starlingmq.wire.mqtt import Ack, Publish, Suback, Subscribe, SubscribeRequest, Unsubscribe
 from starlingmq.wire.packets import PUBACK
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL

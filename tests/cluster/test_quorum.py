@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import inf
 
-from starlingmq.cluster.frames import Envelope, Heartbeat, MemberInfo, Membership
-from starlingmq.cluster.quorum import ConnectionChange, Quorum
-from starlingmq.cluster.relay import Relay
+from starlingmq.cluster.links.peer_frames import Envelope, Heartbeat, MemberInfo, Membership
+from starlingmq.cluster.links.relay import Relay
+from starlingmq.cluster.membership.quorum import ConnectionChange, Quorum
 
 INTERVAL, TIMEOUT = 1.0, 5.0
 

@@ -13,8 +13,8 @@ from tests.net.etcds import connected
 from tests.peer import Peer
 
 from starlingmq.client import Client
-from starlingmq.cluster.etcd import Get, Txn
-from starlingmq.cluster.will_values import REGISTERED, all_wills, decode_will, wills_of
+from starlingmq.cluster.etcd.etcd_requests import Get, Txn
+from starlingmq.cluster.wills.will_records import REGISTERED, all_wills, decode_will, wills_of
 from starlingmq.wire.mqtt import Connack, Connect, Will
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, WILL_DELAY_INTERVAL, Properties
 

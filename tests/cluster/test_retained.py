@@ -14,10 +14,10 @@ from tests.sim.retained import payload_of, retained_in
 from tests.sim.world import World
 
 import starlingmq
-from starlingmq.cluster.etcd import KeyValue, Put, Request, Txn, TxnAnswer
-from starlingmq.cluster.retained import RetainedIndex
-from starlingmq.cluster.retained_values import decode_value, prefix
-from starlingmq.cluster.retained_writer import RetainedWriter
+from starlingmq.cluster.etcd.etcd_requests import KeyValue, Put, Request, Txn, TxnAnswer
+from starlingmq.cluster.retained.retained_records import decode_value, prefix
+from starlingmq.cluster.retained.retained_sync import RetainedSync
+from starlingmq.cluster.retained.retained_writer import RetainedWriter
 from starlingmq.wire.mqtt import Ack, Publish, Suback, Subscribe, SubscribeRequest
 
 KEYS = prefix("test")
@@ -192,7 +192,7 @@ def test_what_the_watch_did_not_tell_is_read_again() -> None:
 
 @pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
 def test_more_than_may_wait_for_etcd_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("starlingmq.cluster.retained.WAITING_MAX", 10)
+    monkeypatch.setattr("starlingmq.cluster.retained.retained_sync.WAITING_MAX", 10)
     fleet = Fleet(2)
     publisher = fleet.connect(0, "p")
     fleet.etcd.lose_leader(fleet.now, 10.0)
@@ -364,7 +364,7 @@ def test_what_was_published_since_stays() -> None:
 
 @pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
 def test_what_comes_after_it_from_an_earlier_life_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RetainedIndex, "_superseded", lambda *_: False)
+    monkeypatch.setattr(RetainedSync, "_superseded", lambda *_: False)
     with pytest.raises(AssertionError):
         what_was_published_since_stays()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.cluster import planting
 
-from starlingmq.cluster.frames import (
+from starlingmq.cluster.links.peer_frames import (
     Body,
     Heartbeat,
     Membership,
@@ -15,8 +15,8 @@ from starlingmq.cluster.frames import (
     RouteSnapshot,
     SyncRequest,
 )
-from starlingmq.cluster.route_facts import Fact
-from starlingmq.cluster.routes import ASK_AGAIN, BORROW_AFTER, Routes
+from starlingmq.cluster.routes.route_facts import Fact
+from starlingmq.cluster.routes.route_table import ASK_AGAIN, BORROW_AFTER, RouteTable
 
 Sent = list[tuple[int | None, Body]]
 
@@ -37,7 +37,7 @@ class Store:
                 self.bytes += len(key) + len(value)
 
 
-def heartbeat(routes: Routes) -> Heartbeat:
+def heartbeat(routes: RouteTable) -> Heartbeat:
     nobody = Membership(0, ())
     return Heartbeat(routes.epoch, routes.version, routes.vector(), {}, frozenset(), True, nobody, {}, 1, {})
 
@@ -47,14 +47,14 @@ def begin(
     wants: dict[bytes, int] | None = None,
     incarnation: int = 1,
     store: Store | None = None,
-    kind: type[Routes] = Routes,
-) -> Routes:
+    kind: type[RouteTable] = RouteTable,
+) -> RouteTable:
     routes = kind(me, incarnation, store.facts if store else {}, 1000)
     routes.restart(wants or {})
     return routes
 
 
-def exchange(one: Routes, two: Routes, now: float = 0.0) -> Sent:
+def exchange(one: RouteTable, two: RouteTable, now: float = 0.0) -> Sent:
     """Let each hear a heartbeat of the other and do all that follows; everything that was sent."""
     one.heartbeat(two.me, heartbeat(two), now)
     two.heartbeat(one.me, heartbeat(one), now)
@@ -263,7 +263,7 @@ def test_versions_that_were_told_and_lost_are_replaced_by_a_snapshot() -> None:
     assert two.vector()[1] == (2, 2)
 
 
-def tell_other_records_under_the_same_number(kind: type[Routes]) -> None:
+def tell_other_records_under_the_same_number(kind: type[RouteTable]) -> None:
     """Version 2 is told, and lost by who told it. Its next life gives out version 2 again, to something else, and goes
     on: who has heard the first one is not to take the rest by its numbers."""
     store = Store()
@@ -283,7 +283,7 @@ def tell_other_records_under_the_same_number(kind: type[Routes]) -> None:
 
 
 def test_records_of_another_epoch_are_not_taken_by_their_numbers() -> None:
-    tell_other_records_under_the_same_number(Routes)
+    tell_other_records_under_the_same_number(RouteTable)
 
 
 def test_where_they_are_that_shows() -> None:
@@ -341,7 +341,7 @@ def test_facts_of_another_node_are_deleted() -> None:
 
 def test_the_log_is_bounded() -> None:
     store = Store()
-    one = Routes(1, 1, {}, 100)
+    one = RouteTable(1, 1, {}, 100)
     for number in range(5000):
         one.originate([(b"a", number % 3 + 1)])
         one.take_out()

@@ -12,15 +12,15 @@ from tests.cluster.test_handshakes import got, hold, release, watch
 from tests.cluster.test_takeover import LASTING, publish, published, subscribe
 from tests.harness import FakeClient
 
-from starlingmq.cluster import stays
-from starlingmq.cluster.frames import Data, Envelope, HandshakeCall
-from starlingmq.cluster.leaving import Leaving
-from starlingmq.cluster.transfer import Barrier, Head, Mark, Takeover, encode, pack, unpack
-from starlingmq.core.access import SUBSCRIBE, Grant, Rights
-from starlingmq.core.client import Client
-from starlingmq.core.owners import RULES
-from starlingmq.net.peer_codec import decode
-from starlingmq.net.peer_codec import encode as encode_envelope
+from starlingmq.cluster.links.peer_frames import Data, Envelope, HandshakeCall
+from starlingmq.cluster.qos2 import qos2_store
+from starlingmq.cluster.takeover.takeover_source import TakeoverSource
+from starlingmq.cluster.takeover.transfer_frames import Barrier, Head, Mark, Takeover, encode, pack, unpack
+from starlingmq.core.connection import Client
+from starlingmq.core.limits.access import SUBSCRIBE, Grant, Rights
+from starlingmq.core.session.session_user import RULES
+from starlingmq.net.peers.peer_codec import decode
+from starlingmq.net.peers.peer_codec import encode as encode_envelope
 from starlingmq.net.proto import peers_pb2 as pb
 from starlingmq.wire.mqtt import PUBACK, Ack, Connack, Connect, Disconnect, Publish, Will
 from starlingmq.wire.properties import RECEIVE_MAXIMUM, WILL_DELAY_INTERVAL
@@ -164,13 +164,13 @@ def test_its_own_user_completes_it_after_a_restart_of_what_is_kept() -> None:
     hold(join(fleet, 0, "ann"))
     inbound = fleet[0].state.ctx.sessions["c"].inbound
     assert inbound is not None
-    stays.Stays(routed.append, store, lambda *_: None, 3600.0).leave("c", 7, inbound, fleet.now, "ann")
-    again = stays.Stays(routed.append, store, lambda *_: None, 3600.0)
+    qos2_store.Qos2Store(routed.append, store, lambda *_: None, 3600.0).leave("c", 7, inbound, fleet.now, "ann")
+    again = qos2_store.Qos2Store(routed.append, store, lambda *_: None, 3600.0)
     again.restore(kept)
     again.cancel("c", 5, 9, "bob")
-    assert again.look("c", 5, 9, 0, "bob")[0] == stays.UNKNOWN and again.newest("c", 9, 0, "bob") == 0
-    assert again.release("c", 5, 9, 0, 1, fleet.now, "bob")[0] == stays.UNKNOWN and routed == []
-    assert again.release("c", 5, 9, 0, 1, fleet.now, "ann")[0] == stays.COMPLETED and len(routed) == 1
+    assert again.look("c", 5, 9, 0, "bob")[0] == qos2_store.UNKNOWN and again.newest("c", 9, 0, "bob") == 0
+    assert again.release("c", 5, 9, 0, 1, fleet.now, "bob")[0] == qos2_store.UNKNOWN and routed == []
+    assert again.release("c", 5, 9, 0, 1, fleet.now, "ann")[0] == qos2_store.COMPLETED and len(routed) == 1
 
 
 def test_the_will_of_the_first_user_is_published_when_another_one_has_its_client_id_elsewhere() -> None:
@@ -309,16 +309,16 @@ def test_a_node_that_is_not_told_the_user_hands_over_what_is_thrown_away(reachab
     subscribe(ann, b"t", 1)
     ann.drop()
     publish(publisher, b"t", b"before")
-    asked = Leaving.asked
+    asked = TakeoverSource.asked
 
-    def ignorant(self: Leaving, node: int, said: Takeover) -> None:
+    def ignorant(self: TakeoverSource, node: int, said: Takeover) -> None:
         asked(self, node, Takeover(said.client_id, said.epoch, said.clean, said.offered))
 
     if not reachable:
         fleet.cut(1, 2)
         fleet.cut(1, 3)
         fleet.advance(6.0)
-    with patch.object(Leaving, "asked", ignorant):
+    with patch.object(TakeoverSource, "asked", ignorant):
         bob = join(fleet, 1, "bob")
         fleet.heal()
         fleet.advance(6.0)

@@ -7,7 +7,7 @@ from tests.cluster.fleet import Fleet
 from tests.cluster.test_takeover import LASTING, lasting, publish, published, subscribe
 from tests.harness import FakeClient
 
-from starlingmq.config import ClusterConfig
+from starlingmq.config.settings import ClusterConfig
 from starlingmq.wire.mqtt import Connack, Connect
 from starlingmq.wire.reasons import Reason
 

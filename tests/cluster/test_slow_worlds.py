@@ -9,10 +9,10 @@ import pytest
 from tests.cluster.slow_world import RaceWorld, SlowWorld, run
 
 import starlingmq
-from starlingmq.cluster.arrivals import Arrival
-from starlingmq.cluster.coming import Coming
-from starlingmq.cluster.departures import Departure
-from starlingmq.core.connecting import Connecting
+from starlingmq.cluster.takeover.inbound import InboundSession
+from starlingmq.cluster.takeover.outbound import OutboundSession
+from starlingmq.cluster.takeover.takeover_target import TakeoverTarget
+from starlingmq.core.mqtt.connecting import Connecting
 from starlingmq.wire.reasons import Reason
 
 FOUND = (2, 14, 22, 26, 60, 96, 136, 202, 242, 564, 51, 3, 7)
@@ -20,11 +20,11 @@ FOUND = (2, 14, 22, 26, 60, 96, 136, 202, 242, 564, 51, 3, 7)
 a CONNECT that was served with what an earlier one had asked for, messages that overtook others, or were nobody's; and
 by odd seeds, races that nobody won."""
 
-look_at, overtaken = Coming.look_at, Connecting.overtaken
+look_at, overtaken = TakeoverTarget.look_at, Connecting.overtaken
 PATIENCE = 0.5  # seconds
 
 
-def gives_up_a_slow_owner(self: Coming, arrival: Arrival, now: float) -> None:
+def gives_up_a_slow_owner(self: TakeoverTarget, arrival: InboundSession, now: float) -> None:
     since = vars(self).setdefault("since", {}).setdefault(arrival, now)
     if now >= since + PATIENCE:
         for node in arrival.sources():
@@ -32,7 +32,7 @@ def gives_up_a_slow_owner(self: Coming, arrival: Arrival, now: float) -> None:
     look_at(self, arrival, now)
 
 
-def says_too_early_that_all_is_there(self: Departure, arrivals: Any) -> list[int]:
+def says_too_early_that_all_is_there(self: OutboundSession, arrivals: Any) -> list[int]:
     nodes = [node for node in self.marks() if node not in self._passed]
     self._passed.update(dict.fromkeys(nodes))
     return nodes
@@ -43,9 +43,9 @@ def refuses_whoever_waits(self: Connecting, client_id: str, epoch: int) -> None:
 
 
 MISTAKES: dict[str, tuple[Any, str, Callable[..., object], type[SlowWorld], int]] = {
-    "a slow owner is given up": (Coming, "look_at", gives_up_a_slow_owner, SlowWorld, 2),
+    "a slow owner is given up": (TakeoverTarget, "look_at", gives_up_a_slow_owner, SlowWorld, 2),
     "what is held is forgotten by the next owner": (
-        Departure,
+        OutboundSession,
         "unpassed",
         says_too_early_that_all_is_there,
         SlowWorld,

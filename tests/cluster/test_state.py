@@ -9,8 +9,8 @@ from tests.cluster.fleet import Fleet
 from tests.harness import FakeClient
 
 import starlingmq
-from starlingmq.cluster.frames import Data, RouteApplied
-from starlingmq.core.client import Client
+from starlingmq.cluster.links.peer_frames import Data, RouteApplied
+from starlingmq.core.connection import Client
 from starlingmq.core.message import Message
 from starlingmq.core.ready import Deliveries
 from starlingmq.wire.mqtt import (

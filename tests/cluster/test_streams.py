@@ -15,7 +15,7 @@ from starlingmq.client import Client
 
 pytest.importorskip("pyspark")
 from starlingmq.spark.nodes import NodeBook
-from starlingmq.spark.options import Options
+from starlingmq.spark.read_options import Options
 from starlingmq.spark.source import parts, read_part
 
 TOKEN = "a token that nobody guesses"

@@ -11,8 +11,8 @@ from tests.sim.network import End, Network
 from tests.sim.node import Node
 from tests.sim.world import LIVENESS_MAX
 
-from starlingmq.cluster.frames import Data, Envelope
-from starlingmq.core.session import Session
+from starlingmq.cluster.links.peer_frames import Data, Envelope
+from starlingmq.core.session.session import Session
 
 pytestmark = pytest.mark.slow
 

@@ -16,10 +16,10 @@ from tests.sim.clients import FOREVER
 from tests.sim.node import Node
 
 import starlingmq
-from starlingmq.cluster.will_settling import WillSettling
-from starlingmq.cluster.will_values import RegisteredWill
-from starlingmq.cluster.wills import DUE, ClusterWills, Entry
-from starlingmq.core.ending import Ending
+from starlingmq.cluster.wills.cluster_wills import DUE, ClusterWills, WillEntry
+from starlingmq.cluster.wills.will_records import RegisteredWill
+from starlingmq.cluster.wills.will_settlement import WillSettlements
+from starlingmq.core.session.ending import Ending
 from starlingmq.wire.mqtt import Connect, Will, encode
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL
 
@@ -32,7 +32,7 @@ def test_each_will_once_and_none_of_who_is_back(seed: int) -> None:
     assert world.published
 
 
-def _at_once(wills: ClusterWills, name: str, entry: Entry) -> bool:
+def _at_once(wills: ClusterWills, name: str, entry: WillEntry) -> bool:
     entry.allowed_until = inf
     return not entry.published
 
@@ -42,13 +42,13 @@ def a_node_publishes_without_a_word() -> Any:
 
 
 def a_will_at_a_node_that_is_away_is_not_cancelled() -> Any:
-    return patch.object(WillSettling, "settle", lambda self, *arguments: True)
+    return patch.object(WillSettlements, "settle", lambda self, *arguments: True)
 
 
 def a_restarted_node_does_not_read_what_etcd_has() -> Any:
     settled = ClusterWills._settled
 
-    def deaf(self: ClusterWills, name: str, entry: Entry, value: RegisteredWill) -> None:
+    def deaf(self: ClusterWills, name: str, entry: WillEntry, value: RegisteredWill) -> None:
         if not self._seen:
             settled(self, name, entry, value)
 

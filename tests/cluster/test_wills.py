@@ -10,12 +10,12 @@ from tests.cluster.fleet import Fleet, NodeWorld
 from tests.harness import FakeClient
 
 import starlingmq
-from starlingmq.cluster import wills
-from starlingmq.cluster.amendments import Amendment, Amendments
-from starlingmq.cluster.etcd import KeyValue, Put, TxnAnswer, WatchLost
-from starlingmq.cluster.foreign_wills import PAGE, TAKEN_PER_TURN, ForeignWills
-from starlingmq.cluster.will_settling import KEPT_SECONDS, WillSettling
-from starlingmq.cluster.will_values import (
+from starlingmq.cluster.etcd.etcd_cas import CasUpdate, EtcdCas
+from starlingmq.cluster.etcd.etcd_requests import KeyValue, Put, TxnAnswer, WatchLost
+from starlingmq.cluster.wills import cluster_wills
+from starlingmq.cluster.wills.cluster_wills import DUE
+from starlingmq.cluster.wills.leader_wills import PAGE, TAKEN_PER_TURN, LeaderWills
+from starlingmq.cluster.wills.will_records import (
     REGISTERED,
     SETTLED,
     RegisteredWill,
@@ -24,7 +24,7 @@ from starlingmq.cluster.will_values import (
     encode_will,
     will_from,
 )
-from starlingmq.cluster.wills import DUE
+from starlingmq.cluster.wills.will_settlement import KEPT_SECONDS, WillSettlements
 from starlingmq.core.ready import FACT_DELETE
 from starlingmq.wire.mqtt import Connack, Connect, Publish, Subscribe, SubscribeRequest, Will
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, WILL_DELAY_INTERVAL, Properties
@@ -166,7 +166,7 @@ def test_who_has_not_heard_of_a_clean_start_finds_it_in_etcd() -> None:
 @pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
 def test_more_wills_than_a_turn_looks_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are due while their node reads what etcd has of them anew."""
-    monkeypatch.setattr(wills, "NAMES_PER_TURN", 2)
+    monkeypatch.setattr(cluster_wills, "NAMES_PER_TURN", 2)
     fleet = Fleet(2)
     watcher = watch(fleet, 1)
     clients = [leave_will(fleet, 0, f"w{number}") for number in range(5)]
@@ -243,18 +243,18 @@ def test_while_etcd_is_away_a_will_waits() -> None:
     assert published(watcher, 8.0) == [b"will/a"]
 
 
-def settling() -> WillSettling:
+def settling() -> WillSettlements:
     """Of node 1; node 2 can not be reached."""
-    found = WillSettling("test", 3.0, lambda node: False, lambda name: False)
+    found = WillSettlements("test", 3.0, lambda node: False, lambda name: False)
     found.enter(1)
     return found
 
 
-def settle(found: WillSettling, epoch: int, client_id: str = "c") -> bool:
+def settle(found: WillSettlements, epoch: int, client_id: str = "c") -> bool:
     return found.settle(client_id, 2, epoch, None, False, 0)
 
 
-def asks(found: WillSettling, epoch: int, there: RegisteredWill | None) -> list[Put]:
+def asks(found: WillSettlements, epoch: int, there: RegisteredWill | None) -> list[Put]:
     """A client is back here in that epoch, and finds that at node 2; what is to be changed there."""
     assert not settle(found, epoch)
     (request,) = found.take_requests(1.0)
@@ -263,7 +263,7 @@ def asks(found: WillSettling, epoch: int, there: RegisteredWill | None) -> list[
     return changes(found)
 
 
-def changes(found: WillSettling) -> list[Put]:
+def changes(found: WillSettlements) -> list[Put]:
     requests = found.take_requests(1.0)
     return [write for request in requests for write in request.success if isinstance(write, Put)]
 
@@ -329,9 +329,9 @@ def test_a_node_that_was_taken_out_publishes_nothing_of_before() -> None:
 
 
 def test_of_two_that_want_a_key_one_gets_it_and_the_other_is_told() -> None:
-    changes = Amendments("t")
-    changes.add(Amendment(b"a", 3, b"ours"))
-    changes.add(Amendment(b"b", 4, None))
+    changes = EtcdCas("t")
+    changes.add(CasUpdate(b"a", 3, b"ours"))
+    changes.add(CasUpdate(b"b", 4, None))
     (asked,) = changes.take_requests(1.0)
     assert [compare.operand for compare in asked.compares] == [3, 4]
     there = (KeyValue(b"a", b"theirs", 1, 9),)
@@ -348,7 +348,7 @@ def test_of_two_that_want_a_key_one_gets_it_and_the_other_is_told() -> None:
 
 def test_the_wills_of_a_large_node_are_taken_over_some_turns_the_first_due_first() -> None:
     """What a turn does follows what is due, not how many there are: 20,000 wait, few of them not for long."""
-    foreign = ForeignWills("test", lambda node: node == 2, lambda: True, 1.0)
+    foreign = LeaderWills("test", lambda node: node == 2, lambda: True, 1.0)
     foreign.enter(1)
     foreign.set_members({1: None, 2: None})
     now = 100.0
@@ -357,26 +357,28 @@ def test_the_wills_of_a_large_node_are_taken_over_some_turns_the_first_due_first
     foreign.answered(TxnAnswer(load.tag, True, 5, ((),)), now)
     now += 1.0
     foreign.turn(now)
-    wills = [
+    cluster_wills = [
         KeyValue(
             KEYS + b"2/%05d" % number, encode_will(RegisteredWill(REGISTERED, number, due_at=now + number % 100)), 1, 1
         )
         for number in range(20_000)
     ]
-    for place in range(0, len(wills) + 1, PAGE):
+    for place in range(0, len(cluster_wills) + 1, PAGE):
         (load,) = foreign.take_requests(now)
-        foreign.answered(TxnAnswer(load.tag, True, 5, (tuple(wills[place : place + PAGE]),)), now)
+        foreign.answered(TxnAnswer(load.tag, True, 5, (tuple(cluster_wills[place : place + PAGE]),)), now)
     taken: list[bytes] = []
     turns = 0
-    while len(taken) < len(wills):
+    while len(taken) < len(cluster_wills):
         now = max(now, foreign.wake_at())
         foreign.turn(now)
         came = foreign.take_amendments()
         assert 0 < len(came) <= TAKEN_PER_TURN
         taken += [amendment.key for amendment in came]
         turns += 1
-    assert turns == len(wills) / TAKEN_PER_TURN and foreign.wake_at() == 0.0
-    assert taken == [will.key for will in sorted(wills, key=lambda will: (decode_will(will.value).due_at, will.key))]
+    assert turns == len(cluster_wills) / TAKEN_PER_TURN and foreign.wake_at() == 0.0
+    assert taken == [
+        will.key for will in sorted(cluster_wills, key=lambda will: (decode_will(will.value).due_at, will.key))
+    ]
 
 
 def test_how_long_many_take_can_be_measured() -> None:

@@ -16,10 +16,10 @@ from random import Random
 
 from tests.sim.etcd_model import EtcdModel
 
-from starlingmq.cluster.frames import Envelope, Heartbeat, MemberInfo, Membership
-from starlingmq.cluster.members import Members
-from starlingmq.cluster.quorum import Quorum
-from starlingmq.cluster.relay import Relay
+from starlingmq.cluster.links.peer_frames import Envelope, Heartbeat, MemberInfo, Membership
+from starlingmq.cluster.links.relay import Relay
+from starlingmq.cluster.membership.members import Members
+from starlingmq.cluster.membership.quorum import Quorum
 
 STEP = 0.05
 INTERVAL = 0.5

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Sequence
 
 import pytest
 
-from starlingmq.config import LimitsConfig, MqttConfig
+from starlingmq.config.settings import LimitsConfig, MqttConfig
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.ready import Write
 from starlingmq.net.driver import Driver

@@ -17,9 +17,9 @@ from wsproto.events import (
     TextMessage,
 )
 
-from starlingmq.net.connection import Connection
-from starlingmq.net.gate import Gate
-from starlingmq.net.websocket import WebSocketConnection
+from starlingmq.net.listeners.listener_gate import ListenerGate
+from starlingmq.net.listeners.socket_connection import Connection
+from starlingmq.net.listeners.websocket import WebSocketConnection
 from tests.conformance.clauses import clause
 from tests.conformance.kit import connect_frame
 from tests.conformance.streams import Ear, Stream
@@ -31,7 +31,7 @@ class Browser:
     def __init__(self, subprotocols: list[str]) -> None:
         self.ear = Ear()
         self.stream = Stream()
-        self.server = WebSocketConnection(self.ear, Gate(name="ws", path="/mqtt", write_buffer=65536), "peer:1")
+        self.server = WebSocketConnection(self.ear, ListenerGate(name="ws", path="/mqtt", write_buffer=65536), "peer:1")
         self.server.connection_made(self.stream)
         self.peer = WSConnection(ConnectionType.CLIENT)
         self.server.data_received(self.peer.send(Request(host="h", target="/mqtt", subprotocols=subprotocols)))
@@ -105,7 +105,7 @@ def test_a_text_frame_closes_the_connection() -> None:
 @pytest.mark.parametrize("cut", [1, 3, 1000])
 def test_a_plain_stream_carries_the_bytes_both_ways_in_order(cut: int) -> None:
     ear, stream = Ear(), Stream()
-    connection = Connection(ear, Gate(name="tcp", path="", write_buffer=65536), "peer:1")
+    connection = Connection(ear, ListenerGate(name="tcp", path="", write_buffer=65536), "peer:1")
     connection.connection_made(stream)
     packets = connect_frame() + b"\xc0\x00" * 3
     for at in range(0, len(packets), cut):

@@ -7,8 +7,18 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starlingmq.core.access import EVERY_PUBLISH, GROUP, NOTHING, PUBLISH, STREAM, SUBSCRIBE, WHOLE, Grant, Rights
-from starlingmq.core.topics import matches
+from starlingmq.core.limits.access import (
+    EVERY_PUBLISH,
+    GROUP,
+    NOTHING,
+    PUBLISH,
+    STREAM,
+    SUBSCRIBE,
+    WHOLE,
+    Grant,
+    Rights,
+)
+from starlingmq.core.routing.topics import matches
 
 NAMES = (b"a", b"b", b"$s", b"")
 TOPICS = [b"/".join(parts) for length in (1, 2, 3) for parts in product(NAMES, repeat=length) if parts != (b"",)]

@@ -12,11 +12,11 @@ from tests.nats.talk import connect as nats_connect
 from tests.storage.test_streams import StreamWorld, defined
 
 import starlingmq
-from starlingmq.core.audit import CENSUS_SECONDS
-from starlingmq.core.delivery import Delivery
-from starlingmq.core.outgoing import Outgoing
+from starlingmq.core.observe.audit import CENSUS_SECONDS
 from starlingmq.core.ready import Ready
-from starlingmq.core.session import Session
+from starlingmq.core.routing.delivery import Delivery
+from starlingmq.core.session.outgoing import Outgoing
+from starlingmq.core.session.session import Session
 from starlingmq.wire.mqtt import (
     PUBACK,
     PUBCOMP,

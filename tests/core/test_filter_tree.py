@@ -12,9 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.core.twins import SMALL_FILTERS, SMALL_TOPICS, LinearFilters, filters, topics
 
 import starlingmq
-from starlingmq.core import filter_tree
-from starlingmq.core.filter_tree import FilterTree, Subscriber
-from starlingmq.core.topics import matches
+from starlingmq.core.routing import filter_tree
+from starlingmq.core.routing.filter_tree import FilterTree, Subscriber
+from starlingmq.core.routing.topics import matches
 
 DEPTH_MAX = 128
 

@@ -9,9 +9,9 @@ from tests.harness import FakeClient, World
 from tests.nats.talk import Msg, NatsPeer, connect
 from tests.storage.world import StoredWorld
 
-from starlingmq.config import QueueGroupsConfig
-from starlingmq.core.group_figures import figures
-from starlingmq.core.groups import Group
+from starlingmq.config.settings import QueueGroupsConfig
+from starlingmq.core.groups.group import Group
+from starlingmq.core.groups.group_stats import figures
 from starlingmq.wire.mqtt import Ack, Publish, Subscribe, SubscribeRequest, Unsubscribe
 from starlingmq.wire.packets import PUBACK, PUBREC
 from starlingmq.wire.properties import RECEIVE_MAXIMUM, SESSION_EXPIRY_INTERVAL, Properties

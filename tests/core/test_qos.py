@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.core.session_twins import DictInbound, ListWindow, message, outgoing
 
-from starlingmq.core.qos import MAX_PACKET_ID, Inbound, SendWindow
+from starlingmq.core.session.qos import MAX_PACKET_ID, Inbound, SendWindow
 
 places = st.integers(0, 7)
 seconds = st.sampled_from([0.0, 0.25, 0.9, 1.0, 7.0])

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.core.session_twins import ListQueue, outgoing
 
-from starlingmq.core.queue import MessageQueue
+from starlingmq.core.session.queue import MessageQueue
 
 
 class QueueAsTheListSays(RuleBasedStateMachine):

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starlingmq.core.access import EVERY_PUBLISH, PUBLISH, Grant, ReplyGrant, Rights
-from starlingmq.core.replies import TOPIC_BYTES, Replies, longest
+from starlingmq.core.limits.access import EVERY_PUBLISH, PUBLISH, Grant, ReplyGrant, Rights
+from starlingmq.core.nats.response_rights import TOPIC_BYTES, Replies, longest
 
 LIMIT = 4
 

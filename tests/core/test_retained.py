@@ -11,9 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.core.twins import SMALL_FILTERS, SMALL_TOPICS, LinearRetained, filters, retained, topics
 
 from starlingmq.core.message import Message
-from starlingmq.core.retained import LOOKS_PER_MATCH, RetainedCursor, RetainedTree
-from starlingmq.core.sorted_topics import BLOCK_MAX, SortedTopics
-from starlingmq.core.topics import matches
+from starlingmq.core.routing.retained_store import LOOKS_PER_MATCH, RetainedCursor, RetainedTree
+from starlingmq.core.routing.sorted_topics import BLOCK_MAX, SortedTopics
+from starlingmq.core.routing.topics import matches
 
 
 def walk(tree: RetainedTree, filter: bytes, limit: int = 7) -> list[Message]:

@@ -12,14 +12,14 @@ from tests.conformance.kit import connect_frame, subscribe, utf8
 from tests.harness import FakeClient, World
 
 import starlingmq
-import starlingmq.core.router as router_module
-from starlingmq.config import LimitsConfig, MqttConfig
-from starlingmq.core.client import Client
+import starlingmq.core.routing.router as router_module
+from starlingmq.config.settings import LimitsConfig, MqttConfig
+from starlingmq.core.connection import Client
 from starlingmq.core.message import Message
-from starlingmq.core.qos import WINDOW_MAX
-from starlingmq.core.ready import INBOUND_DELETE, SESSION_PUT, Answer
-from starlingmq.core.router import Router
-from starlingmq.core.session import Session, Subscription
+from starlingmq.core.ready import INBOUND_DELETE, SESSION_PUT, HookAnswer
+from starlingmq.core.routing.router import Router
+from starlingmq.core.session.qos import WINDOW_MAX
+from starlingmq.core.session.session import Session, Subscription
 from starlingmq.wire.mqtt import (
     Ack,
     Connack,
@@ -176,7 +176,7 @@ def test_what_a_client_sent_before_it_went_away_is_handled_although_it_was_just_
     question = w.question()
     w.state.ctx.work = 0
 
-    w.state.answer(question, Answer(message=question.message), w.now)
+    w.state.answer(question, HookAnswer(message=question.message), w.now)
     c.drop()
     assert payloads(watcher) == [b"1"]
 

@@ -7,7 +7,7 @@ from tests.cluster.fleet import Fleet
 from tests.cluster.test_takeover import subscribe
 from tests.harness import FakeClient, World
 
-from starlingmq.core.sampling import Sampler, parent_in, parent_of, parse, traced
+from starlingmq.core.observe.sampling import Sampler, parent_in, parent_of, parse, traced
 from starlingmq.wire.mqtt import Publish
 from starlingmq.wire.properties import CONTENT_TYPE, USER_PROPERTY, Properties, encode_property_bytes
 

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from tests.harness import FakeClient, World
 
-from starlingmq.core.owners import RULES
-from starlingmq.storage.values import decode_session, encode_session
+from starlingmq.core.session.session_user import RULES
+from starlingmq.storage.session_values import decode_session, encode_session
 from starlingmq.wire.mqtt import (
     Ack,
     Auth,

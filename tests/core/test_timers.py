@@ -6,13 +6,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from starlingmq.core.timers import TICK, Wheel
+from starlingmq.core.timers import TICK, TimerWheel
 
 
 class WheelAsTheListSays(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.wheel = Wheel()
+        self.wheel = TimerWheel()
         self.waiting: dict[int, float] = {}  # item -> when it was asked for
         self.now = 1_000_000.0
         self.added = 0

@@ -8,7 +8,7 @@ import pytest
 from tests.conformance.kit import persistent, publish, sole, subscribe
 from tests.harness import FakeClient, World
 
-from starlingmq.core.unknown_releases import CLIENT_MAX, TOTAL_MAX, UnknownReleases
+from starlingmq.core.mqtt.unknown_pubrel import CLIENT_MAX, TOTAL_MAX, UnknownPubrels
 from starlingmq.wire.mqtt import Ack
 from starlingmq.wire.packets import PUBCOMP, PUBREC, PUBREL
 
@@ -83,7 +83,7 @@ def test_a_packet_id_that_is_used_again_is_closed_for_again() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_the_memory_is_bounded_and_each_closing_counts(seed: int) -> None:
     rng = random.Random(seed)
-    noted = UnknownReleases()
+    noted = UnknownPubrels()
     for _ in range(2000):
         client_id, packet_id = f"c{rng.randrange(200)}", rng.randrange(1, 65_536)
         noted.note(client_id, packet_id)

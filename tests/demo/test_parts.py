@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from starlingmq.cli.declare import CommandError
-from starlingmq.config import load_config
+from starlingmq.config.settings import load_config
 from starlingmq.demo import callers, leftovers, stage, tally
 from starlingmq.demo.device import Device
 from starlingmq.demo.figures import Figures, verdict

@@ -9,15 +9,15 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect, to_builtins
 
-from starlingmq.config import Config
-from starlingmq.config_live import LIVE, LIVE_BUT
-from starlingmq.config_types import format_duration, format_size
+from starlingmq.config.restart_settings import LIVE, LIVE_BUT
+from starlingmq.config.section_types import format_duration, format_size
+from starlingmq.config.settings import Config
 
 HEAD: Final = """# Configuration
 
 Every setting, with what it means, its default and what it may be. This page is written by
-`python -m tests.docs.generate` from the tree of settings in `src/starlingmq/config.py`; a test holds it to that.
-`starlingmq config show` prints the same as a complete file, with the values in force, secrets as `***`.
+`python -m tests.docs.generate` from the tree of settings in `src/starlingmq/config/settings.py`; a test holds it to
+that. `starlingmq config show` prints the same as a complete file, with the values in force, secrets as `***`.
 
 Where a value comes from, later wins: the default, the YAML file (`serve -c FILE`), the environment, `--set`.
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import get_args
 
-from starlingmq.cluster.frames import HandshakeCall, HandshakeReply
-from starlingmq.cluster.members import Members, State
-from starlingmq.cluster.moves import Moves
-from starlingmq.cluster.transfer import Passed, Said
+from starlingmq.cluster.links.peer_frames import HandshakeCall, HandshakeReply
+from starlingmq.cluster.membership.members import Members, State
+from starlingmq.cluster.takeover.migrations import Migrations
+from starlingmq.cluster.takeover.transfer_frames import Passed, Said
 from starlingmq.core.message import Message
-from starlingmq.core.outgoing import PUBLISHED, RELEASED, Outgoing
-from starlingmq.core.qos import Inbound, SendWindow
+from starlingmq.core.session.outgoing import PUBLISHED, RELEASED, Outgoing
+from starlingmq.core.session.qos import Inbound, SendWindow
 from starlingmq.wire.mqtt import Ack, Publish, Subscribe, SubscribeRequest
 from starlingmq.wire.packets import PUBACK, PUBREC, PUBREL
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL
@@ -41,7 +41,7 @@ def message(qos: int) -> Message:
 
 
 def qos2_receiver() -> str:
-    """Each packet in each state of ``core.qos.Inbound``."""
+    """Each packet in each state of ``core.session.qos.Inbound``."""
 
     def state(inbound: Inbound) -> str:
         if inbound.holds(ID):
@@ -86,7 +86,7 @@ def qos2_receiver() -> str:
 
 
 def sender() -> str:
-    """Each acknowledgement in each state of ``core.qos.SendWindow``."""
+    """Each acknowledgement in each state of ``core.session.qos.SendWindow``."""
     names = {PUBLISHED: "PUBLISHED", RELEASED: "RELEASED"}
 
     def state(window: SendWindow) -> str:
@@ -220,10 +220,10 @@ def takeover() -> str:
     said: list[tuple[str, str, str]] = []
     fleet = Fleet(3)
     names = {2: "former owner", 1: "new owner", 3: "every other node"}
-    methods = {name: getattr(Moves, name) for name in ("say", "say_at_once")}
+    methods = {name: getattr(Migrations, name) for name in ("say", "say_at_once")}
 
-    def listening(name: str) -> Callable[[Moves, int, Said], None]:
-        def listen(moves: Moves, node: int, message: Said) -> None:
+    def listening(name: str) -> Callable[[Migrations, int, Said], None]:
+        def listen(moves: Migrations, node: int, message: Said) -> None:
             if node != moves.me:
                 done = ", done" if isinstance(message, Passed) and message.done else ""
                 told(names[moves.me], names[node], type(message).__name__ + done)
@@ -241,7 +241,7 @@ def takeover() -> str:
     publish(publisher, b"t", b"waits")
     fleet.advance(0.5)
     for name in methods:
-        setattr(Moves, name, listening(name))
+        setattr(Migrations, name, listening(name))
     try:
         told("client", "new owner", "CONNECT")
         client = lasting(fleet, 0)
@@ -249,7 +249,7 @@ def takeover() -> str:
         fleet.advance(2.0)
     finally:
         for name, method in methods.items():
-            setattr(Moves, name, method)
+            setattr(Migrations, name, method)
     at = next(number for number, step in enumerate(said) if step[2] == "Whole") + 1
     said.insert(at, ("new owner", "client", "CONNACK, session present"))
     return sequence("What is said when a session moves", ["client", *names_in_order(names)], said)

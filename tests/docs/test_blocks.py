@@ -17,7 +17,7 @@ from typer.main import get_command
 
 from starlingmq.auth.acl import read_acl
 from starlingmq.cli.app import COMMANDS, build_app
-from starlingmq.config import from_tree
+from starlingmq.config.settings import from_tree
 from starlingmq.pipeline.config import read_pipeline
 from tests.docs.blocks import ELSEWHERE, PAGES, ROOT, RUN_BY_TESTS, Block, all_blocks, stories
 from tests.docs.play import matches

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from starlingmq.config import Config, ListenerConfig
-from starlingmq.config_build import settings
-from starlingmq.config_streams import StreamConfig
+from starlingmq.config.settings import Config, ListenerConfig
+from starlingmq.config.streams_section import StreamConfig
+from starlingmq.config.tree_builder import settings
 from tests import boundaries
 from tests.docs.blocks import PAGES, ROOT
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from starlingmq import Broker
-from starlingmq.config import from_tree
+from starlingmq.config.settings import from_tree
 from tests.peer import Peer
 
 Serve = Callable[..., Awaitable[Broker]]

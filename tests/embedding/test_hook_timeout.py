@@ -8,7 +8,7 @@ import pytest
 
 import starlingmq
 from starlingmq.client import Client, ConnectRefused
-from starlingmq.config import from_tree
+from starlingmq.config.settings import from_tree
 from starlingmq.wire.reasons import Reason
 
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from starlingmq import Broker, node
-from starlingmq.core.client import NEW
+from starlingmq.core.connection import NEW
 from starlingmq.wire.encoder import encode
 from starlingmq.wire.mqtt import Ack, Connack, Connect, Publish
 from starlingmq.wire.packets import Will

@@ -9,7 +9,7 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
-from starlingmq.cluster.frames import (
+from starlingmq.cluster.links.peer_frames import (
     Allotment,
     Body,
     Data,
@@ -34,8 +34,8 @@ from starlingmq.cluster.frames import (
     RouteSnapshot,
     SyncRequest,
 )
-from starlingmq.net.peer_codec import BODIES, FrameError, encode, join, split
-from starlingmq.net.peer_handshake import (
+from starlingmq.net.peers.peer_codec import BODIES, FrameError, encode, join, split
+from starlingmq.net.peers.peer_handshake import (
     ACCEPTED,
     NONCE_BYTES,
     TICKET_SECONDS,

@@ -10,9 +10,9 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
-from starlingmq.core.client import NEW, OPEN
+from starlingmq.core.connection import NEW, OPEN
 from starlingmq.core.message import Message
-from starlingmq.core.ready import AUTHENTICATE, Question
+from starlingmq.core.ready import AUTHENTICATE, HookQuestion
 from starlingmq.wire.mqtt import Ack, Packet, Publish, Suback, Subscribe, SubscribeRequest
 from starlingmq.wire.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
 from starlingmq.wire.reasons import Reason
@@ -72,7 +72,7 @@ class Episode:
         self.mad: list[FakeClient] = []
         self.blocked: set[int] = set()  # their indexes in ``world.clients``
         self.cut: set[int] = set()
-        self.waiting: list[Question] = []  # about mad clients, not yet answered
+        self.waiting: list[HookQuestion] = []  # about mad clients, not yet answered
         self.sent = 0
         for client in self.sane:
             client.send(Subscribe(1, [SubscribeRequest(EXCHANGE.encode(), 2)]))

@@ -9,9 +9,9 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
-from starlingmq.config_nats import NatsConfig
+from starlingmq.config.nats_section import NatsConfig
 from starlingmq.core.ready import AUTHENTICATE
-from starlingmq.core.session import NATS_PREFIX
+from starlingmq.core.session.session import NATS_PREFIX
 from starlingmq.wire.mqtt import Suback, Subscribe, SubscribeRequest
 from starlingmq.wire.reasons import Reason
 from tests.harness import World

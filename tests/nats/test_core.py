@@ -6,9 +6,9 @@ import pytest
 from tests.harness import FakeClient, World
 from tests.nats.talk import LISTENER, Msg, NatsPeer, connect
 
-from starlingmq.config_nats import NatsConfig
+from starlingmq.config.nats_section import NatsConfig
 from starlingmq.core.message import Message
-from starlingmq.core.nats_info import PROTOCOL_VERSION
+from starlingmq.core.nats.server_info import PROTOCOL_VERSION
 from starlingmq.wire.mqtt import Ack, Connack, Publish, Suback, Subscribe, SubscribeRequest
 from starlingmq.wire.packets import PUBACK
 from starlingmq.wire.properties import (

@@ -12,8 +12,8 @@ from nacl.signing import SigningKey
 from tests.harness import World
 from tests.nats.talk import NatsPeer
 
-from starlingmq.config_nats import NatsConfig
-from starlingmq.net.signatures import verifier
+from starlingmq.config.nats_section import NatsConfig
+from starlingmq.net.listeners.nkey_signatures import verifier
 from starlingmq.nkeys import user_key
 
 VIOLATION = "-ERR 'Authorization Violation'"

@@ -6,7 +6,7 @@ import pytest
 from tests.cluster.fleet import Fleet
 from tests.nats.talk import Msg, NatsPeer, connect
 
-from starlingmq.core.groups import Group
+from starlingmq.core.groups.group import Group
 
 EACH = 90
 

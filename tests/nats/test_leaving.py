@@ -9,7 +9,7 @@ from tests.cluster.fleet import Fleet
 from tests.harness import World
 from tests.nats.talk import Msg, NatsPeer, connect
 
-from starlingmq.config_nats import NatsConfig
+from starlingmq.config.nats_section import NatsConfig
 
 
 def infos(peer: NatsPeer) -> list[dict[str, Any]]:

@@ -9,8 +9,8 @@ from tests.harness import World
 from tests.nats.talk import Msg, NatsPeer, connect, frames
 from tests.wire.nats_cases import BAD
 
-from starlingmq.config_nats import NatsConfig
-from starlingmq.core.client import CLOSED
+from starlingmq.config.nats_section import NatsConfig
+from starlingmq.core.connection import CLOSED
 
 
 def small_world() -> World:

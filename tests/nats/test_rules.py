@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.harness import World
 from tests.nats.talk import Msg, NatsPeer, connect
 
-from starlingmq.core.access import EVERY_PUBLISH, GROUP, PUBLISH, SUBSCRIBE, Grant, Rights
+from starlingmq.core.limits.access import EVERY_PUBLISH, GROUP, PUBLISH, SUBSCRIBE, Grant, Rights
 
 ALL = SUBSCRIBE | GROUP | PUBLISH
 

@@ -8,7 +8,7 @@ from tests.harness import FakeClient, World
 from tests.nats.talk import Msg, NatsPeer, connect
 from tests.storage.world import StoredWorld
 
-from starlingmq.config import QueueGroupsConfig
+from starlingmq.config.settings import QueueGroupsConfig
 from starlingmq.wire.mqtt import Ack, Publish, Suback, Subscribe, SubscribeRequest
 from starlingmq.wire.packets import PUBACK
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL

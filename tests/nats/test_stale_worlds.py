@@ -10,10 +10,10 @@ import pytest
 from tests.nats.stale_world import run
 
 import starlingmq
-from starlingmq.cluster import links
-from starlingmq.core import nats_client
-from starlingmq.core.group_lines import GroupLines
+from starlingmq.cluster.links import peer_link
+from starlingmq.core.groups.group_queues import GroupQueues
 from starlingmq.core.message import Message
+from starlingmq.core.nats import nats_client
 
 SEEDS_MAX = 40
 
@@ -32,10 +32,10 @@ def _never(message: Message, now: float, wait: float) -> bool:
 
 
 MISTAKES: dict[str, AbstractContextManager[Any]] = {
-    "links do not tell how long frames waited": patch.object(links, "WAITED_SECONDS", 1e9),
+    "links do not tell how long frames waited": patch.object(peer_link, "WAITED_SECONDS", 1e9),
     "subscribers are given whatever comes": patch.object(nats_client, "stale", _never),
     "subscribers are given nothing from other nodes": patch.object(nats_client, "stale", _always),
-    "lines keep whatever is in them": patch.object(GroupLines, "too_old", lambda self, group, message: False),
+    "lines keep whatever is in them": patch.object(GroupQueues, "too_old", lambda self, group, message: False),
 }
 
 

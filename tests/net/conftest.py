@@ -12,9 +12,9 @@ import trustme
 import uvloop
 from tests.patience import within
 
-from starlingmq.config import ListenerConfig, TlsConfig
-from starlingmq.net.connection import Handle
-from starlingmq.net.listeners import Listener, open_listener, parse_listener
+from starlingmq.config.settings import ListenerConfig, TlsConfig
+from starlingmq.net.listeners.listeners import Listener, open_listener, parse_listener
+from starlingmq.net.listeners.socket_connection import Handle
 
 PATIENCE = 10.0
 """Seconds after which something that was waited for counts as never going to happen."""

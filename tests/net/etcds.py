@@ -13,10 +13,10 @@ import pytest
 from tests.client.brokers import free_ports
 from tests.patience import within
 
-from starlingmq.cluster.etcd import Answer, Change, Request, Txn, TxnAnswer, WatchEvent
-from starlingmq.config_cluster import EtcdConfig, EtcdTlsConfig
-from starlingmq.net.etcd_client import EtcdClient
-from starlingmq.net.etcd_server import EtcdServer
+from starlingmq.cluster.etcd.etcd_requests import Answer, Change, Request, Txn, TxnAnswer, WatchEvent
+from starlingmq.config.cluster_section import EtcdConfig, EtcdTlsConfig
+from starlingmq.net.etcd.etcd_client import EtcdClient
+from starlingmq.net.etcd.etcd_server import EtcdServer
 
 SECONDS = 20.0  # until something that must happen is taken not to
 A = TypeVar("A", bound=Answer)

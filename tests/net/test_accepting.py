@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from tests.patience import within
 
-from starlingmq.config import LimitsConfig
+from starlingmq.config.settings import LimitsConfig
 from starlingmq.core.broker import TURNED_AWAY
 from starlingmq.core.ready import Notice
-from starlingmq.net import accepting, descriptors
-from starlingmq.net.admission import ADDRESS_TURNED_AWAY, Admission
-from starlingmq.net.descriptors import Descriptors
-from starlingmq.net.listeners import Listener
+from starlingmq.net.listeners import accepting, descriptors
+from starlingmq.net.listeners.connection_counts import ADDRESS_TURNED_AWAY, ConnectionCounts
+from starlingmq.net.listeners.descriptors import Descriptors
+from starlingmq.net.listeners.listeners import Listener
 from starlingmq.wire.reasons import Reason
 
 from .conftest import PATIENCE, Certificates, FakeDriver, Open
@@ -57,7 +57,7 @@ async def test_silent_connections_count_for_their_listener(
 
 
 async def test_connections_of_a_unix_socket_count(driver: FakeDriver, listen: Open, tmp_path: Path) -> None:
-    admission = Admission(LimitsConfig(connections_per_address=1))
+    admission = ConnectionCounts(LimitsConfig(connections_per_address=1))
     listener = await listen(f"unix://{tmp_path}/mqtt.sock", max_connections=40, options={"admission": admission})
     opened = [await asyncio.open_unix_connection(f"{tmp_path}/mqtt.sock") for _ in range(41)]
     await until(listener, 40)
@@ -74,7 +74,7 @@ async def test_connections_of_a_unix_socket_count(driver: FakeDriver, listen: Op
 async def test_silent_connections_to_a_tls_port_are_bounded_by_address_and_keep_out_nobody_else(
     driver: FakeDriver, listen: Open, certificates: Certificates, scheme: str
 ) -> None:
-    admission = Admission(LimitsConfig(connections_per_address=5))
+    admission = ConnectionCounts(LimitsConfig(connections_per_address=5))
     told: list[Notice] = []
     admission.tell = told.append
     listener = await listen(f"{scheme}://127.0.0.1:0", tls=certificates.server(), options={"admission": admission})
@@ -104,7 +104,7 @@ async def test_silent_connections_to_a_tls_port_are_bounded_by_address_and_keep_
 async def test_silent_connections_to_all_listeners_count_for_the_process(
     driver: FakeDriver, listen: Open, certificates: Certificates
 ) -> None:
-    admission = Admission(LimitsConfig(max_connections=1))
+    admission = ConnectionCounts(LimitsConfig(max_connections=1))
     options = {"admission": admission}
     listeners = [
         await listen("mqtts://127.0.0.1:0", tls=certificates.server(), options=options),
@@ -126,7 +126,7 @@ async def test_silent_connections_to_all_listeners_count_for_the_process(
 async def test_those_beyond_the_limit_of_an_address_are_told_so_in_the_order_they_came(
     driver: FakeDriver, listen: Open
 ) -> None:
-    admission = Admission(LimitsConfig(connections_per_address=3))
+    admission = ConnectionCounts(LimitsConfig(connections_per_address=3))
     listener = await listen("mqtt://127.0.0.1:0", options={"admission": admission})
     opened = await asyncio.gather(*(knock(listener) for _ in range(5)))
     await driver.client(4)
@@ -139,7 +139,7 @@ async def test_those_beyond_the_limit_of_an_address_are_told_so_in_the_order_the
 async def test_a_banned_address_has_few_connections_at_once(
     driver: FakeDriver, listen: Open, certificates: Certificates
 ) -> None:
-    admission = Admission()
+    admission = ConnectionCounts()
     admission.is_banned = lambda address: address == "127.0.0.1"
     options = {"admission": admission}
     plain = await listen("mqtt://127.0.0.1:0", options=options)
@@ -212,7 +212,7 @@ async def test_accepting_waits_while_descriptors_are_short_and_then_goes_on(
     monkeypatch.setattr(descriptors, "OVER_AFTER", 0.1)
     caplog.set_level("WARNING", "starlingmq")
     few = Descriptors(1 << 20)
-    listener = await listen("mqtt://127.0.0.1:0", options={"admission": Admission(descriptors=few)})
+    listener = await listen("mqtt://127.0.0.1:0", options={"admission": ConnectionCounts(descriptors=few)})
     accepted = _count_accepts(monkeypatch)
     monkeypatch.setattr(few, "allow", lambda descriptor: listener.gate.connections < 3)  # asked for the next one too
     opened = [await knock(listener) for _ in range(3)]

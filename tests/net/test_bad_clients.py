@@ -13,7 +13,7 @@ from tests.patience import within
 from tests.peer import PATIENCE, Peer
 
 from starlingmq import Broker
-from starlingmq.config import from_tree
+from starlingmq.config.settings import from_tree
 from starlingmq.core.broker import TURNED_AWAY
 from starlingmq.core.ready import Notice
 from starlingmq.log import NoticeLog

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from starlingmq.net import control as module
-from starlingmq.net.control import CONNECTIONS_MAX, REQUEST_BYTES_MAX, CalledOff, ControlServer, Report
+from starlingmq.net import control_socket as module
+from starlingmq.net.control_socket import CONNECTIONS_MAX, REQUEST_BYTES_MAX, CalledOff, ControlServer, Report
 
 
 class Work:

@@ -12,8 +12,8 @@ import pytest
 import trustme
 
 import starlingmq
-from starlingmq.config import from_tree
-from starlingmq.core.timers import Wheel
+from starlingmq.config.settings import from_tree
+from starlingmq.core.timers import TimerWheel
 
 CONNECT = b"\x10\x0c\0\4MQTT\4\2\0\0\0\0"
 UPGRADE = (
@@ -64,7 +64,7 @@ async def test_a_closed_connection_is_freed_by_its_reference_count(scheme: str, 
                 closed.clear()
                 await visit(broker.address(scheme), context)
                 await closed.wait()
-            broker.state.ctx.client_wheel = Wheel()  # it holds closed connections for some seconds more
+            broker.state.ctx.client_wheel = TimerWheel()  # it holds closed connections for some seconds more
             gc.collect()
             made = [thing for thing in gc.garbage if id(thing) not in there]
             ours = [thing for thing in made if type(thing).__module__.startswith("starlingmq")]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.harness import body_start
 
-from starlingmq.config import LimitsConfig, MqttConfig
+from starlingmq.config.settings import LimitsConfig, MqttConfig
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.ready import INBOUND_PUT, QUEUE_PUT, SESSION_PUT, WINDOW_PUT, Deliveries, Write
 from starlingmq.net.driver import Driver

@@ -9,10 +9,10 @@ import pytest
 from tests.client.brokers import free_ports
 from tests.net.etcds import SECONDS, running, three
 
-from starlingmq.net.etcd_members import EtcdMember
-from starlingmq.net.etcd_process import EtcdServerError
-from starlingmq.net.etcd_rejoin import ask_members, has_begun, is_alive
-from starlingmq.net.etcd_server import EtcdServer
+from starlingmq.net.etcd.etcd_members import EtcdMember
+from starlingmq.net.etcd.etcd_process import EtcdServerError
+from starlingmq.net.etcd.etcd_rejoin import ask_members, has_begun, is_alive
+from starlingmq.net.etcd.etcd_server import EtcdServer
 
 OWN = "http://127.0.0.1:1"
 

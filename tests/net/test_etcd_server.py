@@ -17,12 +17,22 @@ import trustme
 from tests.net.etcds import SECONDS, connected, running, settings, three
 from tests.patience import within
 
-from starlingmq.cluster.etcd import Change, EtcdState, Get, LeaseLost, Put, Txn, Watch, WatchEvent, WatchLost
-from starlingmq.config_cluster import EtcdTlsConfig
-from starlingmq.net.etcd_calls import AUTHENTICATE, COMPACT, MOVE_LEADER, EtcdCalls, EtcdError, Method
-from starlingmq.net.etcd_members import addresses, members, remove, status
-from starlingmq.net.etcd_process import EtcdServerError, parse_line
-from starlingmq.net.etcd_server import EtcdServer
+from starlingmq.cluster.etcd.etcd_requests import (
+    Change,
+    EtcdState,
+    Get,
+    LeaseLost,
+    Put,
+    Txn,
+    Watch,
+    WatchEvent,
+    WatchLost,
+)
+from starlingmq.config.cluster_section import EtcdTlsConfig
+from starlingmq.net.etcd.etcd_calls import AUTHENTICATE, COMPACT, MOVE_LEADER, EtcdCalls, EtcdError, Method
+from starlingmq.net.etcd.etcd_members import addresses, members, remove, status
+from starlingmq.net.etcd.etcd_process import EtcdServerError, parse_line
+from starlingmq.net.etcd.etcd_server import EtcdServer
 from starlingmq.net.proto import etcd_pb2 as pb
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.net.etcds import Client, connected, running
 from tests.sim.etcd_model import EtcdModel
 
-from starlingmq.cluster.etcd import (
+from starlingmq.cluster.etcd.etcd_requests import (
     Answer,
     Change,
     Compare,
@@ -30,7 +30,7 @@ from starlingmq.cluster.etcd import (
     WatchEvent,
     WatchLost,
 )
-from starlingmq.net.etcd_calls import COMPACT, REVOKE
+from starlingmq.net.etcd.etcd_calls import COMPACT, REVOKE
 from starlingmq.net.proto import etcd_pb2 as pb
 
 pytestmark = pytest.mark.slow

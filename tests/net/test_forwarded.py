@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starlingmq.config import load_config
-from starlingmq.config_networks import parse_networks
-from starlingmq.config_types import ConfigError
-from starlingmq.net.forwarded import FORWARDED, HOPS_MAX, X_FORWARDED_FOR, ForwardedError, client_address
+from starlingmq.config.networks import parse_networks
+from starlingmq.config.section_types import ConfigError
+from starlingmq.config.settings import load_config
+from starlingmq.net.listeners.forwarded import FORWARDED, HOPS_MAX, X_FORWARDED_FOR, ForwardedError, client_address
 
 TRUSTED = parse_networks(["10.0.0.0/8", "2001:db8:1::/48", "127.0.0.1"], "t")
 PROXY = "10.0.0.1"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from starlingmq.config import LimitsConfig
-from starlingmq.net.admission import ADDRESS_TURNED_AWAY, Admission
-from starlingmq.net.listeners import Listener
+from starlingmq.config.settings import LimitsConfig
+from starlingmq.net.listeners.connection_counts import ADDRESS_TURNED_AWAY, ConnectionCounts
+from starlingmq.net.listeners.listeners import Listener
 from starlingmq.wire.reasons import Reason
 
 from .conftest import FakeDriver, Open
@@ -67,7 +67,7 @@ async def test_headers_that_contradict_each_other_are_refused(driver: FakeDriver
 
 
 async def test_clients_behind_a_trusted_proxy_are_limited_each_by_itself(driver: FakeDriver, listen: Open) -> None:
-    admission = Admission(LimitsConfig(connections_per_address=1))
+    admission = ConnectionCounts(LimitsConfig(connections_per_address=1))
     options: dict[str, Any] = {"admission": admission}
     listener = await listen("ws://127.0.0.1:0", trusted_proxies=("127.0.0.0/8",), options=options)
     silent = [

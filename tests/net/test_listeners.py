@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import pytest
 from tests.patience import within
 
-from starlingmq.net.listeners import ListenerError
-from starlingmq.net.sockets import hold_shared, listen_tcp
+from starlingmq.net.listeners.listeners import ListenerError
+from starlingmq.net.listeners.sockets import hold_shared, listen_tcp
 
 from .conftest import PATIENCE, FakeDriver, Open
 

@@ -6,8 +6,8 @@ import asyncio
 
 from tests.patience import within
 
-from starlingmq.net.listeners import Listener
-from starlingmq.net.tls import common_name
+from starlingmq.net.listeners.listeners import Listener
+from starlingmq.net.listeners.tls import common_name
 
 from .conftest import PATIENCE, Certificates, FakeDriver, Open, Seen
 from .test_listeners import port_of, read_to_end

@@ -15,12 +15,12 @@ from tests.patience import within
 from tests.peer import Peer
 
 from starlingmq import Broker
-from starlingmq.config import AuthConfig, Config, ConfigError, LimitsConfig, ListenerConfig, NodeConfig
-from starlingmq.config import load_config as load
-from starlingmq.config_auth import AclConfig
-from starlingmq.net.admission import ADDRESS_TURNED_AWAY, Admission
-from starlingmq.net.listeners import Listener
-from starlingmq.net.proxy_protocol import V2, V2_MAX, Header, ProxyError, parse
+from starlingmq.config.auth_section import AclConfig
+from starlingmq.config.settings import AuthConfig, Config, ConfigError, LimitsConfig, ListenerConfig, NodeConfig
+from starlingmq.config.settings import load_config as load
+from starlingmq.net.listeners.connection_counts import ADDRESS_TURNED_AWAY, ConnectionCounts
+from starlingmq.net.listeners.listeners import Listener
+from starlingmq.net.listeners.proxy_protocol import V2, V2_MAX, ProxyError, ProxyHeader, parse
 from starlingmq.wire.mqtt import Connack, Connect
 from starlingmq.wire.reasons import Reason
 
@@ -103,9 +103,9 @@ BAD = [
 
 @pytest.mark.parametrize(("header", "peer"), GOOD)
 def test_a_good_header(header: bytes, peer: str) -> None:
-    assert parse(header) == Header(len(header), peer)
+    assert parse(header) == ProxyHeader(len(header), peer)
     for following in (b"\x10", b"\r\n", header, bytes(5000)):
-        assert parse(header + following) == Header(len(header), peer)
+        assert parse(header + following) == ProxyHeader(len(header), peer)
 
 
 @pytest.mark.parametrize("header", [header for header, _ in GOOD])
@@ -114,11 +114,13 @@ def test_reading_what_is_missing_ends_with_the_header_and_never_goes_beyond_it(h
         data = b""
         for _ in range(len(header) + 1):
             found = parse(data)
-            if isinstance(found, Header):
+            if isinstance(found, ProxyHeader):
                 break
             assert found > 0
             data = header[: len(data) + min(found, step)]
-        assert data == header and found == Header(len(header), found.peer if isinstance(found, Header) else "")
+        assert data == header and found == ProxyHeader(
+            len(header), found.peer if isinstance(found, ProxyHeader) else ""
+        )
 
 
 @pytest.mark.parametrize("header", BAD)
@@ -140,7 +142,7 @@ def test_any_bytes_are_a_header_or_none_or_the_beginning_of_one(data: bytes) -> 
         found = parse(data)
     except ProxyError:
         return
-    if isinstance(found, Header):
+    if isinstance(found, ProxyHeader):
         assert 0 < found.size <= len(data)
     else:
         assert 0 < found <= V2_MAX
@@ -230,7 +232,7 @@ async def test_a_proxy_without_a_header_is_refused_in_time(driver: FakeDriver, l
 
 
 async def test_connections_through_a_proxy_count_for_their_clients(driver: FakeDriver, listen: Open) -> None:
-    admission = Admission(LimitsConfig(connections_per_address=1))
+    admission = ConnectionCounts(LimitsConfig(connections_per_address=1))
     options: dict[str, Any] = {"admission": admission}
     listener = await listen("mqtt://127.0.0.1:0", proxy_protocol=("127.0.0.1",), options=options)
     opened = [await behind(listener, tcp6("2001:db8::7", 1)), await behind(listener, tcp6("2001:db8::8", 2))]

@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from tests.peer import Peer
 
 from starlingmq import Broker
-from starlingmq.config import Config, ListenerConfig, NodeConfig, TlsConfig
-from starlingmq.net.listeners import ListenerError
-from starlingmq.net.revocation import DerError, identity, revoked_by
+from starlingmq.config.settings import Config, ListenerConfig, NodeConfig, TlsConfig
+from starlingmq.net.listeners.listeners import ListenerError
+from starlingmq.net.listeners.revocation_list import DerError, identity, revoked_by
 from starlingmq.wire.mqtt import Connack, Connect, Disconnect
 from starlingmq.wire.reasons import Reason
 

@@ -10,9 +10,9 @@ import pytest
 import trustme
 from tests.patience import within
 
-from starlingmq.config import TlsConfig
-from starlingmq.net.listeners import Listener, ListenerError
-from starlingmq.net.tls import common_name
+from starlingmq.config.settings import TlsConfig
+from starlingmq.net.listeners.listeners import Listener, ListenerError
+from starlingmq.net.listeners.tls import common_name
 
 from .conftest import PATIENCE, Certificates, FakeDriver, Open
 from .test_listeners import port_of, read_to_end

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any, ClassVar
 
-from starlingmq.config import LimitsConfig, MqttConfig
+from starlingmq.config.settings import LimitsConfig, MqttConfig
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.client import Client
+from starlingmq.core.connection import Client
 from starlingmq.core.context import TURN_WORK
 from starlingmq.net.driver import CLIENTS_PER_TURN, Driver
 from starlingmq.storage.store import NoStore

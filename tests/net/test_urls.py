@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from starlingmq.config import ListenerConfig, TlsConfig
-from starlingmq.config_secrets import without_login
-from starlingmq.net.urls import ListenerError, ListenerSpec, parse_listener
+from starlingmq.config.secret_masking import without_login
+from starlingmq.config.settings import ListenerConfig, TlsConfig
+from starlingmq.net.listeners.urls import ListenerError, ListenerSpec, parse_listener
 
 TLS = TlsConfig(cert="server.pem")
 

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 import pytest
 from wsproto.frame_protocol import Opcode
 
-from starlingmq.config import ListenerConfig
-from starlingmq.net import upgrade
-from starlingmq.net.gate import Gate
-from starlingmq.net.listeners import Listener
-from starlingmq.net.urls import ListenerError, parse_listener
-from starlingmq.net.websocket import FRAMES_A_TURN, WebSocketConnection, binary_header
+from starlingmq.config.settings import ListenerConfig
+from starlingmq.net.listeners import websocket_upgrade
+from starlingmq.net.listeners.listener_gate import ListenerGate
+from starlingmq.net.listeners.listeners import Listener
+from starlingmq.net.listeners.urls import ListenerError, parse_listener
+from starlingmq.net.listeners.websocket import FRAMES_A_TURN, WebSocketConnection, binary_header
 
 from .conftest import Certificates, FakeDriver, Open, Seen
 from .test_listeners import port_of, read_to_end
@@ -329,7 +329,7 @@ async def test_the_driver_closes_while_it_holds_the_peer_back(driver: FakeDriver
 async def test_a_peer_that_does_not_agree_to_close_is_cut(
     monkeypatch: pytest.MonkeyPatch, driver: FakeDriver, peer: Peer
 ) -> None:
-    monkeypatch.setattr("starlingmq.net.websocket.CLOSE_TIMEOUT", 0.01)
+    monkeypatch.setattr("starlingmq.net.listeners.websocket.CLOSE_TIMEOUT", 0.01)
     client = await driver.client()
     client.transport.close()
     await client.until(lambda seen: seen.events == ["lost"])
@@ -452,8 +452,8 @@ async def test_wss_speaks_tls(driver: FakeDriver, listen: Open, certificates: Ce
 
 
 def test_a_request_is_measured_to_its_empty_line() -> None:
-    assert upgrade.request_size(b"GET / HTTP/1.1\r\n\r\nrest") == 18
-    assert upgrade.request_size(b"GET") == 4
+    assert websocket_upgrade.request_size(b"GET / HTTP/1.1\r\n\r\nrest") == 18
+    assert websocket_upgrade.request_size(b"GET") == 4
 
 
 class Sink(asyncio.Transport):
@@ -466,7 +466,7 @@ class Sink(asyncio.Transport):
 
 def test_an_idle_connection_holds_little(driver: FakeDriver) -> None:
     # Python's own objects, those of this driver included; the event loop has about 1.2 KiB more for the socket.
-    gate = Gate("ws", path="/mqtt")
+    gate = ListenerGate("ws", path="/mqtt")
 
     def connect() -> WebSocketConnection:
         connection = WebSocketConnection(driver, gate, "peer:1")

@@ -16,7 +16,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 import nats
 from starlingmq import Broker
-from starlingmq.config import Config, ConfigError, from_tree
+from starlingmq.config.settings import Config, ConfigError, from_tree
 from starlingmq.otel import export
 from starlingmq.otel.export import END_SECONDS
 from starlingmq.wire.mqtt import Ack, Publish

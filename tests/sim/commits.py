@@ -12,9 +12,9 @@ from typing import Any
 from tests.sim.schedule import Schedule
 from tests.storage.simloop import SimLoop
 
-from starlingmq.core.client import Client
+from starlingmq.core.connection import Client
 from starlingmq.core.ready import Ready
-from starlingmq.storage.durable import DurableStore
+from starlingmq.storage.durable_store import DurableStore
 from starlingmq.storage.store import NotYetStored
 
 

@@ -24,7 +24,7 @@ from typing import Final
 
 from tests.sim.etcd_store import LeaseNotFound, Store
 
-from starlingmq.cluster.etcd import (
+from starlingmq.cluster.etcd.etcd_requests import (
     Answer,
     Change,
     EtcdState,

@@ -8,7 +8,7 @@ from random import Random
 from tests.sim.etcd_model import EtcdModel, Session
 from tests.sim.schedule import Schedule
 
-from starlingmq.cluster.etcd import Answer, Get, Request, Txn
+from starlingmq.cluster.etcd.etcd_requests import Answer, Get, Request, Txn
 
 PREFIX = b"/starlingmq/"
 

@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from starlingmq.cluster.etcd import Change, Compare, Delete, Get, KeyValue, Operation, Put, Txn, TxnAnswer
+from starlingmq.cluster.etcd.etcd_requests import Change, Compare, Delete, Get, KeyValue, Operation, Put, Txn, TxnAnswer
 
 OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "=": operator.eq,

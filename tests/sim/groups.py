@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tests.sim.checkers import Books, matches
 
-from starlingmq.core.group_figures import figures
+from starlingmq.core.groups.group_stats import figures
 
 if TYPE_CHECKING:
     from tests.sim.node import Node

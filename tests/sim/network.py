@@ -16,8 +16,8 @@ from tests.sim.schedule import Schedule
 from tests.sim.seen import Seen
 from tests.sim.trace import Trace
 
-from starlingmq.cluster.frames import Data, Envelope, Heartbeat, MemberInfo, RouteSnapshot, SyncRequest
-from starlingmq.core.forwarding import GROUP
+from starlingmq.cluster.links.peer_frames import Data, Envelope, Heartbeat, MemberInfo, RouteSnapshot, SyncRequest
+from starlingmq.core.routing.forward_batch import GROUP
 
 RECONNECT_SECONDS = 0.2
 

@@ -22,14 +22,14 @@ from tests.sim.trace import Trace
 from tests.storage.crash_engines import NEVER, Crash, Machine
 from tests.storage.world import SteadyStore
 
-from starlingmq.cluster.etcd import Answer, LeaseLost, TxnAnswer, WatchLost
-from starlingmq.cluster.frames import Envelope
-from starlingmq.cluster.state import ClusterReady, ClusterState
-from starlingmq.config import ClusterConfig, LimitsConfig, MqttConfig, QueueGroupsConfig
+from starlingmq.cluster.cluster_state import ClusterReady, ClusterState
+from starlingmq.cluster.etcd.etcd_requests import Answer, LeaseLost, TxnAnswer, WatchLost
+from starlingmq.cluster.links.peer_frames import Envelope
+from starlingmq.config.settings import ClusterConfig, LimitsConfig, MqttConfig, QueueGroupsConfig
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.client import Client
+from starlingmq.core.connection import Client
 from starlingmq.core.ready import Event, Ready
-from starlingmq.storage.durable import Durability
+from starlingmq.storage.durable_store import Durability
 from starlingmq.storage.recovery import restore
 
 TURN_SECONDS = 0.0003  # from the first thing that happens to the end of its turn

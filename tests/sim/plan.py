@@ -12,7 +12,7 @@ from tests.sim.checkers import GROUPS
 from tests.sim.faults import RARE, Fault, disk_fails
 from tests.sim.node import Settings
 
-from starlingmq.config import ClusterConfig, LimitsConfig, MqttConfig
+from starlingmq.config.settings import ClusterConfig, LimitsConfig, MqttConfig
 
 FOREVER = 0xFFFFFFFF
 TOPICS = (b"a/1", b"a/2", b"b/1")

@@ -18,24 +18,25 @@ from tests.sim import planted_retained
 from tests.sim.commits import Commits, Ticket
 from tests.sim.run import run
 
-from starlingmq.cluster import group_pull, lines
-from starlingmq.cluster import state as cluster_state
-from starlingmq.cluster.frames import RouteRecords, RouteSnapshot
-from starlingmq.cluster.group_elections import GroupElections
-from starlingmq.cluster.lines import Line
-from starlingmq.cluster.links import Link
-from starlingmq.cluster.peer_routes import PeerRoutes
-from starlingmq.cluster.quorum import Peer, Quorum
-from starlingmq.cluster.relay import Relay
-from starlingmq.cluster.routes import Routes
-from starlingmq.core.client import Client
+from starlingmq.cluster import cluster_state as cluster_state
+from starlingmq.cluster.groups import group_pull
+from starlingmq.cluster.groups.group_primaries import GroupPrimaries
+from starlingmq.cluster.links import peer_transport
+from starlingmq.cluster.links.peer_frames import RouteRecords, RouteSnapshot
+from starlingmq.cluster.links.peer_link import PeerLink
+from starlingmq.cluster.links.peer_transport import PeerTransport
+from starlingmq.cluster.links.relay import Relay
+from starlingmq.cluster.membership.quorum import Quorum, QuorumPeer
+from starlingmq.cluster.routes.peer_routes import PeerRoutes
+from starlingmq.cluster.routes.route_table import RouteTable
+from starlingmq.core.connection import Client
 from starlingmq.core.context import Context
-from starlingmq.core.delivery import Delivery
-from starlingmq.core.forwarding import count_tracked
-from starlingmq.core.group_engine import GroupEngine
-from starlingmq.core.peers import Peers
+from starlingmq.core.groups.group_engine import GroupEngine
 from starlingmq.core.ready import RETAINED_PUT
-from starlingmq.core.retained import RetainedTree
+from starlingmq.core.routing.delivery import Delivery
+from starlingmq.core.routing.forward_batch import count_tracked
+from starlingmq.core.routing.peer_receivers import PeerReceivers
+from starlingmq.core.routing.retained_store import RetainedTree
 
 SEEDS_MAX = 800
 
@@ -43,7 +44,7 @@ Mistake = Callable[[], AbstractContextManager[Any]]
 
 
 def suback_does_not_wait() -> Any:
-    return patch.object(Routes, "applied_by", lambda self, nodes: self._own.version)
+    return patch.object(RouteTable, "applied_by", lambda self, nodes: self._own.version)
 
 
 def suback_waits_for_nobody_that_was_lost_lately() -> Any:
@@ -65,30 +66,30 @@ def taken_is_said_before_it_is_stored() -> Iterator[None]:
     def at_once(self: Context, client: Client, frame: bytes) -> None:
         (self.send if client.link else lambda *_: send_stored(self, client, frame))(client, frame)
 
-    with patch.object(Context, "send_stored", at_once), patch.object(lines, "ACK_SECONDS", 0.0):
+    with patch.object(Context, "send_stored", at_once), patch.object(peer_transport, "ACK_SECONDS", 0.0):
         yield
 
 
 def what_was_seen_is_forgotten_at_a_restart() -> Any:
-    restore = Peers.restore
-    return patch.object(Peers, "restore", lambda self, highest, facts: restore(self, {}, facts))
+    restore = PeerReceivers.restore
+    return patch.object(PeerReceivers, "restore", lambda self, highest, facts: restore(self, {}, facts))
 
 
 def what_was_seen_is_not_looked_at() -> Any:
-    receive = Peers.receive
+    receive = PeerReceivers.receive
 
-    def blind(self: Peers, peer: Any, reader: Any, frame: int) -> Any:
+    def blind(self: PeerReceivers, peer: Any, reader: Any, frame: int) -> Any:
         peer.highest = 0
         return receive(self, peer, reader, frame)
 
-    return patch.object(Peers, "receive", blind)
+    return patch.object(PeerReceivers, "receive", blind)
 
 
 @contextmanager
 def who_is_heard_counts_though_it_is_deaf() -> Iterator[None]:
     look = Quorum._look
 
-    def trusting(self: Quorum, peer: Peer, now: float) -> None:
+    def trusting(self: Quorum, peer: QuorumPeer, now: float) -> None:
         peer.rests_on = max(peer.rests_on, peer.direct_at, peer.relayed_at)
         look(self, peer, now)
 
@@ -101,7 +102,7 @@ def nobody_has_to_be_there() -> Any:
 
 
 def what_others_have_of_third_nodes_does_not_matter() -> Any:
-    return patch.object(Routes, "_has", lambda self, number, state: True)
+    return patch.object(RouteTable, "_has", lambda self, number, state: True)
 
 
 def records_are_applied_over_a_gap() -> Any:
@@ -127,17 +128,17 @@ def a_snapshot_adds_and_takes_nothing_away() -> Any:
 
 @contextmanager
 def the_cursor_moves_when_it_is_sent() -> Iterator[None]:
-    send, acknowledged = Line.send, Link.acknowledged
+    send, acknowledged = PeerTransport.send, PeerLink.acknowledged
 
-    def moving(self: Line, data: bytes) -> None:
+    def moving(self: PeerTransport, data: bytes) -> None:
         send(self, data)
         self.acknowledged(count_tracked(data), self._broker.ctx.now)
 
-    def silent(self: Link, *arguments: Any) -> int:
+    def silent(self: PeerLink, *arguments: Any) -> int:
         acknowledged(self, *arguments)
         return 0
 
-    with patch.object(Line, "send", moving), patch.object(Link, "acknowledged", silent):
+    with patch.object(PeerTransport, "send", moving), patch.object(PeerLink, "acknowledged", silent):
         yield
 
 
@@ -147,10 +148,10 @@ def nothing_is_passed_on() -> Any:
 
 
 def nothing_is_sent_again() -> Any:
-    def forget(self: Link) -> None:
+    def forget(self: PeerLink) -> None:
         self._deadline = inf
 
-    return patch.object(Link, "resend", forget)
+    return patch.object(PeerLink, "resend", forget)
 
 
 @contextmanager
@@ -178,21 +179,21 @@ def a_joining_member_counts() -> Any:
 @contextmanager
 def a_link_delivers_what_it_has_seen() -> Iterator[None]:
     """And nobody looks at the ids in it."""
-    received = Link.received
+    received = PeerLink.received
 
-    def again(self: Link, data: Any, source: int, target: int) -> bytes | None:
+    def again(self: PeerLink, data: Any, source: int, target: int) -> bytes | None:
         blob = received(self, data, source, target)
         if blob is None and source == self.source_incarnation and 0 < data.sequence <= self._delivered:
             return bytes(data.blob)
         return blob
 
-    with patch.object(Link, "received", again), what_was_seen_is_not_looked_at():
+    with patch.object(PeerLink, "received", again), what_was_seen_is_not_looked_at():
         yield
 
 
 @contextmanager
 def frames_of_an_earlier_life_are_taken() -> Iterator[None]:
-    took, received, acknowledged = Quorum.took, Link.received, Link.acknowledged
+    took, received, acknowledged = Quorum.took, PeerLink.received, PeerLink.acknowledged
 
     def any_life(self: Quorum, envelope: Any, now: float) -> bool:
         peer = self._peers.get(envelope.source)
@@ -200,16 +201,16 @@ def frames_of_an_earlier_life_are_taken() -> Iterator[None]:
             envelope = replace(envelope, incarnation=peer.incarnation)
         return took(self, envelope, now)
 
-    def from_any(self: Link, data: Any, source: int, target: int) -> bytes | None:
+    def from_any(self: PeerLink, data: Any, source: int, target: int) -> bytes | None:
         return received(self, data, max(source, self.source_incarnation), self._incarnation)
 
-    def by_any(self: Link, ack: Any, source: int, target: int, now: float) -> int:
+    def by_any(self: PeerLink, ack: Any, source: int, target: int, now: float) -> int:
         return acknowledged(self, ack, self.target_incarnation, self._incarnation, now)
 
     with (
         patch.object(Quorum, "took", any_life),
-        patch.object(Link, "received", from_any),
-        patch.object(Link, "acknowledged", by_any),
+        patch.object(PeerLink, "received", from_any),
+        patch.object(PeerLink, "acknowledged", by_any),
     ):
         yield
 
@@ -252,13 +253,13 @@ def each_node_with_members_gets_what_is_for_the_group() -> Any:
 
 
 def a_primary_that_is_gone_is_not_replaced() -> Any:
-    apply = GroupElections._apply
+    apply = GroupPrimaries._apply
 
-    def for_ever(self: GroupElections, key: bytes, value: bytes | None, created: int) -> None:
+    def for_ever(self: GroupPrimaries, key: bytes, value: bytes | None, created: int) -> None:
         if value is not None:
             apply(self, key, value, created)
 
-    return patch.object(GroupElections, "_apply", for_ever)
+    return patch.object(GroupPrimaries, "_apply", for_ever)
 
 
 def a_pull_is_asked_for_once() -> Any:

@@ -8,12 +8,12 @@ from unittest.mock import patch
 
 from tests.planting import set_in_init
 
-from starlingmq.cluster.retained import RetainedIndex
-from starlingmq.cluster.retained_copies import RetainedCopies
-from starlingmq.cluster.retained_writer import RetainedWriter
+from starlingmq.cluster.retained.large_retained import LargeRetained
+from starlingmq.cluster.retained.retained_sync import RetainedSync
+from starlingmq.cluster.retained.retained_writer import RetainedWriter
 from starlingmq.core.context import Context
 from starlingmq.core.ready import FACT_PUT
-from starlingmq.core.retaining import DELETED_FACT, Retaining
+from starlingmq.core.routing.retained_outbox import DELETED_FACT, RetainedOutbox
 
 
 def a_batch_does_not_look_whether_it_was_done() -> Any:
@@ -26,23 +26,23 @@ def a_batch_does_not_look_whether_it_was_done() -> Any:
 
 
 def what_the_watch_told_meanwhile_is_forgotten() -> Any:
-    def forgetful(self: RetainedIndex, topic: bytes) -> None:
+    def forgetful(self: RetainedSync, topic: bytes) -> None:
         self._overlay.pop(topic, None)
         self._held.pop(topic, None)
 
-    return patch.object(RetainedIndex, "_uncover", forgetful)
+    return patch.object(RetainedSync, "_uncover", forgetful)
 
 
 def what_was_published_here_gives_way_at_once() -> Any:
     """And the watch does not tell of it again, for it is ours."""
-    changed = RetainedIndex._changed
+    changed = RetainedSync._changed
 
-    def hasty(self: RetainedIndex, topic: bytes, data: bytes | None, revision: int) -> None:
+    def hasty(self: RetainedSync, topic: bytes, data: bytes | None, revision: int) -> None:
         overlay, self._overlay = self._overlay, {}
         changed(self, topic, data, revision)
         self._overlay = overlay
 
-    return patch.object(RetainedIndex, "_changed", hasty)
+    return patch.object(RetainedSync, "_changed", hasty)
 
 
 def what_was_taken_away_comes_back_after_a_crash() -> Any:
@@ -56,56 +56,56 @@ def what_was_taken_away_comes_back_after_a_crash() -> Any:
 
 
 def what_was_not_read_again_stays() -> Any:
-    def lazy(self: RetainedIndex) -> None:
+    def lazy(self: RetainedSync) -> None:
         self.state = "following"
         self._retaining.complete = True
 
-    return patch.object(RetainedIndex, "_complete", lazy)
+    return patch.object(RetainedSync, "_complete", lazy)
 
 
 def a_page_takes_the_place_of_what_is_newer() -> Any:
-    took = RetainedIndex._took_page
+    took = RetainedSync._took_page
 
-    def trusting(self: RetainedIndex, answer: Any, now: float) -> None:
+    def trusting(self: RetainedSync, answer: Any, now: float) -> None:
         self._revisions = dict.fromkeys(self._revisions, 0)
         took(self, answer, now)
 
-    return patch.object(RetainedIndex, "_took_page", trusting)
+    return patch.object(RetainedSync, "_took_page", trusting)
 
 
 def nobody_waits_for_what_is_on_its_way() -> Any:
-    return patch.object(Retaining, "here", lambda self, needs: True)
+    return patch.object(RetainedOutbox, "here", lambda self, needs: True)
 
 
 def routes_do_not_tell_what_was_retained_before() -> Any:
-    return patch.object(Retaining, "tell", lambda self, node, sequence: None)
+    return patch.object(RetainedOutbox, "tell", lambda self, node, sequence: None)
 
 
 def nobody_asks_a_second_one_for_a_payload() -> Any:
-    ask = RetainedCopies._ask_next
+    ask = LargeRetained._ask_next
 
-    def once(self: RetainedCopies, topic: bytes, fetching: Any, now: float) -> None:
+    def once(self: LargeRetained, topic: bytes, fetching: Any, now: float) -> None:
         if fetching.asked:
             fetching.left, fetching.asked = [], 0
         else:
             ask(self, topic, fetching, now)
 
-    return patch.object(RetainedCopies, "_ask_next", once)
+    return patch.object(LargeRetained, "_ask_next", once)
 
 
 def copies_do_not_care_what_was_published_here() -> Any:
-    init, covered = RetainedCopies.__init__, set_in_init(RetainedCopies, "_covered")
+    init, covered = LargeRetained.__init__, set_in_init(LargeRetained, "_covered")
 
-    def careless(self: RetainedCopies, *arguments: Any) -> None:
+    def careless(self: LargeRetained, *arguments: Any) -> None:
         init(self, *arguments)
         setattr(self, covered, lambda topic: False)
 
-    return patch.object(RetainedCopies, "__init__", careless)
+    return patch.object(LargeRetained, "__init__", careless)
 
 
 def marks_count_before_all_is_read() -> Any:
-    read = set_in_init(RetainedCopies, "read")
-    return patch.object(RetainedCopies, read, property(lambda self: True, lambda self, read: None), create=True)
+    read = set_in_init(LargeRetained, "read")
+    return patch.object(LargeRetained, read, property(lambda self: True, lambda self, read: None), create=True)
 
 
 FOUND: dict[Any, tuple[int, str]] = {

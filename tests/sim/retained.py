@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.sim.etcd_store import Store
 from tests.sim.node import Process
 
-from starlingmq.cluster.retained_values import MARK, RetainedError, RetainedValue, decode_value, prefix
+from starlingmq.cluster.retained.retained_records import MARK, RetainedError, RetainedValue, decode_value, prefix
 
 KEYS = prefix("starling")
 

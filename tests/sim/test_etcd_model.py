@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.sim.etcd_model import EtcdModel, Session
 
-from starlingmq.cluster.etcd import (
+from starlingmq.cluster.etcd.etcd_requests import (
     Answer,
     Compare,
     Delete,

@@ -10,7 +10,7 @@ from tests.sim import faults
 from tests.sim.checkers import GROUPS
 from tests.sim.plan import TOPICS, Plan, PublisherPlan, SubscriberPlan
 
-from starlingmq.config import QueueGroupsConfig
+from starlingmq.config.settings import QueueGroupsConfig
 
 SHARE = 0.15  # of the worlds with faults
 

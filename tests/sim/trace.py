@@ -7,7 +7,7 @@ import sys
 
 from tests.sim.schedule import Schedule
 
-from starlingmq.cluster.frames import Data, Envelope, Heartbeat
+from starlingmq.cluster.links.peer_frames import Data, Envelope, Heartbeat
 
 
 class Trace:

@@ -25,7 +25,7 @@ def free_port() -> int:
 def batches_of(options: dict[str, str]) -> list[tuple[str, pa.RecordBatch]]:
     """All that a stream holds, by node, read without Spark."""
     from starlingmq.spark.nodes import NodeBook
-    from starlingmq.spark.options import read_options
+    from starlingmq.spark.read_options import read_options
     from starlingmq.spark.source import parts, read_part
 
     book = NodeBook(read_options(options, streaming=False))

@@ -14,8 +14,8 @@ from rich.console import Console
 
 from starlingmq.cli.pipeline_jobs import show
 from starlingmq.client import Client
-from starlingmq.core.outgoing import Outgoing
-from starlingmq.pipeline.audit import Audit, audit, events_of
+from starlingmq.core.session.outgoing import Outgoing
+from starlingmq.pipeline.delivery_audit import Audit, audit, events_of
 from starlingmq.wire.mqtt import PUBREL, Ack, Publish
 from tests.auditing import judge
 from tests.core.test_audit import AuditWorld, lasting, life, subscribe, take_all

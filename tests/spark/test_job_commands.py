@@ -14,8 +14,8 @@ import yaml
 
 from starlingmq import Broker
 from starlingmq.client import Client
-from starlingmq.config import load_config
-from starlingmq.core.outgoing import Outgoing
+from starlingmq.config.settings import load_config
+from starlingmq.core.session.outgoing import Outgoing
 from tests.patience import within
 from tests.spark.brokers import TOKEN, StreamBroker, batches_of
 from tests.spark.test_pipeline import command, tree, written

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from starlingmq.config_build import build
+from starlingmq.config.tree_builder import build
 from starlingmq.pipeline import archive as archiving
 from starlingmq.pipeline.archive import Archive, ArchiveError
 from starlingmq.pipeline.config import PipelineConfig
@@ -19,7 +19,7 @@ from starlingmq.pipeline.replay import Replay, Target, in_order
 from starlingmq.pipeline.run import Pipeline
 from starlingmq.pipeline.traffic import OTHERS, look_at
 from starlingmq.pipeline.traffic_page import page
-from starlingmq.spark.publishing import PublishError
+from starlingmq.spark.row_publishing import PublishError
 from tests.api.browser import BROWSER, browser
 from tests.spark.brokers import TOKEN, StreamBroker
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 
-from starlingmq.config_types import ConfigError
+from starlingmq.config.section_types import ConfigError
 from starlingmq.pipeline.config import read_pipeline
 from starlingmq.pipeline.run import Pipeline, PipelineError, failure, reach
 from starlingmq.pipeline.status import LOST, Status, all_statuses, read_status

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from starlingmq.spark.nodes import LostRows, NodeBook, StreamError
-from starlingmq.spark.options import read_options
+from starlingmq.spark.read_options import read_options
 from starlingmq.spark.source import LOST, Position, StreamReader, parts, read_part
 from tests.cli.test_stream_commands import ask
 from tests.spark.brokers import StreamBroker

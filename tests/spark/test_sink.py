@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from starlingmq.spark.nodes import NodeBook
-from starlingmq.spark.options import read_options
+from starlingmq.spark.read_options import read_options
 from tests.spark.brokers import StreamBroker
 from tests.spark.test_source import read
 

@@ -10,7 +10,7 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from starlingmq.spark.publishing import PublishError
+from starlingmq.spark.row_publishing import PublishError
 from starlingmq.spark.sink import BATCH_ID, QUERY_ID, StreamWriter
 from starlingmq.spark.sink_options import read_sink_options
 from tests.spark.brokers import StreamBroker, free_port, rows_of

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from random import Random
 
 from starlingmq.storage.kv import Batch
-from starlingmq.storage.memory import MemoryKv
+from starlingmq.storage.memory_engine import MemoryKv
 
 NEVER = 1 << 60
 

@@ -16,13 +16,13 @@ from tests.storage.crash_engines import CrashJournal, CrashKv, Machine
 from tests.storage.simloop import SimLoop
 from tests.storage.world import StoredWorld
 
-from starlingmq.core.client import Client
+from starlingmq.core.connection import Client
 from starlingmq.net.driver import Driver
-from starlingmq.storage.durable import Durability, DurableStore
+from starlingmq.storage.durable_store import Durability, DurableStore
 from starlingmq.storage.keys import META_AS_OF
 from starlingmq.storage.opening import make_safe
 from starlingmq.storage.recovery import Recovered, restore
-from starlingmq.storage.streams import Definition, StreamLog, StreamLogs
+from starlingmq.storage.streams.stream_logs import Definition, StreamLog, StreamLogs
 from starlingmq.wire.mqtt import Connack, Connect, Packet, encode
 
 POWER_FAILS = 0.7  # of the crashes, with ``power``; in the others the process dies

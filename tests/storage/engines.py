@@ -8,8 +8,8 @@ from tests.storage.simfs import SimFiles
 
 from starlingmq.storage.journal import Journal
 from starlingmq.storage.kv import Batch, Kv
-from starlingmq.storage.memory import MemoryJournal, MemoryKv
-from starlingmq.storage.segments import SegmentJournal
+from starlingmq.storage.memory_engine import MemoryJournal, MemoryKv
+from starlingmq.storage.segment.segment_journal import SegmentJournal
 
 KV_ENGINES: dict[str, Callable[[], Kv]] = {"memory": MemoryKv}
 JOURNAL_ENGINES: dict[str, Callable[[], Journal]] = {

@@ -14,7 +14,7 @@ from pathlib import Path
 from time import perf_counter
 
 from starlingmq.storage.kv import Batch, after
-from starlingmq.storage.rocks import RocksJournal, RocksKv
+from starlingmq.storage.rocks.rocks_engines import RocksJournal, RocksKv
 
 
 def figures(directory: Path, scale: float = 1.0) -> dict[str, float]:

@@ -20,8 +20,13 @@ from typing import NamedTuple
 from tests import planting
 
 import starlingmq
-from starlingmq.core import admission, connecting, context, delivery, ending, producers, publishing, refusal, restoring
-from starlingmq.storage import durable, image, opening, operations, recovery, streams
+from starlingmq.core import context
+from starlingmq.core.limits import publish_admission, storage_failure
+from starlingmq.core.mqtt import connecting, publishing
+from starlingmq.core.routing import delivery
+from starlingmq.core.session import ending, producers, restoring
+from starlingmq.storage import durable_store, opening, recovery, store_image, turn_operations
+from starlingmq.storage.streams import stream_logs
 
 SEEDS_MAX = 1000  # lives in which a mistake has to show, where the one that found it has become another one
 TIMEOUT = 300.0  # seconds for those
@@ -50,42 +55,42 @@ BUGS = {
         36,
     ),
     "a checkpoint counts what came while it was written": Bug(
-        durable,
+        durable_store,
         "batch.put(META_CHECKPOINT, begin.to_bytes",
         "batch.put(META_CHECKPOINT, self._next.to_bytes",
         0,
     ),
     "what was replayed is not in the next checkpoint": Bug(
-        durable,
+        durable_store,
         "        for session in sessions:\n            self._dirty[session] = None\n        if sessions or changes:",
         "        if sessions or changes:",
         2,
     ),
     "what a checkpoint knows is replayed": Bug(
-        image, "            if offset < image.as_of:\n                continue\n", "", 0
+        store_image, "            if offset < image.as_of:\n                continue\n", "", 0
     ),
-    "operations out of order": Bug(operations, "        if self._ordered:\n            self._flush()\n", "", 4),
-    "a segment is given back while it grows": Bug(durable, "and not grown", "", 13),
+    "operations out of order": Bug(turn_operations, "        if self._ordered:\n            self._flush()\n", "", 4),
+    "a segment is given back while it grows": Bug(durable_store, "and not grown", "", 13),
     "a new reference does not move the oldest one": Bug(
-        durable, "            self._oldest = min(self._oldest, offset)\n", "", 381
+        durable_store, "            self._oldest = min(self._oldest, offset)\n", "", 381
     ),
     "a checkpoint ahead of the journal": Bug(
-        durable,
+        durable_store,
         "                yield from self._in_thread(self.journal.sync)\n            self.kv.write(batch)",
         "                pass\n            self.kv.write(batch)",
         1158,
     ),
     "what is in a window is given back": Bug(
-        durable,
+        durable_store,
         "offsets += [outgoing.message.offset for outgoing in session.window.entries.values()]",
         "pass",
         1,
     ),
     "a retained message that was taken back is in the checkpoint": Bug(
-        durable, "self._values.delete(retained_key(write.topic))", "pass", 1
+        durable_store, "self._values.delete(retained_key(write.topic))", "pass", 1
     ),
     "a retained message is not written again": Bug(
-        operations,
+        turn_operations,
         "message if message is self._message or message.offset < 0 else message.copy()",
         "message",
         0,
@@ -116,40 +121,40 @@ BUGS = {
         57,
     ),
     "an append that failed is forgotten": Bug(
-        durable,
+        durable_store,
         "            self._backlog = records\n            self._fail(error)",
         "            self._next -= len(records)\n            self._fail(error)",
         5,
     ),
     "an append that failed is acknowledged": Bug(
-        durable,
+        durable_store,
         "            self._fail(error)\n            raise NotYetStored(self.failure) from None",
         "            self._fail(error)\n            return None",
         20,
     ),
     "a refused QoS 2 message stays held": Bug(
-        refusal, "                self._let_go(session, packet_id)\n", "                pass\n", 127
+        storage_failure, "                self._let_go(session, packet_id)\n", "                pass\n", 127
     ),
     "a QoS 2 message that may be on the disk is refused": Bug(
-        refusal,
+        storage_failure,
         "client.version != 5 or 0 <= place < self.ctx.written_before",
         "client.version != 5",
         "test_failing_disk.py::test_what_may_be_on_the_disk_is_not_refused",
     ),
     "a checkpoint that failed counts": Bug(
-        durable,
+        durable_store,
         "            self._values = values\n            self._dirty.update(dirty)\n",
         "",
         8,
     ),
     "a session that ended is in the checkpoint": Bug(
-        durable,
+        durable_store,
         "ended = {session.number for session in dirty if session.ended}",
         "ended = set()",
         "test_recovery.py::test_an_ended_session_is_not_in_the_store_again_whatever_of_a_checkpoint_fails",
     ),
-    "it refuses for ever": Bug(durable, "            self.state.ctx.refusing = False\n", "            pass\n", 5),
-    "what was put off is never said": Bug(refusal, "self.ctx.jobs.append(ReleaseJob(self))", "pass", 44),
+    "it refuses for ever": Bug(durable_store, "            self.state.ctx.refusing = False\n", "            pass\n", 5),
+    "what was put off is never said": Bug(storage_failure, "self.ctx.jobs.append(ReleaseJob(self))", "pass", 44),
     "a handshake that begins is not written": Bug(
         publishing,
         "ctx.write(Write(INBOUND_PUT, session, packet_id, message=message))",
@@ -167,13 +172,13 @@ BUGS = {
         delivery, "            ctx.ready.deliver(WINDOW_PUT, session, window.entries[packet_id])\n", "", 10
     ),
     "a sync that failed is acknowledged": Bug(
-        durable,
+        durable_store,
         "        elif isinstance(error, OSError):\n            self._doubt(error)\n            return\n",
         "        elif isinstance(error, OSError):\n            error = None\n",
         70,
     ),
     "a sync that began before the append counts": Bug(
-        durable,
+        durable_store,
         "        if self._syncing or self._resync is not None or not self._unsynced:\n            return\n",
         "        if self._syncing:\n"
         "            self._syncing_for += self._unsynced\n"
@@ -195,55 +200,55 @@ BUGS = {
         "test_power.py::test_what_a_dead_process_left_is_not_acknowledged_to_another_node_before_it_is_safe",
     ),
     "what was given back is forgotten": Bug(
-        durable,
+        durable_store,
         "        self._given[begin:end] = [first] * (begin % 2 == 0) + [next] * (end % 2 == 0)",
         "        self._given = [0, next]",
         "test_given_back.py::test_what_was_given_back_is_known_and_nothing_else",
     ),
     "what was given back is wanted again after a power failure": Bug(
-        durable,
+        durable_store,
         "            if self.careful:  # a power failure must not bring back",
         "            if False:  # a power failure must not bring back",
         "test_power.py::test_a_power_failure_does_not_bring_back_the_want_of_what_was_given_back",
     ),
     "a checkpoint does not wait for streams": Bug(
-        durable,
+        durable_store,
         "            yield from self._in_thread(self.streams.sync)",
         "            yield from self._in_thread(lambda: None)",
         "test_streams.py::test_lives",
     ),
     "a stream may be read before it is safe": Bug(
-        durable,
+        durable_store,
         'if self.durability != "power":\n            self.streams',
         "if True:\n            self.streams",
         "test_streams.py::test_lives",
     ),
     "a stream is longer than what the journal knows of it": Bug(
-        streams, "if careful and found.stream.next > end:", "if False:", "test_streams.py::test_lives"
+        stream_logs, "if careful and found.stream.next > end:", "if False:", "test_streams.py::test_lives"
     ),
     "a stream lacks what the journal has": Bug(
         recovery, "            keep(image.kept)\n", "", "test_streams.py::test_lives"
     ),
     "a stream gets again what it has": Bug(
-        streams,
+        stream_logs,
         "found is None or put.offset < found.stream.next",
         "found is None",
         "test_streams.py::test_lives",
     ),
     "what waits for a full disk is not put into streams": Bug(
-        durable,
+        durable_store,
         "        if not self._follow():\n            return\n",
         "",
         "test_streams.py::test_lives",
     ),
     "a stream's message is kept for as long as its handshake": Bug(
-        operations,
+        turn_operations,
         "            message = message.copy()\n        self._begin(message)\n        put_receiver",
         "            pass\n        self._begin(message)\n        put_receiver",
         "test_streams.py::test_lives",
     ),
     "what is known of a producer is kept without its message": Bug(
-        operations,
+        turn_operations,
         "            put_receiver(self._receivers, 0, 0, PRODUCER, write.value + write.topic)",
         "            self._close()\n"
         "            put_receiver(self._receivers, 0, 0, PRODUCER, write.value + write.topic)\n"
@@ -255,13 +260,13 @@ BUGS = {
         "test_producers.py::test_lives",
     ),
     "what is known of a producer is not kept": Bug(
-        image,
+        store_image,
         "                self._produced(PRODUCER_FACT",
         "                (PRODUCER_FACT",
         "test_producers.py::test_lives",
     ),
     "a checkpoint does not know producers": Bug(
-        durable,
+        durable_store,
         "            self._values.put(fact_key(PRODUCER_FACT + write.topic), write.value)",
         "            pass",
         "test_producers.py::test_lives",
@@ -273,7 +278,7 @@ BUGS = {
         "test_producers.py::test_nothing_is_left_out",
     ),
     "a stream refuses nobody": Bug(
-        admission,
+        publish_admission,
         "        if stream.full:\n            return True\n",
         "        pass\n",
         "test_streams.py::test_a_full_stream_refuses",

@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 
 from starlingmq.storage.kv import Batch
-from starlingmq.storage.rocks import RocksJournal, RocksKv
+from starlingmq.storage.rocks.rocks_engines import RocksJournal, RocksKv
 
 
 def batch_of(number: int) -> Batch:

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from time import perf_counter
 
-from starlingmq.storage.segments import SegmentJournal
+from starlingmq.storage.segment.segment_journal import SegmentJournal
 
 
 def figures(directory: Path, scale: float = 1.0) -> dict[str, float]:

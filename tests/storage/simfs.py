@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable
 from random import Random
 
-from starlingmq.storage.files import Files
+from starlingmq.storage.file_calls import FileCalls
 
 SECTOR = 64  # small, so that small tests tear
 
@@ -65,7 +65,7 @@ def apply(content: bytearray, change: tuple[int, bytes] | int) -> None:
     content[at : at + len(data)] = data
 
 
-class SimFiles(Files):
+class SimFiles(FileCalls):
     """One directory is enough for us: paths are only names."""
 
     def __init__(self) -> None:

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from starlingmq.storage.backup import MANIFEST, BackupError, backup, read_manifest, restore
 from starlingmq.storage.data_dir import DataDir, DataDirError
 from starlingmq.storage.kv import Batch
-from starlingmq.storage.memory import MemoryJournal
-from starlingmq.storage.rocks import RocksJournal, RocksKv
-from starlingmq.storage.segments import SegmentJournal
+from starlingmq.storage.maintenance.data_dir_backup import MANIFEST, BackupError, backup, read_manifest, restore
+from starlingmq.storage.memory_engine import MemoryJournal
+from starlingmq.storage.rocks.rocks_engines import RocksJournal, RocksKv
+from starlingmq.storage.segment.segment_journal import SegmentJournal
 
 SEGMENT_BYTES = 800
 

@@ -18,15 +18,16 @@ from tests.peer import Peer
 from tests.storage.simfs import SimFiles
 
 from starlingmq import Broker
-from starlingmq.config import Config
+from starlingmq.config.settings import Config
 from starlingmq.net import driver
-from starlingmq.storage import durable, rocks_database
-from starlingmq.storage.durable import DurableStore
+from starlingmq.storage import durable_store
+from starlingmq.storage.durable_store import DurableStore
 from starlingmq.storage.journal import Journal
 from starlingmq.storage.kv import Batch
-from starlingmq.storage.memory import MemoryKv
-from starlingmq.storage.rocks import RocksJournal
-from starlingmq.storage.segments import SegmentJournal
+from starlingmq.storage.memory_engine import MemoryKv
+from starlingmq.storage.rocks import rocks_database
+from starlingmq.storage.rocks.rocks_engines import RocksJournal
+from starlingmq.storage.segment.segment_journal import SegmentJournal
 from starlingmq.wire.mqtt import (
     Ack,
     Connack,
@@ -93,8 +94,8 @@ async def serve(
 ) -> None:
     disk = Disk(durability, journal)
     monkeypatch.setattr("starlingmq.node.open_store", disk.open_store)
-    monkeypatch.setattr(durable, "RETRY_SECONDS", 0.02)
-    monkeypatch.setattr(durable, "CHECKPOINT_AGAIN", 0.02)
+    monkeypatch.setattr(durable_store, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(durable_store, "CHECKPOINT_AGAIN", 0.02)
     monkeypatch.setattr(driver, "READ_AGAIN", 0.02)
     async with within(PATIENCE), disk.broker as broker:
         await scenario(disk, broker.address())

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starlingmq.storage.durable import DurableStore
+from starlingmq.storage.durable_store import DurableStore
 
 RANGES = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 10)), max_size=12)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starlingmq.core.stored import Reference, References
-from starlingmq.storage.image import SessionImage
+from starlingmq.core.session.stored_messages import Reference, References
+from starlingmq.storage.store_image import SessionImage
 
 Entry = tuple[int, bytes]
 

@@ -15,16 +15,16 @@ from tests.storage.crash_engines import NEVER
 from tests.storage.crash_world import CrashWorld
 from tests.storage.simfs import SimFiles
 
-from starlingmq.cli.errors import USER_ERROR, explain
-from starlingmq.config import load_config
+from starlingmq.cli.command_errors import USER_ERROR, explain
+from starlingmq.config.settings import load_config
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.forwarding import ForwardReader, encode_forward
 from starlingmq.core.message import Message
-from starlingmq.storage import files
-from starlingmq.storage.durable import DurableStore
+from starlingmq.core.routing.forward_batch import ForwardReader, encode_forward
+from starlingmq.storage import file_calls
+from starlingmq.storage.durable_store import DurableStore
 from starlingmq.storage.opening import make_safe, open_store
 from starlingmq.storage.records import OPERATIONS
-from starlingmq.storage.segments import SegmentJournal
+from starlingmq.storage.segment.segment_journal import SegmentJournal
 from starlingmq.storage.store import Store
 from starlingmq.wire.mqtt import Ack, Connect, Disconnect, Publish, Suback, Subscribe, SubscribeRequest, encode
 from starlingmq.wire.packets import PUBACK
@@ -153,7 +153,7 @@ def test_a_broker_asks_for_that_with_power_only(
         store.journal.append(records)
         await store.close()
 
-    monkeypatch.setattr(files, "SYNC", broken)
+    monkeypatch.setattr(file_calls, "SYNC", broken)
     asyncio.run(life("process", bytes([OPERATIONS])))
     if durability == "process":
         asyncio.run(life("process"))

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from starlingmq.admin.kept import replace
+from starlingmq.admin.state_files import replace
 from starlingmq.storage.data_dir import DataDir, DataDirError
-from starlingmq.storage.files import Files
-from starlingmq.storage.private import NotPrivate, make_private
+from starlingmq.storage.file_calls import FileCalls
+from starlingmq.storage.private_files import NotPrivate, make_private
 
 DECIDED = {"journal": "segment"}
 
@@ -97,7 +97,7 @@ def test_small_files_and_the_journal_are_made_0600(tmp_path: Path) -> None:
     try:
         replace(tmp_path / "bans.json", b"[]")
         assert mode(tmp_path / "bans.json") == 0o600
-        files = Files()
+        files = FileCalls()
         files.close(files.open(str(tmp_path / "1.log"), create=True))
         assert mode(tmp_path / "1.log") == 0o600
     finally:

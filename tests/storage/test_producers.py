@@ -15,10 +15,10 @@ from tests.harness import FakeClient
 from tests.storage.world import StoredWorld
 
 from starlingmq.client.producer import NotAccepted, ProducerState
-from starlingmq.storage.memory import MemoryJournal
+from starlingmq.storage.memory_engine import MemoryJournal
 from starlingmq.wire.mqtt import Ack, Connack, Connect, Publish, Subscribe, SubscribeRequest, encode
 from starlingmq.wire.packets import PUBREL
-from starlingmq.wire.producers import DIGEST, EPOCH, NEXT, NODE, PRODUCER, digest_of
+from starlingmq.wire.producer_properties import DIGEST, EPOCH, NEXT, NODE, PRODUCER, digest_of
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, USER_PROPERTY, Properties
 from starlingmq.wire.reasons import Reason
 

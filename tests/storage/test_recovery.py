@@ -12,11 +12,11 @@ from tests.storage.crash_engines import CrashJournal, Machine, Span
 from tests.storage.world import StoredWorld
 
 from starlingmq.core.ready import Ready
-from starlingmq.core.session import Subscription
-from starlingmq.storage.durable import CHECKPOINT_AGAIN
+from starlingmq.core.session.session import Subscription
+from starlingmq.storage.durable_store import CHECKPOINT_AGAIN
 from starlingmq.storage.keys import META_CHECKPOINT, SESSION, SUBSCRIPTION
 from starlingmq.storage.kv import prefix_end
-from starlingmq.storage.memory import MemoryKv
+from starlingmq.storage.memory_engine import MemoryKv
 from starlingmq.wire.mqtt import Ack, Publish, Subscribe, SubscribeRequest, Will
 from starlingmq.wire.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
 from starlingmq.wire.properties import (

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from tests.storage.world import StoredWorld
 
-from starlingmq.config import ConfigError, load_config
-from starlingmq.storage.check import check
-from starlingmq.storage.memory import MemoryKv
-from starlingmq.storage.retention import Retention
-from starlingmq.storage.segments import SegmentInfo, SegmentJournal
+from starlingmq.config.settings import ConfigError, load_config
+from starlingmq.storage.maintenance.storage_check import check
+from starlingmq.storage.memory_engine import MemoryKv
+from starlingmq.storage.segment.retention import Retention
+from starlingmq.storage.segment.segment_journal import SegmentInfo, SegmentJournal
 from starlingmq.wire.mqtt import Publish, Subscribe, SubscribeRequest
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL
 

@@ -15,7 +15,14 @@ from tests.storage.engines import DictKv, ListJournal
 from tests.storage.figures import figures
 
 from starlingmq.storage.kv import Batch, after, prefix_end
-from starlingmq.storage.rocks import JOURNAL_TUNING, KV_TUNING, MARK_RECORDS, MEMORY_BYTES_MAX, RocksJournal, RocksKv
+from starlingmq.storage.rocks.rocks_engines import (
+    JOURNAL_TUNING,
+    KV_TUNING,
+    MARK_RECORDS,
+    MEMORY_BYTES_MAX,
+    RocksJournal,
+    RocksKv,
+)
 
 # Opening costs 20 ms: few and long runs.
 few = settings(max_examples=15, stateful_step_count=40, deadline=None)

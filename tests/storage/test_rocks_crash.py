@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.storage.rocks_child import records_of
 
-from starlingmq.storage.rocks import RocksJournal, RocksKv
+from starlingmq.storage.rocks.rocks_engines import RocksJournal, RocksKv
 
 ROUNDS = 4
 

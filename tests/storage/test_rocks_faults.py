@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from starlingmq.storage.kv import Batch
-from starlingmq.storage.rocks import KV_TUNING, RocksJournal, RocksKv
-from starlingmq.storage.rocks_database import FREE_BYTES_MIN, MIB, RETRY_SECONDS, Database, os_error
+from starlingmq.storage.rocks.rocks_database import FREE_BYTES_MIN, MIB, RETRY_SECONDS, Database, os_error
+from starlingmq.storage.rocks.rocks_engines import KV_TUNING, RocksJournal, RocksKv
 
 
 @pytest.fixture

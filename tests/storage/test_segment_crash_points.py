@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from tests.storage.simfs import SimFiles
 
-from starlingmq.storage.segments import SegmentJournal
+from starlingmq.storage.segment.segment_journal import SegmentJournal
 
 
 class Crash(BaseException):

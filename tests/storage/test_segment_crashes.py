@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from tests.storage.simfs import SimFiles
 
-from starlingmq.storage.segments import RecordsLost, SegmentJournal
+from starlingmq.storage.segment.segment_journal import RecordsLost, SegmentJournal
 
 SEGMENT_BYTES = 400
 

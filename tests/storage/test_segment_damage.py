@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.storage.simfs import SimFiles
 
-from starlingmq.storage.segment_encoding import encode
-from starlingmq.storage.segment_format import HEADER_SIZE
-from starlingmq.storage.segments import SegmentJournal
+from starlingmq.storage.segment.segment_encoding import encode
+from starlingmq.storage.segment.segment_format import HEADER_SIZE
+from starlingmq.storage.segment.segment_journal import SegmentJournal
 
 RECORDS = [
     Random(number).randbytes(size) for number, size in enumerate([20, 0, 60, 7, 33, 90, 1, 15, 50, 3, 70, 28, 44])

@@ -15,13 +15,13 @@ import pytest
 from tests.storage.segment_figures import figures
 from tests.storage.simfs import SimFiles
 
-from starlingmq.storage.files import Files
-from starlingmq.storage.segment_format import STRIDE, UnknownFormat
-from starlingmq.storage.segments import SegmentJournal
+from starlingmq.storage.file_calls import FileCalls
+from starlingmq.storage.segment.segment_format import STRIDE, UnknownFormat
+from starlingmq.storage.segment.segment_journal import SegmentJournal
 
 
 def journal_of(
-    files: Files, segment_bytes: int = 1000, open_max: int = 4, directory: str = "journal", at_least: int = 0
+    files: FileCalls, segment_bytes: int = 1000, open_max: int = 4, directory: str = "journal", at_least: int = 0
 ) -> SegmentJournal:
     return SegmentJournal(directory, files, segment_bytes, open_max, at_least)
 
@@ -185,7 +185,7 @@ def test_scattered_reads_in_any_order(indexed: bool) -> None:
 
 def test_few_segments_are_open(tmp_path: Path) -> None:
     open_before = len(os.listdir("/proc/self/fd"))
-    journal = journal_of(Files(), open_max=5, directory=str(tmp_path / "journal"))
+    journal = journal_of(FileCalls(), open_max=5, directory=str(tmp_path / "journal"))
     for first in range(0, 1000, 5):
         journal.append(numbered(first, 5))
         assert len(os.listdir("/proc/self/fd")) < open_before + 20
@@ -201,7 +201,7 @@ def test_few_segments_are_open(tmp_path: Path) -> None:
 
 
 def test_syncing_in_a_thread_while_appends_and_trims_go_on(tmp_path: Path) -> None:
-    journal = journal_of(Files(), segment_bytes=20_000, directory=str(tmp_path))
+    journal = journal_of(FileCalls(), segment_bytes=20_000, directory=str(tmp_path))
     stop = threading.Event()
     synced: list[int] = []
 
@@ -225,7 +225,7 @@ def test_syncing_in_a_thread_while_appends_and_trims_go_on(tmp_path: Path) -> No
     journal.sync()
     assert journal.synced == 20_000
     journal.close()
-    journal = journal_of(Files(), segment_bytes=20_000, directory=str(tmp_path))
+    journal = journal_of(FileCalls(), segment_bytes=20_000, directory=str(tmp_path))
     assert journal.damage == []
     kept = all_of(journal)
     assert kept == list(range(kept[0], 20_000))
@@ -333,7 +333,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_real_full_disk(small_disk: Path) -> None:
     directory = str(small_disk / "journal")
-    journal = journal_of(Files(), segment_bytes=100_000, directory=directory)
+    journal = journal_of(FileCalls(), segment_bytes=100_000, directory=directory)
     count = 0
     with pytest.raises(OSError) as failure:
         while True:
@@ -353,24 +353,24 @@ def test_a_real_full_disk(small_disk: Path) -> None:
     kept = all_of(journal)
     assert kept == list(range(journal.first, count))
     journal.close()
-    journal = journal_of(Files(), segment_bytes=100_000, directory=directory)
+    journal = journal_of(FileCalls(), segment_bytes=100_000, directory=directory)
     assert all_of(journal) == kept
     assert not [one for one in journal.damage if one.lost]
     journal.close()
 
 
 def test_a_newer_format_is_refused_and_left_alone(tmp_path: Path) -> None:
-    from starlingmq.storage import segment_format
+    from starlingmq.storage.segment import segment_format
 
     directory = tmp_path / "journal"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segment_format, "VERSION", 2)
-        journal = journal_of(Files(), directory=str(directory))
+        journal = journal_of(FileCalls(), directory=str(directory))
         journal.append(numbered(0, 3))
         journal.close()
     before = {path.name: path.read_bytes() for path in directory.iterdir()}
     with pytest.raises(UnknownFormat, match=r"00000\.log is of version 2, this program knows 1"):
-        journal_of(Files(), directory=str(directory))
+        journal_of(FileCalls(), directory=str(directory))
     assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
 
 
@@ -405,7 +405,7 @@ def test_reading_takes_as_few_system_calls_as_it_can() -> None:
         assert files.calls - before <= calls_max, f"every {step}th of 1000 records"
 
 
-class SlowFiles(Files):
+class SlowFiles(FileCalls):
     """A file that has no name any more is not closed until it may be."""
 
     def __init__(self) -> None:

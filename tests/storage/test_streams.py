@@ -15,12 +15,12 @@ from tests.storage.simfs import SimFiles
 from tests.storage.world import StoredWorld
 
 from starlingmq.core.message import Message
-from starlingmq.core.topics import matches
-from starlingmq.storage.consumers import Consumer, read_consumers
-from starlingmq.storage.memory import MemoryJournal
+from starlingmq.core.routing.topics import matches
+from starlingmq.storage.memory_engine import MemoryJournal
 from starlingmq.storage.records import decode_message, encode_message
-from starlingmq.storage.segments import SegmentJournal
-from starlingmq.storage.streams import Definition, StreamLog
+from starlingmq.storage.segment.segment_journal import SegmentJournal
+from starlingmq.storage.streams.stream_consumers import Consumer, read_consumers
+from starlingmq.storage.streams.stream_logs import Definition, StreamLog
 from starlingmq.wire.mqtt import PUBREL, Ack, Disconnect, Publish
 from starlingmq.wire.reasons import Reason
 

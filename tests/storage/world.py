@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 from tests.harness import World
 
-from starlingmq.config import LimitsConfig, MqttConfig
+from starlingmq.config.settings import LimitsConfig, MqttConfig
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.ready import Ready
-from starlingmq.storage.durable import DurableStore
+from starlingmq.storage.durable_store import DurableStore
 from starlingmq.storage.journal import Journal
 from starlingmq.storage.kv import Kv
-from starlingmq.storage.memory import MemoryJournal, MemoryKv
+from starlingmq.storage.memory_engine import MemoryJournal, MemoryKv
 from starlingmq.storage.recovery import Recovered, restore
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from starlingmq.core.spellings import GENERATION, Spellings
-from starlingmq.core.topics import matches, valid_filter, valid_topic
+from starlingmq.core.nats.subject_cache import GENERATION, SubjectCache
+from starlingmq.core.routing.topics import matches, valid_filter, valid_topic
 from starlingmq.wire.nats_subjects import filter_of, subject_of, topic_of
 
 relaxed = settings(deadline=None)
@@ -142,7 +142,7 @@ def test_the_other_spelling_matches_what_nats_matches(subscription: bytes, subje
 
 
 def test_spellings_are_remembered_and_bounded() -> None:
-    spellings = Spellings()
+    spellings = SubjectCache()
     for number in range(GENERATION * 3):
         assert spellings.topic_of(b"a.%d" % number) == b"a/%d" % number
         assert spellings.head_of(b"b/%d" % number) == b"MSG b.%d " % number

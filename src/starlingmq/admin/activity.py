@@ -11,11 +11,11 @@ import heapq
 from operator import itemgetter
 from typing import Any, Final
 
-from starlingmq.admin.listing import PIECE, limit_of
-from starlingmq.admin.problem import AdminError
+from starlingmq.admin.operator_problem import AdminError
+from starlingmq.admin.paging import PIECE, limit_of
 from starlingmq.admin.sessions import count_of, queued
-from starlingmq.core.client import Client
-from starlingmq.net.control import Action, Report
+from starlingmq.core.connection import Client
+from starlingmq.net.control_socket import Action, Report
 from starlingmq.net.driver import Driver
 
 FRESH: Final = 1.0  # seconds between two looks

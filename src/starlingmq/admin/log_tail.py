@@ -7,11 +7,11 @@ from collections import deque
 from itertools import islice
 from typing import Any, Final
 
-from starlingmq.admin.listing import limit_of
-from starlingmq.admin.plain import plain
-from starlingmq.admin.problem import AdminError
+from starlingmq.admin.operator_problem import AdminError
+from starlingmq.admin.paging import limit_of
+from starlingmq.admin.printable import plain
 from starlingmq.admin.sessions import when
-from starlingmq.net.control import Action, Report
+from starlingmq.net.control_socket import Action, Report
 
 LINES_MAX: Final = 2000
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct, to_builtins
 
-from starlingmq.admin.listing import limit_of, pack, unpack
-from starlingmq.admin.problem import AdminError
+from starlingmq.admin.operator_problem import AdminError
+from starlingmq.admin.paging import limit_of, pack, unpack
 from starlingmq.admin.sessions import by, text, when
-from starlingmq.core.admission import (
+from starlingmq.core.limits.publish_admission import (
     ADMITTED,
     ISOLATED,
     MEMORY,
@@ -23,8 +23,8 @@ from starlingmq.core.admission import (
     admit,
 )
 from starlingmq.core.message import Message
-from starlingmq.core.topics import valid_filter
-from starlingmq.net.control import Action, Report
+from starlingmq.core.routing.topics import valid_filter
+from starlingmq.net.control_socket import Action, Report
 from starlingmq.net.driver import Driver
 from starlingmq.wire.reasons import MqttError
 

@@ -17,10 +17,10 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct, field
 
-from starlingmq.admin.place import Place
-from starlingmq.core.client import Client
-from starlingmq.core.nats_client import NatsClient
-from starlingmq.core.nats_info import GO, PROTOCOL, PROTOCOL_VERSION
+from starlingmq.admin.local_node import LocalNode
+from starlingmq.core.connection import Client
+from starlingmq.core.nats.nats_client import NatsClient
+from starlingmq.core.nats.server_info import GO, PROTOCOL, PROTOCOL_VERSION
 from starlingmq.process import memory
 
 CONNECTIONS_MAX: Final = 1024  # on a page of connz, as at nats-server
@@ -116,7 +116,7 @@ class Subsz(Struct, frozen=True):
 
 
 class NatsMonitor:
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: LocalNode) -> None:
         self._place = place
 
     def varz(self) -> Varz:

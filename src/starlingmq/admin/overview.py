@@ -7,11 +7,11 @@ from typing import Any
 from msgspec import Struct, to_builtins
 
 from starlingmq._version import __version__
-from starlingmq.admin.place import Place
-from starlingmq.admin.readiness import Ready, readiness
-from starlingmq.admin.survey import Surveyor
-from starlingmq.core.counters import BUCKETS, Histogram
-from starlingmq.net.control import Action, Report
+from starlingmq.admin.local_node import LocalNode
+from starlingmq.admin.readiness import Readiness, readiness
+from starlingmq.admin.session_totals_job import SessionTotalsJob
+from starlingmq.core.observe.counters import BUCKETS, Histogram
+from starlingmq.net.control_socket import Action, Report
 from starlingmq.storage.opening import DirectoryStore
 
 
@@ -27,7 +27,7 @@ class Overview(Struct, frozen=True):
     version: str
     now: float
     uptime: float
-    ready: Ready
+    ready: Readiness
     totals: dict[str, int]
     dropped: dict[str, int]
     closed: dict[str, int]
@@ -37,7 +37,7 @@ class Overview(Struct, frozen=True):
 
 
 class OverviewActions:
-    def __init__(self, place: Place, surveyor: Surveyor) -> None:
+    def __init__(self, place: LocalNode, surveyor: SessionTotalsJob) -> None:
         self.place = place
         self.surveyor = surveyor
 

@@ -6,17 +6,17 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from starlingmq.admin.place import Place
+from starlingmq.admin.local_node import LocalNode
 
 
-class Ready(Struct, frozen=True):
+class Readiness(Struct, frozen=True):
     status: Literal["ok", "not_ready"]
     storage: Annotated[str, Meta(description="ok, full or failing; none where nothing is kept.")]
     cluster: Annotated[str, Meta(description="serving, isolated, joining or draining; none without a cluster.")]
     reasons: Annotated[tuple[str, ...], Meta(description="Why it is not ready.")]
 
 
-def readiness(place: Place) -> Ready:
+def readiness(place: LocalNode) -> Readiness:
     ctx = place.state.ctx
     storage = ctx.storage_state.partition(" ")[0] if ctx.recording else "none"
     cluster = _cluster(place)
@@ -27,10 +27,10 @@ def readiness(place: Place) -> Ready:
         reasons.append(f"nothing can be stored: the disk is {storage}")
     if cluster not in ("none", "serving"):
         reasons.append(f"this node is {cluster}")
-    return Ready("not_ready" if reasons else "ok", storage, cluster, tuple(reasons))
+    return Readiness("not_ready" if reasons else "ok", storage, cluster, tuple(reasons))
 
 
-def _cluster(place: Place) -> str:
+def _cluster(place: LocalNode) -> str:
     if place.cluster is None:
         return "none"
     state = place.cluster.state

@@ -1,7 +1,8 @@
 """Traces and live tails: each node sees what becomes of messages at it, whoever asked puts that together.
 
-A trace has a part at each node, a ``core.watch.Watch`` that is asked for what it has seen a few times a second, and
-goes when nobody has asked for a while. Nodes that come later, or were started anew, are asked to begin one, too.
+A trace has a part at each node, a ``core.observe.message_watch.MessageWatch`` that is asked for what it has seen a few
+times a second, and goes when nobody has asked for a while. Nodes that come later, or were started anew, are asked to
+begin one, too.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ import asyncio
 import base64
 from typing import Any, Final
 
-from starlingmq.admin.desk import Desk, Missing
-from starlingmq.admin.plain import plain
-from starlingmq.admin.problem import AdminError
+from starlingmq.admin.node_rpc import Missing, NodeRpc
+from starlingmq.admin.operator_problem import AdminError
+from starlingmq.admin.printable import plain
 from starlingmq.admin.sessions import when
-from starlingmq.core.audit import Audit
-from starlingmq.core.session import GROUP_PREFIX, NODE_PREFIX
-from starlingmq.core.topics import valid_filter
-from starlingmq.core.watch import PAYLOAD_MAX, Event, Watch
-from starlingmq.net.control import Action, Report
+from starlingmq.core.observe.audit import Audit
+from starlingmq.core.observe.message_watch import PAYLOAD_MAX, Event, MessageWatch
+from starlingmq.core.routing.topics import valid_filter
+from starlingmq.core.session.session import GROUP_PREFIX, NODE_PREFIX
+from starlingmq.net.control_socket import Action, Report
 from starlingmq.net.driver import Driver
 
 WATCHES_MAX: Final = 16  # at one node
@@ -40,7 +41,7 @@ class WatchActions:
     def __init__(self, driver: Driver, audit: Audit) -> None:
         self._driver = driver
         self._audit = audit
-        self._watches: dict[str, tuple[Watch, asyncio.TimerHandle]] = {}
+        self._watches: dict[str, tuple[MessageWatch, asyncio.TimerHandle]] = {}
         self._last = 0
 
     def actions(self) -> dict[str, Action]:
@@ -52,7 +53,7 @@ class WatchActions:
         client_id, filter = arguments.get("client_id", ""), arguments.get("topic", "").encode()
         if not (client_id or filter) or (filter and not valid_filter(filter)):
             raise AdminError(400, "a trace is of a client id, or of a topic filter")
-        watch = Watch(client_id, filter, arguments.get("tail") == "yes", _rate(arguments))
+        watch = MessageWatch(client_id, filter, arguments.get("tail") == "yes", _rate(arguments))
         self._last += 1
         name = str(self._last)
         self._watches[name] = watch, self._timer(name)
@@ -107,7 +108,7 @@ def _rate(arguments: Arguments) -> int:
     return int(text)
 
 
-async def _ask(desk: Desk, node: str, action: str, arguments: Arguments) -> Result | Missing:
+async def _ask(desk: NodeRpc, node: str, action: str, arguments: Arguments) -> Result | Missing:
     """What a node can not do, or not any more, is no reason for the others to stop."""
     try:
         return await desk.attempt(node, action, arguments)
@@ -118,7 +119,7 @@ async def _ask(desk: Desk, node: str, action: str, arguments: Arguments) -> Resu
 class Trace:
     """One that somebody at this node has asked for. ``begin`` it, ``next`` as often as wanted, ``end`` it."""
 
-    def __init__(self, desk: Desk, arguments: Arguments) -> None:
+    def __init__(self, desk: NodeRpc, arguments: Arguments) -> None:
         self._desk = desk
         self._arguments = arguments
         self._parts: dict[str, str] = {}  # node -> its watch
@@ -217,7 +218,7 @@ def words(told: Result) -> str:
 class Traces:
     """Those that were asked for at this node, through the control socket: by number, as its requests are short."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: NodeRpc) -> None:
         self._desk = desk
         self._traces: dict[str, tuple[Trace, asyncio.TimerHandle]] = {}
         self._ending: set[asyncio.Task[None]] = set()

@@ -18,7 +18,7 @@ CHANGING: Final = ("POST", "PUT", "PATCH", "DELETE")
 CLOSE: Final = (b"connection", b"close")
 
 
-class Refusal(Exception):
+class RequestRefused(Exception):
     """``status`` and one line for the client."""
 
     def __init__(self, status: int, text: str, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
@@ -27,7 +27,7 @@ class Refusal(Exception):
         self.headers = list(headers)
 
 
-async def refuse(send: Send, refusal: Refusal) -> None:
+async def refuse(send: Send, refusal: RequestRefused) -> None:
     body = json.dumps({"error": str(refusal)}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *refusal.headers]
     await send({"type": "http.response.start", "status": refusal.status, "headers": headers})

@@ -10,10 +10,10 @@ from litestar.params import Parameter
 from msgspec import Struct, convert
 
 from starlingmq._version import __version__
-from starlingmq.admin.desk import Missing
-from starlingmq.admin.office import ALONE
-from starlingmq.admin.problem import AdminError
-from starlingmq.api.listing import PAGE, AtNode, Cursor, Limit, Node
+from starlingmq.admin.node_rpc import Missing
+from starlingmq.admin.operator_problem import AdminError
+from starlingmq.admin.service import ALONE
+from starlingmq.api.paged_views import PAGE, AtNode, Cursor, Limit, Node
 from starlingmq.api.served import Served
 
 Prefix = Annotated[str, Parameter(max_length=65535, description="Only filters that begin so.")]
@@ -31,7 +31,7 @@ class GroupNode(Struct, frozen=True):
 
 
 class GroupInfo(Struct, frozen=True):
-    """What core.group_figures says, with the names of nodes."""
+    """What core.groups.group_stats says, with the names of nodes."""
 
     name: str
     filter: str

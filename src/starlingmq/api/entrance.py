@@ -17,13 +17,13 @@ from starlingmq.api.asgi import (
     App,
     Message,
     Receive,
-    Refusal,
+    RequestRefused,
     Scope,
     Send,
     has_body,
     refuse,
 )
-from starlingmq.net.forwarded import ForwardedError, client_address
+from starlingmq.net.listeners.forwarded import ForwardedError, client_address
 
 HEADERS: Final = [
     (b"cache-control", b"no-store"),
@@ -71,7 +71,7 @@ class Entrance:
 
         try:
             self._check(scope)
-        except Refusal as refusal:
+        except RequestRefused as refusal:
             await refuse(answer, refusal)
             return
         await self._app(scope, reading, answer)
@@ -80,23 +80,23 @@ class Entrance:
         """Raises Refusal."""
         fault = scope["state"]["fault"]
         if fault:
-            raise Refusal(400, fault, [CLOSE])
+            raise RequestRefused(400, fault, [CLOSE])
         _check_headers(scope)
         if scope["method"] not in SAFE + CHANGING:
-            raise Refusal(405, "this method is not served", [(b"allow", b"GET, POST, DELETE")])
+            raise RequestRefused(405, "this method is not served", [(b"allow", b"GET, POST, DELETE")])
         if scope["raw_path"] not in self._paths:
-            raise Refusal(404, "not found")
+            raise RequestRefused(404, "not found")
         scope["client"] = _client(scope)
         scope["state"]["user"] = ""
 
 
 def _check_headers(scope: Scope) -> None:
     if sum(len(name) + len(value) for name, value in scope["headers"]) > HEAD_BYTES_MAX:
-        raise Refusal(431, f"the headers have {HEAD_BYTES_MAX:,} bytes at most", [CLOSE])
+        raise RequestRefused(431, f"the headers have {HEAD_BYTES_MAX:,} bytes at most", [CLOSE])
     names = [name for name, _ in scope["headers"]]
     for name in ONCE:
         if names.count(name) > 1:
-            raise Refusal(400, f"more than one header {name.decode()}")
+            raise RequestRefused(400, f"more than one header {name.decode()}")
 
 
 def _client(scope: Scope) -> tuple[str, int]:
@@ -105,4 +105,4 @@ def _client(scope: Scope) -> tuple[str, int]:
     try:
         return client_address(peer, scope["headers"], scope["state"]["trusted_proxies"]), 0
     except ForwardedError as error:
-        raise Refusal(400, str(error)) from None
+        raise RequestRefused(400, str(error)) from None

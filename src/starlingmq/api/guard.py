@@ -27,12 +27,12 @@ from time import monotonic
 from typing import Final
 from urllib.parse import urlsplit
 
-from starlingmq.api.access import Access, Busy
-from starlingmq.api.asgi import CHANGING, App, Receive, Refusal, Scope, Send, header, refuse
+from starlingmq.api.asgi import CHANGING, App, Receive, RequestRefused, Scope, Send, header, refuse
+from starlingmq.api.authorization import Busy, HttpAuthorization
 from starlingmq.api.body import read_body, replay
 from starlingmq.api.places import Slots
-from starlingmq.auth.bans import Bans
-from starlingmq.core.addresses import network_key
+from starlingmq.auth.automatic_bans import AutomaticBans
+from starlingmq.core.limits.address_key import network_key
 
 log = logging.getLogger("starlingmq.http")
 
@@ -52,7 +52,7 @@ BANNED_SECONDS: Final = 1.0  # that a wrong log-in from a banned address waits
 class Guard:
     """``around`` is the middleware of every route. ``access`` and ``hosts`` may be replaced while it serves."""
 
-    def __init__(self, access: Access, bans: Bans, hosts: Iterable[str]) -> None:
+    def __init__(self, access: HttpAuthorization, bans: AutomaticBans, hosts: Iterable[str]) -> None:
         self.access = access
         self.bans = bans
         self.hosts = frozenset(host.lower() for host in hosts)
@@ -66,7 +66,7 @@ class Guard:
                 body = await read_body(scope, receive)
                 with self._requests.taken("") if OPEN not in scope["route_handler"].opt else nullcontext():
                     await app(scope, replay(body, receive), send)
-            except Refusal as refusal:
+            except RequestRefused as refusal:
                 await refuse(send, refusal)
 
         return guarded
@@ -78,7 +78,7 @@ class Guard:
             return
         host = header(scope, b"host")
         if not self.access.asks and not self._is_ours(host):
-            raise Refusal(421, "this listener is for its own machine; auth.api.hosts can name others")
+            raise RequestRefused(421, "this listener is for its own machine; auth.api.hosts can name others")
         if open_to is None and self.access.asks:
             authorization, access = header(scope, b"authorization"), self.access
             scope["state"]["user"] = await self._identify(scope)
@@ -104,14 +104,14 @@ class Guard:
     def _check_origin(self, scope: Scope, host: str) -> None:
         """For what changes something. A program sends none of these headers, a browser cannot leave them out."""
         if (header(scope, b"sec-fetch-site") or "same-origin") not in ("same-origin", "none"):
-            raise Refusal(403, "a page of another site may not change anything here")
+            raise RequestRefused(403, "a page of another site may not change anything here")
         origin = header(scope, b"origin")
         if not any(name == b"origin" for name, _ in scope["headers"]):
             return
         authority = urlsplit(origin).netloc.lower() if _plain(origin) else ""
         name = authority.rpartition(":")[0] or authority
         if not authority or (authority != host.lower() and name not in self.hosts):
-            raise Refusal(403, "a page of another origin may not change anything here")
+            raise RequestRefused(403, "a page of another origin may not change anything here")
 
     async def _identify(self, scope: Scope) -> str:
         """The name of the client. A right token comes before everything: a ban of its address does not hold for it."""
@@ -120,7 +120,7 @@ class Guard:
         if who is not None:
             return who
         if not authorization:
-            raise Refusal(401, LOG_IN, [WHO])
+            raise RequestRefused(401, LOG_IN, [WHO])
         with self._log_ins.taken(network_key(scope["client"][0])):
             return await self._log_in(authorization, scope["client"][0])
 
@@ -128,18 +128,18 @@ class Guard:
         name = self.access.name_in(authorization)
         if self.bans.of(monotonic(), address, name, "") is not None:
             await asyncio.sleep(BANNED_SECONDS)
-            raise Refusal(403, "banned for a while")
+            raise RequestRefused(403, "banned for a while")
         try:
             who = await self.access.by_password(authorization, f"{address}:0")
         except Busy:
-            raise Refusal(503, "too many log-ins wait to be checked", [(b"retry-after", b"1")]) from None
+            raise RequestRefused(503, "too many log-ins wait to be checked", [(b"retry-after", b"1")]) from None
         if who is not None:
             return who
         delay, ban = self.bans.failed(monotonic(), address, name)
         if ban is not None:
             log.warning("%s is banned for %.0f s: %s", ban.name, ban.until - monotonic(), ban.reason)
         await asyncio.sleep(delay)
-        raise Refusal(401, LOG_IN, [WHO])
+        raise RequestRefused(401, LOG_IN, [WHO])
 
 
 def _plain(text: str) -> bool:

@@ -9,7 +9,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.datastructures import ResponseSpec
 from msgspec import Struct
 
-from starlingmq.admin.readiness import Ready, readiness
+from starlingmq.admin.readiness import Readiness, readiness
 from starlingmq.api.guard import HEALTH
 from starlingmq.api.served import Served
 
@@ -28,9 +28,9 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
         summary="Whether clients should come here; status 503 if not",
         tags=["health"],
         opt=HEALTH,
-        responses={503: ResponseSpec(Ready, generate_examples=False, description="They should not.")},
+        responses={503: ResponseSpec(Readiness, generate_examples=False, description="They should not.")},
     )
-    async def ready() -> Response[Ready]:
+    async def ready() -> Response[Readiness]:
         found = readiness(served.place)
         return Response(found, status_code=503 if found.reasons else 200)
 

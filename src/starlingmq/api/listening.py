@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from starlingmq.api.access import Access
-from starlingmq.api.app import make_app
+from starlingmq.api.authorization import HttpAuthorization
 from starlingmq.api.guard import Guard
+from starlingmq.api.http_app import make_app
 from starlingmq.api.served import Served
 from starlingmq.api.server import HttpListener
-from starlingmq.config import Config, ListenerConfig
-from starlingmq.config_api import API_SCHEMES
-from starlingmq.net.listeners import tls_context
-from starlingmq.net.urls import parse_listener
+from starlingmq.config.api_section import API_SCHEMES
+from starlingmq.config.settings import Config, ListenerConfig
+from starlingmq.net.listeners.listeners import tls_context
+from starlingmq.net.listeners.urls import parse_listener
 
 if TYPE_CHECKING:
     from starlingmq.auth.passwords import Hashing
@@ -31,7 +31,9 @@ class HttpSide:
         config = served.place.config()
         specs = [parse_listener(each) for each in config.listeners if is_http(each)]
         self._listeners = [HttpListener(spec, tls_context(spec)) for spec in specs]
-        self._guard = Guard(Access(config.auth, served.place.hashing()), served.place.bans, config.auth.api.hosts)
+        self._guard = Guard(
+            HttpAuthorization(config.auth, served.place.hashing()), served.place.bans, config.auth.api.hosts
+        )
         self._app = make_app(served, self._guard)
 
     @property
@@ -43,11 +45,11 @@ class HttpSide:
         for listener in self._listeners:
             await listener.open(self._app, timeout)
 
-    def prepare(self, config: Config, hashing: Hashing | None) -> Access:
+    def prepare(self, config: Config, hashing: Hashing | None) -> HttpAuthorization:
         """What a reload brings. Raises ConfigError, and then nothing has changed."""
-        return Access(config.auth, hashing)
+        return HttpAuthorization(config.auth, hashing)
 
-    def reload(self, config: Config, access: Access) -> None:
+    def reload(self, config: Config, access: HttpAuthorization) -> None:
         earlier, self._guard.access = self._guard.access, access
         self._guard.hosts = frozenset(host.lower() for host in config.auth.api.hosts)
         for listener in self._listeners:

@@ -12,13 +12,13 @@ from litestar.response import ServerSentEvent
 from litestar.response.sse import ServerSentEventMessage
 from msgspec import json
 
-from starlingmq.admin.problem import AdminError
+from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.traces import RATE, RATE_MAX, Trace, message_of
-from starlingmq.api.asgi import Refusal
+from starlingmq.api.asgi import RequestRefused
 from starlingmq.api.guard import GOES_ON
 from starlingmq.api.places import Slots
 from starlingmq.api.served import Served
-from starlingmq.core.addresses import network_key
+from starlingmq.core.limits.address_key import network_key
 
 EVENTS: Final = "text/event-stream"
 OPEN_MAX: Final = 24  # at once
@@ -46,7 +46,7 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
     async def begun(address: str, **arguments: str) -> Trace:
         try:
             slots.check(address)
-        except Refusal as refusal:
+        except RequestRefused as refusal:
             raise AdminError(refusal.status, str(refusal)) from None
         for name, value in arguments.items():
             try:

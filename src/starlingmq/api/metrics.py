@@ -9,7 +9,7 @@ from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 from prometheus_client import CollectorRegistry, generate_latest
 
-from starlingmq.admin.figures import Figures, Sample, samples
+from starlingmq.admin.metric_values import MetricValues, Sample, samples
 from starlingmq.api.served import Served
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4"  # Litestar adds the charset to what is text
@@ -21,7 +21,7 @@ class Metrics(Struct, frozen=True):
 
 
 def routes(served: Served, prefix: str) -> list[HTTPRouteHandler]:
-    figures = Figures(served.office)
+    figures = MetricValues(served.office)
     registry = CollectorRegistry(auto_describe=False)
     registry.register(figures)
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
-from starlingmq.api.asgi import Refusal
+from starlingmq.api.asgi import RequestRefused
 
 
 class Occupant(Protocol):
@@ -87,9 +87,9 @@ class Slots:
     def check(self, key: str) -> None:
         """Raises Refusal where there is none left."""
         if self._by_key.get(key, 0) >= self.each:
-            raise Refusal(429, f"too many {self._what} from this address at once", [(b"retry-after", b"1")])
+            raise RequestRefused(429, f"too many {self._what} from this address at once", [(b"retry-after", b"1")])
         if self._taken >= self.total:
-            raise Refusal(503, f"too many {self._what} at once", [(b"retry-after", b"1")])
+            raise RequestRefused(503, f"too many {self._what} at once", [(b"retry-after", b"1")])
 
     @contextmanager
     def held(self, key: str) -> Iterator[None]:

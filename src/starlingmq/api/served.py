@@ -7,16 +7,16 @@ from typing import Any
 
 from litestar import Request
 
-from starlingmq.admin.desk import nothing_to_report
-from starlingmq.admin.office import Office
-from starlingmq.admin.place import Place
-from starlingmq.admin.problem import AdminError
+from starlingmq.admin.local_node import LocalNode
+from starlingmq.admin.node_rpc import nothing_to_report
+from starlingmq.admin.operator_problem import AdminError
+from starlingmq.admin.service import AdminService
 
 
 @dataclass(slots=True)
 class Served:
-    place: Place
-    office: Office
+    place: LocalNode
+    office: AdminService
 
     async def ask(self, action: str, **arguments: str) -> dict[str, Any]:
         """Have it answered, here or by whoever can. Raises AdminError."""

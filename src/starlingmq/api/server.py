@@ -20,21 +20,21 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from starlingmq.api.asgi import App, Receive, Scope, Send
-from starlingmq.api.connection import IDLE_SECONDS, HttpConnection
+from starlingmq.api.http_connection import IDLE_SECONDS, HttpConnection
 from starlingmq.api.places import Places
-from starlingmq.config_networks import is_among, parse_address
-from starlingmq.core.addresses import network_key
-from starlingmq.net.accepting import TLS_CLOSE_TIMEOUT
-from starlingmq.net.descriptors import file_limit
-from starlingmq.net.handshake import HandshakeError, handshake
-from starlingmq.net.listeners import bind_tcp, tls_context
-from starlingmq.net.urls import ListenerSpec
+from starlingmq.config.networks import is_among, parse_address
+from starlingmq.core.limits.address_key import network_key
+from starlingmq.net.listeners.accepting import TLS_CLOSE_TIMEOUT
+from starlingmq.net.listeners.descriptors import file_limit
+from starlingmq.net.listeners.listeners import bind_tcp, tls_context
+from starlingmq.net.listeners.tls_handshake import HandshakeError, handshake
+from starlingmq.net.listeners.urls import ListenerSpec
 
 log = logging.getLogger("starlingmq.http")
 
 CONNECTIONS_MAX: Final = 200
 CONNECTIONS_PER_ADDRESS: Final = 120
-DESCRIPTORS_OF_OTHERS: Final = 192  # what storage and links to other nodes need, of the reserve in net/descriptors.py
+DESCRIPTORS_OF_OTHERS: Final = 192  # for storage and links: a part of the reserve in listeners/descriptors.py
 CONNECTIONS_WHEN_SHORT: Final = 64  # while only those are left
 STOP_SECONDS: Final = 1.0  # for answers that are on their way when the broker stops
 SHORTAGES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)

@@ -9,12 +9,12 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, Parameter
 from msgspec import Meta, Struct, convert
 
-from starlingmq.admin.bans import SECONDS_MAX
-from starlingmq.admin.desk import Missing
-from starlingmq.admin.problem import AdminError
-from starlingmq.api.listing import AtNode, Node
+from starlingmq.admin.node_rpc import Missing
+from starlingmq.admin.operator_bans import SECONDS_MAX
+from starlingmq.admin.operator_problem import AdminError
+from starlingmq.api.paged_views import AtNode, Node
 from starlingmq.api.served import Served
-from starlingmq.auth.bans import Kind
+from starlingmq.auth.automatic_bans import Kind
 
 BanKind = Annotated[Kind, Parameter(description="What it is that is banned.")]
 BanName = Annotated[str, Parameter(min_length=1, max_length=65535, description="The address, user name or client id.")]

@@ -37,10 +37,10 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from starlingmq.config_build import build, read_yaml
-from starlingmq.config_networks import Network, parse_network
-from starlingmq.config_types import ConfigError, Count, Duration, Section
-from starlingmq.core.access import (
+from starlingmq.config.networks import Network, parse_network
+from starlingmq.config.section_types import ConfigError, Count, Duration, Section
+from starlingmq.config.tree_builder import build, read_yaml
+from starlingmq.core.limits.access import (
     EVENTS,
     EVERY_PUBLISH,
     GROUP,
@@ -52,7 +52,7 @@ from starlingmq.core.access import (
     ReplyGrant,
     Rights,
 )
-from starlingmq.core.topics import valid_filter
+from starlingmq.core.routing.topics import valid_filter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -19,15 +19,15 @@ import msgspec
 from msgspec import Meta
 
 from starlingmq.auth.acl import AclRule, rules_of
-from starlingmq.auth.checks import Busy, Checks
+from starlingmq.auth.checks import Checks, ChecksBusy
 from starlingmq.auth.method import BUSY, REFUSED, Verdict
-from starlingmq.config_secrets import without_login
-from starlingmq.config_types import ConfigError
+from starlingmq.config.secret_masking import without_login
+from starlingmq.config.section_types import ConfigError
 from starlingmq.wire.reasons import Reason
 
 if TYPE_CHECKING:
-    from starlingmq.auth.bans import Bans
-    from starlingmq.config_auth import HttpAuthConfig
+    from starlingmq.auth.automatic_bans import AutomaticBans
+    from starlingmq.config.auth_section import HttpAuthConfig
     from starlingmq.hooks import AuthRequest
     from starlingmq.log import SparingLog
 
@@ -44,7 +44,7 @@ class CalloutAnswer(msgspec.Struct, frozen=True):
 
 
 class Callout:
-    def __init__(self, config: HttpAuthConfig, bans: Bans, lines: SparingLog) -> None:
+    def __init__(self, config: HttpAuthConfig, bans: AutomaticBans, lines: SparingLog) -> None:
         headers = dict(entry.split(":", 1) for entry in config.headers)
         self._config = config
         self._lines = lines
@@ -80,7 +80,7 @@ class Callout:
         allowed = known is not None and known[1] is not None and known[1].reason == Reason.SUCCESS
         try:
             verdict, seconds = await self._checks.run(request, allowed, lambda: self._ask(question))
-        except Busy:
+        except ChecksBusy:
             return BUSY
         if seconds > 0:
             self._known[asked] = (monotonic() + seconds, verdict)

@@ -10,16 +10,16 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from starlingmq.auth.acl import Acl, read_acl
-from starlingmq.auth.bans import Ban, Bans
+from starlingmq.auth.automatic_bans import AutomaticBans, Ban
 from starlingmq.auth.delays import Delays
 from starlingmq.auth.method import Method, Verdict
 from starlingmq.auth.nats_login import NatsLogin
-from starlingmq.config_auth import AuthConfig, methods_of
-from starlingmq.config_nats import NatsConfig
-from starlingmq.config_types import ConfigError
-from starlingmq.core.addresses import peer_host
-from starlingmq.core.client import UNPROVED
-from starlingmq.core.nats_keys import NKEY
+from starlingmq.config.auth_section import AuthConfig, methods_of
+from starlingmq.config.nats_section import NatsConfig
+from starlingmq.config.section_types import ConfigError
+from starlingmq.core.connection import UNPROVED
+from starlingmq.core.limits.address_key import peer_host
+from starlingmq.core.nats.nkey_auth import NKEY
 from starlingmq.hooks import Authenticate, AuthRequest, AuthResult
 from starlingmq.log import SparingLog
 from starlingmq.wire.reasons import Reason
@@ -27,8 +27,8 @@ from starlingmq.wire.reasons import Reason
 if TYPE_CHECKING:
     from starlingmq.auth.acl import Rule
     from starlingmq.auth.passwords import Hashing
-    from starlingmq.core.access import Rights
-    from starlingmq.core.client import Client
+    from starlingmq.core.connection import Client
+    from starlingmq.core.limits.access import Rights
 
 log = logging.getLogger("starlingmq.auth")
 
@@ -65,7 +65,7 @@ class Chain:
     def __init__(
         self,
         config: AuthConfig,
-        bans: Bans,
+        bans: AutomaticBans,
         hook: Authenticate | None = None,
         nats: NatsConfig | None = None,
         hashing: Hashing | None = None,
@@ -243,7 +243,7 @@ async def _asked(hook: Authenticate, request: AuthRequest) -> Verdict:
     return Verdict(Reason.SUCCESS if result else Reason.NOT_AUTHORIZED)
 
 
-def make_hashing(config: AuthConfig, bans: Bans) -> Hashing | None:
+def make_hashing(config: AuthConfig, bans: AutomaticBans) -> Hashing | None:
     """What all passwords of a broker are checked with; None where none are. Raises ConfigError."""
     if not ("password" in methods_of(config) or config.api.users):
         return None
@@ -254,7 +254,9 @@ def make_hashing(config: AuthConfig, bans: Bans) -> Hashing | None:
     return Hashing(bans, config.password.waiting_per_address)
 
 
-def make_methods(config: AuthConfig, bans: Bans, hashing: Hashing | None, lines: SparingLog) -> Sequence[Method]:
+def make_methods(
+    config: AuthConfig, bans: AutomaticBans, hashing: Hashing | None, lines: SparingLog
+) -> Sequence[Method]:
     """Libraries are loaded for the methods that are used only. Raises ConfigError."""
     try:
         return _make_methods(config, bans, hashing, lines)
@@ -263,7 +265,9 @@ def make_methods(config: AuthConfig, bans: Bans, hashing: Hashing | None, lines:
         raise ConfigError(f"auth.methods: {wanted}: {error}: pip install 'starlingmq[auth]'") from None
 
 
-def _make_methods(config: AuthConfig, bans: Bans, hashing: Hashing | None, lines: SparingLog) -> Sequence[Method]:
+def _make_methods(
+    config: AuthConfig, bans: AutomaticBans, hashing: Hashing | None, lines: SparingLog
+) -> Sequence[Method]:
     found: list[Method] = []
     names = methods_of(config)
     users = None

@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from starlingmq.auth.fair_queue import FairQueue, Ticket
-from starlingmq.core.addresses import peer_host
+from starlingmq.auth.fair_queue import FairQueue, QueueTicket
+from starlingmq.core.limits.address_key import peer_host
 
 if TYPE_CHECKING:
-    from starlingmq.auth.bans import Bans
+    from starlingmq.auth.automatic_bans import AutomaticBans
     from starlingmq.hooks import AuthRequest
 
 Outcome = TypeVar("Outcome")
@@ -25,11 +25,11 @@ TOTAL_MAX: Final = 2000  # log-ins that wait
 PATIENCE: Final = 8.0  # seconds; shorter than mqtt.connect_timeout, so that the client is told
 
 
-class Busy(Exception):
+class ChecksBusy(Exception):
     """The check was not made: too many wait already, or this one has waited for too long."""
 
 
-class Figures:
+class CheckCounts:
     """Running totals, for metrics."""
 
     def __init__(self) -> None:
@@ -55,14 +55,14 @@ class Checks:
         self,
         slots: int,
         key_max: int,
-        bans: Bans,
+        bans: AutomaticBans,
         slots_of_one: int = 0,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self.slots = slots
         self.slots_of_one = slots_of_one or slots
         self._running: Counter[str] = Counter()
-        self.figures = Figures()
+        self.figures = CheckCounts()
         self._queue: FairQueue[_Waiting] = FairQueue(key_max, TOTAL_MAX)
         self._bans = bans
         self._clock = clock
@@ -89,7 +89,7 @@ class Checks:
             self._refuse(lost.item)
         if ticket is None:
             self.figures.refused += 1
-            raise Busy
+            raise ChecksBusy
         self._go()
         try:
             outcome: Outcome = await waiting.future
@@ -105,7 +105,7 @@ class Checks:
             self._running[ticket.key] += 1
             task.add_done_callback(self._under_way.discard)
 
-    def _next(self) -> Ticket[_Waiting] | None:
+    def _next(self) -> QueueTicket[_Waiting] | None:
         """The next one that is still worth it."""
         while (ticket := self._queue.take(self._held())) is not None:
             waiting = ticket.item
@@ -120,20 +120,20 @@ class Checks:
                 self.figures.expired += 1
             else:
                 return ticket
-            waiting.future.set_exception(Busy())
+            waiting.future.set_exception(ChecksBusy())
         return None
 
     def _refuse(self, waiting: _Waiting) -> None:
         self.figures.refused += 1
         if not waiting.future.done():
-            waiting.future.set_exception(Busy())
+            waiting.future.set_exception(ChecksBusy())
 
     def _held(self) -> list[str]:
         if self.slots_of_one >= self.slots:
             return []
         return [key for key, running in self._running.items() if running >= self.slots_of_one]
 
-    async def _work(self, ticket: Ticket[_Waiting]) -> None:
+    async def _work(self, ticket: QueueTicket[_Waiting]) -> None:
         waiting = ticket.item
         self.figures.checked += 1
         try:

@@ -35,7 +35,7 @@ Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ticket(Generic[Item]):
+class QueueTicket(Generic[Item]):
     """A place in the queue."""
 
     key: str
@@ -61,7 +61,9 @@ class FairQueue(Generic[Item]):
     def waiting(self, key: str) -> int:
         return self._waiting.get(key, 0)
 
-    def offer(self, key: str, item: Item, known: bool = False) -> tuple[Ticket[Item] | None, Ticket[Item] | None]:
+    def offer(
+        self, key: str, item: Item, known: bool = False
+    ) -> tuple[QueueTicket[Item] | None, QueueTicket[Item] | None]:
         """The place of the item (None: refused), and the one that lost its place for it."""
         waiting = self.waiting(key)
         lost = None
@@ -77,13 +79,13 @@ class FairQueue(Generic[Item]):
                 return None, None
             lost = self._newest(longest)
             self.drop(lost)
-        ticket = Ticket(key, item, known)
+        ticket = QueueTicket(key, item, known)
         lane = self._known if known else self._others
         lane.setdefault(key, OrderedDict())[ticket] = None
         self._count(key, 1)
         return ticket, lost
 
-    def take(self, held: Collection[str] = ()) -> Ticket[Item] | None:
+    def take(self, held: Collection[str] = ()) -> QueueTicket[Item] | None:
         """The next one; None when nothing waits."""
         known, other = _first(self._known, held), _first(self._others, held)
         if known is not None and (other is None or self._run < KNOWN_RUN):
@@ -94,7 +96,7 @@ class FairQueue(Generic[Item]):
         self._run = 0
         return self._take(self._others, other)
 
-    def drop(self, ticket: Ticket[Item]) -> bool:
+    def drop(self, ticket: QueueTicket[Item]) -> bool:
         """Whether it was still waiting."""
         lane = self._known if ticket.known else self._others
         tickets = lane.get(ticket.key)
@@ -106,7 +108,7 @@ class FairQueue(Generic[Item]):
         self._count(ticket.key, -1)
         return True
 
-    def _take(self, lane: _Lane[Item], key: str) -> Ticket[Item]:
+    def _take(self, lane: _Lane[Item], key: str) -> QueueTicket[Item]:
         tickets = lane[key]
         ticket, _ = tickets.popitem(last=False)
         if tickets:
@@ -116,7 +118,7 @@ class FairQueue(Generic[Item]):
         self._count(key, -1)
         return ticket
 
-    def _newest(self, key: str) -> Ticket[Item]:
+    def _newest(self, key: str) -> QueueTicket[Item]:
         """Of those that are not known, if there are any."""
         tickets = self._others.get(key) or self._known[key]
         return next(reversed(tickets))
@@ -146,4 +148,4 @@ def _first(lane: _Lane[Item], held: Collection[str]) -> str | None:
     return next((key for key in lane if key not in held), None)
 
 
-_Lane = OrderedDict[str, "OrderedDict[Ticket[Item], None]"]
+_Lane = OrderedDict[str, "OrderedDict[QueueTicket[Item], None]"]

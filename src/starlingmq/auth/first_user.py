@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from starlingmq.auth.password_file import PasswordFile
-from starlingmq.config_auth import PasswordConfig
-from starlingmq.config_types import ConfigError
+from starlingmq.config.auth_section import PasswordConfig
+from starlingmq.config.section_types import ConfigError
 
 ALPHABET: Final = string.ascii_letters + string.digits
 LENGTH: Final = 24  # characters, 142 bits

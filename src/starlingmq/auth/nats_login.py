@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from starlingmq.auth.method import Verdict
 from starlingmq.auth.token_file import digest_of, is_known, read_tokens
-from starlingmq.config_nats import NatsConfig
+from starlingmq.config.nats_section import NatsConfig
 
 if TYPE_CHECKING:
     from starlingmq.hooks import AuthRequest

@@ -22,7 +22,7 @@ from argon2.exceptions import InvalidHash
 from scramp import ScramMechanism  # type: ignore[import-untyped]
 
 from starlingmq.auth.hashing import BCRYPT
-from starlingmq.config_types import ConfigError
+from starlingmq.config.section_types import ConfigError
 
 ARGON2: Final = "$argon2"
 BCRYPT_HASH: Final = re.compile(r"\$2[aby]\$(0[4-9]|1[0-9])\$[./A-Za-z0-9]{53}")

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Final
 import bcrypt
 from argon2 import extract_parameters
 
-from starlingmq.auth.checks import Busy, Checks
+from starlingmq.auth.checks import Checks, ChecksBusy
 from starlingmq.auth.hashing import BCRYPT, threads
 from starlingmq.auth.method import BUSY, REFUSED, Verdict
 from starlingmq.auth.password_file import HASHER, PasswordFile
 from starlingmq.auth.verifier import Verifier
 
 if TYPE_CHECKING:
-    from starlingmq.auth.bans import Bans
+    from starlingmq.auth.automatic_bans import AutomaticBans
     from starlingmq.hooks import AuthRequest
 
 REMEMBERED_MAX: Final = 100_000
@@ -37,7 +37,7 @@ class Hashing:
     No more are given to the process than it computes at once, so the queue here decides their order.
     """
 
-    def __init__(self, bans: Bans, waiting_per_address: int) -> None:
+    def __init__(self, bans: AutomaticBans, waiting_per_address: int) -> None:
         self.verifier = Verifier()
         self.checks = Checks(threads(), waiting_per_address, bans)
 
@@ -47,7 +47,7 @@ class Hashing:
         try:
             return bool(await self.checks.run(request, expected, lambda: self.verifier.fits(known, password)))
         except OSError:
-            raise Busy from None  # there is no process to ask; the verifier has logged why
+            raise ChecksBusy from None  # there is no process to ask; the verifier has logged why
 
     async def close(self) -> None:
         await self.verifier.close()
@@ -79,7 +79,7 @@ class Passwords:
             return Verdict(username=request.username, proof=known)
         try:
             right = await self._hashing.fits(request, known or self._nobody, until is not None)
-        except Busy:
+        except ChecksBusy:
             return BUSY
         if known is None:
             return None

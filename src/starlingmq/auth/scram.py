@@ -18,7 +18,7 @@ from starlingmq.auth.password_file import SCRAM_ITERATIONS, PasswordFile
 from starlingmq.wire.reasons import Reason
 
 if TYPE_CHECKING:
-    from starlingmq.auth.bans import Bans
+    from starlingmq.auth.automatic_bans import AutomaticBans
     from starlingmq.hooks import AuthRequest
 
 METHOD: Final = "SCRAM-SHA-256"
@@ -45,7 +45,7 @@ class Exchange:
 class Scram:
     """What is kept of an exchange is small, bounded in all and for each address, and forgotten after a minute."""
 
-    def __init__(self, users: PasswordFile, bans: Bans) -> None:
+    def __init__(self, users: PasswordFile, bans: AutomaticBans) -> None:
         self._users = users.scram
         self._alike = list(users.scram.values())
         self._bans = bans

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from starlingmq.config_types import ConfigError
+from starlingmq.config.section_types import ConfigError
 
 TOKEN_SIGNS_MIN: Final = 16
 

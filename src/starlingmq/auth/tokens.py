@@ -13,11 +13,11 @@ import msgspec
 
 from starlingmq.auth.acl import AclFile, Rule, rules_of
 from starlingmq.auth.method import REFUSED, Verdict
-from starlingmq.config_build import build
-from starlingmq.config_types import ConfigError
+from starlingmq.config.section_types import ConfigError
+from starlingmq.config.tree_builder import build
 
 if TYPE_CHECKING:
-    from starlingmq.config_auth import JwtConfig
+    from starlingmq.config.auth_section import JwtConfig
     from starlingmq.hooks import AuthRequest
 
 SECRET_BYTES_MIN: Final = 32  # as long as the hash, RFC 7518 section 3.2

@@ -1,7 +1,7 @@
 """Records of a stream's log as columns, in the layout that Arrow gives to arrays: the hot end of reading, compiled.
 
 A record is found, checked, taken apart and put into the columns without an object for it: the heads are those of
-storage/segment_format.py, what they hold is a MESSAGE record of storage/records.py.
+storage/segment/segment_format.py, what they hold is a MESSAGE record of storage/records.py.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Final
 from librt.strings import BytesWriter, read_f64_le, read_i32_le, write_i32_le, write_i64_le
 from zlib_ng.zlib_ng import crc32
 
-from starlingmq.core.topics import matches
+from starlingmq.core.routing.topics import matches
 from starlingmq.storage.records import EXPIRES, MESSAGE, NAMED, PASSED, RecordError
-from starlingmq.storage.segment_format import HEAD_SIZE, LENGTH, LOW
+from starlingmq.storage.segment.segment_format import HEAD_SIZE, LENGTH, LOW
 from starlingmq.wire.properties import (
     CONTENT_TYPE,
     CORRELATION_DATA,

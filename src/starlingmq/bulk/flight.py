@@ -39,9 +39,9 @@ from starlingmq.bulk.protocol import (
     Wanted,
 )
 from starlingmq.bulk.reader import StreamMissing, StreamReader, Trimmed
-from starlingmq.config_streams import NAME_PATTERN
-from starlingmq.core.topics import valid_filter
-from starlingmq.net.control import NAME, reachable
+from starlingmq.config.streams_section import NAME_PATTERN
+from starlingmq.core.routing.topics import valid_filter
+from starlingmq.net.control_socket import NAME, reachable
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,10 +19,10 @@ import msgspec
 
 from starlingmq.bulk.columns import DAMAGED, DONE, SHORT, Columns, TopicFilter, gather, skip
 from starlingmq.storage.records import RecordError
-from starlingmq.storage.segment_format import HEADER_SIZE, Scan, decode_header, index_name, log_name, parse_name
-from starlingmq.storage.segment_index import decode_index
-from starlingmq.storage.stream_files import POSITION_BYTES
-from starlingmq.storage.streams import Definition
+from starlingmq.storage.segment.segment_format import HEADER_SIZE, Scan, decode_header, index_name, log_name, parse_name
+from starlingmq.storage.segment.segment_index import decode_index
+from starlingmq.storage.streams.stream_files import POSITION_BYTES
+from starlingmq.storage.streams.stream_logs import Definition
 
 CHUNK_BYTES: Final = 4 << 20  # of a file read at once
 BATCH_ROWS: Final = 65536

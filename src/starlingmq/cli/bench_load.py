@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection as Pipe
 from typing import Final
 
 from starlingmq.cli.bench_stats import bucket
+from starlingmq.client.client_frames import body_start
 from starlingmq.client.dial import open_link
 from starlingmq.client.endpoint import Tls, parse_url
 from starlingmq.client.errors import (
@@ -29,7 +30,6 @@ from starlingmq.client.errors import (
     reason_name,
 )
 from starlingmq.client.events import Completed, Connected, Ended, Event, Refused
-from starlingmq.client.frames import body_start
 from starlingmq.client.link import Link
 from starlingmq.client.options import ConnectOptions, Subscription
 from starlingmq.client.state import ClientState

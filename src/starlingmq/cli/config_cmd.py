@@ -10,12 +10,12 @@ import typer
 from msgspec import to_builtins
 
 from starlingmq.cli.control import JsonOption
-from starlingmq.config import Config, ListenerConfig, load_config, refuse_open_listeners
-from starlingmq.config_build import settings
-from starlingmq.config_secrets import masked
-from starlingmq.config_tracing import tracing_headers
-from starlingmq.config_types import format_duration, format_size
-from starlingmq.net.listeners import parse_listener, tls_context
+from starlingmq.config.secret_masking import masked
+from starlingmq.config.section_types import format_duration, format_size
+from starlingmq.config.settings import Config, ListenerConfig, load_config, refuse_open_listeners
+from starlingmq.config.tracing_section import tracing_headers
+from starlingmq.config.tree_builder import settings
+from starlingmq.net.listeners.listeners import parse_listener, tls_context
 
 FileOption = Annotated[str | None, typer.Option("--config", "-c", metavar="FILE", help="YAML file with settings.")]
 SetOption = Annotated[

@@ -14,8 +14,8 @@ from typing import Annotated, Any
 import typer
 
 from starlingmq.cli.declare import CommandError
-from starlingmq.config import load_config
-from starlingmq.net.control import NAME, reachable
+from starlingmq.config.settings import load_config
+from starlingmq.net.control_socket import NAME, reachable
 
 Report = Callable[[str, int, int, str], None]
 
@@ -40,7 +40,7 @@ def ask(directory: Path, action: str, arguments: dict[str, str], report: Report)
     """Have it done, and return the result. CommandError when the broker refuses; else what the storage raises."""
     connection = _connect(directory)
     if connection is None:
-        from starlingmq.storage.offline import actions  # the engines: not loaded when a broker has them
+        from starlingmq.storage.maintenance.offline import actions  # the engines: not loaded when a broker has them
 
         return asyncio.run(_done(actions(directory)[action](report, arguments)))
     return _ask(connection, directory, action, arguments, report)

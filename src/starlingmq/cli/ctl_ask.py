@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from starlingmq.admin.plain import PAGE_MAX, plain
+from starlingmq.admin.printable import PAGE_MAX, plain
 from starlingmq.cli.control import ask_broker, directory_of
 
 WIDTH_MIN: Final = 170  # columns where there is no terminal

@@ -9,12 +9,12 @@ from typing import Annotated, Final
 
 import typer
 
-from starlingmq.admin.plain import plain
+from starlingmq.admin.printable import plain
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption
 from starlingmq.cli.ctl_ask import ask, done
 from starlingmq.cli.ctl_look import ClientArgument
 from starlingmq.cli.declare import CommandError
-from starlingmq.config_types import parse_duration
+from starlingmq.config.section_types import parse_duration
 
 KindArgument = Annotated[str, typer.Argument(metavar="KIND", help="address, user or client.")]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The address, user name or client id.")]

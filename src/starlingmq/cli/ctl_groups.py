@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from starlingmq.admin.plain import plain
+from starlingmq.admin.printable import plain
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_broker, directory_of
 from starlingmq.cli.ctl_ask import WIDTH_MIN, listed, warn_of
 from starlingmq.cli.progress import progress

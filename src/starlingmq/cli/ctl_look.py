@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import typer
 import yaml
 
-from starlingmq.admin.plain import plain
+from starlingmq.admin.printable import plain
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption
 from starlingmq.cli.ctl_ask import AtOption, LimitOption, NodeOption, SearchOption, ask, listed, show
 

@@ -14,7 +14,7 @@ from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_br
 from starlingmq.cli.ctl_ask import ask, done
 from starlingmq.cli.declare import CommandError
 from starlingmq.cli.progress import amount, progress
-from starlingmq.config_types import format_duration
+from starlingmq.config.section_types import format_duration
 
 EverywhereOption = Annotated[bool, typer.Option("--everywhere", help="At all nodes, not at this one only.")]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The stream.")]

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from starlingmq.admin.plain import plain
+from starlingmq.admin.printable import plain
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption
 from starlingmq.cli.ctl_ask import ask
 from starlingmq.cli.declare import CommandError

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Final
 
-from starlingmq.cli.errors import OUR_ERROR, explain
+from starlingmq.cli.command_errors import OUR_ERROR, explain
 from starlingmq.cli.version import version_line
 
 PROGRAM: Final = "starlingmq"

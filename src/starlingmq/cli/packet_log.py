@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from starlingmq.client.client_frames import Frames
 from starlingmq.client.errors import reason_name
-from starlingmq.client.frames import Frames
 from starlingmq.wire.mqtt import decode
 from starlingmq.wire.packets import (
     Ack,

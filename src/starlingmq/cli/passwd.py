@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from starlingmq.config_types import ConfigError
+from starlingmq.config.section_types import ConfigError
 
 
 def command(

@@ -21,11 +21,11 @@ from starlingmq.cli.declare import CommandError
 from starlingmq.cli.pipeline_running import follow, planned, session, tasks
 from starlingmq.cli.progress import progress
 from starlingmq.client.endpoint import parse_url
-from starlingmq.config_build import build
-from starlingmq.config_types import ConfigError
+from starlingmq.config.section_types import ConfigError
+from starlingmq.config.tree_builder import build
 from starlingmq.pipeline.archive import Archive
-from starlingmq.pipeline.audit import Audit, Finding, Total
 from starlingmq.pipeline.config import PipelineConfig
+from starlingmq.pipeline.delivery_audit import Audit, Finding, Total
 from starlingmq.pipeline.status import Status
 
 if TYPE_CHECKING:
@@ -207,8 +207,8 @@ def audit(
     config = _config("audit", server, stream, token_file, user, password_file, tls_ca, patience, ["$events/#"])
     spark = session("audit", config, master, True)
     try:
-        from starlingmq.pipeline.audit import audit as judge
-        from starlingmq.pipeline.audit import events_of
+        from starlingmq.pipeline.delivery_audit import audit as judge
+        from starlingmq.pipeline.delivery_audit import events_of
 
         with tasks(spark, "reading", json_):
             found, messages = judge(spark, events_of(_rows(spark, config, since, until)))
@@ -265,7 +265,7 @@ def _chosen(rows: DataFrame, topics: list[str], since: str, until: str) -> DataF
     if until:
         rows = rows.where(F.col("timestamp") < F.lit(_time(until, "--until")))
     if topics:
-        from starlingmq.core.topics import matches
+        from starlingmq.core.routing.topics import matches
 
         filters = [topic.encode() for topic in topics]
         wanted = F.udf(lambda topic: any(matches(each, topic.encode()) for each in filters), "boolean")

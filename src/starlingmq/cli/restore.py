@@ -18,7 +18,7 @@ def command(
     json_: JsonOption = False,
 ) -> None:
     """Make a new data directory of a backup, which is checked on the way."""
-    from starlingmq.storage.backup import restore
+    from starlingmq.storage.maintenance.data_dir_backup import restore
 
     target = Path(data_dir).absolute()
     with progress(json_) as report:

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from starlingmq.cli.errors import explain
-from starlingmq.config import Config, ConfigError, load_config
-from starlingmq.config_live import needs_restart
+from starlingmq.cli.command_errors import explain
+from starlingmq.config.restart_settings import needs_restart
+from starlingmq.config.settings import Config, ConfigError, load_config
 
 if TYPE_CHECKING:
     from starlingmq.node import Node

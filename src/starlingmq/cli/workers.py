@@ -21,10 +21,10 @@ import msgspec
 
 from starlingmq.cli.children import Child, first_of, how_it_ended, ready_or_ended
 from starlingmq.cli.local_cluster import HOST, free_ports
-from starlingmq.config import Config, ConfigError, ListenerConfig, refuse_open_listeners
-from starlingmq.config_cluster import etcd_tls, split_address
+from starlingmq.config.cluster_section import etcd_tls, split_address
+from starlingmq.config.settings import Config, ConfigError, ListenerConfig, refuse_open_listeners
 from starlingmq.log import set_up_logging
-from starlingmq.net.listeners import hold_port, parse_listener
+from starlingmq.net.listeners.listeners import hold_port, parse_listener
 
 log = logging.getLogger("starlingmq")
 
@@ -186,7 +186,7 @@ async def _etcd(config: Config) -> AsyncIterator[Sequence[str]]:
     if cluster.etcd.endpoints:
         yield cluster.etcd.endpoints
         return
-    from starlingmq.net.etcd_server import EtcdServer  # gRPC: not needed to refuse a wrong setting
+    from starlingmq.net.etcd.etcd_server import EtcdServer  # gRPC: not needed to refuse a wrong setting
 
     settings = cluster.etcd if cluster.enabled else msgspec.structs.replace(cluster.etcd, client_port=0, peer_port=0)
     with tempfile.TemporaryDirectory(prefix="starlingmq-") as temporary:

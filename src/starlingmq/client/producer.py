@@ -1,4 +1,5 @@
-"""A publisher whose messages are numbered, as pure state: bytes in, bytes out; see ``core.producers`` for the protocol.
+"""A publisher whose messages are numbered, as pure state: bytes in, bytes out; see ``core.session.producers`` for the
+protocol.
 
     connection_made()        -> CONNECT is in ``take()``
     receive(data)            CONNACK says how many messages are there already: those are not sent again
@@ -17,11 +18,11 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
+from starlingmq.client.client_frames import Frames
 from starlingmq.client.errors import explain
-from starlingmq.client.frames import Frames
 from starlingmq.wire.mqtt import ack_frame, decode, encode, publish_frame
 from starlingmq.wire.packets import CONNACK, DISCONNECT, PINGRESP, Connack, Connect, Disconnect, Pingreq
-from starlingmq.wire.producers import DIGEST, EPOCH, NEXT, NODE, PRODUCER, digest_of
+from starlingmq.wire.producer_properties import DIGEST, EPOCH, NEXT, NODE, PRODUCER, digest_of
 from starlingmq.wire.properties import MAXIMUM_PACKET_SIZE, RECEIVE_MAXIMUM, USER_PROPERTY, Properties
 from starlingmq.wire.reasons import Reason
 

@@ -23,9 +23,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from starlingmq.client import inbox, window
+from starlingmq.client.client_frames import Frames
 from starlingmq.client.errors import explain
 from starlingmq.client.events import Challenged, Completed, Connected, Ended, Event, Message, Refused
-from starlingmq.client.frames import Frames
 from starlingmq.client.inbox import Inbox
 from starlingmq.client.options import V5, ConnectOptions, Subscription
 from starlingmq.client.requests import Requests

@@ -9,32 +9,32 @@ from __future__ import annotations
 
 from typing import Final, cast
 
-from starlingmq.config import LimitsConfig, MqttConfig, NatsConfig, QueueGroupsConfig
-from starlingmq.core.audit import Audit
-from starlingmq.core.client import AUTHENTICATING, CLOSED, DEAF, NEW, OPEN, PACED, TURN_OVER, Client
-from starlingmq.core.connecting import Connecting
+from starlingmq.config.settings import LimitsConfig, MqttConfig, NatsConfig, QueueGroupsConfig
+from starlingmq.core.connection import AUTHENTICATING, CLOSED, DEAF, NEW, OPEN, PACED, TURN_OVER, Client
 from starlingmq.core.context import TURN_WORK, Context
-from starlingmq.core.deadlines import Deadlines
-from starlingmq.core.delivery import Delivery
-from starlingmq.core.ending import Ending
-from starlingmq.core.entitling import EntitleJob
-from starlingmq.core.group_engine import GroupEngine
+from starlingmq.core.groups.group_engine import GroupEngine
+from starlingmq.core.limits.quotas import Meter
+from starlingmq.core.limits.reauthorization import ReauthorizeJob
+from starlingmq.core.limits.storage_failure import StorageFailure
 from starlingmq.core.message import Message
-from starlingmq.core.mover import Mover
-from starlingmq.core.nats import LISTENERS, Nats
-from starlingmq.core.peers import Peers
-from starlingmq.core.publishing import Publishing
-from starlingmq.core.queue import KEPT_IN_MEMORY
-from starlingmq.core.quotas import Meter
-from starlingmq.core.ready import AUTHENTICATE, SUBSCRIBE, Answer, Question, Ready
+from starlingmq.core.mqtt.connecting import Connecting
+from starlingmq.core.mqtt.publishing import Publishing
+from starlingmq.core.mqtt.subscribing import Subscribing
+from starlingmq.core.nats.commands import LISTENERS, Nats
+from starlingmq.core.observe.audit import Audit
+from starlingmq.core.observe.sys_topics import SysTopics
+from starlingmq.core.ready import AUTHENTICATE, SUBSCRIBE, HookAnswer, HookQuestion, Ready
 from starlingmq.core.ready import PUBLISH as ASK_PUBLISH
-from starlingmq.core.refusal import Refusal
-from starlingmq.core.restoring import Restoring
-from starlingmq.core.retained import RetainedTree
-from starlingmq.core.router import Router
-from starlingmq.core.session import Session
-from starlingmq.core.subscribing import Subscribing
-from starlingmq.core.sys_topics import SysTopics
+from starlingmq.core.routing.delivery import Delivery
+from starlingmq.core.routing.peer_receivers import PeerReceivers
+from starlingmq.core.routing.retained_store import RetainedTree
+from starlingmq.core.routing.router import Router
+from starlingmq.core.session.deadlines import Deadlines
+from starlingmq.core.session.ending import Ending
+from starlingmq.core.session.queue import KEPT_IN_MEMORY
+from starlingmq.core.session.restoring import Restoring
+from starlingmq.core.session.session import Session
+from starlingmq.core.session.session_transfer import SessionTransfer
 from starlingmq.wire.decoder import BRIDGE
 from starlingmq.wire.mqtt import (
     AUTH,
@@ -91,9 +91,9 @@ class BrokerState:
     deadlines: Deadlines
     connecting: Connecting
     restoring: Restoring
-    refusal: Refusal
-    peers: Peers
-    mover: Mover
+    refusal: StorageFailure
+    peers: PeerReceivers
+    mover: SessionTransfer
     sys: SysTopics
     audit: Audit
     nats: Nats
@@ -131,13 +131,13 @@ class BrokerState:
             self.deadlines,
             secret,
         )
-        self.peers = Peers(self.ctx, self.router, self.delivery, self.publishing, self.ending)
+        self.peers = PeerReceivers(self.ctx, self.router, self.delivery, self.publishing, self.ending)
         self._spare = Ready()
-        self.refusal = Refusal(self.ctx, self.ending, self.delivery)
+        self.refusal = StorageFailure(self.ctx, self.ending, self.delivery)
         self.restoring = Restoring(
             self.ctx, self.router, self.retained, self.publishing.retained_wheel, self.ending, self.groups
         )
-        self.mover = Mover(
+        self.mover = SessionTransfer(
             self.ctx, self.router, self.delivery, self.connecting, self.ending, self.subscribing, self.restoring
         )
         self.sys = SysTopics(self.ctx, self.publishing, version)
@@ -176,7 +176,7 @@ class BrokerState:
     def entitle(self) -> None:
         """The rules (``Context.rights_of``, ``standing_of``) have changed: check everybody, some clients a turn."""
         self.ctx.rules += 1
-        self.ctx.jobs.append(EntitleJob(self.ctx, self.subscribing, self.ending))
+        self.ctx.jobs.append(ReauthorizeJob(self.ctx, self.subscribing, self.ending))
 
     # Connections
 
@@ -545,7 +545,7 @@ class BrokerState:
 
     # Hooks
 
-    def answer(self, question: Question, answer: Answer, now: float) -> None:
+    def answer(self, question: HookQuestion, answer: HookAnswer, now: float) -> None:
         """What a hook said; the connection goes on from where it waited."""
         self.ctx.now = now
         try:
@@ -566,7 +566,7 @@ class BrokerState:
     # The cluster
 
     def resolved(self, client: Client, session: Session, packet_id: int, outcome: int) -> None:
-        """What became of a question to other nodes about a QoS 2 handshake (see core.elsewhere)."""
+        """What became of a question to other nodes about a QoS 2 handshake (see core.session.remote_qos2)."""
         try:
             self.publishing.resolved(client, session, packet_id, outcome)
         except MqttError as error:

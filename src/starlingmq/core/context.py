@@ -7,27 +7,27 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from starlingmq.config import LimitsConfig, MqttConfig, QueueGroupsConfig
-from starlingmq.core.claims import Claims
-from starlingmq.core.client import CLOSED, TURN_OVER, Client
-from starlingmq.core.counters import Counters
-from starlingmq.core.doors import Doors
-from starlingmq.core.elsewhere import Elsewhere
-from starlingmq.core.interest import Interest
+from starlingmq.config.settings import LimitsConfig, MqttConfig, QueueGroupsConfig
+from starlingmq.core.connection import CLOSED, TURN_OVER, Client
 from starlingmq.core.job import Job
-from starlingmq.core.outgoing import Outgoing
-from starlingmq.core.owners import BY_USER
-from starlingmq.core.quotas import Quotas
+from starlingmq.core.limits.connect_admission import ConnectAdmission
+from starlingmq.core.limits.quotas import Quotas
+from starlingmq.core.mqtt.unknown_pubrel import UnknownPubrels
+from starlingmq.core.observe.counters import Counters
 from starlingmq.core.ready import Event, Notice, Ready, Write
-from starlingmq.core.retaining import Retaining
-from starlingmq.core.session import Session
-from starlingmq.core.timers import Wheel
-from starlingmq.core.unknown_releases import UnknownReleases
-from starlingmq.core.wills import Wills
+from starlingmq.core.routing.local_interest import LocalInterest
+from starlingmq.core.routing.retained_outbox import RetainedOutbox
+from starlingmq.core.session.outgoing import Outgoing
+from starlingmq.core.session.owner_claims import OwnerClaims
+from starlingmq.core.session.remote_qos2 import RemoteQos2
+from starlingmq.core.session.session import Session
+from starlingmq.core.session.session_user import BY_USER
+from starlingmq.core.session.will_port import WillPort
+from starlingmq.core.timers import TimerWheel
 
 if TYPE_CHECKING:
-    from starlingmq.core.access import Rights
-    from starlingmq.core.audit import Audit
+    from starlingmq.core.limits.access import Rights
+    from starlingmq.core.observe.audit import Audit
 
 TURN_WORK: Final = 8192  # messages taken and given in one turn before everybody else gets a turn: a few milliseconds
 
@@ -51,9 +51,9 @@ class Context:
     ready: Ready
     sessions: dict[str, Session]
     quotas: Quotas
-    client_wheel: Wheel
-    pace_wheel: Wheel  # clients that are not read because of ``limits.message_rate`` or ``byte_rate``
-    session_wheel: Wheel
+    client_wheel: TimerWheel
+    pace_wheel: TimerWheel  # clients that are not read because of ``limits.message_rate`` or ``byte_rate``
+    session_wheel: TimerWheel
     jobs: deque[Job]  # long work, done a piece a turn
     resumable: deque[Client]  # no longer halted, with bytes still to be handled
     next_number: int  # for the next session
@@ -69,21 +69,23 @@ class Context:
     work: int  # left for this turn
     node: int  # this node's number in its cluster; 0: it stands alone
     sequence: int  # of the last message that was passed on to another node
-    interest: Interest | None  # what our own subscribers want, where other nodes must know
-    claims: Claims | None  # CONNECTs that wait for their client id, where other nodes may own it
-    doors: Doors
-    elsewhere: Elsewhere | None  # QoS 2 handshakes at other nodes, where there are any
-    unknown_releases: UnknownReleases
-    retaining: Retaining | None  # retained messages that other nodes must know
+    interest: LocalInterest | None  # what our own subscribers want, where other nodes must know
+    claims: OwnerClaims | None  # CONNECTs that wait for their client id, where other nodes may own it
+    doors: ConnectAdmission
+    elsewhere: RemoteQos2 | None  # QoS 2 handshakes at other nodes, where there are any
+    unknown_releases: UnknownPubrels
+    retaining: RetainedOutbox | None  # retained messages that other nodes must know
     leaving: dict[Session, None]  # on their way to another node, with something new to be sent there
     aware: list[Session]  # that came from elsewhere, and whose clients are aware that they begin anew
-    wills: Wills | None  # wills that other nodes must know
+    wills: WillPort | None  # wills that other nodes must know
     audit: Audit | None  # tells what becomes of each message, where somebody wants to know
     isolated: bool  # too few other nodes are connected to serve
     serves_until: float  # when that is so, if nothing is heard of them meanwhile
     catching_up: bool  # a node has come whose routes are not all here yet: nothing is published before
     links: dict[int, Session]  # sessions that stand for other nodes, by number
-    links_postponed: list[tuple[Client, bytes]]  # what other nodes get once it is stored (see core.refusal)
+    links_postponed: list[
+        tuple[Client, bytes]
+    ]  # what other nodes get once it is stored (see core.limits.storage_failure)
     full_peers: int  # nodes for which as much waits as may
     full_streams: int  # streams that refuse what they are offered
     forward_bytes: int  # that may
@@ -95,7 +97,7 @@ class Context:
     allow_anonymous: bool
     rights_of: Callable[[Client], Rights | None]  # what a client may do by the rules of now; None: everything
     standing_of: Callable[[Client], int]  # why it would not be let in by them (a reason code); 0: it would
-    session_owner: int  # one of ``core.owners.RULES``
+    session_owner: int  # one of ``core.session.session_user.RULES``
     # copies of what the hot path looks at
     max_queue: int
     max_queue_bytes: int
@@ -119,9 +121,9 @@ class Context:
         self.ready = Ready()
         self.sessions = {}
         self.quotas = Quotas(limits, now)
-        self.client_wheel = Wheel()
-        self.pace_wheel = Wheel()
-        self.session_wheel = Wheel()
+        self.client_wheel = TimerWheel()
+        self.pace_wheel = TimerWheel()
+        self.session_wheel = TimerWheel()
         self.jobs = deque()
         self.resumable = deque()
         self.next_number = 1
@@ -139,9 +141,9 @@ class Context:
         self.sequence = 0
         self.interest = None
         self.claims = None
-        self.doors = Doors()
+        self.doors = ConnectAdmission()
         self.elsewhere = None
-        self.unknown_releases = UnknownReleases()
+        self.unknown_releases = UnknownPubrels()
         self.retaining = None
         self.leaving = {}
         self.aware = []
@@ -243,7 +245,7 @@ class Context:
         self.ready.reads.append(session)
 
     def halt(self, client: Client, why: int) -> None:
-        """Stop reading this connection for one of the reasons in core.client."""
+        """Stop reading this connection for one of the reasons in core.connection."""
         if client.halted == 0:
             self.ready.pause.append(client)
         client.halted |= why

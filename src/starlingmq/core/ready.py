@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from starlingmq.core.access import Rights
-    from starlingmq.core.client import Client
+    from starlingmq.core.connection import Client
+    from starlingmq.core.limits.access import Rights
     from starlingmq.core.message import Message
-    from starlingmq.core.outgoing import Outgoing
-    from starlingmq.core.session import Session, Subscription
+    from starlingmq.core.session.outgoing import Outgoing
+    from starlingmq.core.session.session import Session, Subscription
     from starlingmq.wire.packets import Connect, SubscribeRequest
 
 # What a Write asks for. ``session`` is the one it belongs to; the other fields are used as the comment says.
@@ -93,7 +93,7 @@ PUBLISH: Final = 2  # may this message be published, and as what?
 SUBSCRIBE: Final = 3  # which of these filters may be subscribed to?
 
 
-class Question:
+class HookQuestion:
     """Something the core can not decide by itself; ``BrokerState.answer`` takes the answer and goes on.
 
     The connection is not read until then, so answers may take their time without upsetting any order.
@@ -121,7 +121,7 @@ class Question:
         self.listed = False
 
 
-class Answer:
+class HookAnswer:
     """To AUTHENTICATE: ``reason`` SUCCESS, CONTINUE_AUTHENTICATION (0x18) or a refusal; ``data`` for the client's
     AUTH or CONNACK; ``username`` what the client is called from now on (None: as it said); ``rights`` what it may do
     (None: nobody decides that here), ``valid`` for how many seconds (0: as long as it is connected), ``standing`` what
@@ -196,7 +196,7 @@ class Ready:
     acknowledged: list[Session]  # have packet ids for a WINDOW_DELETE; ``finish`` makes it
     spills: list[Session]  # have messages that may be let go of once ``writes`` are stored
     reads: list[Session]  # need messages read back: ``BrokerState.wanted`` says which
-    questions: list[Question]
+    questions: list[HookQuestion]
     events: list[Event]
     notices: list[Notice]
 

@@ -15,7 +15,7 @@ TICK: Final = 0.25  # seconds
 STALE_MIN: Final = 64  # slots that may be empty before their numbers are cleared away
 
 
-class Wheel:
+class TimerWheel:
     _slots: dict[int, dict[object, None]]  # none is empty
     _order: list[int]  # heap of slot numbers: those in use, and some that are not any more, never the first
 

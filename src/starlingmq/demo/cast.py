@@ -28,7 +28,7 @@ LINE_BYTES_MAX: Final = 64 << 20  # an audit in JSON has a total for each client
 WHY_MAX: Final = 300  # signs of what a process said at last
 SAID_MAX: Final = 5  # lines of a process that are kept for an error
 FLEET: Final = ("starlingmq.demo.fleet",)
-WORKERS: Final = ("starlingmq.demo.workers",)
+WORKERS: Final = ("starlingmq.demo.nats_workers",)
 PIPELINE: Final = ("starlingmq", "pipeline")
 SERVE: Final = ("starlingmq", "serve")
 

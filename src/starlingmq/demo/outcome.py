@@ -11,7 +11,7 @@ import msgspec
 from starlingmq.cli.pipeline_jobs import sentence, verdict
 from starlingmq.demo import tally
 from starlingmq.demo.told import Outcome
-from starlingmq.pipeline.audit import Audit
+from starlingmq.pipeline.delivery_audit import Audit
 
 POSITIONS: Final = "positions.parquet"
 FINDINGS_MAX: Final = 5

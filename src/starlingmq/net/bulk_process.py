@@ -1,4 +1,5 @@
-"""The process that streams are read from (starlingmq.bulk.service): begun, watched, begun again when it dies, ended."""
+"""The process that streams are read from (starlingmq.bulk.bulk_service): begun, watched, begun again when it dies,
+ended."""
 
 from __future__ import annotations
 
@@ -16,9 +17,9 @@ from typing import Any, Final
 
 import msgspec
 
-from starlingmq.config import Config, ConfigError
-from starlingmq.config_cluster import cluster_secret, is_loopback, is_wildcard, split_address
-from starlingmq.config_streams import streams_token
+from starlingmq.config.cluster_section import cluster_secret, is_loopback, is_wildcard, split_address
+from starlingmq.config.settings import Config, ConfigError
+from starlingmq.config.streams_section import streams_token
 
 log = logging.getLogger("starlingmq.streams")
 
@@ -129,7 +130,7 @@ class BulkProcess:
     async def _begin(self, settings: dict[str, Any]) -> int:
         """The port it listens on. Raises ConfigError with what it said when it does not."""
         process = self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "starlingmq.bulk.service", stdin=PIPE, stdout=PIPE, stderr=PIPE
+            sys.executable, "-m", "starlingmq.bulk.bulk_service", stdin=PIPE, stdout=PIPE, stderr=PIPE
         )
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         process.stdin.write(msgspec.json.encode(settings) + b"\n")

@@ -15,14 +15,14 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
-from starlingmq.cluster.state import ClusterReady, ClusterState
-from starlingmq.core.audit import Audit
+from starlingmq.cluster.cluster_state import ClusterReady, ClusterState
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.client import Client
-from starlingmq.core.ready import Answer, Event, Notice, Question, Ready
-from starlingmq.core.session import Session
-from starlingmq.net.connection import Handle
-from starlingmq.net.tls import common_name
+from starlingmq.core.connection import Client
+from starlingmq.core.observe.audit import Audit
+from starlingmq.core.ready import Event, HookAnswer, HookQuestion, Notice, Ready
+from starlingmq.core.session.session import Session
+from starlingmq.net.listeners.socket_connection import Handle
+from starlingmq.net.listeners.tls import common_name
 from starlingmq.storage.store import NotYetStored, Store
 
 log = logging.getLogger("starlingmq")
@@ -36,10 +36,10 @@ CUT_SECONDS: Final = 1.0  # until a connection that was cut is gone: a turn or t
 class Asked(Protocol):
     """Answers the core's questions (see ``starlingmq.hooks``)."""
 
-    def ask(self, question: Question) -> Answer | Awaitable[Answer]: ...
+    def ask(self, question: HookQuestion) -> HookAnswer | Awaitable[HookAnswer]: ...
 
 
-class Ticket:
+class CommitTicket:
     """Frames that wait for one commit, and for all commits before it."""
 
     __slots__ = ("awaited", "began", "done", "failed", "frames", "refused")
@@ -83,7 +83,7 @@ class Driver:
         state.ctx.recording = store.keeps
         self._scheduled = False
         self._began = 0.0  # when the work of this turn began
-        self._tickets: deque[Ticket] = deque()
+        self._tickets: deque[CommitTicket] = deque()
         self._awaited: list[asyncio.Future[bool]] = []  # who wants to know whether this turn's writes are stored
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -246,7 +246,7 @@ class Driver:
             for notice in ready.notices:
                 self._tell(self.on_notice, notice)
 
-    def _await(self, ticket: Ticket | None) -> None:
+    def _await(self, ticket: CommitTicket | None) -> None:
         awaited, self._awaited = self._awaited, []
         if ticket is None:
             _tell_all(awaited, True)
@@ -310,7 +310,7 @@ class Driver:
         self.state.read_again(session, self.clock())
         self._schedule()
 
-    def _commit(self, ready: Ready) -> Ticket | None:
+    def _commit(self, ready: Ready) -> CommitTicket | None:
         """Hand a turn's writes over; a ticket for the frames that must wait, None when none has to."""
         pending: Awaitable[None] | None = None
         refused = self.state.ctx.refusing
@@ -325,7 +325,7 @@ class Driver:
                 pending = failed
         if pending is None and not self._tickets and not refused:
             return None
-        ticket = Ticket(pending is None, self.clock())
+        ticket = CommitTicket(pending is None, self.clock())
         ticket.refused = refused and pending is None
         self._tickets.append(ticket)
         if pending is not None:
@@ -333,7 +333,7 @@ class Driver:
             future.add_done_callback(lambda done: self._stored(ticket, done))
         return ticket
 
-    def _stored(self, ticket: Ticket, done: asyncio.Future[None]) -> None:
+    def _stored(self, ticket: CommitTicket, done: asyncio.Future[None]) -> None:
         error = done.exception()
         if isinstance(error, NotYetStored):
             ticket.refused = True
@@ -416,14 +416,14 @@ class Driver:
         while ctx.ready.questions:  # ends: the core asks no more than its share of the turn
             question = ctx.ready.questions.pop()
             answer = self.hooks.ask(question)
-            if isinstance(answer, Answer):
+            if isinstance(answer, HookAnswer):
                 self.state.answer(question, answer, self.clock())
             else:
                 task = self.loop.create_task(self._answer_later(question, answer))
                 self._answers.add(task)
                 task.add_done_callback(self._answers.discard)
 
-    async def _answer_later(self, question: Question, answer: Awaitable[Answer]) -> None:
+    async def _answer_later(self, question: HookQuestion, answer: Awaitable[HookAnswer]) -> None:
         value = await answer
         self._schedule()
         self.state.answer(question, value, self.clock())

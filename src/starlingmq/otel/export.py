@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from starlingmq._version import __version__
-from starlingmq.config_secrets import without_login
+from starlingmq.config.secret_masking import without_login
 from starlingmq.otel.steps import Step
 
 log = logging.getLogger("starlingmq.otel")

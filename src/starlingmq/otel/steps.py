@@ -1,4 +1,4 @@
-"""From what a node's core tells of messages (core.audit) to spans.
+"""From what a node's core tells of messages (core.observe.audit) to spans.
 
 The spans of one message are put together at several nodes that do not talk about it, so where one has to be known by
 another node its id is drawn from the message's: *accept*, with which it came in, and *arrive*, one for each node that
@@ -16,9 +16,9 @@ from __future__ import annotations
 import hashlib
 from typing import Final, Literal, NamedTuple, TypeVar
 
-from starlingmq.core.sampling import parent_in
-from starlingmq.core.session import GROUP_PREFIX, NODE_PREFIX
-from starlingmq.core.watch import Event
+from starlingmq.core.observe.message_watch import Event
+from starlingmq.core.observe.sampling import parent_in
+from starlingmq.core.session.session import GROUP_PREFIX, NODE_PREFIX
 
 REMEMBERED_MAX: Final = 10_000  # receivers that something is due to, and deliveries that wait for their acknowledgement
 

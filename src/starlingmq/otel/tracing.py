@@ -8,9 +8,9 @@ from typing import Final
 
 from opentelemetry.sdk.trace.export import SpanExporter
 
-from starlingmq.config_tracing import TracingConfig, tracing_headers
+from starlingmq.config.tracing_section import TracingConfig, tracing_headers
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.sampling import Sampler
+from starlingmq.core.observe.sampling import Sampler
 from starlingmq.otel.export import Export
 from starlingmq.otel.steps import Steps
 

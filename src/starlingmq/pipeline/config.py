@@ -8,8 +8,8 @@ from typing import Annotated, Final, Literal
 import yaml
 from msgspec import Meta, field
 
-from starlingmq.config_build import build, read_yaml
-from starlingmq.config_types import ConfigError, Count, Duration, Section, Size
+from starlingmq.config.section_types import ConfigError, Count, Duration, Section, Size
+from starlingmq.config.tree_builder import build, read_yaml
 
 NAME: Final = r"^[A-Za-z_][A-Za-z0-9_]{0,63}(?!\n)$"
 ROWS: Final = "rows"  # the table that the first step reads

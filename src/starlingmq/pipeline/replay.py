@@ -17,8 +17,8 @@ import msgspec
 
 from starlingmq.client.endpoint import Tls, parse_url
 from starlingmq.client.producer import ProducerError, ProducerState
-from starlingmq.core.topics import valid_topic
-from starlingmq.spark.publishing import Lane, PublishError
+from starlingmq.core.routing.topics import valid_topic
+from starlingmq.spark.row_publishing import Lane, PublishError
 from starlingmq.spark.sink import properties_of
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StringType, StructField, StructType
 
-from starlingmq.config_types import ConfigError
+from starlingmq.config.section_types import ConfigError
 from starlingmq.pipeline.archive import NEEDED, PARTITIONS, Archive
 from starlingmq.pipeline.config import (
     FILES,
@@ -34,8 +34,8 @@ from starlingmq.pipeline.config import (
 )
 from starlingmq.spark import decode_json, register
 from starlingmq.spark.nodes import NodeBook, StreamError
-from starlingmq.spark.options import OptionError, read_options
 from starlingmq.spark.payloads import MALFORMED
+from starlingmq.spark.read_options import OptionError, read_options
 from starlingmq.spark.sink import check_columns
 from starlingmq.spark.sink_options import read_sink_options
 

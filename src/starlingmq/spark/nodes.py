@@ -26,7 +26,7 @@ from starlingmq.bulk.protocol import (
     Ticket,
     Wanted,
 )
-from starlingmq.spark.options import Options
+from starlingmq.spark.read_options import Options
 
 log = logging.getLogger("starlingmq.spark")
 

@@ -1,7 +1,7 @@
 """To which node the rows of a batch go: to the same one at each attempt, for no other knows what it has of them.
 
-A node keeps how far it has come with a partition (``core.producers``), and tells its name. So a streaming query keeps
-beside its checkpoint which nodes its batches go to, and by what names these were met. The law:
+A node keeps how far it has come with a partition (``core.session.producers``), and tells its name. So a streaming query
+keeps beside its checkpoint which nodes its batches go to, and by what names these were met. The law:
 
     a batch that may have begun      goes to the nodes it began with, and waits for one that is away
     one that certainly has not       goes to the nodes that ``servers`` names now

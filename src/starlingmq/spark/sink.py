@@ -1,7 +1,8 @@
 """The sink of the format ``starlingmq``: rows become messages, each published once however often it is tried.
 
 A partition's rows are numbered in their order, under a name that is the same at each attempt: of a streaming query its
-id and the partition, with the batch as the epoch. The broker keeps how far it has come (see ``core.producers``).
+id and the partition, with the batch as the epoch. The broker keeps how far it has come (see
+``core.session.producers``).
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from starlingmq.core.topics import valid_topic
+from starlingmq.core.routing.topics import valid_topic
 from starlingmq.spark.checkpoint import Checkpoint
-from starlingmq.spark.options import OptionError
 from starlingmq.spark.placing import Places
-from starlingmq.spark.publishing import Message, names_at, publish
+from starlingmq.spark.read_options import OptionError
+from starlingmq.spark.row_publishing import Message, names_at, publish
 from starlingmq.spark.sink_options import SinkOptions
 from starlingmq.wire.properties import (
     CONTENT_TYPE,

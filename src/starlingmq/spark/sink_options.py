@@ -9,7 +9,7 @@ import msgspec
 
 from starlingmq.client.endpoint import Endpoint, parse_url
 from starlingmq.client.producer import WINDOW
-from starlingmq.spark.options import PATIENCE_SECONDS, OptionError, read_ca, read_flag, read_number
+from starlingmq.spark.read_options import PATIENCE_SECONDS, OptionError, read_ca, read_flag, read_number
 
 NAMES: Final = (
     "servers",

@@ -43,7 +43,7 @@ from pyspark.sql.types import (
 
 from starlingmq.bulk.protocol import Ticket
 from starlingmq.spark.nodes import AGAIN_SECONDS, Connection, LostRows, NodeAway, NodeBook, StreamError
-from starlingmq.spark.options import EARLIEST, LATEST, OptionError, Options, read_options
+from starlingmq.spark.read_options import EARLIEST, LATEST, OptionError, Options, read_options
 from starlingmq.spark.sink import BatchWriter, StreamWriter, check_columns
 from starlingmq.spark.sink_options import SinkOptions, read_sink_options
 

@@ -7,7 +7,7 @@
     streams/   what streams keep (docs/STREAMS.md); not there before there is one
     passwords  where ``auth.password.file`` says so, as in the image
 
-All of it is for the user of the broker alone (``storage.private``).
+All of it is for the user of the broker alone (``storage.private_files``).
 
 LAYOUT is written before anything else is. So where there is nothing but LAYOUT and LOCK, a LAYOUT that can not be read
 is what a crash at creation left, and is written again; beside data it is never touched.
@@ -22,8 +22,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
 
-from starlingmq.storage.file_copy import sync_directory
-from starlingmq.storage.private import NotPrivate, make_private, refuse_foreign
+from starlingmq.storage.maintenance.file_copy import sync_directory
+from starlingmq.storage.private_files import NotPrivate, make_private, refuse_foreign
 
 Result = TypeVar("Result")
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 
-class Segment(Protocol):
+class JournalSegment(Protocol):
     """A part of the journal that can be given back by itself: the offsets ``first`` to ``next`` - 1."""
 
     @property
@@ -53,7 +53,7 @@ class Journal(Protocol):
         """The records at these offsets, in the order asked for; None where one is gone or damaged."""
         ...
 
-    def segments(self) -> Sequence[Segment]:
+    def segments(self) -> Sequence[JournalSegment]:
         """What the journal is made of, oldest first; [] for an engine that gives back by ``trim`` alone."""
         ...
 

@@ -14,7 +14,8 @@ and a session that ends and begins anew can not find what is left of the old one
 | ``r`` topic | a retained message |
 | ``f`` key | a fact that the cluster's state machines want kept: theirs to understand |
 
-Filters and topics are their UTF-8 bytes as on the wire. Values are encoded in values.py and, for messages, records.py.
+Filters and topics are their UTF-8 bytes as on the wire. Values are encoded in session_values.py and, for messages,
+records.py.
 """
 
 from __future__ import annotations

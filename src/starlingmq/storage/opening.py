@@ -7,20 +7,20 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from starlingmq.config import Config
+from starlingmq.config.settings import Config
 from starlingmq.core.broker import BrokerState
 from starlingmq.storage.data_dir import DataDir
-from starlingmq.storage.durable import Durability, DurableStore
+from starlingmq.storage.durable_store import Durability, DurableStore
 from starlingmq.storage.journal import Journal
 from starlingmq.storage.keys import META_AS_OF
 from starlingmq.storage.recovery import restore
-from starlingmq.storage.retention import Retention
-from starlingmq.storage.rocks import RocksJournal, RocksKv
-from starlingmq.storage.segment_sync import RecordsLost
-from starlingmq.storage.segments import SegmentJournal
+from starlingmq.storage.rocks.rocks_engines import RocksJournal, RocksKv
+from starlingmq.storage.segment.retention import Retention
+from starlingmq.storage.segment.segment_journal import SegmentJournal
+from starlingmq.storage.segment.segment_sync import RecordsLost
 from starlingmq.storage.store import NoStore, Store
-from starlingmq.storage.stream_files import StreamDirectory, declare
-from starlingmq.storage.streams import StreamLogs
+from starlingmq.storage.streams.stream_files import StreamDirectory, declare
+from starlingmq.storage.streams.stream_logs import StreamLogs
 
 log = logging.getLogger("starlingmq.storage")
 

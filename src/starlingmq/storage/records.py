@@ -7,9 +7,9 @@ and sessions by number (unique for ever, so that neither can be mistaken).
 All numbers without a size are varints: seven bits a byte, low ones first, the high bit set in all but the last.
 
 MESSAGE     u8 1, u8 QoS | retain << 2 | retained << 3 | expires << 4 | passed << 5 | named << 6, f64 published, f64
-            expires (if it does), length of the id and the id (if it has one: core.audit), origin and sequence (if it
-            was passed on between nodes), lengths of topic, publisher, properties and receivers; those; the rest is
-            payload.
+            expires (if it does), length of the id and the id (if it has one: core.observe.audit), origin and sequence
+            (if it was passed on between nodes), lengths of topic, publisher, properties and receivers; those; the rest
+            is payload.
             A receiver: session, u16 packet id (0: queued), u8 flags; with HAS_IDS: length, identifiers. A stream is
             one too (docs/STREAMS.md), and its own log has the same record, without receivers. So is what is known of a
             producer with this message: what is in one record is there as a whole or not at all.
@@ -24,7 +24,7 @@ from typing import Final
 from librt.strings import BytesWriter, write_f64_le
 
 from starlingmq.core.message import Message
-from starlingmq.core.stored import HAS_IDS
+from starlingmq.core.session.stored_messages import HAS_IDS
 from starlingmq.wire.primitives import BYTE
 
 MESSAGE: Final = 1
@@ -32,7 +32,9 @@ OPERATIONS: Final = 2
 
 INBOUND: Final = 16  # receiver flags: not a delivery but a QoS 2 handshake that holds the message,
 STREAM: Final = 32  # not a session but a stream, in which the message has the offset that the identifiers are
-PRODUCER: Final = 64  # not a receiver but who published it: the identifiers are its state and its key (core.producers)
+PRODUCER: Final = (
+    64  # not a receiver but who published it: the identifiers are its state and its key (core.session.producers)
+)
 RETAINED: Final = 8  # message flags: it is its topic's retained message from now on
 
 EXPIRES: Final = 16

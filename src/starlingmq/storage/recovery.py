@@ -8,10 +8,9 @@ from typing import Final
 
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.message import Message
-from starlingmq.core.outgoing import Outgoing
-from starlingmq.core.session import Session, Trail
-from starlingmq.core.stored import QOS_MASK, RETAIN, References
-from starlingmq.storage.image import Image, SessionImage, StreamPut
+from starlingmq.core.session.outgoing import Outgoing
+from starlingmq.core.session.session import Session, Trail
+from starlingmq.core.session.stored_messages import QOS_MASK, RETAIN, References
 from starlingmq.storage.journal import Journal
 from starlingmq.storage.keys import (
     FACT,
@@ -27,8 +26,15 @@ from starlingmq.storage.keys import (
 )
 from starlingmq.storage.kv import Batch, Kv, after, prefix_end
 from starlingmq.storage.records import decode_message
-from starlingmq.storage.streams import StreamLogs, decode_positions
-from starlingmq.storage.values import decode_highest, decode_holdings, decode_session, decode_subscription, restore_will
+from starlingmq.storage.session_values import (
+    decode_highest,
+    decode_holdings,
+    decode_session,
+    decode_subscription,
+    restore_will,
+)
+from starlingmq.storage.store_image import SessionImage, StoreImage, StreamPut
+from starlingmq.storage.streams.stream_logs import StreamLogs, decode_positions
 
 BATCH: Final = 1000
 READ_BYTES: Final = 1 << 20
@@ -50,9 +56,9 @@ class Recovered:
         self.changed: list[Session] = []
 
 
-def read(kv: Kv, journal: Journal, keep: Callable[[list[StreamPut]], None]) -> tuple[Image, int]:
+def read(kv: Kv, journal: Journal, keep: Callable[[list[StreamPut]], None]) -> tuple[StoreImage, int]:
     """The image, and how many records were replayed on top of the checkpoint. ``keep`` takes what goes into streams."""
-    image = Image()
+    image = StoreImage()
     image.next_number = int.from_bytes(kv.get(META_NEXT_SESSION) or b"\0", "big") or 1
     _scan(kv, SESSION, lambda key, value: _set_session(image, key, value))
     _scan(kv, SUBSCRIPTION, lambda key, value: _set_subscription(image, key, value))
@@ -83,11 +89,11 @@ def _scan(kv: Kv, prefix: bytes, take: Callable[[bytes, bytes], None]) -> None:
         start = after(found[-1][0])
 
 
-def _set_session(image: Image, key: bytes, value: bytes) -> None:
+def _set_session(image: StoreImage, key: bytes, value: bytes) -> None:
     image.session(session_of(key)).value = decode_session(value)
 
 
-def _set_subscription(image: Image, key: bytes, value: bytes) -> None:
+def _set_subscription(image: StoreImage, key: bytes, value: bytes) -> None:
     subscription = decode_subscription(value)
     image.session(session_of(key)).subscriptions[subscription.whole] = subscription
 
@@ -131,7 +137,7 @@ def _restore(state: BrokerState, kv: Kv, journal: Journal, streams: StreamLogs, 
     return recovered
 
 
-def _session_of(state: BrokerState, image: Image, number: int) -> Session:
+def _session_of(state: BrokerState, image: StoreImage, number: int) -> Session:
     found = image.sessions.get(number)
     if found is not None and found.value is not None:
         session = state.ctx.sessions[found.value.client_id]

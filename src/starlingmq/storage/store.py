@@ -12,7 +12,7 @@ from starlingmq.core.ready import Write
 
 class NotYetStored(OSError):
     """These writes could not be stored; they are kept in memory and stored as soon as that is possible. Nobody should
-    wait for it: see ``starlingmq.core.refusal``."""
+    wait for it: see ``starlingmq.core.limits.storage_failure``."""
 
 
 class Store(Protocol):

@@ -1,0 +1,132 @@
+"""What an operator may ask of a node that is not to serve clients for a while, or for good; and spreading them anew."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from starlingmq.cluster.cluster_state import ClusterState
+from starlingmq.net.control_socket import Action, Report
+from starlingmq.net.listeners.listener_set import ListenerSet
+from starlingmq.net.peers.cluster_shell import Cluster
+
+REPORT_SECONDS: Final = 0.1
+QUIET_SECONDS: Final = 3.0  # without a change after which clients that were sent elsewhere count as gone
+
+Result = dict[str, Any]
+
+
+class DrainError(Exception):
+    """What was asked for can not be done; one line that says why."""
+
+
+class DrainActions:
+    """Of one node that runs; ``doors`` are its listeners."""
+
+    def __init__(self, cluster: Cluster, doors: ListenerSet) -> None:
+        self.cluster = cluster
+        self.doors = doors
+
+    def actions(self) -> dict[str, Action]:
+        """By the names that the commands use."""
+        return {
+            "cluster.drain": lambda report, arguments: self.drain(report, arguments.get("cancel") == "yes"),
+            "cluster.rebalance": lambda report, arguments: self.rebalance(report, int(arguments.get("rate", "0"))),
+        }
+
+    @property
+    def state(self) -> ClusterState:
+        state = self.cluster.state
+        assert state is not None
+        return state
+
+    async def drain(self, report: Report, cancel: bool) -> Result:
+        """Serve no clients from now on, and wait until they and their sessions are gone; or serve them again."""
+        if cancel:
+            await self.cancel()
+            return self.result()
+        await self.start()
+        await self.follow(report)
+        return self.result()
+
+    async def start(self) -> None:
+        """Raises DrainError when clients have nowhere to go."""
+        if not self.state.drain.active and not self.state.reception.welcoming():
+            raise DrainError("no other node takes clients at the moment: they would have nowhere to go")
+        await self.begin()
+
+    async def begin(self, for_good: bool = False) -> None:
+        await self.doors.close()
+        self.state.begin_drain(self.cluster.clock(), for_good=for_good)
+        self.cluster.poke()
+
+    async def cancel(self) -> None:
+        """Let clients in again. Raises ListenerError if the ports are taken meanwhile; then it goes on draining."""
+        if self.state.drain.active:
+            await self.doors.open_again()
+            self.state.end_drain()
+            self.cluster.poke()
+
+    async def follow(self, report: Report) -> None:
+        """Report until nothing is left here, or nobody is there who would take it."""
+        drain = self.state.drain
+        clients = drain.clients_left
+        sessions = drain.sessions_left
+        while drain.active and not drain.done:
+            clients = max(clients, drain.clients_left)
+            sessions = max(sessions, drain.sessions_left)
+            if drain.clients_left:
+                report("sending clients elsewhere", clients - drain.clients_left, clients, "clients")
+            else:
+                report("handing sessions over", sessions - drain.sessions_left, sessions, "sessions")
+            await asyncio.sleep(REPORT_SECONDS)
+
+    def result(self) -> Result:
+        drain = self.state.drain
+        return {
+            "node": self.cluster.name,
+            "draining": drain.active,
+            "done": drain.done,
+            "moved": drain.moved,
+            "closed": drain.closed + self.state.broker.nats.leaving.closed,
+            "handed_over": drain.handed,
+            "declined": drain.declined,
+            "clients_left": drain.clients_left,
+            "sessions_left": drain.sessions_left,
+            "on_the_way": self.state.takeovers.departing(),
+        }
+
+    async def rebalance(self, report: Report, rate: int) -> Result:
+        """Spread clients over the nodes; until all are where they were sent, or do not come."""
+        state = self.state
+        if not state.reception.welcoming():
+            raise DrainError("no other node takes clients at the moment")
+        before = self._counts()
+        total = surplus(before)
+        state.rebalance(rate, self.cluster.clock())
+        self.cluster.poke()
+        left, since = total, self.cluster.clock()
+        while state.rebalancing.active or (left and self.cluster.clock() < since + QUIET_SECONDS):
+            await asyncio.sleep(REPORT_SECONDS)
+            now_left = min(surplus(self._counts()), total)
+            if now_left != left:
+                left, since = now_left, self.cluster.clock()
+            report("moving clients", total - left, total, "clients")
+        return {"before": before, "after": self._counts(), "moved": state.rebalancing.moved}
+
+    def _counts(self) -> dict[str, int]:
+        """Clients by the name of the node, of those that want any."""
+        state = self.state
+        names = {status.member.number: status.member.name for status in state.status()}
+        counts = {names[node]: state.reception.clients(node) for node in state.reception.welcoming() if node in names}
+        if not state.drain.active:
+            counts[self.cluster.name] = state.broker.ctx.counters.clients_connected
+        return dict(sorted(counts.items()))
+
+
+def surplus(counts: dict[str, int]) -> int:
+    """How many clients are at nodes that have more than their share."""
+    if not counts:
+        return 0
+    share = -(-sum(counts.values()) // len(counts))
+    return sum(max(count - share, 0) for count in counts.values())

@@ -1,0 +1,227 @@
+"""What an operator may ask of a member of a cluster, through the control socket: how it is, routes, leave, forget."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import islice
+from typing import Any, Final
+
+from starlingmq._version import __version__
+from starlingmq.admin.drain_actions import DrainActions
+from starlingmq.net.control_socket import Action, Report
+from starlingmq.net.peers.cluster_shell import Cluster
+
+LEAVE_SECONDS: Final = 30.0  # for what is owed to others, and for etcd to confirm
+LINES_SECONDS: Final = 10.0  # for members of shared groups to take what waits for them
+REPORT_SECONDS: Final = 0.2
+ROUTES_MAX: Final = 10_000  # in one answer
+
+
+class MemberActionError(Exception):
+    """What was asked for can not be done; one line that says why."""
+
+
+Result = dict[str, Any]
+
+
+class MemberActions:
+    """Of one node that runs."""
+
+    def __init__(self, cluster: Cluster, drain: DrainActions) -> None:
+        self.cluster = cluster
+        self.drain = drain
+
+    def actions(self) -> dict[str, Action]:
+        """By the names that the commands use."""
+        return {
+            "cluster.status": lambda report, arguments: self.status(),
+            "cluster.routes": lambda report, arguments: self.routes(arguments),
+            "cluster.leave": lambda report, arguments: self.leave(report, arguments.get("force") == "yes"),
+            "cluster.forget": lambda report, arguments: self.forget(
+                report, arguments.get("name", ""), arguments.get("force") == "yes"
+            ),
+        }
+
+    async def status(self) -> Result:
+        """This node and all others, as this one sees them."""
+        cluster = self.cluster
+        state = cluster.state
+        assert state is not None
+        me = state.members.me
+        own = {
+            "name": cluster.name,
+            "number": state.number,
+            "incarnation": me.incarnation if me is not None else 0,
+            "address": cluster.peers.address,
+            "version": __version__,
+            "state": state.members.state,
+            "online": state.number in state.members.online,
+            "connected": True,
+            "this": True,
+            "through": "",
+            "queued": 0,
+            "queued_bytes": 0,
+            "unacknowledged": 0,
+            "behind": False,
+            "routes": len(state.routes.table(state.number)) if state.routes is not None else 0,
+            "draining": state.drain.active,
+            "clients": state.broker.ctx.counters.clients_connected,
+        }
+        names = {status.member.number: status.member.name for status in state.status()}
+        others = [
+            {
+                "name": status.member.name,
+                "number": status.member.number,
+                "incarnation": status.member.incarnation,
+                "address": status.member.address,
+                "version": status.member.version,
+                "state": "registered" if status.member.registered else "joining",
+                "online": status.online,
+                "connected": status.connected,
+                "this": False,
+                "through": names.get(status.through, ""),
+                "queued": status.queued,
+                "queued_bytes": status.queued_bytes,
+                "unacknowledged": status.unacknowledged,
+                "behind": status.behind,
+                "routes": len(state.routes.table(status.member.number)) if state.routes is not None else 0,
+                "draining": state.reception.drains(status.member.number),
+                "clients": state.reception.clients(status.member.number),
+            }
+            for status in state.status()
+        ]
+        counters = state.broker.ctx.counters
+        traffic = cluster.peers.traffic
+        return {
+            "cluster": cluster.config.cluster.name,
+            "node": cluster.name,
+            "serving": state.serving,
+            "waits_for": "" if state.serving else cluster.waits_for(),
+            "members": sorted([own, *others], key=lambda member: str(member["name"])),
+            "revision": state.members.membership.revision,
+            "etcd": {
+                "own": cluster.server is not None,
+                "endpoints": cluster.endpoints,
+                "restarts": cluster.server.restarts if cluster.server is not None else 0,
+            },
+            "messages": {
+                "forwarded": counters.forwards_sent,
+                "received": counters.forwards_received,
+                "doubled": counters.forwards_doubled,
+            },
+            "handshakes": state.handshakes.counters.figures(),
+            "frames": {"data": state.data_frames(), "passed_on": state.frames_passed_on},
+            "traffic": {
+                "envelopes_out": traffic.envelopes_out,
+                "envelopes_in": traffic.envelopes_in,
+                "bytes_out": traffic.bytes_out,
+                "bytes_in": traffic.bytes_in,
+                "dropped": dict(traffic.dropped),
+            },
+        }
+
+    async def routes(self, arguments: dict[str, str]) -> Result:
+        """Which node wants what, of one node or of all, of filters that begin with a text."""
+        state = self.cluster.state
+        assert state is not None
+        if state.routes is None:
+            raise MemberActionError("this node has not joined yet: it knows of no routes")
+        prefix = arguments.get("prefix", "").encode()
+        wanted = arguments.get("name", "")
+        limit = min(int(arguments.get("limit", ROUTES_MAX)), ROUTES_MAX)
+        names = self.cluster.names()
+        if wanted and wanted not in names.values():
+            raise MemberActionError(f"there is no node {wanted}; there are {', '.join(sorted(names.values()))}")
+        nodes = []
+        for number, name in sorted(names.items(), key=lambda item: item[1]):
+            if wanted in ("", name):
+                table = state.routes.table(number)
+                found = ((key, value) for key, value in table.items() if key.startswith(prefix))
+                listed = sorted(islice(found, limit))
+                epoch, version = state.routes.vector().get(number, (0, 0))
+                routes = [
+                    {"filter": key.decode(), "members": value}
+                    if key.startswith(b"$share/")
+                    else {"filter": key.decode(), "durable": value > 1}
+                    for key, value in listed
+                ]
+                nodes.append({"name": name, "epoch": epoch, "version": version, "routes": len(table), "listed": routes})
+        return {"nodes": nodes}
+
+    async def leave(self, report: Report, force: bool) -> Result:
+        """Hand over sessions and what is owed, be taken out of the membership, and end."""
+        state = self.cluster.state
+        assert state is not None
+        if len(state.members.membership.members) == 1:
+            raise MemberActionError("this node is the only one of its cluster: stop it instead")
+        drained = state.drain.active
+        await self.drain.begin(for_good=True)
+        await self.drain.follow(report)
+        left = state.drain.sessions_left
+        waiting = await self._wait_for_departures(report)
+        if (left or waiting) and not force:
+            if not drained:
+                await self.drain.cancel()
+            raise MemberActionError(
+                f"{left + waiting:,} persistent sessions can not be handed over and would be lost"
+                + (f" ({waiting:,} wait for nodes that are away)" if waiting else ": no other node takes them")
+                + "; try again when all nodes serve, or leave with --force"
+            )
+        messages = await self._wait_for_lines(report)
+        if messages and not force:
+            if not drained:
+                await self.drain.cancel()
+            raise MemberActionError(
+                f"{messages:,} messages wait here for members of shared groups and would be lost: "
+                "let members take them, or leave with --force"
+            )
+        task = asyncio.create_task(self.cluster.leave(LEAVE_SECONDS))
+        owed = self._owed()
+        while not task.done():
+            left = self._owed()
+            report("handing over", owed - left if left < owed else 0, owed, "messages")
+            await asyncio.wait([task], timeout=REPORT_SECONDS)
+        if not task.result():
+            left = self._owed()
+            raise MemberActionError(
+                f"still leaving, with {left:,} messages to be taken by other nodes"
+                if left
+                else "still leaving: etcd has not confirmed it"
+            )
+        return {"left": self.cluster.name}
+
+    async def _wait_for_departures(self, report: Report) -> int:
+        """Until all sessions are where they go; how many are not, because they wait for somebody who is away."""
+        state = self.cluster.state
+        assert state is not None
+        while state.takeovers.giving():
+            report("handing sessions over", 0, state.takeovers.departing(), "sessions")
+            await asyncio.sleep(REPORT_SECONDS)
+        return state.takeovers.departing()
+
+    async def _wait_for_lines(self, report: Report) -> int:
+        """Until nothing waits here for shared groups, or for so long; how many messages still do."""
+        state = self.cluster.state
+        assert state is not None
+        lines = [session for session in state.broker.ctx.sessions.values() if session.is_line]
+        until = self.cluster.clock() + LINES_SECONDS
+        while True:
+            left = sum(0 if line.queue is None else len(line.queue) for line in lines)
+            left += sum(0 if line.window is None else line.window.unanswered() for line in lines)
+            if not left or self.cluster.clock() >= until:
+                return left
+            report("handing over what waits for groups", 0, left, "messages")
+            await asyncio.sleep(REPORT_SECONDS)
+
+    def _owed(self) -> int:
+        state = self.cluster.state
+        assert state is not None
+        return sum(status.queued for status in state.status())
+
+    async def forget(self, report: Report, name: str, force: bool) -> Result:
+        """Take out a node that will not come back, with all that waits for it."""
+        report(f"forgetting {name}", 0, 0, "steps")
+        problem = await self.cluster.forget(name, force, LEAVE_SECONDS)
+        if problem:
+            raise MemberActionError(problem)
+        return {"forgot": name}

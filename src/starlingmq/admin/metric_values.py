@@ -1,0 +1,268 @@
+"""The figures of a broker, by the names that Prometheus knows them by.
+
+Nothing is counted here: the core counts, and what it does not count is summed up by ``admin.session_totals_job`` when
+somebody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from time import monotonic
+from typing import Final
+
+from msgspec import Struct
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from starlingmq._version import __version__
+from starlingmq.admin.readiness import readiness
+from starlingmq.admin.service import AdminService
+from starlingmq.core.groups.group_stats import title
+from starlingmq.core.observe.counters import BUCKETS, Histogram
+from starlingmq.core.observe.session_totals import SessionTotals
+from starlingmq.storage.opening import DirectoryStore
+
+BOUNDS: Final = [f"{1e-6 * 2**place:.6f}" for place in range(BUCKETS - 1)] + ["+Inf"]
+LABELS_MAX: Final = 200  # nodes, streams and groups that have figures of their own
+
+
+class Sample(Struct, frozen=True):
+    name: str
+    labels: dict[str, str]
+    value: float
+
+
+def buckets_of(found: Histogram) -> list[tuple[str, float]]:
+    buckets, total = [], 0
+    for bound, count in zip(BOUNDS, found.counts, strict=True):
+        total += count
+        buckets.append((bound, float(total)))
+    return buckets
+
+
+def histogram(name: str, text: str, found: Histogram) -> Metric:
+    return HistogramMetricFamily(name, text, buckets=buckets_of(found), sum_value=found.total)
+
+
+def counter(name: str, text: str, values: dict[str, float], label: str) -> Metric:
+    family = CounterMetricFamily(name, text, labels=[label])
+    for key, value in sorted(values.items()):
+        family.add_metric([key], value)
+    return family
+
+
+def gauge(name: str, text: str, values: dict[str, float], label: str) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family
+
+
+class MetricValues:
+    """All metrics of one broker as of now; ``survey`` was taken before. What prometheus-client calls a collector."""
+
+    def __init__(self, office: AdminService) -> None:
+        self.place = office.place
+        self.office = office
+        self.survey = SessionTotals()
+
+    def round_trips(self) -> dict[str, Histogram]:
+        return {} if self.office.rounds is None else self.office.rounds.round_trips
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._traffic()
+        yield from self._holdings()
+        yield from self._latencies()
+        yield from self._storage()
+        yield from self._cluster()
+        yield from self._traced()
+        yield from self._logins()
+
+    def _logins(self) -> Iterator[Metric]:
+        hashing = self.place.hashing()
+        if hashing is None:
+            return
+        found = hashing.checks.figures
+        values = {"checked": found.checked, "refused": found.refused, "expired": found.expired, "gone": found.gone}
+        yield counter("starlingmq_login_checks", "Passwords, by what became of them.", _floats(values), "outcome")
+        waiting = hashing.checks.waiting
+        yield GaugeMetricFamily("starlingmq_login_checks_waiting", "Passwords that wait.", value=waiting)
+        ended = hashing.verifier.ended
+        yield CounterMetricFamily("starlingmq_hashing_process_ended", "Ended or hung, by itself.", value=ended)
+
+    def _traced(self) -> Iterator[Metric]:
+        found = self.place.traced()
+        if found is None:
+            return
+        texts = {
+            "messages": "Messages that OpenTelemetry is told of, chosen here.",
+            "spans": "Spans that the collector has taken.",
+            "spans_lost": "Spans that it has not.",
+            "left_out": "Messages beyond tracing.rate, and steps that were too many at once.",
+        }
+        for name, value in found.items():
+            yield CounterMetricFamily(f"starlingmq_traced_{name}", texts[name], value=value)
+
+    def _traffic(self) -> Iterator[Metric]:
+        counters = self.place.state.ctx.counters
+        received, sent = counters.publish_received, counters.publish_sent
+        yield counter(
+            "starlingmq_messages_received",
+            "Messages that clients published, by QoS; those of NATS count as 0.",
+            _by_qos(received, counters.received_qos1, counters.received_qos2),
+            "qos",
+        )
+        yield counter(
+            "starlingmq_messages_sent",
+            "Messages that were sent to clients, by QoS; again included.",
+            _by_qos(sent, counters.sent_qos1, counters.sent_qos2),
+            "qos",
+        )
+        yield counter("starlingmq_messages_dropped", "Messages given up.", _floats(counters.dropped), "reason")
+        yield counter("starlingmq_connections_closed", "Closed by the broker.", _floats(counters.errors), "reason")
+        yield CounterMetricFamily("starlingmq_messages_queued", "Put into queues.", value=counters.messages_queued)
+        yield CounterMetricFamily("starlingmq_retransmissions", "Messages sent again.", value=counters.retransmitted)
+        yield CounterMetricFamily("starlingmq_publishers_held", "Held back.", value=counters.held_publishers)
+        yield CounterMetricFamily("starlingmq_received_bytes", "Bytes from clients.", value=counters.bytes_received)
+        yield CounterMetricFamily("starlingmq_sent_bytes", "Bytes to clients.", value=counters.bytes_sent)
+        yield CounterMetricFamily("starlingmq_connections_opened", "Ever.", value=counters.connections_opened)
+        open_ = {one.address: float(one.gate.connections) for one in self.place.listeners()}
+        yield gauge("starlingmq_connections", "Open, by listener.", open_, "listener")
+        came = self.survey.by_listener
+        published = {name: float(one.published) for name, one in came.items()}
+        yield counter("starlingmq_listener_messages_received", "Messages, by listener.", published, "listener")
+        bytes_in = {name: float(one.bytes_in) for name, one in came.items()}
+        yield counter("starlingmq_listener_received_bytes", "Bytes from clients, by listener.", bytes_in, "listener")
+        bytes_out = {name: float(one.bytes_out) for name, one in came.items()}
+        yield counter("starlingmq_listener_sent_bytes", "Bytes to clients, by listener.", bytes_out, "listener")
+        refused = CounterMetricFamily("starlingmq_connections_refused", "By listener.", labels=["listener", "reason"])
+        for listener in self.place.listeners():
+            for reason, count in listener.gate.refused.items():
+                refused.add_metric([listener.address, reason], count)
+        yield refused
+
+    def _holdings(self) -> Iterator[Metric]:
+        state, survey = self.place.state, self.survey
+        figures = state.sys.figures()
+        now = {
+            "clients_connected": (state.ctx.counters.clients_connected, "Clients with a session."),
+            "sessions": (survey.connected + survey.away, "Sessions."),
+            "sessions_away": (survey.away, "Sessions without a connection."),
+            "subscriptions": (float(figures["subscriptions/count"]), "Subscriptions of clients."),
+            "retained": (len(state.retained), "Retained messages."),
+            "retained_bytes": (state.retained.total_bytes, "Their topics, payloads and properties."),
+            "queued": (survey.queued, "Messages that wait in queues."),
+            "queued_bytes": (survey.queued_bytes, "Their topics, payloads and properties."),
+            "inflight": (survey.inflight, "Messages that wait for their acknowledgement."),
+            "awaiting_rel": (survey.awaiting_rel, "QoS 2 messages that wait for their PUBREL."),
+            "sessions_stalled": (survey.stalled, "Sessions that messages are dropped for."),
+            "groups": (len(state.router.groups()), "Shared subscriptions and queue groups."),
+            "bans": (sum(1 for _ in self.place.bans.all(monotonic())), "Who may not come in."),
+        }
+        for name, (value, text) in now.items():
+            yield GaugeMetricFamily(f"starlingmq_{name}", text, value=value)
+        yield from self._groups()
+
+    def _groups(self) -> Iterator[Metric]:
+        waiting: dict[str, float] = {}
+        lag: dict[str, float] = {}
+        members: dict[str, float] = {}
+        for group in self.place.state.router.groups()[:LABELS_MAX]:
+            name = title(group)
+            waiting[name] = float(group.waiting())
+            members[name] = float(len(group.members) + sum(group.counts.values()))
+            if group.primary:
+                lag[name] = waiting[name] + sum(group.waits_at.values())
+        yield gauge("starlingmq_group_waiting", "Messages that wait here for a member.", waiting, "group")
+        yield gauge("starlingmq_group_lag", "The same at all nodes, of groups whose primary this is.", lag, "group")
+        yield gauge("starlingmq_group_members", "Members, at all nodes.", members, "group")
+        at_once = self.place.state.groups.at_once
+        yield CounterMetricFamily(
+            "starlingmq_group_sent_at_once",
+            "Messages to members elsewhere that no primary was asked about.",
+            value=at_once,
+        )
+
+    def _latencies(self) -> Iterator[Metric]:
+        counters = self.place.state.ctx.counters
+        yield histogram(
+            "starlingmq_turn_seconds",
+            "From the first bytes read in a turn of the event loop to the last ones written: "
+            "the longest that a message took that was published and delivered in it.",
+            counters.turns,
+        )
+        yield histogram(
+            "starlingmq_delivery_delay_seconds",
+            "From a message's arrival at this node until it was sent to a client, queues, windows and hooks included; "
+            "of one in 16 that do not go out as they come in.",
+            counters.delays,
+        )
+        yield histogram("starlingmq_commit_seconds", "Until a turn's writes were stored.", counters.commits)
+        yield histogram("starlingmq_event_loop_lag_seconds", "How late a timer was.", self.place.lag.seen)
+        yield GaugeMetricFamily(
+            "starlingmq_turn_max_seconds", "The longest turn so far.", value=counters.stall_max_ms / 1000
+        )
+
+    def _storage(self) -> Iterator[Metric]:
+        ctx = self.place.state.ctx
+        store = self.place.driver.store
+        if not isinstance(store, DirectoryStore):
+            return
+        yield histogram("starlingmq_fsync_seconds", "A sync of the journal.", store.syncs)
+        yield GaugeMetricFamily("starlingmq_journal_bytes", "Size of the journal.", value=store.journal.size)
+        yield GaugeMetricFamily("starlingmq_journal_segments", "Its files.", value=len(store.journal.segments()))
+        yield GaugeMetricFamily("starlingmq_storage_ok", "1 while storing works.", value=int(not ctx.refusing))
+        yield CounterMetricFamily("starlingmq_storage_failures", "How often it ceased.", value=ctx.storage_failures)
+        yield CounterMetricFamily("starlingmq_records_lost", "By the disk.", value=ctx.records_lost)
+        logs = list(store.streams.by_number.values())[:LABELS_MAX]
+        sizes = {log.stream.name: float(log.journal.size) for log in logs}
+        yield gauge("starlingmq_stream_bytes", "Size of a stream.", sizes, "stream")
+        nexts = {log.stream.name: float(max(log.shown, 0)) for log in logs}
+        yield gauge("starlingmq_stream_next", "Offset that the next message gets.", nexts, "stream")
+        lag = GaugeMetricFamily("starlingmq_stream_lag", "Messages not read yet.", labels=["stream", "consumer"])
+        for log in logs:
+            for one in list(log.consumers.by_name.values())[:LABELS_MAX]:
+                lag.add_metric([log.stream.name, one.name], max(0, log.shown - one.next))
+        yield lag
+
+    def _cluster(self) -> Iterator[Metric]:
+        ready = readiness(self.place)
+        yield GaugeMetricFamily("starlingmq_ready", "1 if clients should come.", value=int(not ready.reasons))
+        info = GaugeMetricFamily("starlingmq_info", "Always 1.", labels=["node", "version"])
+        info.add_metric([self.place.name, __version__], 1)
+        yield info
+        cluster = self.place.cluster
+        if cluster is None or cluster.state is None:
+            return
+        counters, traffic = self.place.state.ctx.counters, cluster.peers.traffic
+        yield GaugeMetricFamily("starlingmq_cluster_serving", "", value=int(ready.cluster == "serving"))
+        yield CounterMetricFamily("starlingmq_forwards_sent", "To other nodes.", value=counters.forwards_sent)
+        yield CounterMetricFamily("starlingmq_forwards_received", "From them.", value=counters.forwards_received)
+        yield CounterMetricFamily("starlingmq_forwards_doubled", "That came again.", value=counters.forwards_doubled)
+        yield CounterMetricFamily("starlingmq_peer_sent_bytes", "To other nodes.", value=traffic.bytes_out)
+        yield CounterMetricFamily("starlingmq_peer_received_bytes", "From them.", value=traffic.bytes_in)
+        status = cluster.state.status()[:LABELS_MAX]
+        trips = HistogramMetricFamily(
+            "starlingmq_peer_round_trip_seconds", "Of an empty question to a node and back.", labels=["peer"]
+        )
+        for name, seen in list(self.round_trips().items())[:LABELS_MAX]:
+            trips.add_metric([name], buckets_of(seen), seen.total)
+        yield trips
+        links = {one.member.name: float(one.connected) for one in status}
+        yield gauge("starlingmq_peer_connected", "1 if the node is reached.", links, "peer")
+        queued = {one.member.name: float(one.queued) for one in status}
+        yield gauge("starlingmq_peer_queued", "Messages that wait for the node.", queued, "peer")
+
+
+def _floats(counts: dict[str, int]) -> dict[str, float]:
+    return {key: float(value) for key, value in counts.items()}
+
+
+def _by_qos(total: int, qos1: int, qos2: int) -> dict[str, float]:
+    return {"0": float(total - qos1 - qos2), "1": float(qos1), "2": float(qos2)}
+
+
+async def samples(figures: MetricValues) -> list[Sample]:
+    """All of them, now."""
+    figures.survey = await figures.office.surveyor.survey()
+    return [Sample(one.name, one.labels, one.value) for family in figures.collect() for one in family.samples]

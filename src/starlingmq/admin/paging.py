@@ -1,0 +1,79 @@
+"""Lists a page at a time, taken from what may be a million, without anybody having to wait for it.
+
+Sessions are numbered, and a number is never given again: it is the cursor. The page is the least numbers behind it, so
+what is there all the time comes once, whatever comes and goes between two pages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import heapq
+import sys
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from typing import Final
+
+from starlingmq.admin.operator_problem import AdminError
+from starlingmq.admin.printable import PAGE_MAX
+from starlingmq.core.observe.session_totals import of_clients
+from starlingmq.core.session.session import Session
+
+PIECE: Final = 1000  # sessions that are looked at before everybody else gets a turn: well below a millisecond
+NUMBER: Final = attrgetter("number")
+
+
+def number_after(cursor: str | None) -> int:
+    """Raises AdminError."""
+    if not cursor:
+        return 0
+    if not cursor.isascii() or not cursor.isdigit() or len(cursor) > 20:
+        raise AdminError(400, "cursor: take what the page before has as next")
+    return int(cursor)
+
+
+def pack(topic: bytes) -> str:
+    return base64.urlsafe_b64encode(topic).decode()
+
+
+def unpack(cursor: str | None) -> bytes:
+    """Raises AdminError."""
+    try:
+        return base64.b64decode(cursor or "", altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        raise AdminError(400, "cursor: take what the page before has as next") from None
+
+
+def limit_of(arguments: dict[str, str]) -> int:
+    """How many entries are asked for. Raises AdminError."""
+    text = arguments.get("limit", "100")
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= PAGE_MAX:
+        raise AdminError(400, f"limit: 1 to {PAGE_MAX:,}")
+    return int(text)
+
+
+def in_pieces(sessions: dict[str, Session]) -> Iterator[list[Session]]:
+    """Those of now; between two pieces others should get their turn."""
+    every = list(sessions.values())
+    return (every[start : start + PIECE] for start in range(0, len(every), PIECE))
+
+
+async def page_of(
+    sessions: dict[str, Session], wanted: Callable[[Session], bool], after: int, limit: int
+) -> tuple[list[Session], str | None]:
+    """The next ``limit`` of the sessions that are wanted, and the cursor behind them; None: there are no more.
+
+    Sessions are nearly in the order of their numbers, so once a page is full most of them are known to be behind it.
+    """
+    found: list[Session] = []
+    beyond = sys.maxsize  # from this number on nothing can be of the page
+    for piece in in_pieces(sessions):
+        matching = [one for one in piece if after < one.number < beyond and of_clients(one) and wanted(one)]
+        if matching:
+            found = heapq.nsmallest(limit + 1, found + matching, key=NUMBER)
+            if len(found) > limit:
+                beyond = found[limit].number
+        await asyncio.sleep(0)
+    more = len(found) > limit
+    return found[:limit], str(found[limit - 1].number) if more else None

@@ -1,0 +1,119 @@
+"""A look at each of the other nodes every few seconds: how long an answer takes, and what it has to hear of bans and
+of streams."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from starlingmq.admin.node_rpc import NodeRpc
+from starlingmq.admin.operator_bans import BanActions, Said
+from starlingmq.admin.operator_problem import AdminError
+from starlingmq.admin.stream_gossip import StreamGossip
+from starlingmq.core.observe.counters import Histogram
+from starlingmq.net.control_socket import Action, Report
+
+if TYPE_CHECKING:
+    from starlingmq.cluster.cluster_state import PeerStatus
+    from starlingmq.net.peers.cluster_shell import Cluster
+
+log = logging.getLogger("starlingmq.admin")
+
+INTERVAL: Final = 2.0  # seconds
+ANSWER_SECONDS: Final = 5.0
+
+Result = dict[str, Any]
+
+
+class PeerPoller:
+    """``round_trips``: of empty questions, by the name of the node."""
+
+    def __init__(self, cluster: Cluster, desk: NodeRpc, bans: BanActions, streams: StreamGossip | None) -> None:
+        self.round_trips: dict[str, Histogram] = {}
+        self._latest: dict[str, float] = {}  # seconds, of those that answered last time
+        self._cluster = cluster
+        self._desk = desk
+        self._bans = bans
+        self._streams = streams
+        self._told: dict[int, int] = {}  # node -> incarnation that has heard of all bans and streams
+        self._task: asyncio.Task[None] | None = None
+
+    def actions(self) -> dict[str, Action]:
+        return {"links": self.links}
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(INTERVAL)
+            state = self._cluster.state
+            if state is None:
+                continue
+            there = [status for status in state.status() if status.connected]
+            connected = {status.member.number for status in there}
+            self._told = {number: life for number, life in self._told.items() if number in connected}
+            names = {status.member.name for status in state.status()}
+            self.round_trips = {name: seen for name, seen in self.round_trips.items() if name in names}
+            await asyncio.gather(*(self._visit(status) for status in there))
+
+    async def _visit(self, status: PeerStatus) -> None:
+        name, number = status.member.name, status.member.number
+        try:
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            _, problem = await self._cluster.ask(number, b"", ANSWER_SECONDS)
+            if problem:
+                self._latest.pop(name, None)
+                return
+            took = self._latest[name] = loop.time() - began
+            self.round_trips.setdefault(name, Histogram()).add(took)
+            if self._told.get(number) != status.member.incarnation:
+                await self._exchange(name)
+                self._told[number] = status.member.incarnation
+        except AdminError as error:
+            log.info("bans and streams were not exchanged with node %s: %s", name, error)
+        except Exception:
+            log.exception("the visit to node %s failed", name)
+
+    async def _exchange(self, name: str) -> None:
+        """Each has what the other had."""
+        said = msgspec.json.encode(self._bans.all()).decode()
+        answer = await self._desk.at(name, "bans.hear", {"said": said, "all": "yes"}, ANSWER_SECONDS)
+        await self._bans.hear(msgspec.convert(answer["said"], list[Said]))
+        if self._streams is not None:
+            await self._streams.exchange(self._desk, name, ANSWER_SECONDS)
+
+    async def links(self, report: Report, arguments: dict[str, str]) -> Result:
+        """How this node reaches each of the others."""
+        state = self._cluster.state
+        assert state is not None
+        now = self._cluster.clock()
+        names = self._cluster.names()
+        return {
+            "links": [
+                {
+                    "peer": status.member.name,
+                    "connected": status.connected,
+                    "through": names.get(status.through, ""),
+                    "queued": status.queued,
+                    "queued_bytes": status.queued_bytes,
+                    "unacknowledged": status.unacknowledged,
+                    "round_trip_ms": self._milliseconds(status),
+                    "heard_seconds": None if status.heard_at is None else round(max(now - status.heard_at, 0.0), 3),
+                }
+                for status in state.status()
+            ]
+        }
+
+    def _milliseconds(self, status: PeerStatus) -> float | None:
+        seconds = self._latest.get(status.member.name)
+        return None if seconds is None or not status.connected else round(seconds * 1000, 3)

@@ -1,0 +1,180 @@
+"""Everything that operators may ask of one broker, put together: ``wide`` for whoever asks here, the desk for nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+from collections.abc import Awaitable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import to_builtins
+
+from starlingmq.admin.activity import Activity
+from starlingmq.admin.cluster_actions import ClusterActions
+from starlingmq.admin.live_settings import SettingActions
+from starlingmq.admin.local_node import LocalNode
+from starlingmq.admin.log_tail import LogTail
+from starlingmq.admin.messages import MessageActions
+from starlingmq.admin.node_rpc import NodeRpc, nothing_to_report
+from starlingmq.admin.operator_bans import BanActions
+from starlingmq.admin.operator_problem import AdminError
+from starlingmq.admin.overview import OverviewActions
+from starlingmq.admin.paging import limit_of, number_after
+from starlingmq.admin.peer_poller import PeerPoller
+from starlingmq.admin.readiness import readiness
+from starlingmq.admin.session_totals_job import SessionTotalsJob
+from starlingmq.admin.sessions import SessionActions, by
+from starlingmq.admin.stream_gossip import StreamGossip
+from starlingmq.admin.traces import Traces, WatchActions
+from starlingmq.net.control_socket import Action, Report
+from starlingmq.storage.opening import DirectoryStore
+
+if TYPE_CHECKING:
+    from starlingmq.admin.drain_actions import DrainActions
+
+log = logging.getLogger("starlingmq.admin")
+
+FOR_NODES: Final = ("stream.create", "stream.trim", "stream.delete", "storage.stats")
+"""Actions of the control socket that other nodes may ask for, too."""
+OF_THE_CLUSTER: Final = ("cluster.status", "cluster.routes")
+ALONE: Final = "this broker is no member of a cluster (cluster.enabled)"
+
+Arguments = dict[str, str]
+Result = dict[str, Any]
+
+
+class AdminService:
+    """``actions`` are those that there are without it."""
+
+    def __init__(self, place: LocalNode, actions: Mapping[str, Action]) -> None:
+        self.place = place
+        self._given = actions
+        self.surveyor = SessionTotalsJob(place.state)
+        self._log = LogTail()
+        store = place.driver.store
+        directory = store.data_dir.path if isinstance(store, DirectoryStore) else None
+        bans = BanActions(place.driver, place.bans, place.ban, directory)
+        local: dict[str, Action] = {name: actions[name] for name in FOR_NODES if name in actions}
+        local |= SessionActions(place.driver).actions()
+        local |= MessageActions(place.driver).actions()
+        local |= OverviewActions(place, self.surveyor).actions()
+        local |= SettingActions(place).actions()
+        self._watches = WatchActions(place.driver, place.state.audit)
+        self._activity = Activity(place.driver)
+        local |= self._watches.actions() | self._activity.actions()
+        local |= bans.actions() | self._log.actions() | self._own_actions()
+        words = StreamGossip(actions, directory) if directory is not None else None
+        if words is not None:
+            local |= words.actions()
+        self.desk = NodeRpc(place.name, local, place.cluster)
+        self.rounds = None if place.cluster is None else PeerPoller(place.cluster, self.desk, bans, words)
+        if self.rounds is not None:
+            self.desk.actions |= self.rounds.actions()
+        self.actions = {name: actions[name] for name in OF_THE_CLUSTER if name in actions} | ClusterActions(
+            self.desk
+        ).actions
+        self.traces = Traces(self.desk)
+        self.actions |= self.traces.actions()
+        self.actions |= {"metrics": self._metrics, "health": self._health}
+        self._leaving: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self.place.lag.start()
+        self._log.start()
+        if self.rounds is not None:
+            self.rounds.start()
+
+    async def stop(self) -> None:
+        self.place.lag.stop()
+        self._log.stop()
+        self._watches.stop()
+        self._activity.stop()
+        self.traces.stop()
+        if self.rounds is not None:
+            await self.rounds.stop()
+
+    def _own_actions(self) -> dict[str, Action]:
+        return {
+            "links": self._no_links,
+            "stream.all": self._streams,
+            "groups.led": self._groups,
+            "drain.state": self._drain_state,
+            "drain.begin": self._drain_begin,
+            "drain.cancel": self._drain_cancel,
+            "leave.begin": self._leave,
+        }
+
+    async def _no_links(self, report: Report, arguments: Arguments) -> Result:
+        return {"links": []}
+
+    async def _metrics(self, report: Report, arguments: Arguments) -> Result:
+        """Raises AdminError."""
+        try:  # it is loaded beside the loop, and only where somebody asks
+            figures = await asyncio.to_thread(importlib.import_module, "starlingmq.admin.metric_values")
+        except ImportError as error:
+            raise AdminError(409, f"metrics need {error.name}: pip install 'starlingmq[http]'") from None
+        return {"node": self.place.name, "samples": to_builtins(await figures.samples(figures.Figures(self)))}
+
+    async def _health(self, report: Report, arguments: Arguments) -> Result:
+        return {"node": self.place.name, **to_builtins(readiness(self.place))}
+
+    async def _streams(self, report: Report, arguments: Arguments) -> Result:
+        if "stream.list" not in self._given:
+            return {"streams": []}
+        return await self._given["stream.list"](report, {})
+
+    async def _groups(self, report: Report, arguments: Arguments) -> Result:
+        """Those that are chosen for here. One that nobody is elected for yet counts at the node with the lowest number,
+        so that it is listed once."""
+        after, limit = number_after(arguments.get("cursor")), limit_of(arguments)
+        first = self.desk.members()[0][1] == self.desk.name
+        mine: list[Result] = []
+        asked = {"after": str(after), "limit": str(limit), "prefix": arguments.get("prefix", "")}
+        found = await self._given["groups"](report, asked)
+        for group in found["groups"]:
+            if group["here"] or (not group["primary"] and first) or self.place.cluster is None:
+                mine.append(group)
+        return {"groups": mine, "next": str(after + limit) if found["more"] else None}
+
+    # Draining, leaving
+
+    async def _drain_state(self, report: Report, arguments: Arguments) -> Result:
+        return self._drain().result()
+
+    async def _drain_begin(self, report: Report, arguments: Arguments) -> Result:
+        drain = self._drain()
+        await drain.start()
+        log.info("%s has this node drained", by(arguments))
+        return drain.result()
+
+    async def _drain_cancel(self, report: Report, arguments: Arguments) -> Result:
+        drain = self._drain()
+        await drain.cancel()
+        log.info("%s has this node serve clients again", by(arguments))
+        return drain.result()
+
+    def _drain(self) -> DrainActions:
+        if self.place.drain is None:
+            raise AdminError(409, ALONE)
+        return self.place.drain
+
+    async def _leave(self, report: Report, arguments: Arguments) -> Result:
+        """Begin to leave the cluster for good; how far it is, and why it could not, is in the log and in ``drain``."""
+        if self.place.cluster is None:
+            raise AdminError(409, ALONE)
+        if self._leaving is not None and not self._leaving.done():
+            raise AdminError(409, "this node is leaving")
+        if len(self.desk.members()) == 1:
+            raise AdminError(409, "this node is the only one of its cluster: stop it instead")
+        log.warning("%s has this node leave its cluster", by(arguments))
+        force = {"force": "yes" if arguments.get("force") == "yes" else ""}
+        self._leaving = asyncio.ensure_future(_logged(self._given["cluster.leave"](nothing_to_report, force)))
+        return {"leaving": True}
+
+
+async def _logged(leaving: Awaitable[Result]) -> None:
+    try:
+        await leaving
+    except Exception as error:
+        log.error("this node did not leave its cluster: %s", error)

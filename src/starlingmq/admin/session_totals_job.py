@@ -1,0 +1,48 @@
+"""Sums over all sessions, taken some sessions a turn, and remembered for a while."""
+
+from __future__ import annotations
+
+import asyncio
+from time import thread_time
+from typing import Final
+
+from starlingmq.admin.paging import in_pieces
+from starlingmq.core.broker import BrokerState
+from starlingmq.core.observe.session_totals import SessionTotals
+
+FRESH: Final = 2.0  # seconds that a survey is good for at least
+SHARE: Final = 300  # ... and so many times what it took: a third of a percent of a core at most, however many there are
+
+
+class SessionTotalsJob:
+    """Whoever asks while a survey is taken gets that one."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self._last = SessionTotals()
+        self._good_until = 0.0
+        self._task: asyncio.Task[SessionTotals] | None = None
+
+    async def survey(self) -> SessionTotals:
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._good_until:
+            return self._last
+        if self._task is None or self._task.done():
+            self._task = loop.create_task(self._take())
+        return await asyncio.shield(self._task)
+
+    async def _take(self) -> SessionTotals:
+        found = SessionTotals()
+        for name, closed in self._state.ctx.counters.by_listener.items():
+            found.of(name).add(closed.published, closed.bytes_in, closed.bytes_out)
+        took = 0.0
+        for piece in in_pieces(self._state.ctx.sessions):
+            begun = thread_time()
+            found.count(piece)
+            took += thread_time() - begun
+            await asyncio.sleep(0)
+        for name, before in self._last.by_listener.items():
+            found.of(name).at_least(before)  # who went meanwhile was counted neither as open nor as closed
+        self._last = found
+        self._good_until = asyncio.get_running_loop().time() + max(FRESH, SHARE * took)
+        return found

@@ -1,0 +1,104 @@
+"""Who may use the HTTP API: whoever shows a token of the file, or a name and password of one of the users."""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode
+from typing import TYPE_CHECKING, Final
+
+from starlingmq.auth.token_file import is_known, read_tokens
+from starlingmq.config.api_section import guarded
+from starlingmq.config.auth_section import AuthConfig
+from starlingmq.config.section_types import ConfigError
+from starlingmq.hooks import AuthRequest
+from starlingmq.wire.properties import Properties
+from starlingmq.wire.reasons import Reason
+
+if TYPE_CHECKING:
+    from starlingmq.auth.passwords import Hashing, Passwords
+
+BEARER: Final = "token"  # what somebody with a token is called in the log
+
+
+class Busy(Exception):
+    """A password could not be checked: too many wait."""
+
+
+class HttpAuthorization:
+    """``hashing`` is that of the broker. Raises ConfigError for files that can not be used. ``close`` it."""
+
+    def __init__(self, auth: AuthConfig, hashing: Hashing | None) -> None:
+        self.asks = guarded(auth.api)
+        self._tokens = read_tokens(auth.api.token_file, "auth.api.token_file") if auth.api.token_file else []
+        self._users = frozenset(auth.api.users)
+        self._passwords = _passwords(auth, hashing) if auth.api.users else None
+
+    def by_token(self, authorization: str) -> str | None:
+        """The name of a client that shows a token of the file with this header; None for any other."""
+        scheme, _, credentials = authorization.partition(" ")
+        return BEARER if scheme.lower() == "bearer" and self._known(credentials.strip()) else None
+
+    async def by_password(self, authorization: str, peer: str) -> str | None:
+        """The name of a client that shows the password of a user with this header; None for any other. Raises
+        Busy."""
+        scheme, _, credentials = authorization.partition(" ")
+        return await self._user(credentials.strip(), peer) if scheme.lower() == "basic" else None
+
+    def holds(self, authorization: str, proof: object) -> bool:
+        """Whether a client that showed this header, and a password that fitted ``proof``, would be let in now."""
+        if not self.asks or self.by_token(authorization) is not None:
+            return True
+        name = self.name_in(authorization)
+        return self._passwords is not None and name in self._users and self._passwords.holds(name, proof or "")
+
+    def proof_of(self, authorization: str) -> object:
+        """What the password in this header was held against; None where it is a token."""
+        name = self.name_in(authorization)
+        return self._passwords.proof_of(name) if self._passwords is not None and name else None
+
+    def name_in(self, authorization: str) -> str:
+        """The user name that was tried, for who counts failures."""
+        scheme, _, credentials = authorization.partition(" ")
+        return _name_and_password(credentials.strip())[0] if scheme.lower() == "basic" else ""
+
+    def _known(self, token: str) -> bool:
+        return is_known(token.encode(), self._tokens)
+
+    async def _user(self, credentials: str, peer: str) -> str | None:
+        name, password = _name_and_password(credentials)
+        if self._passwords is None or not name:
+            return None
+        request = AuthRequest("", name, password, 5, peer, "", "", "", None, Properties())
+        verdict = await self._passwords.check(request)
+        if verdict is not None and verdict.reason == Reason.SERVER_BUSY:
+            raise Busy
+        # The password is looked at in any case: others may not learn from the time it takes who may come in.
+        known = verdict is not None and verdict.reason == Reason.SUCCESS and name in self._users
+        return name if known else None
+
+    async def close(self) -> None:
+        if self._passwords is not None:
+            await self._passwords.close()
+
+
+def _name_and_password(credentials: str) -> tuple[str, bytes]:
+    """Of a Basic header (RFC 7617); ("", b"") if it is none."""
+    try:
+        name, colon, password = b64decode(credentials, validate=True).partition(b":")
+        return (name.decode(), password) if colon else ("", b"")
+    except (binascii.Error, ValueError):
+        return "", b""
+
+
+def _passwords(auth: AuthConfig, hashing: Hashing | None) -> Passwords:
+    try:
+        from starlingmq.auth.password_file import read_passwords
+        from starlingmq.auth.passwords import Passwords
+    except ImportError as error:
+        raise ConfigError(f"auth.api.users: {error}: pip install 'starlingmq[auth]'") from None
+    users = read_passwords(auth.password.file)
+    for name in auth.api.users:
+        if name not in users.hashes:
+            raise ConfigError(f"auth.api.users: {name!r} is not in {auth.password.file}; see starlingmq passwd")
+    assert hashing is not None, "auth.api.users needs a Hashing"
+    return Passwords(users, auth.password.remember, hashing)

@@ -1,0 +1,102 @@
+"""All of what is served over HTTP, put together."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final, cast
+
+from litestar import Litestar, Request, Response, Router
+from litestar.exceptions import HTTPException
+from litestar.openapi.config import OpenAPIConfig
+from litestar.types import ASGIApp
+
+from starlingmq._version import __version__
+from starlingmq.admin.operator_problem import AdminError
+from starlingmq.api import (
+    cluster_views,
+    health,
+    live,
+    message_views,
+    metrics,
+    nats_views,
+    overview_views,
+    pages,
+    session_views,
+    upkeep_views,
+)
+from starlingmq.api.asgi import App
+from starlingmq.api.document import Document
+from starlingmq.api.entrance import Entrance
+from starlingmq.api.guard import Guard
+from starlingmq.api.http_problem import Problem
+from starlingmq.api.served import Served
+from starlingmq.log import printable
+
+log = logging.getLogger("starlingmq.http")
+
+PREFIX: Final = "/api/v1"
+
+
+def make_app(served: Served, guard: Guard) -> App:
+    """``guard`` decides for each request that was matched to a route whether it is served."""
+    app = make_routes(served, guard)
+    paths = frozenset(route.path.encode() for route in app.routes)
+    return Entrance(cast(App, app), paths)  # whose types are narrower than those of ASGI
+
+
+def make_routes(served: Served, guard: Guard) -> Litestar:
+    def guarded(app: ASGIApp) -> ASGIApp:
+        return cast(ASGIApp, guard.around(cast(App, app)))
+
+    parts = {
+        "overview": overview_views.routes(served),
+        "sessions": session_views.routes(served),
+        "messages": message_views.routes(served),
+        "cluster": cluster_views.routes(served),
+        "live": live.routes(served),
+        "upkeep": upkeep_views.routes(served),
+    }
+    routers = [Router(PREFIX, route_handlers=handlers, tags=[tag]) for tag, handlers in parts.items()]
+    return Litestar(
+        route_handlers=[
+            *pages.routes(),
+            *health.routes(served),
+            *metrics.routes(served, PREFIX),
+            *nats_views.routes(served),
+            *routers,
+        ],
+        openapi_config=OpenAPIConfig(
+            title="StarlingMQ",
+            version=__version__,
+            description="One node of a broker: what it holds and does, and what it is told to do.",
+            path=f"{PREFIX}/openapi.json",  # what is unknown below its path is answered with a page
+            render_plugins=[Document(path="/")],
+        ),
+        middleware=[guarded],
+        exception_handlers={Exception: _unexpected, HTTPException: _refused, AdminError: _not_done},
+        logging_config=None,
+        debug=False,
+    )
+
+
+def _refused(_: Request[Any, Any, Any], error: HTTPException) -> Response[Problem]:
+    """What the framework found wrong: of a bad value it says which one."""
+    text = error.detail
+    if isinstance(error.extra, list):
+        found = [f"{one.get('key', '')}: {one.get('message', '')}" for one in error.extra if isinstance(one, dict)]
+        text = "; ".join(found) or text
+    return Response(Problem(printable(" ".join(text.split()))), status_code=error.status_code, headers=error.headers)
+
+
+def _not_done(_: Request[Any, Any, Any], error: AdminError) -> Response[Problem]:
+    return Response(Problem(printable(str(error))), status_code=error.status)
+
+
+def _unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[Problem]:
+    """Ours say in one line what is wrong; anything else is a mistake of ours."""
+    if type(error).__module__.startswith("starlingmq."):
+        return Response(Problem(printable(str(error))), status_code=409)
+    if isinstance(error, RecursionError):
+        return Response(Problem("the body is nested too deeply"), status_code=400)
+    log.error("%s %s failed", request.method, request.scope["path"], exc_info=error)
+    return Response(Problem(f"unexpected {type(error).__name__}"), status_code=500)

@@ -1,0 +1,172 @@
+"""One HTTP connection: uvicorn's HTTP/1.1 protocol, bounded in time, and strict about where a request begins and ends.
+
+| what is awaited | for how long |
+|---|---|
+| the TLS handshake | ``mqtt.connect_timeout`` |
+| the head of the first request | ``HEAD_SECONDS`` |
+| the first byte of the next one | ``IDLE_SECONDS``, then ``HEAD_SECONDS`` for its head |
+| the body | ``BODY_SECONDS`` of ``api.body`` |
+| that the client takes what was written | ``WRITE_SECONDS`` without a byte |
+
+Besides, a connection that waits may have to go for a new one (``api.places``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from itertools import count
+from typing import Final
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from starlingmq.api.asgi import HEAD_BYTES_MAX
+from starlingmq.api.bounded import BoundedConnection
+from starlingmq.api.framing import framing_fault
+from starlingmq.config.networks import Network
+
+HEAD_SECONDS: Final = 10.0
+IDLE_SECONDS: Final = 30
+WRITE_SECONDS: Final = 30.0
+
+_quiet = logging.getLogger("starlingmq.http.protocol")
+_quiet.setLevel(logging.ERROR)
+
+_order = count()
+
+
+class HttpConnection(H11Protocol):
+    """Made when it is accepted: ``beginning`` is the task of its TLS handshake, and then there is a transport.
+
+    ``address`` is what it counts for, and ``leave`` is called at its end. What strangers send is no line in the log.
+    """
+
+    beginning: asyncio.Task[None] | None = None
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        state: ServerState,
+        trusted_proxies: tuple[Network, ...],
+        address: str,
+        leave: Callable[[HttpConnection], None],
+    ) -> None:
+        super().__init__(config, state, {"trusted_proxies": trusted_proxies})
+        self.conn = BoundedConnection(HEAD_BYTES_MAX)
+        self.logger = _quiet
+        self.access_log = False
+        self.address = address
+        self._leave = leave
+        self._head: asyncio.TimerHandle | None = None  # until the head of a request that has begun is complete
+        self._writing: asyncio.TimerHandle | None = None  # while the client does not take what was written
+        self._raw = b""  # of the head that is read
+        self._since = next(_order)
+
+    def waits_since(self) -> int | None:
+        """When it began to wait; None while a request that is there as a whole is worked on."""
+        cycle = self.cycle
+        return self._since if cycle is None or cycle.response_complete or cycle.more_body else None
+
+    def evict(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
+        elif self.beginning is not None:
+            self.beginning.cancel()
+
+    # What the transport tells us.
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._head = self.loop.call_later(HEAD_SECONDS, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        before = self.cycle
+        if self.conn.their_state is h11.IDLE:
+            self._raw += data
+        super().data_received(data)
+        if self.cycle is not before:
+            self._begun()
+        elif self._head is None and (before is None or before.response_complete) and not self.transport.is_closing():
+            self._head = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+        self._watch_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._in_time()
+        self._unset_keepalive_if_required()
+        self._taken()
+        super().connection_lost(exc)
+        self._leave(self)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_writing()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._taken()
+
+    # What uvicorn's protocol does, and we otherwise.
+
+    def on_response_complete(self) -> None:
+        before = self.cycle
+        self._since = next(_order)
+        self._raw = self.conn.trailing_data[0]  # of the next request, if the client did not wait for the answer
+        super().on_response_complete()
+        if self.cycle is not before:
+            self._begun()
+        self._watch_writing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Who has not taken the last answer is looked after by ``_watch_writing``."""
+        if self.transport.get_write_buffer_size():
+            self._watch_writing()
+        else:
+            super().timeout_keep_alive_handler()
+
+    def send_400_response(self, msg: str) -> None:
+        """Only where an answer may begin: when a body turns out to be wrong, its request may have been answered."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True  # what the application still says is not sent
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            # Without a body: to h11 this may still be the answer to a HEAD.
+            headers = [(b"connection", b"close"), (b"content-length", b"0")]
+            response = self.conn.send(h11.Response(status_code=400, headers=headers, reason=b"Bad Request"))
+            self.transport.write((response or b"") + (self.conn.send(h11.EndOfMessage()) or b""))
+        self.transport.close()
+
+    # Ours.
+
+    def _begun(self) -> None:
+        """A head is complete, and its request is worked on from the next turn of the loop on."""
+        self._in_time()
+        self.scope["state"]["fault"] = framing_fault(self._raw)
+        self._raw = b""
+
+    def _in_time(self) -> None:
+        if self._head is not None:
+            self._head.cancel()
+            self._head = None
+
+    def _watch_writing(self) -> None:
+        size = self.transport.get_write_buffer_size()
+        if self._writing is None and (size or self.transport.is_closing()):
+            self._writing = self.loop.call_later(WRITE_SECONDS, self._check_writing, size)
+
+    def _check_writing(self, before: int) -> None:
+        """Nothing is written meanwhile: the answer is complete, or the rest of it waits for ``resume_writing``."""
+        self._writing = None
+        size = self.transport.get_write_buffer_size()
+        if size < before:
+            self._watch_writing()
+        elif size or self.transport.is_closing():
+            self.transport.abort()
+
+    def _taken(self) -> None:
+        if self._writing is not None:
+            self._writing.cancel()
+            self._writing = None

@@ -1,0 +1,70 @@
+"""Messages: publish one, and those that are retained."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from litestar import Request, delete, get, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import JSONBody, Parameter
+from msgspec import Meta, Struct, convert
+
+from starlingmq.admin.messages import EXPIRY_MAX, RetainedInfo, RetainedMessage
+from starlingmq.api.paged_views import PAGE, Cursor, Limit
+from starlingmq.api.served import Served
+
+Topic = Annotated[str, Parameter(min_length=1, max_length=65535, description="A topic, without wildcards.")]
+Filter = Annotated[str, Parameter(min_length=1, max_length=65535, description="Topics, + and # are wildcards.")]
+
+
+class Publication(Struct, frozen=True, forbid_unknown_fields=True):
+    topic: Annotated[str, Meta(min_length=1, max_length=65535)]
+    payload: Annotated[str, Meta(description="Text; or payload_base64.")] = ""
+    payload_base64: str = ""
+    qos: Annotated[int, Meta(ge=0, le=2)] = 0
+    retain: bool = False
+    expiry: Annotated[int, Meta(ge=0, le=EXPIRY_MAX, description="Seconds after which nobody gets it; 0: never.")] = 0
+
+
+class Published(Struct, frozen=True):
+    receivers: Annotated[int, Meta(description="Sessions, groups, streams and other nodes that it went to.")]
+
+
+class Done(Struct, frozen=True):
+    done: str
+
+
+class RetainedPage(Struct, frozen=True):
+    node: str
+    retained: list[RetainedInfo]
+    next: str | None
+
+
+def routes(served: Served) -> list[HTTPRouteHandler]:
+    @post("/publish", status_code=200, summary="Publish a message; it is stored, as far as it is to be, when this ends")
+    async def publish(request: Request[Any, Any, Any], data: JSONBody[Publication]) -> Published:
+        found = await served.ask(
+            "publish",
+            topic=data.topic,
+            payload=data.payload,
+            payload_base64=data.payload_base64,
+            qos=str(data.qos),
+            retain="yes" if data.retain else "no",
+            expiry=str(data.expiry),
+            by=served.who(request),
+        )
+        return convert(found, Published)
+
+    @get("/retained", summary="Retained messages, by topic: the same at all nodes")
+    async def retained(filter: Filter = "#", limit: Limit = PAGE, cursor: Cursor = None) -> RetainedPage:
+        return convert(await served.ask("retained", filter=filter, limit=str(limit), cursor=cursor or ""), RetainedPage)
+
+    @get("/retained/message", summary="One retained message")
+    async def retained_message(topic: Topic) -> RetainedMessage:
+        return convert(await served.ask("retained.show", topic=topic), RetainedMessage)
+
+    @delete("/retained/message", status_code=200, summary="Forget a retained message; subscribers get it empty")
+    async def forget(request: Request[Any, Any, Any], topic: Topic) -> Done:
+        return convert(await served.ask("retained.delete", topic=topic, by=served.who(request)), Done)
+
+    return [publish, retained, retained_message, forget]

@@ -1,0 +1,117 @@
+"""Clients, their sessions and subscriptions, of all nodes: to be listed, looked into, and ended."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from litestar import Request, delete, get
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import Parameter
+from msgspec import Struct, convert
+
+from starlingmq.admin.node_rpc import Missing
+from starlingmq.admin.sessions import ClientInfo, SessionDetail, SessionInfo, SubscriptionInfo
+from starlingmq.api.paged_views import PAGE, Cursor, Limit, Node, Search
+from starlingmq.api.served import Served
+
+Name = Annotated[str, Parameter(min_length=1, max_length=65535, description="The client id.")]
+Sort = Annotated[
+    Literal["messages_in", "bytes_in", "bytes_out", "queued", "dropped", "subscriptions"],
+    Parameter(description="What there is to be most of."),
+]
+Connected = Annotated[bool | None, Parameter(description="Only those with a connection, or only those without.")]
+
+
+class ClientPage(Struct, frozen=True):
+    node: str
+    clients: list[ClientInfo]
+    next: str | None
+    missing: list[Missing]
+
+
+class SessionPage(Struct, frozen=True):
+    node: str
+    sessions: list[SessionInfo]
+    next: str | None
+    missing: list[Missing]
+
+
+class SubscriptionPage(Struct, frozen=True):
+    node: str
+    subscriptions: list[SubscriptionInfo]
+    next: str | None
+    missing: list[Missing]
+
+
+class Active(Struct, frozen=True):
+    """What one client does at the moment; rates are per second."""
+
+    client_id: str
+    node: str
+    peer: str
+    messages_in: float
+    bytes_in: int
+    bytes_out: int
+    queued: int
+    dropped: int
+    subscriptions: int
+    slow: bool
+
+
+class Activity(Struct, frozen=True):
+    """``seconds``: what the rates of each node are of; 0: it was not asked lately, so there are none yet."""
+
+    node: str
+    clients: list[Active]
+    seconds: dict[str, float]
+    missing: list[Missing]
+
+
+class DoneAt(Struct, frozen=True):
+    """What was done, the nodes at which, and those that did not answer."""
+
+    done: str
+    nodes: list[str]
+    missing: list[Missing]
+
+
+def routes(served: Served) -> list[HTTPRouteHandler]:
+    async def listed(action: str, limit: int, cursor: str | None, **chosen: str) -> dict[str, Any]:
+        return await served.ask(action, limit=str(limit), **({"cursor": cursor} if cursor else {}), **chosen)
+
+    @get("/clients", summary="Clients that are connected")
+    async def clients(limit: Limit = PAGE, cursor: Cursor = None, q: Search = "", node: Node = "") -> ClientPage:
+        return convert(await listed("clients", limit, cursor, q=q, node=node), ClientPage)
+
+    @get("/activity", summary="The clients that do most at the moment")
+    async def activity(sort: Sort = "messages_in", limit: Limit = PAGE, node: Node = "") -> Activity:
+        return convert(await served.ask("activity", sort=sort, limit=str(limit), node=node), Activity)
+
+    @get("/sessions", summary="Sessions, connected or not")
+    async def sessions(
+        limit: Limit = PAGE, cursor: Cursor = None, q: Search = "", connected: Connected = None, node: Node = ""
+    ) -> SessionPage:
+        wanted = "" if connected is None else "yes" if connected else "no"
+        return convert(await listed("sessions", limit, cursor, q=q, node=node, connected=wanted), SessionPage)
+
+    @get("/subscriptions", summary="Who subscribes to what, by session, of each 1,000 at most")
+    async def subscriptions(
+        limit: Limit = PAGE, cursor: Cursor = None, q: Search = "", node: Node = ""
+    ) -> SubscriptionPage:
+        return convert(await listed("subscriptions", limit, cursor, q=q, node=node), SubscriptionPage)
+
+    @get("/session", summary="One session, wherever it is: its client, subscriptions, window and queue")
+    async def session(client_id: Name, node: Node = "") -> SessionDetail:
+        return convert(await served.ask("session", client_id=client_id, node=node), SessionDetail)
+
+    @delete("/client", status_code=200, summary="Close the connection of a client; its session stays as agreed")
+    async def kick(request: Request[Any, Any, Any], client_id: Name, node: Node = "") -> DoneAt:
+        done = await served.ask("client.kick", client_id=client_id, node=node, by=served.who(request))
+        return convert(done, DoneAt)
+
+    @delete("/session", status_code=200, summary="End a session with all that waits in it")
+    async def end(request: Request[Any, Any, Any], client_id: Name, node: Node = "") -> DoneAt:
+        done = await served.ask("session.end", client_id=client_id, node=node, by=served.who(request))
+        return convert(done, DoneAt)
+
+    return [clients, activity, sessions, subscriptions, session, kick, end]

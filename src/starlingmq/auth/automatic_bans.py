@@ -1,0 +1,177 @@
+"""Who is kept out for a while: banned by an operator, for wrong log-ins, or for connecting too often. ``now`` comes in.
+
+Addresses go by their key (``core.limits.address_key``): IPv4 alone, IPv6 by its /64.
+
+======================  ==================================  ==========================================
+ban                     made by                             does not hold for
+======================  ==================================  ==========================================
+by hand                 an operator                         nobody: it holds for everyone it names
+automatic, address      ``auth.failures.limit``             clients that prove who they are by a key (a
+                                                            verified certificate, a listed NKey), and
+                                                            networks of ``auth.failures.exempt``
+automatic, client id    ``auth.flapping``                   nobody
+======================  ==================================  ==========================================
+
+A user name is never banned automatically: anyone can fail under the name of another.
+
+Everything is bounded. Of more than ``KNOWN_MAX`` addresses, users or clients the least recent one is forgotten, each
+kind by itself: many user names push out no address, and no number of strangers pushes out a ban by hand. Names longer
+than ``NAME_MAX`` are remembered by their digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Final, Literal
+
+from starlingmq.config.networks import is_among, parse_address, parse_networks
+from starlingmq.core.limits.address_key import network_key, peer_host
+
+if TYPE_CHECKING:
+    from starlingmq.config.auth_section import FailuresConfig, FlappingConfig
+
+KNOWN_MAX: Final = 20_000
+NAME_MAX: Final = 128  # characters
+DELAY_MAX: Final = 5.0  # seconds
+
+Kind = Literal["address", "user", "client"]
+KINDS: Final[tuple[Kind, ...]] = ("address", "user", "client")
+Whom = tuple[Kind, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Ban:
+    kind: Kind
+    name: str
+    until: float
+    reason: str
+    automatic: bool = False
+
+
+class Counted:
+    """How often something happened lately, by whom."""
+
+    def __init__(self, limit: int, window: float) -> None:
+        self.limit = limit
+        self.window = window
+        self._times: OrderedDict[str, deque[float]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def add(self, whom: str, now: float) -> int:
+        """Count once more; how often it was in the window."""
+        times = self._times.setdefault(whom, deque(maxlen=max(self.limit, 64)))
+        self._times.move_to_end(whom)
+        times.append(now)
+        while times[0] <= now - self.window:
+            times.popleft()
+        if len(self._times) > KNOWN_MAX:
+            self._times.popitem(last=False)
+        return len(times)
+
+    def forget(self, whom: str) -> None:
+        self._times.pop(whom, None)
+
+
+class AutomaticBans:
+    def __init__(self, failures: FailuresConfig, flapping: FlappingConfig) -> None:
+        self._by_hand: OrderedDict[Whom, Ban] = OrderedDict()
+        self._automatic: OrderedDict[Whom, Ban] = OrderedDict()
+        self.configure(failures, flapping)
+
+    def configure(self, failures: FailuresConfig, flapping: FlappingConfig) -> None:
+        """Bans stay, counts begin again."""
+        self._failures = failures
+        self._flapping = flapping
+        self._exempt = parse_networks(failures.exempt, "auth.failures.exempt")
+        self._failed_from = Counted(failures.limit, failures.window)
+        self._failed_as = Counted(failures.limit, failures.window)
+        self._came = Counted(flapping.limit, flapping.window)
+
+    def ban(self, kind: Kind, name: str, until: float, reason: str) -> Ban:
+        """By hand."""
+        return self._remember(self._by_hand, Ban(kind, name, until, reason))
+
+    def lift(self, kind: Kind, name: str) -> bool:
+        """Whether there was such a ban."""
+        whom = _whom(kind, name)
+        for counted in (self._failed_from,) if kind == "address" else (self._failed_as, self._came):
+            counted.forget(whom[1])
+        by_hand, automatic = self._by_hand.pop(whom, None), self._automatic.pop(whom, None)
+        return by_hand is not None or automatic is not None
+
+    def of(self, now: float, address: str, user: str, client: str, proved: bool = False) -> Ban | None:
+        """The ban that keeps somebody out. ``proved``: they prove who they are by a key, not by something to guess."""
+        for kind, name in zip(KINDS, (address, user, client), strict=True):
+            if not name:
+                continue
+            whom = _whom(kind, name)
+            for bans in (self._by_hand, self._automatic):
+                ban = bans.get(whom)
+                if ban is None:
+                    continue
+                if ban.until <= now:
+                    del bans[whom]
+                elif not (ban.automatic and kind == "address" and (proved or self.exempt(address))):
+                    return ban
+        return None
+
+    def all(self, now: float) -> Iterator[Ban]:
+        return (ban for ban in chain(self._by_hand.values(), self._automatic.values()) if ban.until > now)
+
+    def exempt(self, address: str) -> bool:
+        """Whether many clients have this address, such as all those behind a load balancer."""
+        return bool(self._exempt) and is_among(parse_address(address), self._exempt)
+
+    def queue_key(self, peer: str, user: str) -> str:
+        """With whom a log-in takes turns while it waits to be checked: its address, or its user name where the address
+        says nothing."""
+        address = peer_host(peer)
+        if not address or self.exempt(address):
+            return "user " + _short(user)
+        return network_key(address)
+
+    def came(self, now: float, client: str) -> Ban | None:
+        """A CONNECT with this client id: the ban that comes of it, if it was one too many."""
+        limit = self._flapping.limit
+        if not limit or not client or self._came.add(_short(client), now) <= limit:
+            return None
+        self._came.forget(_short(client))
+        ban = Ban("client", client, now + self._flapping.ban, "it came and went too often", True)
+        return self._remember(self._automatic, ban)
+
+    def failed(self, now: float, address: str, user: str) -> tuple[float, Ban | None]:
+        """A log-in was wrong: how many seconds the refusal is to wait, and the ban that comes of it."""
+        key = "" if self.exempt(address) else network_key(address)
+        from_there = self._failed_from.add(key, now) if key else 1
+        as_user = self._failed_as.add(_short(user), now) if user else 1
+        delay = min(DELAY_MAX, self._failures.delay * 2 ** min(max(from_there, as_user) - 1, 16))
+        if not self._failures.limit or from_there < self._failures.limit:
+            return delay, None
+        self._failed_from.forget(key)
+        ban = Ban("address", key, now + self._failures.ban, "too many wrong logins", True)
+        return delay, self._remember(self._automatic, ban)
+
+    def _remember(self, bans: OrderedDict[Whom, Ban], ban: Ban) -> Ban:
+        whom = _whom(ban.kind, ban.name)
+        bans[whom] = ban
+        bans.move_to_end(whom)
+        if len(bans) > KNOWN_MAX:
+            bans.popitem(last=False)
+        return ban
+
+
+def _whom(kind: Kind, name: str) -> Whom:
+    return kind, network_key(name) if kind == "address" else _short(name)
+
+
+def _short(name: str) -> str:
+    """The name, or what a long one is remembered by: a stranger may send 64 KiB of it."""
+    if len(name) <= NAME_MAX:
+        return name
+    return hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=32).hexdigest()

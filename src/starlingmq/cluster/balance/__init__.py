@@ -1,0 +1,1 @@
+"""Draining a node and spreading clients evenly."""

@@ -1,0 +1,265 @@
+"""A node that serves no clients any more: they are sent elsewhere, and the sessions that stay behind are handed over.
+
+::
+
+    OPEN --begin--> DRAINING --(clients gone, sessions gone)--> done, for as long as nothing comes
+      ^                |                                          |
+      +----------------+----------------- cancel -----------------+
+
+Clients are sent away at a rate, MQTT 5 ones with the address of a node that wants them. Those that come back there take
+their sessions along as ever (docs/SESSIONS.md). What is left, because its client was away or does not come, is
+*offered*: who is offered a session claims its client id and takes it over, as if a client had come.
+
+The law: an offer gives nothing away. A session is here, stored, until the other node has asked for it; so a node that
+refuses, dies, or is slow costs time, and the session is offered to the next one. Whoever has a newer claim, above all a
+client that has come back somewhere, wins: an offer says the epoch that it is about (``cluster.takeover.drain_offers``).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from math import inf
+from typing import Final
+
+from starlingmq.cluster.membership.node_directory import NodeDirectory
+from starlingmq.cluster.takeover.transfer_frames import Offer, Said
+from starlingmq.core.broker import BrokerState
+from starlingmq.core.connection import CLOSED, Client
+from starlingmq.core.session.session import MOVED_PREFIX, NATS_PREFIX, Session
+
+TICK: Final = 0.05  # seconds between two helpings
+LOOK_SECONDS: Final = 0.5  # between two looks at all sessions
+GRACE: Final = 1.0  # seconds that a client has to come back elsewhere before its session goes to any node
+OFFER_SECONDS: Final = 5.0  # until a session that was not asked for is offered to somebody else
+OFFERS_MAX: Final = 500  # under way at once
+HOPE_SECONDS: Final = 3.0  # that nodes which are there but do not serve, or we ourselves, are waited for
+LINGER: Final = 1.0  # seconds in which clients that went elsewhere may ask for handshakes that they began here
+HASTE: Final = 0.4  # share of the time that is left in which all is to be sent away, if there is a limit
+
+
+class Offered:
+    def __init__(self, session: Session, node: int, until: float) -> None:
+        self.session = session
+        self.node = node
+        self.until = until
+
+
+class Drain:
+    """``say`` tells a node something, ``giving`` counts sessions on their way from here that can get on now.
+
+    ``rate``: clients and sessions a second, each; more when ``begin`` names a limit that asks for it.
+    """
+
+    active: bool
+    done: bool  # nothing is left here, or nobody is there who would take it
+    moved: int  # clients that were told where to go
+    closed: int  # those that could not be
+    handed: int  # sessions that were handed over
+    declined: int  # offers that were refused, or not answered in time
+    clients_left: int
+    sessions_left: int
+
+    def __init__(
+        self,
+        broker: BrokerState,
+        reception: NodeDirectory,
+        say: Callable[[int, Said], None],
+        giving: Callable[[], int],
+        rate: int,
+    ) -> None:
+        self.active = self.done = False
+        self.moved = self.closed = self.handed = self.declined = self.clients_left = self.sessions_left = 0
+        self._broker = broker
+        self._ctx = broker.ctx
+        self._reception = reception
+        self._say = say
+        self._giving = giving
+        self._rate = rate
+        self._busy_at = -inf  # when a client or a session was on its way from here last
+        self._kept = 0  # sessions with a delayed will that is not waited for
+        self._hope_at = 0.0  # when somebody took sessions last
+        self._ends = inf
+        self._may = 0.0  # how much of the rate was not used yet
+        self._since = 0.0
+        self._look_at = 0.0
+        self._clients: deque[Client] = deque()
+        self._sessions: deque[str] = deque()
+        self._offered: dict[str, Offered] = {}
+        self._tried: dict[str, dict[int, None]] = {}  # nodes that did not take a session
+        self._sent: dict[str, tuple[int, float]] = {}  # where its client was sent (0: nowhere), and when
+        self._given: dict[int, int] = {}  # clients and sessions, by node
+
+    def begin(self, now: float, seconds: float = inf, for_good: bool = False) -> None:
+        """Let no clients in, send those away that are here. ``seconds``: all is to be over by then.
+
+        May be called again, to change that."""
+        self._ends = now + seconds
+        doors = self._ctx.doors
+        doors.for_good = for_good
+        if self.active:
+            return
+        self.active = doors.shut = self._reception.draining = True
+        self.done = False
+        self._busy_at = -inf
+        self.moved = self.closed = self.handed = self.declined = 0
+        self._hope_at = self._since = now
+        self._may = self._look_at = 0.0
+        self._look(now)
+        nats = self._broker.nats
+        nats.leaving.begin(now, min(HASTE * seconds, nats.config.lame_duck_duration))
+
+    def cancel(self) -> None:
+        """Serve clients again. What is under way to other nodes goes there."""
+        doors = self._ctx.doors
+        self.active = self.done = doors.shut = doors.for_good = self._reception.draining = False
+        self._clients.clear()
+        self._sessions.clear()
+        for memory in (self._offered, self._tried, self._sent, self._given):
+            memory.clear()
+        self._broker.nats.leaving.cancel()
+
+    def refused(self, node: int, client_ids: list[str]) -> None:
+        """That node does not take these sessions."""
+        for client_id in client_ids:
+            offered = self._offered.get(client_id)
+            if offered is not None and offered.node == node:
+                self._give_up(client_id, offered)
+
+    def turn(self, now: float) -> None:
+        if not self.active:
+            return
+        self._refill(now)
+        nodes = self._reception.welcoming()
+        self._look_at_offers(nodes, now)
+        self._send_away(now)
+        if not self._clients:
+            self._offer(nodes, now)
+            if not self._sessions and not self._offered and now >= self._look_at:
+                self._look(now)
+        hopeful = self._hopeful(nodes, now)
+        if hopeful and (self._clients or self._offered or self._giving()):
+            self._busy_at = now
+        idle = not self._clients and not self._offered and not self.clients_left and not self._giving()
+        if not hopeful and self._ends != inf:
+            self.done = not self._giving()  # those who are here are told that all of us end
+        else:
+            self.done = idle and (not hopeful or (self.sessions_left <= self._kept and now >= self._busy_at + LINGER))
+
+    def wake_at(self, now: float) -> float:
+        """When ``turn`` is to be called though nothing happens; ``inf``: never."""
+        if not self.active:
+            return inf
+        return now + (LOOK_SECONDS if self.done and self._ends == inf else TICK)
+
+    # Which, and how many at once
+
+    def _refill(self, now: float) -> None:
+        rate = float(self._rate)
+        if self._ends != inf:
+            left = len(self._clients) + len(self._sessions)
+            rate = max(rate, left / max(HASTE * (self._ends - now), TICK))
+        self._may = min(self._may + rate * (now - self._since), 2 * rate * TICK + 1)
+        self._since = now
+
+    def _look(self, now: float) -> None:
+        """Who is here, and whose session."""
+        self._look_at = now + LOOK_SECONDS
+        self.clients_left = len(self._broker.nats.clients)  # they leave as NATS has it
+        self.sessions_left = self._kept = 0
+        for session in self._ctx.sessions.values():
+            client = session.client
+            if session.node != 0 or session.is_line or session.client_id.startswith((MOVED_PREFIX, NATS_PREFIX)):
+                continue
+            if client is not None:
+                self.clients_left += 1
+                self._clients.append(client)
+            elif session.will_at != 0.0:  # it would go as if its client had come; it waits for its will
+                self.sessions_left += 1
+                self._kept += self._ends == inf or session.will_at > self._ends
+            else:
+                self.sessions_left += 1
+                _, when = self._sent.get(session.client_id, (0, -inf))
+                if now >= when + GRACE:
+                    self._sessions.append(session.client_id)
+
+    def _hopeful(self, nodes: list[int], now: float) -> bool:
+        """Whether somebody may still take a session: those that are there and do not drain are waited for a while."""
+        if nodes and not self._ctx.isolated:
+            self._hope_at = now
+            return True
+        return now < self._hope_at + HOPE_SECONDS and self._reception.undecided()
+
+    # Clients
+
+    def _send_away(self, now: float) -> None:
+        while self._clients and self._may >= 1:
+            client = self._clients.popleft()
+            session = client.session
+            if client.state == CLOSED or session is None:
+                continue
+            self._may -= 1
+            self.clients_left = max(self.clients_left - 1, 0)
+            fitting = self._reception.fitting(client.listener)
+            node = self._least(list(fitting))
+            reference = self._ctx.mqtt.server_reference or fitting.get(node, "")
+            self._sent[session.client_id] = (node, now)
+            self._given[node] = self._given.get(node, 0) + 1
+            self._broker.ending.send_away(client, reference)
+            self.sessions_left += not session.ended
+            if client.version == 5 and reference:
+                self.moved += 1
+            else:
+                self.closed += 1
+
+    def _least(self, nodes: list[int]) -> int:
+        """Who has the fewest clients, with those that we have sent there; 0 of nobody."""
+        return min(nodes, key=lambda node: (self._reception.clients(node) + self._given.get(node, 0), node), default=0)
+
+    # Sessions
+
+    def _offer(self, nodes: list[int], now: float) -> None:
+        entries: dict[int, list[tuple[str, int]]] = {}
+        while nodes and self._sessions and self._may >= 1 and len(self._offered) < OFFERS_MAX:
+            client_id = self._sessions.popleft()
+            session = self._ctx.sessions.get(client_id)
+            if session is None or session.client is not None:
+                continue  # it is elsewhere already
+            self._may -= 1
+            node = self._choose(client_id, nodes)
+            self._offered[client_id] = Offered(session, node, now + OFFER_SECONDS)
+            self._given[node] = self._given.get(node, 0) + 1
+            entries.setdefault(node, []).append((client_id, session.epoch))
+        for node, offers in entries.items():
+            self._say(node, Offer(offers))
+
+    def _choose(self, client_id: str, nodes: list[int]) -> int:
+        tried = self._tried.get(client_id, {})
+        left = [node for node in nodes if node not in tried]
+        if not left:
+            self._tried.pop(client_id, None)
+            left = nodes
+        sent, _ = self._sent.get(client_id, (0, 0.0))
+        return sent if sent in left else self._least(left)
+
+    def _look_at_offers(self, nodes: list[int], now: float) -> None:
+        for client_id, offered in list(self._offered.items()):
+            if offered.session.client_id != client_id:  # it has its other name: it is on its way
+                self.handed += 1
+                self.sessions_left = max(self.sessions_left - 1, 0)
+                self._done_with(client_id)
+            elif offered.session.ended or offered.session.client is not None:
+                self._done_with(client_id)
+            elif now >= offered.until or offered.node not in nodes:
+                self._give_up(client_id, offered)
+
+    def _done_with(self, client_id: str) -> None:
+        del self._offered[client_id]
+        self._tried.pop(client_id, None)
+        self._sent.pop(client_id, None)
+
+    def _give_up(self, client_id: str, offered: Offered) -> None:
+        """It did not work: the next look finds it again."""
+        del self._offered[client_id]
+        self._tried.setdefault(client_id, {})[offered.node] = None
+        self.declined += 1

@@ -1,0 +1,88 @@
+"""Clients are spread evenly over the nodes again, after some were away: MQTT 5 ones of a node that has more than its
+share are sent to those that have less.
+
+Each node counts for itself by what heartbeats tell, once at the beginning; so what all send away is what the others
+lack. Only clients that can be told where to go are sent; the others stay, for they might come back anywhere.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from math import inf
+from typing import Final
+
+from starlingmq.cluster.membership.node_directory import NodeDirectory
+from starlingmq.core.broker import BrokerState
+from starlingmq.core.connection import OPEN, Client
+
+TICK: Final = 0.05  # seconds between two helpings
+
+
+class Rebalancing:
+    """``rate``: clients a second, unless ``begin`` says otherwise."""
+
+    active: bool
+    moved: int  # clients that were sent elsewhere, since it began
+    surplus: int  # clients above this node's share that are still here
+
+    def __init__(self, broker: BrokerState, reception: NodeDirectory, rate: int) -> None:
+        self.active = False
+        self.moved = self.surplus = 0
+        self._broker = broker
+        self._ctx = broker.ctx
+        self._reception = reception
+        self._usual_rate = self._rate = rate
+        self._may = 0.0
+        self._since = 0.0
+        self._room: dict[int, int] = {}  # how many more clients nodes get
+        self._clients: deque[Client] = deque()
+
+    def begin(self, now: float, rate: int = 0) -> None:
+        self._rate = rate or self._usual_rate
+        self._since = now
+        self._may = 0.0
+        self.moved = self.surplus = 0
+        self._clients.clear()
+        nodes = self._reception.welcoming()
+        if not nodes or self._ctx.doors.shut or self._ctx.isolated:
+            self.active = False
+            return
+        here = self._ctx.counters.clients_connected
+        counts = {node: self._reception.clients(node) for node in nodes}
+        share = -(-(here + sum(counts.values())) // (len(nodes) + 1))
+        self.surplus = max(here - share, 0)
+        over = self.surplus + sum(max(count - share, 0) for count in counts.values())
+        lacking = {node: share - count for node, count in counts.items() if count < share}
+        # Others that have too many fill the same gaps: each of us a part of each.
+        self._room = {node: -(-lack * self.surplus // over) for node, lack in lacking.items()} if over else {}
+        sessions = self._ctx.sessions.values()
+        self._clients.extend(
+            [session.client for session in sessions if session.client is not None and session.client.version == 5]
+        )
+        self.active = self.surplus > 0
+
+    def turn(self, now: float) -> None:
+        if not self.active:
+            return
+        self._may = min(self._may + self._rate * (now - self._since), 2 * self._rate * TICK + 1)
+        self._since = now
+        while self._clients and self.surplus and self._may >= 1:
+            client = self._clients.popleft()
+            if client.state != OPEN or client.version != 5:
+                continue
+            fitting = self._reception.fitting(client.listener)
+            node = max(fitting, key=lambda node: (self._room.get(node, 0), -node), default=0)
+            if self._room.get(node, 0) <= 0:
+                continue
+            self._may -= 1
+            self._room[node] -= 1
+            self.surplus -= 1
+            self.moved += 1
+            self._broker.ending.send_away(client, fitting[node])
+        if not self._clients or not self.surplus or self._ctx.doors.shut:
+            self.active = False
+            self._clients.clear()
+
+    def wake_at(self, now: float) -> float:
+        """When ``turn`` is to be called though nothing happens; ``inf``: never."""
+        return now + TICK if self.active else inf

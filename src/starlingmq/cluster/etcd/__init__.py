@@ -1,0 +1,1 @@
+"""Requests to etcd as plain values, compare-and-set batches, elections."""

@@ -1,0 +1,117 @@
+"""Changes of keys in etcd that hold only while a key is as we know it: many in one transaction, each done once or not.
+
+If one of them does not hold none is done; then what is there is read in the same request, and those go again that do.
+Of a transaction without an answer nobody knows whether it was done: it is tried again, and changes nothing if it was.
+
+Pure: requests out, answers in.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Final
+
+from starlingmq.cluster.etcd.etcd_requests import Compare, Delete, Get, Operation, Put, Txn, TxnAnswer
+
+PER_TXN: Final = 60  # or as many more that are done with them; etcd takes 128
+BYTES_PER_TXN: Final = 512 * 1024
+RETRY_SECONDS: Final = 0.1  # after an error of etcd; twice as long after each further one
+RETRY_SECONDS_MAX: Final = 2.0
+
+
+class CasUpdate:
+    """``key`` is to have ``value`` (None: to go) if its last revision is ``revision`` (0: if it is not there); ``also``
+    is done with it. ``sent_at``: when it was asked for last."""
+
+    __slots__ = ("also", "key", "revision", "sent_at", "value")
+
+    def __init__(self, key: bytes, revision: int, value: bytes | None, also: tuple[Put, ...] = ()) -> None:
+        self.key = key
+        self.revision = revision
+        self.value = value
+        self.also = also
+        self.sent_at = 0.0
+
+
+class CasResult:
+    """``done``: those that were done, with the revision that they have since. ``void``: those that do not hold, with
+    what is there: its revision, and its value (0 and b"": nothing)."""
+
+    def __init__(self) -> None:
+        self.revision = 0
+        self.done: list[CasUpdate] = []
+        self.void: list[tuple[CasUpdate, int, bytes]] = []
+
+
+class EtcdCas:
+    def __init__(self, tag: str) -> None:
+        self._prefix = tag
+        self._waiting: dict[bytes, CasUpdate] = {}
+        self._batch: list[CasUpdate] = []
+        self._under_way: dict[bytes, None] = {}  # the keys of the batch
+        self._tag = ""
+        self._tags = 0
+        self._retry = RETRY_SECONDS
+        self._retry_at = 0.0
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._batch)
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._waiting or key in self._under_way
+
+    def add(self, amendment: CasUpdate) -> None:
+        """In place of an earlier one of the same key, unless that is under way."""
+        self._waiting[amendment.key] = amendment
+
+    def take_requests(self, now: float) -> list[Txn]:
+        if self._tag or not self._waiting or now < self._retry_at:
+            return []
+        size = 0
+        for key in list(islice(self._waiting, PER_TXN)):
+            if size >= BYTES_PER_TXN:
+                break
+            amendment = self._waiting.pop(key)
+            self._batch.append(amendment)
+            self._under_way[key] = None
+            amendment.sent_at = now
+            size += len(key) + len(amendment.value or b"") + sum([len(put.value) for put in amendment.also])
+        self._tags += 1
+        self._tag = f"{self._prefix} {self._tags}"
+        compares = tuple([Compare(each.key, "mod_revision", "=", each.revision) for each in self._batch])
+        writes: list[Operation] = []
+        for each in self._batch:
+            writes.append(Delete(each.key) if each.value is None else Put(each.key, each.value))
+            writes += each.also
+        return [Txn(self._tag, compares, tuple(writes), tuple([Get(each.key) for each in self._batch]))]
+
+    def answered(self, answer: TxnAnswer, now: float) -> CasResult | None:
+        """None: it was not for us."""
+        if not self._tag or answer.tag != self._tag:
+            return None
+        self._tag = ""
+        batch, self._batch = self._batch, []
+        self._under_way = {}
+        amended = CasResult()
+        amended.revision = answer.revision
+        if answer.error:
+            self._retry_at = now + self._retry
+            self._retry = min(2 * self._retry, RETRY_SECONDS_MAX)
+            for each in batch:
+                self._waiting.setdefault(each.key, each)
+            return amended
+        self._retry = RETRY_SECONDS
+        if answer.succeeded:
+            amended.done = batch
+            return amended
+        for each, found in zip(batch, answer.found, strict=True):
+            revision = found[0].mod_revision if found else 0
+            if revision == each.revision:
+                self._waiting.setdefault(each.key, each)
+            else:
+                amended.void.append((each, revision, found[0].value if found else b""))
+        return amended
+
+    def wake_at(self) -> float:
+        """When ``take_requests`` has something though nothing happens; 0.0: never."""
+        return self._retry_at if self._waiting and not self._tag else 0.0

@@ -1,0 +1,215 @@
+"""Who is the primary of each queue group: a key in etcd for each, written with the lease of the node (docs/GROUPS.md).
+
+The law: what is believed of a key is what the watch has told, and nothing else. An answer to a campaign only says that
+the watch will tell, or that it has to be tried again; so nothing has to be compared in two orders. The *epoch* of a
+primary is the revision in which its key was made: it rises from one to the next, and a lower one is refused.
+
+Pure: requests out, answers in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import Final
+
+from starlingmq.cluster.etcd.etcd_requests import (
+    Answer,
+    Compare,
+    Delete,
+    Get,
+    LeaseLost,
+    Put,
+    Request,
+    Txn,
+    TxnAnswer,
+    Watch,
+    WatchEvent,
+    WatchLost,
+)
+
+TAG: Final = "groups-"
+CAMPAIGNS_PER_TXN: Final = 40
+RETRY_SECONDS: Final = 0.1  # after an error of etcd; twice as long after each further one
+RETRY_SECONDS_MAX: Final = 2.0
+SHARE: Final = b"$share/"
+
+
+class Primary:
+    """The primary of a group; ``epoch`` 0: nobody is."""
+
+    node: int
+    incarnation: int
+    epoch: int
+
+    def __init__(self, node: int, incarnation: int, epoch: int) -> None:
+        self.node = node
+        self.incarnation = incarnation
+        self.epoch = epoch
+
+
+NOBODY: Final = Primary(0, 0, 0)
+
+
+class GroupPrimaries:
+    transactions: int  # that were asked for
+
+    def __init__(self, cluster: str) -> None:
+        self.transactions = 0
+        self._prefix = f"/starlingmq/{cluster}/groups/".encode()
+        self._node = 0
+        self._incarnation = 0
+        self._primaries: dict[bytes, Primary] = {}  # by $share/name/filter
+        self._wanted: dict[bytes, None] = {}
+        self._todo: dict[bytes, None] = {}  # wanted and nobody's, or ours and not wanted
+        self._asked: dict[bytes, int] = {}  # for these the watch has to tell first: up to this revision
+        self._changed: dict[bytes, None] = {}
+        self._begun = False  # there is a group: until then etcd is not asked
+        self._seen = 0  # revision up to which the watch has told
+        self._watching = False
+        self._tag = ""  # of the transaction under way
+        self._names: list[bytes] = []  # that it is about; none: it reads all there are
+        self._tags = 0
+        self._batch = CAMPAIGNS_PER_TXN
+        self._retry = RETRY_SECONDS
+        self._retry_at = 0.0
+        self._requests: list[Request] = []
+
+    def enter(self, node: int, incarnation: int) -> None:
+        """Our number is known."""
+        self._node, self._incarnation = node, incarnation
+
+    def begin(self) -> None:
+        """There is a group somewhere."""
+        self._begun = True
+
+    def primary(self, share: bytes) -> Primary:
+        return self._primaries.get(share, NOBODY)
+
+    def is_ours(self, primary: Primary) -> bool:
+        return primary.epoch != 0 and primary.node == self._node and primary.incarnation == self._incarnation
+
+    def want(self, share: bytes, wanted: bool) -> None:
+        """Whether this node is to be the primary if nobody is."""
+        if wanted == (share in self._wanted):
+            return
+        if wanted:
+            self._wanted[share] = None
+        else:
+            del self._wanted[share]
+        self._look(share)
+
+    def _look(self, share: bytes) -> None:
+        primary = self.primary(share)
+        vacant = share in self._wanted and primary.epoch == 0
+        stale = primary.node == self._node and primary.epoch != 0 and primary.incarnation != self._incarnation
+        given_up = self.is_ours(primary) and share not in self._wanted
+        if vacant or stale or given_up:
+            self._todo[share] = None
+        else:
+            self._todo.pop(share, None)
+
+    # etcd
+
+    def answered(self, answer: Answer, now: float) -> None:
+        if isinstance(answer, TxnAnswer):
+            if self._tag and answer.tag == self._tag:
+                self._tag = ""
+                self._take(answer, now)
+        elif isinstance(answer, WatchEvent):
+            if answer.prefix == self._prefix:
+                for change in answer.changes:
+                    self._apply(change.key, change.value, change.create_revision)
+                self._tell_up_to(answer.revision)
+        elif isinstance(answer, WatchLost):
+            if answer.prefix == self._prefix:
+                self._watching = False
+        elif isinstance(answer, LeaseLost):
+            for share, primary in self._primaries.items():  # the watch tells of those that are gone with it
+                if primary.node == self._node:
+                    self._look(share)
+
+    def _take(self, answer: TxnAnswer, now: float) -> None:
+        names, self._names = self._names, []
+        if answer.error:
+            self._retry_at = now + self._retry
+            self._retry = min(2 * self._retry, RETRY_SECONDS_MAX)
+            return
+        self._retry, self._retry_at = RETRY_SECONDS, 0.0
+        if not names:
+            self._watching = True
+            there = {entry.key: entry for entry in answer.found[0]}
+            for share in list(self._primaries):
+                if self._prefix + share[len(SHARE) :] not in there:
+                    self._apply(self._prefix + share[len(SHARE) :], None, 0)
+            for key, entry in there.items():
+                self._apply(key, entry.value, entry.create_revision)
+            self._tell_up_to(answer.revision)
+            self._requests.append(Watch(self._prefix, answer.revision + 1))
+            return
+        if not self._watching:
+            return  # the watch was lost meanwhile: all is read anew, and what became of this campaign with it
+        if answer.succeeded:
+            self._batch = CAMPAIGNS_PER_TXN
+            for share in names:
+                if answer.revision > self._seen:
+                    self._asked[share] = answer.revision
+        else:  # somebody was faster with one of them
+            self._batch = 1
+            self._retry_at = now + self._retry
+
+    def _apply(self, key: bytes, value: bytes | None, created: int) -> None:
+        share = SHARE + key[len(self._prefix) :]
+        node, _, incarnation = (value or b"").partition(b"/")
+        if node.isdigit() and incarnation.isdigit():
+            self._primaries[share] = Primary(int(node), int(incarnation), created)
+        else:
+            self._primaries.pop(share, None)
+        self._changed[share] = None
+        self._look(share)
+
+    def _tell_up_to(self, revision: int) -> None:
+        self._seen = max(self._seen, revision)
+        for share in [share for share, until in self._asked.items() if until <= self._seen]:
+            del self._asked[share]
+
+    def take_changes(self) -> Iterable[bytes]:
+        changed = self._changed
+        self._changed = {}
+        return changed
+
+    def take_requests(self, now: float) -> list[Request]:
+        requests, self._requests = self._requests, []
+        if self._node == 0 or not self._begun or self._tag or now < self._retry_at:
+            return requests
+        if not self._watching:
+            self._asked.clear()
+            requests.append(self._txn([], (), (Get(self._prefix, prefix=True),)))
+            return requests
+        names = list(islice((share for share in self._todo if share not in self._asked), self._batch))
+        if names:
+            compares: list[Compare] = []
+            writes: list[Put | Delete] = []
+            for share in names:
+                key = self._prefix + share[len(SHARE) :]
+                epoch = self.primary(share).epoch
+                compares.append(Compare(key, "create_revision", "=", epoch))
+                if epoch != 0:
+                    writes.append(Delete(key))
+                else:
+                    writes.append(Put(key, b"%d/%d" % (self._node, self._incarnation), leased=True))
+            requests.append(self._txn(names, tuple(compares), tuple(writes)))
+        return requests
+
+    def _txn(self, names: list[bytes], compares: tuple[Compare, ...], success: tuple[Get | Put | Delete, ...]) -> Txn:
+        self._tags += 1
+        self._tag = f"{TAG}{self._tags}"
+        self._names = names
+        self.transactions += 1
+        return Txn(self._tag, compares, success)
+
+    def wake_at(self) -> float:
+        """When ``take_requests`` has something though nothing happens; 0.0: never."""
+        if self._tag or self._node == 0 or not self._begun:
+            return 0.0
+        return self._retry_at if self._todo or not self._watching else 0.0

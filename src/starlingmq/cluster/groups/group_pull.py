@@ -1,0 +1,319 @@
+"""The pull loop of the primaries on one node (docs/GROUPS.md); the other end of it is cluster.groups.group_supply.
+
+The laws: one pull at a time for each node, numbered, and repeated until it is answered. The loop rests only when
+nothing was found, or nobody has room. Nothing of this carries a message, and all of it may be lost, doubled or late:
+who hands a message over holds it, and what a primary says is only how much may go where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from typing import Final
+
+from starlingmq.cluster.links.peer_frames import Allotment, Body, GroupPull, GroupReport, Pull
+from starlingmq.core.broker import BrokerState
+from starlingmq.core.groups.group import Group
+
+RESEND_SECONDS: Final = 0.25  # a pull that was not answered
+SETTLE_SECONDS: Final = 0.25  # a new primary waits so long for nodes to say what their members can take
+NOTIFIED_REST: Final = 1.0  # seconds that the loop rests when nodes say by themselves that there is something
+PULLS_PER_FRAME: Final = 100
+
+Chances = tuple[tuple[int, int, bool], ...]  # of each node with members: its number, how many are there, is there room
+
+
+class Loop:
+    """What a primary has going on with one node."""
+
+    number: int  # of the last pull
+    pull: GroupPull | None  # that is not answered yet
+    sent_at: float
+    rest_until: float
+    not_before: float  # the node could give nothing of what waits there; 0.0: it could
+    waiting: dict[bytes, None]  # groups that have something in line there ...
+    ready: dict[bytes, None]  # ... and may have room for it
+    stale: dict[bytes, None]  # groups of which more room may be there than we know
+    wanting: dict[bytes, None]  # groups that it is to be allotted room of beforehand, or anew
+    standing: dict[bytes, Chances]  # whom it was last allotted room of beforehand
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.pull = None
+        self.sent_at = 0.0
+        self.rest_until = 0.0
+        self.not_before = 0.0
+        self.waiting = {}
+        self.ready = {}
+        self.stale = {}
+        self.wanting = {}
+        self.standing = {}
+
+    def forget(self, share: bytes) -> None:
+        for groups in (self.waiting, self.ready, self.stale, self.wanting, self.standing):
+            groups.pop(share, None)
+
+
+class Settling:
+    """A group that we are the primary of, and of which nodes have not said yet what their members can take."""
+
+    asked: dict[int, None]
+    until: float
+
+    def __init__(self, asked: dict[int, None]) -> None:
+        self.asked = asked
+        self.until = 0.0  # it begins with the next turn
+
+
+class GroupPulls:
+    """``connected`` says of a node whether it can be reached."""
+
+    def __init__(self, broker: BrokerState, connected: Callable[[int], bool]) -> None:
+        self._broker = broker
+        self._connected = connected
+        self._me = 0
+        self._loops: dict[int, Loop] = {}
+        self._mine: dict[bytes, Group] = {}  # groups that this node is the primary of ...
+        self._settling: dict[bytes, Settling] = {}  # ... and where it does not choose yet
+        self._reached: list[int] = []  # nodes, in the turn before
+        self._out: list[tuple[int, Body]] = []
+
+    def enter(self, node: int) -> None:
+        self._me = node
+
+    def set_members(self, numbers: tuple[int, ...]) -> None:
+        """All members but this one."""
+        for number in [number for number in self._loops if number not in numbers]:
+            del self._loops[number]
+        for number in numbers:
+            self._loops.setdefault(number, Loop())
+
+    def reborn(self, node: int) -> None:
+        """A new life of that node: it knows of no pull, and was allotted nothing."""
+        if node in self._loops:
+            self._loops[node] = Loop()
+
+    def connected(self, node: int) -> None:
+        """There is another stream to that node: what was asked on the one before may be lost."""
+        loop = self._loops.get(node)
+        if loop is not None:
+            loop.sent_at = -inf
+
+    def lead(self, share: bytes, group: Group) -> None:
+        """This node is the primary of a group from now on. It chooses, and so hands over what waited for a primary,
+        when it knows what other nodes with members can take, or has waited for that: else its own would get it all."""
+        self._mine[share] = group
+        asked: dict[int, None] = {}
+        for number, loop in self._loops.items():
+            loop.stale[share] = None
+            if group.counts.get(number, 0) != 0 and self._connected(number):
+                asked[number] = None
+        if asked:
+            self._settling[share] = Settling(asked)
+        else:
+            self._choose(share, group)
+
+    def leads(self, share: bytes) -> bool:
+        return share in self._mine
+
+    def _choose(self, share: bytes, group: Group) -> None:
+        group.primary = True
+        self._broker.groups.changed(group)
+
+    def _settle(self, now: float) -> None:
+        for share, settling in list(self._settling.items()):
+            if settling.until == 0.0:
+                settling.until = now + SETTLE_SECONDS
+            if not any(self._connected(number) for number in settling.asked) or now >= settling.until:
+                del self._settling[share]
+                self._choose(share, self._mine[share])
+
+    def forget(self, share: bytes) -> None:
+        """It is over, or has another primary."""
+        if self._mine.pop(share, None) is not None:
+            self._settling.pop(share, None)
+            for loop in self._loops.values():
+                loop.forget(share)
+
+    def changed(self, share: bytes, group: Group) -> None:
+        """The line of a group of ours, its members or their room have."""
+        chances: Chances | None = None
+        for node, loop in self._loops.items():
+            room = group.rooms.get(node)
+            if group.counts.get(node, 0) != 0 and (room is None or (room.left * 2 <= room.given and room.given != 0)):
+                loop.stale[share] = None  # what it said came before its route, or is used up
+            if share in loop.waiting:
+                loop.ready[share] = None
+            stood = loop.standing.get(share)
+            if stood is not None:
+                if chances is None:
+                    chances = self._chances(group)
+                if stood != chances:
+                    loop.wanting[share] = None
+
+    # Asking
+
+    def turn(self, now: float) -> None:
+        if not self._mine:
+            return
+        if self._settling:
+            self._settle(now)
+        reached = [number for number in self._loops if self._connected(number)]
+        if reached != self._reached:
+            self._reached = reached
+            for loop in self._loops.values():
+                loop.ready.update(loop.waiting)
+        for number in reached:
+            self._ask(number, self._loops[number], now)
+
+    def _ask(self, number: int, loop: Loop, now: float) -> None:
+        if loop.pull is not None:
+            if now >= loop.sent_at + RESEND_SECONDS:
+                loop.sent_at = now
+                self._out.append((number, loop.pull))
+            return
+        if now < loop.not_before:
+            return
+        loop.not_before = 0.0
+        pulls = self._pulls(loop)
+        if not pulls and now < loop.rest_until:
+            return
+        loop.number += 1
+        loop.pull = GroupPull(loop.number, tuple(pulls))
+        loop.sent_at = now
+        self._out.append((number, loop.pull))
+
+    def _pulls(self, loop: Loop) -> list[Pull]:
+        pulls: list[Pull] = []
+        while loop.ready and len(pulls) < PULLS_PER_FRAME:
+            share = next(iter(loop.ready))
+            del loop.ready[share]
+            group = self._mine.get(share)
+            if group is not None and self._has_room(group):
+                loop.stale.pop(share, None)
+                pulls.append(self._pull(loop, share, group, True))
+        while loop.wanting and len(pulls) < PULLS_PER_FRAME:
+            share = next(iter(loop.wanting))
+            group = self._mine.get(share)
+            if group is not None:
+                pulls.append(self._pull(loop, share, group, False))
+            else:
+                del loop.wanting[share]
+        while loop.stale and len(pulls) < PULLS_PER_FRAME:
+            share = next(iter(loop.stale))
+            del loop.stale[share]
+            group = self._mine.get(share)
+            if group is not None:
+                pulls.append(Pull(share, group.epoch, ()))
+        return pulls
+
+    def _has_room(self, group: Group) -> bool:
+        if any(room.left > 0 and group.reaches(room) for room in group.rooms.values()):
+            return True
+        return group.room(self._broker.ctx.write_buffer) != 0
+
+    def _pull(self, loop: Loop, share: bytes, group: Group, all_of_it: bool) -> Pull:
+        """``all_of_it``: for what is in line there all the room there is; what is not used comes back with the answer.
+
+        For what enters there later a part of it: half of what members had, when they were last asked, divided among the
+        nodes. That is not taken from what we have: what comes and finds no room is in line where the member is.
+        """
+        loop.wanting.pop(share, None)
+        loop.standing[share] = self._chances(group)
+        part = 2 * (len(self._loops) + 1)
+        found: list[Allotment] = []
+        room_here = group.room(self._broker.ctx.write_buffer)
+        if room_here != 0:
+            found.append(Allotment(self._me, group.online(), room_here if all_of_it else 0, max(1, room_here // part)))
+        for node, room in group.rooms.items():
+            if room.given > 0 and group.reaches(room):
+                given = room.left if all_of_it else 0
+                room.left -= given
+                found.append(Allotment(node, room.online, given, max(1, room.given // part)))
+        return Pull(share, group.epoch, tuple(found), True)
+
+    def _chances(self, group: Group) -> Chances:
+        here = (self._me, group.online(), group.room(self._broker.ctx.write_buffer) != 0)
+        rooms = group.rooms.items()
+        return (here, *((node, room.online, room.given != 0 and group.reaches(room)) for node, room in rooms))
+
+    # What comes back
+
+    def reported(self, number: int, report: GroupReport, now: float) -> None:
+        """A node has answered, or tells by itself."""
+        loop = self._loops.get(number)
+        if loop is None:
+            return
+        pull = loop.pull
+        if report.number != 0:
+            if pull is None or report.number != pull.number:
+                return  # to one that was answered before
+            loop.pull = None
+            self._give_back(pull, report)
+            if not self._moved(pull, report):
+                loop.not_before = now + self._broker.ctx.groups.poll_interval
+        for state in report.states:
+            group = self._mine.get(state.key)
+            if group is None:
+                continue
+            if state.epoch > group.epoch:
+                group.primary = False  # somebody else is; the watch will tell who
+                self.forget(state.key)
+                continue
+            group.waits_at[number] = state.waiting
+            if state.waiting != 0:
+                loop.waiting[state.key] = loop.ready[state.key] = None
+            else:
+                loop.waiting.pop(state.key, None)
+                loop.ready.pop(state.key, None)
+            if state.wants:
+                loop.wanting[state.key] = None
+            group.can_take(number, state.online, state.room)
+            settling = self._settling.get(state.key)
+            if settling is not None:
+                settling.asked.pop(number, None)
+            self._broker.groups.changed(group)
+        if report.number != 0:
+            groups = self._broker.ctx.groups
+            loop.rest_until = now + (NOTIFIED_REST if groups.notify else groups.poll_interval)
+
+    def _moved(self, pull: GroupPull, report: GroupReport) -> bool:
+        """Whether anything was given, if anything could be: a node may not reach those that we reach."""
+        asked = {each.key for each in pull.pulls if any(allotment.room != 0 for allotment in each.allotments)}
+        for state in report.states:
+            if state.key in asked:
+                group = self._mine.get(state.key)
+                if group is None or state.waiting == 0 or any(count != 0 for _, count in state.taken):
+                    return True
+        return not asked
+
+    def _give_back(self, pull: GroupPull, report: GroupReport) -> None:
+        """What was allotted and not used."""
+        states = {state.key: state for state in report.states}
+        for asked in pull.pulls:
+            group = self._mine.get(asked.key)
+            if group is None or not asked.allotments:
+                continue
+            state = states.get(asked.key)
+            taken = dict(state.taken) if state is not None else {}
+            for allotment in asked.allotments:
+                room = group.rooms.get(allotment.node)
+                if room is not None and allotment.room != 0:
+                    room.left = min(room.given, room.left + allotment.room - taken.get(allotment.node, 0))
+            self.changed(asked.key, group)
+
+    def take_out(self) -> list[tuple[int, Body]]:
+        out, self._out = self._out, []
+        return out
+
+    def wake_at(self) -> float:
+        """When ``turn`` has something though nothing happens; inf: never."""
+        soonest = inf
+        if self._mine:
+            for number, loop in self._loops.items():
+                if self._connected(number):
+                    due = loop.not_before or loop.rest_until
+                    soonest = min(soonest, due if loop.pull is None else loop.sent_at + RESEND_SECONDS)
+        for settling in self._settling.values():
+            soonest = min(soonest, settling.until)
+        return soonest

@@ -1,0 +1,132 @@
+"""Queue groups over nodes, put together: who is primary (etcd), and what they pull (frames). See docs/GROUPS.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from starlingmq.cluster.etcd.etcd_requests import Answer, Request
+from starlingmq.cluster.groups.group_primaries import GroupPrimaries
+from starlingmq.cluster.groups.group_pull import GroupPulls
+from starlingmq.cluster.groups.group_supply import GroupSupply
+from starlingmq.cluster.links.peer_frames import Body, GroupPull, GroupReport
+from starlingmq.core.broker import BrokerState
+from starlingmq.core.groups.group import Group
+
+
+class QueueGroups:
+    """``connected`` says of a node whether it can be reached."""
+
+    elections: GroupPrimaries
+    pulls: GroupPulls  # of groups that this node is the primary of
+    supply: GroupSupply  # for those that another node is
+
+    def __init__(self, broker: BrokerState, cluster: str, connected: Callable[[int], bool]) -> None:
+        self.elections = GroupPrimaries(cluster)
+        self.pulls = GroupPulls(broker, connected)
+        self.supply = GroupSupply(broker, connected, lambda group, node, epoch: self._lead(group, node, epoch, False))
+        self._broker = broker
+        self._node = 0
+        self._followed: dict[bytes, Group] = {}
+        broker.groups.cluster()
+
+    def enter(self, node: int, incarnation: int) -> None:
+        """Our number is known."""
+        self._node = node
+        self.elections.enter(node, incarnation)
+        self.pulls.enter(node)
+        self.supply.enter(node)
+
+    def set_members(self, numbers: tuple[int, ...]) -> None:
+        """All members but this one."""
+        self.pulls.set_members(numbers)
+
+    def reborn(self, node: int) -> None:
+        """A new life of that node."""
+        self.pulls.reborn(node)
+        self.supply.reborn(node)
+
+    def connected(self, node: int) -> None:
+        """There is a new stream to that node."""
+        self.pulls.connected(node)
+        self.supply.connected(node)
+
+    def answered(self, answer: Answer, now: float) -> None:
+        self.elections.answered(answer, now)
+
+    def received(self, source: int, incarnation: int, body: GroupPull | GroupReport, now: float) -> None:
+        if isinstance(body, GroupPull):
+            self.supply.pulled(source, incarnation, body)
+        else:
+            self.pulls.reported(source, body, now)
+
+    def turn(self, now: float) -> None:
+        """After what the turn brought in: follow who is primary of what, ask, and tell."""
+        groups = self._broker.groups
+        ended = groups.ended
+        if ended:
+            groups.ended = []
+            for share in ended:
+                self._over(share)
+        news = groups.news
+        if news:
+            groups.news = {}
+            self.elections.begin()
+            for group in news:
+                share = group.share()
+                self.elections.want(share, len(group.members) != 0)
+                if self._followed.get(share) is not group:
+                    self._followed[share] = group
+                    self._follow(share, group)
+                if self.pulls.leads(share):
+                    self.pulls.changed(share, group)
+                else:
+                    self.supply.changed(share, group)
+        for share in self.elections.take_changes():
+            followed = self._followed.get(share)
+            if followed is not None:
+                self._follow(share, followed)
+        self.pulls.turn(now)
+        self.supply.turn()
+
+    def _over(self, share: bytes) -> None:
+        self.elections.want(share, False)
+        self._followed.pop(share, None)
+        self.pulls.forget(share)
+        self.supply.forget(share)
+
+    def _follow(self, share: bytes, group: Group) -> None:
+        primary = self.elections.primary(share)
+        self._lead(group, primary.node, primary.epoch, self.elections.is_ours(primary))
+
+    def _lead(self, group: Group, node: int, epoch: int, ours: bool) -> None:
+        """The primary of a group is that node (0: nobody) from now on: nothing holds that another one said."""
+        share = group.share()
+        self.pulls.forget(share)
+        self.supply.forget(share)
+        group.node = self._node
+        group.epoch = max(group.epoch, epoch)
+        group.primary = False
+        group.standing = False
+        group.chooser = node
+        group.rooms = {}
+        group.waits_at = {}
+        if ours:
+            self.pulls.lead(share, group)
+        elif node != 0:
+            self.supply.serve(node, share, group)
+
+    def take_requests(self, now: float) -> list[Request]:
+        return self.elections.take_requests(now)
+
+    def take_out(self) -> list[tuple[int, Body]]:
+        return self.pulls.take_out() + self.supply.take_out()
+
+    def pending(self) -> bool:
+        """Whether a next turn has something to do, without waiting for anything."""
+        return self.supply.pending()
+
+    def wake_at(self) -> float:
+        """When ``turn`` has something though nothing happens; inf: never."""
+        retry = self.elections.wake_at()
+        soonest = self.pulls.wake_at()
+        return min(soonest, retry) if retry else soonest

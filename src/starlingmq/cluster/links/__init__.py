@@ -1,0 +1,1 @@
+"""The ordered, acknowledged link between two nodes, and the frames on it."""

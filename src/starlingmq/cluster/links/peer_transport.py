@@ -1,0 +1,182 @@
+"""The line to one peer: between ``core.routing.peer_receivers``, where it looks like a connection, and
+``cluster.links.peer_link``.
+
+What the core writes for a peer becomes a data frame when it may be sent, so after the commit that it waits for. What
+comes is given to the core as it has time; while the core does not read (a slow subscriber holds the line), it waits
+here, and the link tells the other side that there is no room.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from starlingmq.cluster.links.peer_frames import DataAck
+from starlingmq.cluster.links.peer_link import PeerLink
+from starlingmq.config.settings import ClusterConfig
+from starlingmq.core.routing.forward_batch import ForwardReader, count_tracked
+
+if TYPE_CHECKING:
+    from starlingmq.core.broker import BrokerState
+    from starlingmq.core.routing.peer_receivers import PeerReceiver
+
+_SEQUENCE_BITS: Final = 40
+_SEQUENCE: Final = (1 << _SEQUENCE_BITS) - 1
+ACK_SECONDS: Final = 0.01
+"""How long an acknowledgement may wait for a frame that goes the same way, or for more to be stored. Nobody waits for
+it: it costs as much as a frame does (0.1 ms at both ends), and would come after each one where messages are few."""
+ACK_PART: Final = 4  # of the window, stored and not acknowledged, does not wait: the sender is to go on
+
+
+class Port:
+    """What ``Client.transport`` is for a link: the part of a transport that the shell uses."""
+
+    __slots__ = ("line",)
+
+    def __init__(self, line: PeerTransport) -> None:
+        self.line = line
+
+    def write(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def pause_reading(self) -> None:
+        self.line.link.hold(True)
+
+    def resume_reading(self) -> None:
+        self.line.link.hold(False)
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        """There is nothing to close: a link ends with the membership of its node."""
+
+    def abort(self) -> None:
+        """Nor to cut."""
+
+
+class DataPort(Port):
+    __slots__ = ()
+
+    def write(self, data: bytes) -> None:
+        self.line.send(data)
+
+
+class AckPort(Port):
+    """Takes the marks of data frames that are stored, eight bytes each; the highest one says it all.
+
+    As a rule that is the last one, but what was put off while the disk failed comes after what was stored since.
+    """
+
+    __slots__ = ()
+
+    def write(self, data: bytes) -> None:
+        self.line.stored(max([int.from_bytes(data[at : at + 8], "big") for at in range(0, len(data), 8)]))
+
+
+class PeerTransport:
+    link: PeerLink
+    peer: PeerReceiver
+    data_frames: int  # sent, those that were sent again included
+    lost_at: float  # when it was last connected, while it is not; 0.0: it never was
+    behind_since: float  # since when it is connected but its routes are not all here; 0.0: they are
+
+    def __init__(self, broker: BrokerState, number: int, link: PeerLink, window: int) -> None:
+        self._broker = broker
+        self._window = window
+        self.link = link
+        self.peer = broker.peers.add(number, DataPort(self), AckPort(self))
+        self.data_frames = 0
+        self.lost_at = 0.0
+        self.behind_since = 0.0
+        self._ack: DataAck | None = None  # to be sent; a later one says all that an earlier one said
+        self._ack_from = 0  # incarnation that it is for
+        self._ack_at = inf  # it waits until then
+        self._no_room = False  # is what the last one said
+        self._inbox: deque[tuple[ForwardReader, int]] = deque()
+
+    # Out
+
+    def send(self, data: bytes) -> None:
+        tracked = self.peer.session.window is not None  # the first message that is makes one, which stays
+        self.link.offer(data, count_tracked(data) if tracked else 0, self._broker.ctx.now)
+        if self.link.room() == 0:
+            self._broker.blocked(self.peer.client)
+
+    def acknowledged(self, messages: int, now: float) -> None:
+        if messages:
+            self._broker.peers.taken(self.peer, messages)
+        if self.peer.client.blocked and 2 * self.link.room() >= self._window:
+            self._broker.drained(self.peer.client, now)
+
+    def stored(self, mark: int) -> None:
+        self._note(self.link.stored((mark >> _SEQUENCE_BITS, mark & _SEQUENCE)))
+
+    def _note(self, ack: DataAck | None) -> None:
+        if ack is None:
+            return
+        if self._ack_at == inf:
+            self._ack_at = self._broker.ctx.now + ACK_SECONDS
+        self._ack = ack
+        self._ack_from = self.link.source_incarnation
+
+    def take_ack(self, now: float, along: bool) -> DataAck | None:
+        """The acknowledgement that is to be sent now; ``along``: with a frame that goes the same way."""
+        link = self.link
+        if link.ack_due:
+            self._note(link.stored((link.source_incarnation, 0)))
+        ack = self._ack
+        if ack is not None and self._ack_from == link.source_incarnation:
+            many = link.unsaid * ACK_PART >= self._window
+            if not (along or many or now >= self._ack_at or self._no_room or ack.room == 0):
+                return None
+            link.unsaid = 0
+            self._no_room = ack.room == 0
+        else:
+            ack = None
+        self._ack = None
+        self._ack_at = inf
+        return ack
+
+    def idle(self) -> bool:
+        """Whether nothing is owed to that node."""
+        session = self.peer.session
+        return self.link.unacknowledged() == 0 and session.queue is None and not self.peer.client.frames
+
+    # In
+
+    def received(self, blob: bytes, incarnation: int, sequence: int, made_at: float) -> None:
+        mark = incarnation << _SEQUENCE_BITS | sequence
+        self._inbox.append((ForwardReader(blob, self.peer.number, made_at), mark))
+
+    def drop_unreadable(self) -> None:
+        """Give up the rest of a blob that can not be read: sending it again would not make it readable."""
+        _, mark = self._inbox.popleft()
+        self.stored(mark)
+
+    def wake_at(self, config: ClusterConfig) -> float:
+        """When something is to be looked at, at the latest, beside what ``link`` has to send."""
+        when = self._ack_at
+        if not self.lost_at and not self.behind_since:
+            return when
+        now = self._broker.ctx.now
+        if self.lost_at and now < self.lost_at + config.member_timeout:
+            when = min(when, self.lost_at + config.member_timeout)
+        if self.behind_since and now < self.behind_since + config.subscribe_ack_timeout:
+            when = min(when, self.behind_since + config.subscribe_ack_timeout)
+        return when
+
+    def waits(self) -> bool:
+        """Whether something came that the core has not taken."""
+        return len(self._inbox) != 0
+
+    def deliver(self) -> bool:
+        """Give the core what it takes in this turn; whether there is more for the next one."""
+        ctx = self._broker.ctx
+        inbox = self._inbox
+        while inbox and ctx.work > 0 and self.peer.client.halted == 0 and not ctx.refusing:
+            reader, mark = inbox[0]
+            if self._broker.peers.receive(self.peer, reader, mark):
+                inbox.popleft()
+        return bool(inbox) and self.peer.client.halted == 0 and not ctx.refusing

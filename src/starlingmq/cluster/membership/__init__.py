@@ -1,0 +1,1 @@
+"""Which nodes are registered, online and heard; quorum and isolation."""

@@ -1,0 +1,460 @@
+"""Who is registered, who is joining, who is online; how this node joins, leaves, and forgets others.
+
+The law: at most one transaction is under way, each one reads everything again at its end, and what comes next follows
+from what is there, not from what was tried. So a transaction of which nobody knows what became needs no case of its
+own: it is read again, and each one compares what it rests on, so that a late one changes nothing.
+
+        starting ----> joining ----> registered ----> left           leave
+            |                            |
+            +---- is registered ---------+----------> forgotten      by an operator, elsewhere
+                                         +----------> replaced       another process has begun under our name
+
+What changes who is registered compares ``members/changed`` and writes it, and its revision is that of the membership.
+A node is added, or forgotten, only when a majority knows the membership that this ends: see docs/CLUSTER.md, Joining.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from starlingmq.cluster.etcd.etcd_requests import (
+    Answer,
+    Compare,
+    Delete,
+    EtcdState,
+    LeaseLost,
+    Operation,
+    Put,
+    Request,
+    Txn,
+    TxnAnswer,
+    Watch,
+    WatchEvent,
+    WatchLost,
+)
+from starlingmq.cluster.links.peer_frames import MemberInfo, Membership
+from starlingmq.cluster.membership.member_changes import MemberChange, Seen, differences
+from starlingmq.cluster.membership.registry import Keys, Registry, member_value
+
+RETRY_SECONDS: Final = 0.25  # after an error of etcd; twice as long after each further one
+RETRY_SECONDS_MAX: Final = 4.0
+SETTLE_SECONDS: Final = 10.0
+
+LATER: Final = ": try again in a moment"  # how a refusal ends that passes by itself
+ENDED: Final = ("left", "forgotten", "replaced")
+State = Literal["new", "starting", "joining", "registered", "left", "forgotten", "replaced"]
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """What became of a ``forget``; ``error`` "": it is done."""
+
+    name: str
+    error: str
+
+
+class Members:
+    state: State
+    problem: str  # "" or one line: why this node does not come in, or what is wrong with what etcd holds
+    membership: Membership
+    joining: tuple[MemberInfo, ...]  # by number; of those that are not registered
+    online: dict[int, int]  # number -> incarnation
+
+    def __init__(
+        self,
+        cluster: str,
+        name: str,
+        address: str,
+        version: str,
+        settle: float = SETTLE_SECONDS,
+        last_incarnation: int = 0,
+    ) -> None:
+        """``settle``: seconds in which nobody can rely any more on what others said before; over ``member_timeout``.
+        ``last_incarnation`` of this node, under whatever number: ids of its messages go on."""
+        self.state = "new"
+        self.problem = ""
+        self.membership = Membership(0, ())
+        self.joining = ()
+        self.online = {}
+        self._name = name
+        self._address = address
+        self._version = version
+        self._settle = settle
+        self._last = last_incarnation
+        self._keys = Keys(cluster)
+        self._registry = Registry(self._keys)
+        self._adopted = Membership(0, ())
+        self._me: MemberInfo | None = None
+        self._was_registered = False
+        self._trying: MemberInfo | None = None  # who we are if what is under way succeeds
+        self._maybe: list[MemberInfo] = []  # who we are if something of unknown outcome succeeded
+        self._leaving = False
+        self._forgetting: MemberInfo | None = None
+        self._forced = False
+        self._available = True
+        self._unavailable = ""
+        self._watching = False
+        self._stale = True  # read before anything else
+        self._lease_lost = False
+        self._tag = ""  # of the transaction under way
+        self._tags = 0
+        self._retry = RETRY_SECONDS
+        self._retry_at = 0.0  # 0.0: nothing waits for it
+        self._heard: frozenset[int] = frozenset()
+        self._known_at = -1.0  # when a majority was first seen to know the membership; -1: not seen yet
+        self._requests: list[Request] = []
+        self._changes: list[MemberChange] = []
+        self._results: list[Forgotten] = []
+
+    # What comes in
+
+    def start(self, now: float) -> None:
+        self.state = "starting"
+        self._step(now)
+
+    def answered(self, answer: Answer, now: float) -> None:
+        if isinstance(answer, TxnAnswer):
+            if answer.tag != self._tag:
+                return  # of somebody else
+            self._tag = ""
+            self._take(answer, now)
+        elif isinstance(answer, WatchEvent):
+            if answer.prefix != self._keys.members or not self._watching:
+                return
+            self._registry.apply(answer.changes)
+        elif isinstance(answer, WatchLost):
+            if answer.prefix != self._keys.members:
+                return
+            self._watching = False
+            self._stale = True
+        elif isinstance(answer, LeaseLost):
+            self._lease_lost = True
+        else:
+            assert isinstance(answer, EtcdState)
+            self._available = answer.available
+            self._unavailable = answer.reason
+            self._retry_at = 0.0
+            self._retry = RETRY_SECONDS
+        self._look(now)
+
+    def adopt(self, membership: Membership, now: float) -> None:
+        """A peer's; it counts if it is newer than what etcd told us."""
+        if membership.revision > self._adopted.revision:
+            self._adopted = membership
+            self._look(now)
+
+    def heard_by(self, numbers: frozenset[int], now: float) -> None:
+        """Who is connected to us and known to know our ``membership`` (``Quorum.vouching`` of its revision)."""
+        self._heard = numbers
+        if self._known_at < 0 and self._knowing() > len(self.membership.members) // 2:
+            self._known_at = now
+        self._step(now)
+
+    def leave(self, now: float) -> None:
+        """When nothing is owed to anybody any more. Done when ``state`` is "left"; while etcd is away, it waits."""
+        self._leaving = True
+        if self.state == "new":
+            self._end("left", "")
+        self._step(now)
+
+    def forget(self, name: str, majority: bool, force: bool, now: float) -> str:
+        """Take out a node that will not come back; "" (then ``take_results`` tells the end) or why not.
+
+        ``majority``: this node has its quorum. ``force``: do it though the others may not know; it can make two of one
+        cluster, if they live.
+        """
+        member = self._registry.parsed.registered.get(name)
+        if self.state != "registered":
+            return f"{name} can not be forgotten by this node, which is no member of the cluster itself"
+        if name == self._name:
+            return "a node does not forget itself: let it leave"
+        if member is None:
+            return f"no member is named {name}"
+        if not self._available:
+            return f"etcd can not be reached ({self._unavailable}): try again when it is back"
+        if self._forgetting is not None:
+            return f"{self._forgetting.name} is being forgotten{LATER}"
+        if not force:
+            if name in self._registry.parsed.online:
+                return f"{name} is online: let it leave, or stop it (after a crash: wait for its lease)"
+            if not majority:
+                return "this node does not hear a majority of the cluster: force it if the others are gone for good"
+            if not self._is_known(now):
+                return f"the others do not all know of the last change yet{LATER}"
+        self._forgetting = member
+        self._forced = force
+        self._step(now)
+        return ""
+
+    def tick(self, now: float) -> None:
+        """To be called at ``wake_at``."""
+        self._step(now)
+
+    # What goes out
+
+    @property
+    def me(self) -> MemberInfo | None:
+        """None until the number is known."""
+        return self._me
+
+    @property
+    def available(self) -> bool:
+        """Whether etcd answers, as far as is known."""
+        return self._available
+
+    def take_requests(self) -> list[Request]:
+        requests, self._requests = self._requests, []
+        return requests
+
+    def take_changes(self) -> list[MemberChange]:
+        changes, self._changes = self._changes, []
+        return changes
+
+    def take_results(self) -> list[Forgotten]:
+        results, self._results = self._results, []
+        return results
+
+    def wake_at(self) -> float:
+        """When to call ``tick``; 0.0: there is nothing to wait for."""
+        if self._tag or not self._available or self.state in ENDED:
+            return 0.0
+        if self._retry_at:
+            return self._retry_at
+        current = self.membership.revision == self._registry.parsed.membership.revision
+        if self.state == "joining" and current and self._known_at >= 0 and self._has_majority():
+            return self._known_at + self._settle
+        return 0.0
+
+    # What is there
+
+    def _take(self, answer: TxnAnswer, now: float) -> None:
+        trying, self._trying = self._trying, None
+        if answer.error:
+            if trying is not None:
+                self._maybe.append(trying)
+            self._stale = True
+            self._retry_at = now + self._retry
+            self._retry = min(2 * self._retry, RETRY_SECONDS_MAX)
+            return
+        members, number = answer.found[-2:]
+        self._retry = RETRY_SECONDS
+        self._registry.load(members, number, answer.revision)
+        self._stale = False
+        if not self._watching:
+            self._watching = True
+            self._requests.append(Watch(self._keys.members, answer.revision + 1))
+        if answer.succeeded and trying is not None:
+            self._become(trying)
+            self._lease_lost = False
+        if not self._was_registered:
+            self._recognize()
+        if self._forgetting is not None and "forget" in answer.tag and not self._is_gone(self._forgetting):
+            self._conclude("something else has changed meanwhile; try again")
+
+    def _recognize(self) -> None:
+        """Was one of those transactions done after all of which we did not know it?"""
+        for member in self._maybe:
+            known = self._registry.parsed.registered if member.registered else self._registry.parsed.joining
+            if known.get(self._name) == member:
+                self._become(member)
+
+    def _become(self, me: MemberInfo) -> None:
+        self._me = me
+        self._was_registered = self._was_registered or me.registered
+
+    def _is_gone(self, member: MemberInfo) -> bool:
+        there = self._registry.parsed.registered.get(member.name)
+        return there is None or there.number != member.number
+
+    def _conclude(self, error: str) -> None:
+        """The end of forgetting somebody."""
+        if self._forgetting is not None:
+            name, self._forgetting = self._forgetting.name, None
+            self._results.append(Forgotten(name, error and f"{name} was not forgotten: {error}"))
+
+    def _look(self, now: float) -> None:
+        """Say what has changed, and go on."""
+        parsed = self._registry.parsed
+        newest = parsed.membership if parsed.membership.revision >= self._adopted.revision else self._adopted
+        if newest.revision != self.membership.revision:
+            self._heard = frozenset()
+            self._known_at = -1.0
+        online = {}
+        for member in newest.members:
+            incarnation = parsed.online.get(member.name, 0)
+            if incarnation:
+                online[member.number] = incarnation
+        numbers = frozenset([member.number for member in newest.members])
+        joining = sorted(parsed.joining.values(), key=lambda member: member.number)
+        seen = Seen(newest, tuple([member for member in joining if member.number not in numbers]), online)
+        self._changes += differences(Seen(self.membership, self.joining, self.online), seen)
+        self.membership, self.joining, self.online = seen.membership, seen.joining, seen.online
+        if self._registry.problem:
+            self.problem = self._registry.problem
+        elif self.problem and self._me is not None and self.state in ("joining", "registered"):
+            self.problem = ""
+        self._find_me()
+        self._step(now)
+
+    def _find_me(self) -> None:
+        """What we are, by what is there."""
+        me = self._me
+        if me is None or self.state in ENDED:
+            return
+        found = [member for member in self.membership.members if member.name == self._name]
+        if found and found[0].number == me.number:
+            self._was_registered = True
+            if found[0].incarnation == me.incarnation:
+                self.state = "registered"
+                self._me = replace(me, registered=True)
+            elif found[0].incarnation > me.incarnation:
+                self._end("replaced", f"another process has started as {self._name}: this one is not in the cluster")
+        elif self._was_registered:
+            if self._leaving:
+                self._end("left", "")
+            else:
+                self._end("forgotten", "this node was forgotten by the cluster: start it again to join as a new one")
+        elif found:
+            self._end("replaced", f"another node has joined as {self._name}: give this one another node.name")
+        else:
+            self.state = "joining"
+
+    def _end(self, state: State, problem: str) -> None:
+        self.state = state
+        self.problem = problem
+        self._conclude(problem or "this node leaves")
+
+    # What comes next
+
+    def _step(self, now: float) -> None:
+        if self.state == "new" or self.state in ENDED or self._tag or not self._available:
+            return
+        if now < self._retry_at:
+            return
+        self._retry_at = 0.0
+        if self._stale:
+            self._send("read", (), ())
+        elif self._registry.problem:
+            return  # we can not tell who there is
+        elif self._me is None:
+            self._enter()
+        elif self.membership.revision > self._registry.parsed.membership.revision:
+            return  # peers know more than we read: the watch will tell
+        elif self._leaving:
+            self._go(self._me)
+        elif self.state == "joining":
+            self._join(self._me, now)
+        elif self._lease_lost or self.online.get(self._me.number) != self._me.incarnation:
+            self._come_online(self._me)
+        elif self._forgetting is not None:
+            self._do_forget(self._forgetting, now)
+
+    def _send(self, what: str, compares: tuple[Compare, ...], operations: tuple[Operation, ...]) -> None:
+        self._tags += 1
+        self._tag = f"members {what} {self._tags}"
+        read = self._keys.read
+        self._requests.append(Txn(self._tag, compares, (*operations, *read), read))
+
+    def _enter(self) -> None:
+        """Take our number, or a new incarnation of the one we have."""
+        parsed, name = self._registry.parsed, self._name
+        if self._leaving and name not in parsed.registered:
+            self._end("left", "")
+            return
+        registered, joining = parsed.registered.get(name), parsed.joining.get(name)
+        there = registered or joining
+        if there is not None and there.address != self._address and (name in parsed.online or registered is None):
+            self.problem = f"a node named {name} is online at {there.address}: give this one another node.name"
+            return  # its key will go, if it is dead
+        self.problem = ""
+        keys, registry = self._keys, self._registry
+        incarnation = max(there.incarnation if there else 0, self._last) + 1
+        online = Put(keys.online(name), b"%d" % incarnation, leased=True)
+        compares = [registry.unchanged(key) for key in (keys.registered(name), keys.joining(name), keys.online(name))]
+        if there is None:
+            me = MemberInfo(name, registry.number, incarnation, self._address, self._version, registered=False)
+            compares.append(Compare(keys.next_number, "mod_revision", "=", registry.number_revision))
+            number = Put(keys.next_number, b"%d" % (me.number + 1))
+            writes: list[Operation] = [number, Put(keys.joining(name), member_value(me), leased=True)]
+        else:
+            me = replace(there, incarnation=incarnation, address=self._address, version=self._version)
+            if registered is None:
+                writes = [Put(keys.joining(name), member_value(me), leased=True)]
+            else:
+                compares.append(registry.unchanged(keys.changed))
+                writes = [self._change(), Put(keys.registered(name), member_value(me)), online]
+        self._trying = me
+        self._send("enter", tuple(compares), tuple(writes))
+
+    def _change(self) -> Put:
+        return Put(self._keys.changed, json.dumps(self._name).encode())
+
+    def _join(self, me: MemberInfo, now: float) -> None:
+        registry, keys, name = self._registry, self._keys, self._name
+        there = registry.parsed.joining.get(name)
+        if there is not None and (there.number, there.incarnation) != (me.number, me.incarnation):
+            self._end("replaced", f"another process has started as {name}: this one is not in the cluster")
+            return
+        absent = Compare(keys.registered(name), "create_revision", "=", 0)
+        same = registry.unchanged(keys.joining(name))
+        if there is None or self._lease_lost:  # whoever saw that it was gone has forgotten what we said
+            me = self._trying = replace(me, incarnation=me.incarnation + 1)
+            self._send("joining", (absent, same), (Put(keys.joining(name), member_value(me), leased=True),))
+        elif self._is_known(now):
+            writes: tuple[Operation, ...] = (
+                self._change(),
+                Put(keys.registered(name), member_value(me)),
+                Put(keys.online(name), b"%d" % me.incarnation, leased=True),
+                Delete(keys.joining(name)),
+            )
+            self._send("register", (registry.unchanged(keys.changed), absent, same), writes)
+
+    def _come_online(self, me: MemberInfo) -> None:
+        online = Put(self._keys.online(self._name), b"%d" % me.incarnation, leased=True)
+        self._trying = me
+        self._send("online", (self._registry.unchanged(self._keys.registered(self._name)),), (online,))
+
+    def _go(self, me: MemberInfo) -> None:
+        registry, keys, name = self._registry, self._keys, self._name
+        if self.state == "joining":
+            if registry.parsed.joining.get(name) is None:
+                self._end("left", "")
+            else:
+                self._send("leave", (registry.unchanged(keys.joining(name)),), (Delete(keys.joining(name)),))
+            return
+        compares = (registry.unchanged(keys.changed), registry.unchanged(keys.registered(name)))
+        writes = (self._change(), Delete(keys.registered(name)), Delete(keys.online(name)))
+        self._send("leave", compares, writes)
+
+    def _do_forget(self, member: MemberInfo, now: float) -> None:
+        if self._is_gone(member):
+            self._conclude("")
+            return
+        if not self._forced and not self._is_known(now):
+            self._conclude("something else has changed meanwhile; try again")
+            return
+        registry, keys, name = self._registry, self._keys, member.name
+        compares = [registry.unchanged(keys.changed), registry.unchanged(keys.registered(name))]
+        if not self._forced:
+            compares.append(Compare(keys.online(name), "create_revision", "=", 0))
+        writes = (self._change(), Delete(keys.registered(name)), Delete(keys.online(name)))
+        self._send("forget", tuple(compares), writes)
+
+    # Who knows
+
+    def _knowing(self) -> int:
+        """How many of the registered members know the membership, as far as we know."""
+        me = self._me.number if self._me is not None else 0
+        return sum(1 for member in self.membership.members if member.number == me or member.number in self._heard)
+
+    def _has_majority(self) -> bool:
+        members = len(self.membership.members)
+        return not members or self._knowing() > members // 2
+
+    def _is_known(self, now: float) -> bool:
+        """Whether the membership may be replaced: all know it, or those who do not can not be relied on any more."""
+        if self._knowing() == len(self.membership.members):
+            return True
+        return self._has_majority() and self._known_at >= 0 and now >= self._known_at + self._settle

@@ -1,0 +1,327 @@
+"""Whom this node hears, who hears it, and whether that is enough to serve (docs/CLUSTER.md, Quorum).
+
+The law: a node counts others for as long as ``timeout`` after it *sent* the heartbeat that their last one says they
+took, and for as long as it hears them. So a connection holds in both directions, and ends at both ends within one
+``timeout`` of the last thing that really went round, however long frames lie in buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import inf
+from typing import Final
+
+from starlingmq.cluster.links.peer_frames import Envelope, Heartbeat, MemberInfo, Membership
+
+NEVER: Final = -1e18  # seconds: long before any time there is
+HASTE: Final = 4  # a change is told after this part of the interval
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionChange:
+    number: int
+    incarnation: int
+    connected: bool
+
+
+class QuorumPeer:
+    """Another member, or one that is joining, as far as its frames tell."""
+
+    number: int
+    incarnation: int
+    direct_at: float  # when a frame of it last came, directly ...
+    relayed_at: float  # ... and through a third node
+    direct: bool  # heard within the timeout, as of the last look
+    relayed: bool
+    connected: bool
+    rests_on: float  # when we sent what it says it took last
+    heartbeat: int  # number of its newest; 0: none of this incarnation has come
+    hears: dict[int, int]  # what that said
+    hears_relayed: dict[int, int]
+    is_connected_to: frozenset[int]
+    revision: int  # of the membership that it knows
+
+    def __init__(self, number: int, incarnation: int) -> None:
+        self.number = number
+        self.begin(incarnation)
+
+    def begin(self, incarnation: int) -> None:
+        self.incarnation = incarnation
+        self.direct_at = self.relayed_at = self.rests_on = NEVER
+        self.direct = self.relayed = self.connected = False
+        self.heartbeat = self.revision = 0
+        self.hears = {}
+        self.hears_relayed = {}
+        self.is_connected_to = frozenset()
+
+
+class Quorum:
+    _me: MemberInfo
+    _interval: float
+    _timeout: float
+    _peers: dict[int, QuorumPeer]  # in the order of their numbers
+    _registered: dict[int, int]  # number -> incarnation
+    _changes: list[ConnectionChange]
+    _beats: int
+    _sent: dict[int, float]  # number of a heartbeat -> when; only those that a connection may still rest on
+    _sent_at: float
+    _beat_at: float
+    _ends_at: float
+
+    def __init__(self, me: MemberInfo, interval: float, timeout: float) -> None:
+        self._me = me
+        self._interval = interval
+        self._timeout = timeout
+        self._peers = {}
+        self._registered = {}
+        self._changes = []
+        self._beats = 0
+        self._sent = {}
+        self._sent_at = NEVER
+        self._beat_at = NEVER
+        self._ends_at = inf  # when something may end of what the last look found
+
+    # What comes in
+
+    def begin_again(self, me: MemberInfo) -> None:
+        """We are another incarnation now: nobody is connected to it before he has said that he hears it."""
+        self._me = me
+        for peer in self._peers.values():
+            self._lose(peer)
+            peer.rests_on = NEVER
+        self.hasten()
+
+    def set_members(self, membership: Membership, joining: Iterable[MemberInfo], now: float) -> None:
+        """Who there is. A node that is in both counts as registered; who is in none is not heard any more."""
+        self._registered = {member.number: member.incarnation for member in membership.members}
+        known = {member.number: member.incarnation for member in joining}
+        known.update(self._registered)
+        known.pop(self._me.number, None)
+        for number in [number for number in self._peers if number not in known]:
+            self._lose(self._peers.pop(number))
+        for number, incarnation in known.items():
+            peer = self._peers.get(number)
+            if peer is None:
+                self._peers[number] = QuorumPeer(number, incarnation)
+            elif incarnation > peer.incarnation:
+                self._begin(peer, incarnation)
+        self._peers = {number: self._peers[number] for number in sorted(self._peers)}
+        self.hasten()
+        self.tick(now)
+
+    def took(self, envelope: Envelope, now: float) -> bool:
+        """A frame has come, for us or to be passed on. False: of nobody we know, or of an incarnation that is over."""
+        peer = self._peers.get(envelope.source)
+        if peer is None or envelope.incarnation < peer.incarnation:
+            return False
+        if envelope.incarnation > peer.incarnation:
+            self._begin(peer, envelope.incarnation)
+        if envelope.relayed:
+            peer.relayed_at = now
+        else:
+            peer.direct_at = now
+        body = envelope.body
+        if isinstance(body, Heartbeat) and body.number > peer.heartbeat:
+            self._note(peer, body)
+        self._look(peer, now)
+        return True
+
+    def _note(self, peer: QuorumPeer, heartbeat: Heartbeat) -> None:
+        if peer.heartbeat == 0:
+            self.hasten()
+        peer.heartbeat = heartbeat.number
+        peer.hears = heartbeat.heard
+        peer.hears_relayed = heartbeat.relayed
+        peer.is_connected_to = heartbeat.connected
+        peer.revision = heartbeat.membership.revision
+        sent_at = self._sent.get(heartbeat.taken.get(self._me.number, 0))
+        if sent_at is not None and sent_at > peer.rests_on and self._is_heard_by(peer):
+            peer.rests_on = sent_at
+
+    def tick(self, now: float) -> None:
+        """Look who was not heard in time."""
+        if now < self._ends_at:
+            return
+        self._ends_at = inf
+        for peer in self._peers.values():
+            self._look(peer, now)
+
+    def beat(self, now: float) -> int:
+        """The number of the heartbeat that is to be sent to everybody now; 0: none is due."""
+        if now < self._beat_at:
+            return 0
+        self._beats += 1
+        self._sent = {number: sent for number, sent in self._sent.items() if now < sent + self._timeout}
+        self._sent[self._beats] = now
+        self._sent_at = now
+        self._beat_at = now + self._interval
+        return self._beats
+
+    def wake_at(self) -> float:
+        """When to ask for a heartbeat, or look at the timeouts, at the latest."""
+        when = self._beat_at
+        for peer in self._peers.values():
+            if peer.direct:
+                when = min(when, peer.direct_at + self._timeout)
+            if peer.relayed:
+                when = min(when, peer.relayed_at + self._timeout)
+            if peer.connected:
+                when = min(when, peer.rests_on + self._timeout)
+        return when
+
+    def _look(self, peer: QuorumPeer, now: float) -> None:
+        direct = now < peer.direct_at + self._timeout
+        relayed = now < peer.relayed_at + self._timeout
+        if direct != peer.direct or (relayed or direct) != (peer.relayed or peer.direct):
+            self.hasten()
+        peer.direct = direct
+        peer.relayed = relayed
+        if direct:
+            self._ends_at = min(self._ends_at, peer.direct_at + self._timeout)
+        if relayed:
+            self._ends_at = min(self._ends_at, peer.relayed_at + self._timeout)
+        lasts = now < peer.rests_on + self._timeout
+        connected = (direct or relayed) and lasts and self._is_heard_by(peer)
+        if connected:
+            self._ends_at = min(self._ends_at, peer.rests_on + self._timeout)
+        if connected != peer.connected:
+            peer.connected = connected
+            self._changes.append(ConnectionChange(peer.number, peer.incarnation, connected))
+            self.hasten()
+
+    def _is_heard_by(self, peer: QuorumPeer) -> bool:
+        """Whether its last heartbeat said that it hears us, as we are now."""
+        me = self._me
+        return me.incarnation in (peer.hears.get(me.number, 0), peer.hears_relayed.get(me.number, 0))
+
+    def _begin(self, peer: QuorumPeer, incarnation: int) -> None:
+        self._lose(peer)
+        peer.begin(incarnation)
+        self.hasten()
+
+    def _lose(self, peer: QuorumPeer) -> None:
+        if peer.connected:
+            peer.connected = False
+            self._changes.append(ConnectionChange(peer.number, peer.incarnation, False))
+
+    def hasten(self) -> None:
+        """There is something that the others should hear soon."""
+        self._beat_at = min(self._beat_at, self._sent_at + self._interval / HASTE)
+
+    # What follows from it
+
+    def take_changes(self) -> list[ConnectionChange]:
+        changes, self._changes = self._changes, []
+        return changes
+
+    def enough(self) -> bool:
+        """Whether we are registered and connected to N // 2 of the other N - 1 registered members."""
+        if not self.counts():
+            return False
+        count = sum(1 for peer in self._peers.values() if peer.connected and peer.number in self._registered)
+        return count >= len(self._registered) // 2
+
+    def counts(self) -> bool:
+        """Whether we are registered."""
+        return self._registered.get(self._me.number) == self._me.incarnation
+
+    def knows(self, number: int, revision: int) -> bool:
+        """Whether ``number`` said last that it knows the membership of that revision, or a newer one."""
+        peer = self._peers.get(number)
+        return peer is not None and peer.revision >= revision
+
+    def lasts_until(self) -> float:
+        """When it is not ``enough`` any more if nothing is heard from now on."""
+        needed = len(self._registered) // 2
+        if needed == 0:
+            return inf
+        ends = sorted([self._ends(p) for p in self._peers.values() if p.connected and p.number in self._registered])
+        return ends[-needed] if len(ends) >= needed else NEVER
+
+    def _ends(self, peer: QuorumPeer) -> float:
+        return min(max(peer.direct_at, peer.relayed_at), peer.rests_on) + self._timeout
+
+    def connected(self) -> frozenset[int]:
+        return frozenset([peer.number for peer in self._peers.values() if peer.connected])
+
+    def vouching(self, revision: int) -> frozenset[int]:
+        """Those connected, registered or not, that know the membership of that revision, or a newer one. While we join,
+        only those that say they are connected to us: from the moment that we count they have to reach us."""
+        me = self._me.number
+        joining = me not in self._registered
+        return frozenset(
+            [
+                peer.number
+                for peer in self._peers.values()
+                if peer.connected and peer.revision >= revision and (not joining or me in peer.is_connected_to)
+            ]
+        )
+
+    def is_connected(self, number: int) -> bool:
+        peer = self._peers.get(number)
+        return peer is not None and peer.connected
+
+    def took_after(self, number: int, when: float) -> bool:
+        """Whether ``number`` has taken a heartbeat that we sent later than that."""
+        peer = self._peers.get(number)
+        return peer is not None and peer.rests_on > when
+
+    def is_connected_to_others(self, number: int) -> bool:
+        """Whether somebody whom we are connected to said last that he is to ``number``: it may well serve."""
+        return any(peer.connected and number in peer.is_connected_to for peer in self._peers.values())
+
+    def hears(self, number: int) -> bool:
+        peer = self._peers.get(number)
+        return peer is not None and (peer.direct or peer.relayed)
+
+    def heard_at(self, number: int) -> float | None:
+        """When a frame of that node came last, by whatever way; None: never in its present life."""
+        peer = self._peers.get(number)
+        if peer is None:
+            return None
+        at = max(peer.direct_at, peer.relayed_at)
+        return None if at == NEVER else at
+
+    def heard_directly(self) -> dict[int, int]:
+        """Number -> incarnation; with the next two, what a heartbeat of ours says."""
+        return {peer.number: peer.incarnation for peer in self._peers.values() if peer.direct}
+
+    def heard_relayed(self) -> dict[int, int]:
+        return {peer.number: peer.incarnation for peer in self._peers.values() if peer.relayed and not peer.direct}
+
+    def taken(self) -> dict[int, int]:
+        return {peer.number: peer.heartbeat for peer in self._peers.values() if peer.heartbeat}
+
+    # For the choice of ways
+
+    def numbers(self) -> list[int]:
+        """All others, joining ones too, in order."""
+        return list(self._peers)
+
+    def has_heard_us(self, number: int) -> bool:
+        """Whether ``number``, in its present incarnation, has ever said that it heard us."""
+        peer = self._peers.get(number)
+        return peer is not None and peer.rests_on != NEVER
+
+    def says_deaf(self, number: int) -> bool:
+        """Whether ``number`` is heard and its last heartbeat said that it does not hear us directly."""
+        peer = self._peers.get(number)
+        return peer is not None and peer.heartbeat > 0 and self.hears(number) and not self.says_hears_directly(number)
+
+    def says_hears_directly(self, number: int) -> bool:
+        """Whether ``number`` is heard and its last heartbeat said that it hears us directly."""
+        peer = self._peers.get(number)
+        return peer is not None and self.hears(number) and peer.hears.get(self._me.number, 0) == self._me.incarnation
+
+    def says_hears(self, number: int, other: int) -> bool:
+        """Whether ``number`` is heard and its last heartbeat said that it hears ``other`` directly, as that is now."""
+        peer = self._peers.get(number)
+        third = self._peers.get(other)
+        if peer is None or third is None or not self.hears(number):
+            return False
+        return peer.hears.get(other, 0) == third.incarnation
+
+    def says_connected(self, number: int, other: int) -> bool:
+        peer = self._peers.get(number)
+        return peer is not None and self.hears(number) and other in peer.is_connected_to

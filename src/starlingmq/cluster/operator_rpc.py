@@ -1,0 +1,178 @@
+"""What operators ask of other nodes: questions in bytes, each answered once, or told to have no answer in time.
+
+    asker     ask --Call--> waiting --Reply--> answered
+                                |---- deadline, or the node is not connected any more ----> unanswered
+    answerer  Call --> called (once) ---- answer --Reply-->
+
+The law: an answer belongs to the question with its number in this life of the asker. Nothing is sent twice, and a frame
+that comes twice is looked at once, so that what changes something is done at most once. Who gets no answer does not
+know whether it was done. An empty question is answered here: how long that takes is the round trip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from typing import Final
+
+from starlingmq.cluster.links.peer_frames import OperatorCall, OperatorReply
+
+WAITING_MAX: Final = 256  # questions of ours at once
+SERVED_MAX: Final = 32  # of one node's at once; more are refused
+REMEMBERED: Final = 1024  # numbers of one node's questions: what comes twice comes soon
+ANSWER_BYTES_MAX: Final = 4 << 20
+
+BUSY: Final = b'{"error":"it is busy with other questions","status":503}'
+TOO_MUCH: Final = b'{"error":"the answer would be too long; ask for less","status":413}'
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A question of another node, to be answered with ``OperatorRpc.answer``."""
+
+    node: int
+    incarnation: int
+    number: int
+    question: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Of a question: the answer, or ``problem`` in one line; ``seconds`` it took."""
+
+    number: int
+    node: int
+    answer: bytes
+    problem: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    node: int
+    asked_at: float
+    deadline: float
+
+
+class _Seen:
+    """The numbers of one life's questions: each is new once, and what is far behind the highest is not new."""
+
+    def __init__(self) -> None:
+        self._numbers: set[int] = set()
+        self._highest = 0
+
+    def is_new(self, number: int) -> bool:
+        if number in self._numbers or number <= self._highest - REMEMBERED:
+            return False
+        self._numbers.add(number)
+        if number > self._highest:
+            self._highest = number
+        if len(self._numbers) > 2 * REMEMBERED:
+            self._numbers = {one for one in self._numbers if one > self._highest - REMEMBERED}
+        return True
+
+
+class OperatorRpc:
+    """``is_connected`` tells whether a node is there, directly or by way of a third one."""
+
+    def __init__(self, is_connected: Callable[[int], bool]) -> None:
+        self._is_connected = is_connected
+        self._last = 0
+        self._waiting: dict[int, _Waiting] = {}
+        self._lives: dict[int, int] = {}  # node -> incarnation that what follows is about
+        self._seen: dict[int, _Seen] = {}
+        self._serving: dict[int, int] = {}  # node -> questions of it that have no answer yet
+        self._out: list[tuple[int, OperatorCall | OperatorReply]] = []
+        self._called: list[Called] = []
+        self._outcomes: list[Outcome] = []
+
+    def enter(self, incarnation: int) -> None:
+        """Our life is known: no number was given by an earlier one, whose answers may still be on their way."""
+        self._last = incarnation << 32
+
+    # Asking
+
+    def ask(self, node: int, question: bytes, now: float, seconds: float) -> int:
+        """The number of the question; its outcome comes within ``seconds``."""
+        self._last += 1
+        number = self._last
+        if not self._is_connected(node):
+            self._outcomes.append(Outcome(number, node, b"", "it is not connected", 0.0))
+        elif len(self._waiting) >= WAITING_MAX:
+            self._outcomes.append(Outcome(number, node, b"", "too many questions wait for answers", 0.0))
+        else:
+            self._waiting[number] = _Waiting(node, now, now + seconds)
+            self._out.append((node, OperatorCall(number, question)))
+        return number
+
+    def replied(self, node: int, reply: OperatorReply, now: float) -> None:
+        """From the node in its present life to us in ours."""
+        waiting = self._waiting.get(reply.number)
+        if waiting is None or waiting.node != node:
+            return
+        del self._waiting[reply.number]
+        self._outcomes.append(Outcome(reply.number, node, reply.answer, "", now - waiting.asked_at))
+
+    # Answering
+
+    def called(self, node: int, incarnation: int, call: OperatorCall) -> None:
+        life = self._lives.get(node, 0)
+        if incarnation < life:
+            return
+        if incarnation > life:
+            self._lives[node] = incarnation
+            self._seen[node] = _Seen()
+            self._serving[node] = 0
+        if not self._seen[node].is_new(call.number):
+            return
+        if not call.question:
+            self._out.append((node, OperatorReply(call.number, b"")))
+        elif self._serving[node] >= SERVED_MAX:
+            self._out.append((node, OperatorReply(call.number, BUSY)))
+        else:
+            self._serving[node] += 1
+            self._called.append(Called(node, incarnation, call.number, call.question))
+
+    def answer(self, called: Called, answer: bytes) -> None:
+        """Each once. Nobody waits any more where the asker has begun another life."""
+        if self._lives.get(called.node) != called.incarnation:
+            return
+        self._serving[called.node] -= 1
+        if len(answer) > ANSWER_BYTES_MAX:
+            answer = TOO_MUCH
+        self._out.append((called.node, OperatorReply(called.number, answer)))
+
+    # Time
+
+    def turn(self, now: float) -> None:
+        for number, waiting in list(self._waiting.items()):
+            if waiting.deadline <= now:
+                self._give_up(number, waiting, f"it did not answer within {now - waiting.asked_at:.1f} s", now)
+            elif not self._is_connected(waiting.node):
+                self._give_up(number, waiting, "the connection to it was lost", now)
+
+    def _give_up(self, number: int, waiting: _Waiting, problem: str, now: float) -> None:
+        del self._waiting[number]
+        self._outcomes.append(Outcome(number, waiting.node, b"", problem, now - waiting.asked_at))
+
+    def wake_at(self) -> float:
+        return min((waiting.deadline for waiting in self._waiting.values()), default=inf)
+
+    def busy(self) -> bool:
+        """Whether there is something to be sent, or to be told."""
+        return bool(self._out or self._called or self._outcomes)
+
+    # What is to be done
+
+    def take_out(self) -> list[tuple[int, OperatorCall | OperatorReply]]:
+        taken, self._out = self._out, []
+        return taken
+
+    def take_called(self) -> list[Called]:
+        taken, self._called = self._called, []
+        return taken
+
+    def take_outcomes(self) -> list[Outcome]:
+        taken, self._outcomes = self._outcomes, []
+        return taken

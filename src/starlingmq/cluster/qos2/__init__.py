@@ -1,0 +1,1 @@
+"""QoS 2 handshakes of clients that continue them at another node."""

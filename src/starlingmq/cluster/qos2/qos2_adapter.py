@@ -1,0 +1,222 @@
+"""QoS 2 handshakes across nodes: between the broker and the two that know nothing of it, ``Qos2Lookup``, which asks,
+and ``Qos2Store``, which answers.
+
+A call is answered when all of it has been looked at, some questions a turn, and the reply goes out when what it says is
+stored: it takes the lane of the acknowledgements.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from math import inf
+from typing import Final
+
+from starlingmq.cluster.links.peer_frames import HandshakeAnswer, HandshakeCall, HandshakeQuestion, HandshakeReply
+from starlingmq.cluster.qos2.qos2_lookup import CANCEL, LOOK, Qos2Lookup, Qos2Question
+from starlingmq.cluster.qos2.qos2_store import HELD, LATER, UNKNOWN, Answer, Qos2Store
+from starlingmq.config.settings import ClusterConfig
+from starlingmq.core.broker import BrokerState
+from starlingmq.core.message import Message
+from starlingmq.core.ready import FACT_DELETE, FACT_PUT, Write
+from starlingmq.core.routing.peer_receivers import link
+from starlingmq.core.session import remote_qos2
+from starlingmq.core.session.remote_qos2 import RemoteQos2
+from starlingmq.core.session.session_user import BY_CLIENT_ID
+
+CALLS_MAX: Final = 1000  # of others that wait to be answered; they ask again
+TOKEN: Final = 8  # bytes
+
+
+class ReplyPort:
+    """What ``Client.transport`` is for replies: gets the numbers of those that may go, eight bytes each."""
+
+    __slots__ = ("desk",)
+
+    def __init__(self, desk: Qos2Adapter) -> None:
+        self.desk = desk
+
+    def write(self, data: bytes) -> None:
+        self.desk.stored([int.from_bytes(data[at : at + TOKEN], "big") for at in range(0, len(data), TOKEN)])
+
+    def pause_reading(self) -> None:
+        """There is nothing to be read."""
+
+    def resume_reading(self) -> None:
+        """Nor now."""
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+    def abort(self) -> None:
+        """Nor to cut."""
+
+
+class Incoming:
+    node: int
+    call: HandshakeCall
+    answers: list[HandshakeAnswer]  # to its first questions
+
+    def __init__(self, node: int, call: HandshakeCall) -> None:
+        self.node = node
+        self.call = call
+        self.answers = []
+
+
+class Qos2Adapter:
+    """``connected`` tells whether a node is."""
+
+    stays: Qos2Store
+    handshakes: Qos2Lookup
+    counters: RemoteQos2
+
+    def __init__(self, broker: BrokerState, config: ClusterConfig, connected: Callable[[int], bool]) -> None:
+        self._broker = broker
+        self._ctx = broker.ctx
+        self.counters = self._ctx.elsewhere = RemoteQos2()
+        self.stays = Qos2Store(self._route, self._fact, self._give_up, config.handshake_memory)
+        self.handshakes = Qos2Lookup(
+            self.counters, config.handshake_window, config.handshake_timeout, connected, self._look, self._release
+        )
+        self._since = 0
+        self._inbox: deque[Incoming] = deque()
+        self._port = link("$handshakes", ReplyPort(self))
+        self._tokens = 0
+        self._storing: dict[int, tuple[int, HandshakeReply]] = {}  # by token: for whom, what
+        self._replies: list[tuple[int, HandshakeReply]] = []  # that may go
+
+    def enter(self, me: int, incarnation: int, revision: int, facts: dict[bytes, bytes]) -> None:
+        """Our number is known; ``revision`` is that of the membership with this life. ``facts`` are of an earlier."""
+        self.handshakes.enter(me, incarnation)
+        self._since = 0 if self._ctx.recording else revision
+        self.stays.restore(facts)
+
+    def set_members(self, members: Iterable[int]) -> None:
+        self.handshakes.set_members(members)
+
+    # What the two ask of the broker
+
+    def _route(self, message: Message) -> None:
+        self._ctx.work -= 1
+        self._broker.publishing.route(message, self._ctx.sessions.get(message.publisher))
+
+    def _fact(self, key: bytes, value: bytes | None) -> None:
+        if self._ctx.recording:
+            self._ctx.write(Write(FACT_DELETE if value is None else FACT_PUT, topic=key, value=value or b""))
+
+    def _give_up(self, client_id: str, count: int) -> None:
+        self._ctx.drop("handshake_memory", client_id, count)
+
+    def _look(self, question: Qos2Question) -> Answer:
+        user = self._bound(question.user)
+        return self.stays.look(question.client_id, question.packet_id, question.epoch, question.floor, user)
+
+    def _release(self, question: Qos2Question) -> Answer:
+        if self._ctx.isolated or self._ctx.catching_up:
+            return self._look(question)
+        return self.stays.release(
+            question.client_id,
+            question.packet_id,
+            question.epoch,
+            question.floor,
+            question.bound,
+            self._ctx.now,
+            self._bound(question.user),
+        )
+
+    def _bound(self, user: str | None) -> str | None:
+        """Whose handshakes are meant; None: those of anybody with that client id."""
+        return None if self._ctx.session_owner == BY_CLIENT_ID else user
+
+    # Calls of others
+
+    def called(self, node: int, call: HandshakeCall) -> None:
+        if len(self._inbox) < CALLS_MAX:
+            self._inbox.append(Incoming(node, call))
+
+    def _answer(self, said: HandshakeQuestion, user: str | None) -> HandshakeAnswer:
+        client_id, packet_id, before, floor, bound = said
+        ctx = self._ctx
+        ctx.work -= 1
+        session = ctx.sessions.get(client_id)
+        if session is not None and session.epoch < before and session.inbound is not None:
+            return (LATER, 0, 0)  # that it has to leave we have not heard yet
+        stays = self.stays
+        if bound == CANCEL:
+            stays.cancel(client_id, packet_id, before, user)
+            return (UNKNOWN, 0, 0)
+        kind, epoch = stays.look(client_id, packet_id, before, floor, user)
+        if kind == HELD and bound != LOOK and epoch >= bound:
+            if ctx.isolated or ctx.catching_up:
+                return (LATER, 0, 0)  # what is published now may not reach everybody
+            kind, epoch = stays.release(client_id, packet_id, before, floor, bound, ctx.now, user)
+        return (kind, epoch, stays.newest(client_id, before, floor, user))
+
+    def _serve(self) -> bool:
+        """Answer what was asked, as far as there is time; whether there is more."""
+        while self._inbox:
+            incoming = self._inbox[0]
+            questions, users = incoming.call.questions, incoming.call.users
+            for at in range(len(incoming.answers), len(questions)):
+                if self._ctx.work <= 0:
+                    return True
+                user = self._bound(users[at] if at < len(users) else None)
+                incoming.answers.append(self._answer(questions[at], user))
+            self._inbox.popleft()
+            self._tokens += 1
+            reply = HandshakeReply(incoming.call.number, self._since, tuple(incoming.answers))
+            self._storing[self._tokens] = incoming.node, reply
+            self._ctx.send_stored(self._port, self._tokens.to_bytes(TOKEN, "big"))
+        return False
+
+    def stored(self, tokens: list[int]) -> None:
+        for token in tokens:
+            self._replies.append(self._storing.pop(token))
+
+    def replied(self, node: int, reply: HandshakeReply, now: float) -> None:
+        self.handshakes.replied(node, reply, now)
+
+    # Turns
+
+    def turn(self, now: float) -> list[tuple[int, HandshakeCall]]:
+        """Once sessions have come and gone: what is to be asked now."""
+        handshakes = self.handshakes
+        for left in self.counters.take_left():
+            self.stays.leave(left.client_id, left.epoch, left.inbound, now, left.owner)
+        for asked in self.counters.take_asked():
+            if not asked.session.ended and asked.session.client is asked.client:
+                handshakes.ask(asked, now)
+        self._serve()
+        calls = handshakes.turn(now)
+        self._tell_clients()
+        self.stays.sweep(now)
+        return calls
+
+    def _tell_clients(self) -> None:
+        resolved = self.handshakes.resolved
+        if not resolved:
+            return
+        self.handshakes.resolved = []
+        for question, outcome in resolved:
+            asked = question.asked
+            assert asked is not None
+            if outcome == remote_qos2.COMPLETED:
+                self.counters.told_completed += 1
+            elif outcome != remote_qos2.CANCELLED:
+                self.counters.told_unknown += 1
+            self._broker.resolved(asked.client, asked.session, asked.packet_id, outcome)
+
+    def pending(self) -> bool:
+        return len(self._inbox) != 0
+
+    def take_replies(self) -> list[tuple[int, HandshakeReply]]:
+        replies = self._replies
+        self._replies = []
+        return replies
+
+    def wake_at(self) -> float:
+        """When ``turn`` is to be called though nothing happens; ``inf``: never."""
+        return min(self.handshakes.wake_at(), self.stays.wake_at() or inf)

@@ -1,0 +1,1 @@
+"""Retained messages of the whole cluster, in etcd."""

@@ -1,0 +1,308 @@
+"""Retained messages that are too large for etcd: who has them, and how they come from there when somebody wants them.
+
+The node where one was published has it, and sends a copy to others (``Keep``), on the line between two nodes: stored,
+once, and later if it is away. In etcd is who they are. Whoever else needs the payload, for a client that subscribes,
+asks one after the other of those that are connected (``Fetch``), and keeps what came for as long as there is room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from typing import Final
+
+from starlingmq.cluster.retained.retained_records import (
+    Fetch,
+    Fetched,
+    Keep,
+    RetainedError,
+    RetainedValue,
+    Said,
+    decode_value,
+    encode_value,
+    message_of,
+    value_of,
+)
+from starlingmq.core.broker import BrokerState
+from starlingmq.core.message import Message
+from starlingmq.core.ready import FACT_DELETE, FACT_PUT, Write
+from starlingmq.core.routing.retained_outbox import Wanted
+
+COPY_FACT: Final = b"rk"
+"""And the number of a node, a slash, a topic: a fact, the copy that is kept for that node."""
+
+FETCH_SECONDS: Final = 2.0  # until the next one is asked
+
+CopyKey = tuple[bytes, int]  # topic, node where it was published
+
+
+class Fetching:
+    def __init__(self, pointer: RetainedValue, holders: list[int]) -> None:
+        self.pointer = pointer
+        self.left = holders  # to be asked after the one that was asked
+        self.asked = 0
+        self.deadline = inf
+        self.waiting: list[Wanted] = []
+
+
+class LargeRetained:
+    """``connected`` tells whether a node is; ``covered`` whether a topic shows what was published here, so that what
+    etcd has said of it meanwhile is not known here yet; ``say`` says something to a node; ``reached`` is what
+    ``RetainedOutbox`` has."""
+
+    fetched: int  # payloads that came from other nodes
+    fetches: int  # that were asked for
+    read: bool  # all that etcd has of before: what nothing points to is not needed
+
+    def __init__(
+        self,
+        broker: BrokerState,
+        connected: Callable[[int], bool],
+        covered: Callable[[bytes], bool],
+        say: Callable[[int, Said], None],
+        reached: dict[int, int],
+        room: int,
+    ) -> None:
+        self.fetched = self.fetches = 0
+        self.read = False
+        self.pointers: dict[bytes, tuple[RetainedValue, int]] = {}  # topic -> value in etcd, its revision
+        self._broker = broker
+        self._ctx = broker.ctx
+        self._connected = connected
+        self._covered = covered
+        self._say = say
+        self._reached = reached
+        self._room = room
+        self._me = 0
+        self._copies: dict[bytes, dict[int, RetainedValue]] = {}  # topic -> node where it was published ->
+        self._doubtful: dict[CopyKey, None] = {}  # copies that are not what etcd says
+        self._fetching: dict[bytes, Fetching] = {}
+        self._cached: dict[bytes, int] = {}  # topic -> bytes; the oldest first
+        self._cached_bytes = 0
+
+    def enter(self, me: int, facts: dict[bytes, bytes]) -> None:
+        """Our number is known; ``facts`` are those whose keys begin with COPY_FACT."""
+        self._me = me
+        for key, fact in facts.items():
+            origin, _, topic = key[len(COPY_FACT) :].partition(b"/")
+            try:
+                self._copies.setdefault(topic, {})[int(origin)] = decode_value(fact)
+            except RetainedError:
+                self._fact((topic, int(origin)), None)
+                continue
+            self._doubtful[topic, int(origin)] = None
+
+    # What etcd says
+
+    def point(self, topic: bytes, value: RetainedValue, revision: int) -> None:
+        """The topic's message is at ``value.holders``; what is here of it is shown, or that it is there."""
+        self.pointers[topic] = (value, revision)
+        self._uncache(topic)
+        copy = self._copy((topic, value.origin))
+        if copy is not None and copy.sequence == value.sequence:
+            self._doubtful.pop((topic, value.origin), None)
+            self._broker.publishing.show_retained(message_of(topic, copy))
+        else:
+            self._broker.publishing.show_retained(message_of(topic, value))
+        self._look_at_copies(topic)
+
+    def own(self, topic: bytes, value: RetainedValue, revision: int) -> None:
+        """Likewise, of one that was published here and is shown already."""
+        self.pointers[topic] = (value, revision)
+        self._uncache(topic)
+        self._look_at_copies(topic)
+
+    def forget(self, topic: bytes) -> None:
+        """It has none, or a small one."""
+        self.pointers.pop(topic, None)
+        self._uncache(topic)
+        self._look_at_copies(topic)
+
+    def _look_at_copies(self, topic: bytes) -> None:
+        for origin in list(self._copies.get(topic, ())):
+            self._look_at_copy((topic, origin))
+
+    def _copy(self, key: CopyKey) -> RetainedValue | None:
+        return self._copies.get(key[0], {}).get(key[1])
+
+    def _look_at_copy(self, key: CopyKey) -> None:
+        """Keep what etcd points to, and what it may point to: later, or already, and we do not know it yet. Marks are
+        read before topics, so while we read, the mark of a node does not say that its pointers are here."""
+        copy = self._copy(key)
+        pointer = self.pointers.get(key[0])
+        if copy is None or (pointer is not None and _id(pointer[0]) == _id(copy)):
+            self._doubtful.pop(key, None)
+        elif self.read and copy.sequence <= self._reached.get(key[1], 0) and not self._covered(key[0]):
+            self._doubtful.pop(key, None)
+            del self._copies[key[0]][key[1]]
+            if not self._copies[key[0]]:
+                del self._copies[key[0]]
+            self._fact(key, None)
+        else:
+            self._doubtful[key] = None
+
+    def all_is_read(self) -> None:
+        self.read = True
+        self.marked()
+
+    def marked(self) -> None:
+        """More of what other nodes published is here."""
+        for key in list(self._doubtful):
+            self._look_at_copy(key)
+
+    def large_bytes(self) -> int:
+        """Of payloads that are here, and not in etcd."""
+        tree = self._broker.retained
+        total = 0
+        for topic in self.pointers:
+            message = tree.get(topic)
+            if message is not None and message.loaded:
+                total += len(message.payload)
+        return total
+
+    def held_only_with(self, node: int) -> list[tuple[bytes, RetainedValue, int]]:
+        """What ``node`` has, and we are the first of the others that do."""
+        found: list[tuple[bytes, RetainedValue, int]] = []
+        for topic, (value, revision) in self.pointers.items():
+            others = [holder for holder in value.holders if holder != node]
+            if len(others) < len(value.holders) and others and others[0] == self._me:
+                found.append((topic, value, revision))
+        return found
+
+    def whole(self, topic: bytes, value: RetainedValue) -> RetainedValue | None:
+        """The message that ``value`` points to, or a later one of the same node, if it is here."""
+        message = self._broker.retained.get(topic)
+        own = message is not None and message.origin == value.origin == self._me
+        if own and message is not None and message.sequence >= value.sequence:
+            return value_of(message, ())
+        copy = self._copy((topic, value.origin))
+        if copy is not None and copy.sequence >= value.sequence:
+            return copy
+        pointer = self.pointers.get(topic)
+        if message is None or not message.loaded or pointer is None or _id(pointer[0]) != _id(value):
+            return None
+        found = value_of(message, ())
+        found.origin, found.sequence = value.origin, value.sequence
+        return found
+
+    # What other nodes say
+
+    def take(self, node: int, said: Said) -> None:
+        if isinstance(said, Keep):
+            self._keep(said.topic, said.value)
+        elif isinstance(said, Fetch):
+            wanted = RetainedValue(said.origin, said.sequence, 0, b"", "", 0.0, 0.0, b"")
+            self._say(node, Fetched(said.topic, said.origin, said.sequence, self.whole(said.topic, wanted)))
+        else:
+            self._came(node, said)
+
+    def _keep(self, topic: bytes, value: RetainedValue) -> None:
+        key = (topic, value.origin)
+        earlier = self._copy(key)
+        if value.origin == self._me or (earlier is not None and earlier.sequence >= value.sequence):
+            return
+        self._copies.setdefault(topic, {})[value.origin] = value
+        self._fact(key, value)
+        pointer = self.pointers.get(topic)
+        if pointer is not None and _id(pointer[0]) == _id(value) and not self._covered(topic):
+            self._uncache(topic)
+            self._broker.publishing.show_retained(message_of(topic, value))
+        else:
+            self._look_at_copy(key)
+
+    def _fact(self, key: CopyKey, value: RetainedValue | None) -> None:
+        if self._ctx.recording:
+            topic = b"%b%d/%b" % (COPY_FACT, key[1], key[0])
+            if value is None:
+                self._ctx.write(Write(FACT_DELETE, topic=topic))
+            else:
+                self._ctx.write(Write(FACT_PUT, topic=topic, value=encode_value(value)))
+
+    # Fetching
+
+    def want(self, wanted: Wanted, now: float) -> None:
+        topic = wanted.topic
+        pointer = self.pointers.get(topic)
+        message = self._broker.retained.get(topic)
+        if message is None or message.loaded or pointer is None:
+            self._broker.subscribing.came(wanted, message)
+            return
+        fetching = self._fetching.get(topic)
+        if fetching is None or _id(fetching.pointer) != _id(pointer[0]):
+            waiting = [] if fetching is None else fetching.waiting
+            holders = [holder for holder in pointer[0].holders if holder != self._me]
+            fetching = self._fetching[topic] = Fetching(pointer[0], holders)
+            fetching.waiting = waiting
+            self._ask_next(topic, fetching, now)
+        fetching.waiting.append(wanted)
+
+    def _ask_next(self, topic: bytes, fetching: Fetching, now: float) -> None:
+        fetching.deadline = now + FETCH_SECONDS
+        while fetching.left:
+            fetching.asked = fetching.left.pop(0)
+            if self._connected(fetching.asked):
+                self.fetches += 1
+                self._say(fetching.asked, Fetch(topic, fetching.pointer.origin, fetching.pointer.sequence))
+                return
+        fetching.asked = 0
+
+    def _came(self, node: int, said: Fetched) -> None:
+        topic, value = said.topic, said.value
+        fetching = self._fetching.get(topic)
+        if fetching is None or (said.origin, said.sequence) != _id(fetching.pointer):
+            return
+        if value is None:
+            if fetching.asked == node:
+                self._ask_next(topic, fetching, self._ctx.now)
+            return
+        self.fetched += 1
+        message = message_of(topic, value)
+        pointer = self.pointers.get(topic)
+        present = self._broker.retained.get(topic)
+        if pointer is not None and _id(pointer[0]) == _id(value) and present is not None and not present.loaded:
+            self._broker.publishing.show_retained(message)
+            self._cache(topic, len(value.payload))
+        self._finish(topic, fetching, message)
+
+    def _finish(self, topic: bytes, fetching: Fetching, came: Message | None) -> None:
+        """Whoever waited gets what the topic retains now, or ``came``."""
+        del self._fetching[topic]
+        for wanted in fetching.waiting:
+            message = self._broker.retained.get(topic)
+            pointer = self.pointers.get(topic)
+            if message is not None and not message.loaded:
+                if came is None and pointer is not None and _id(pointer[0]) != _id(fetching.pointer):
+                    self.want(wanted, self._ctx.now)
+                    continue
+                message = came
+            self._broker.subscribing.came(wanted, message)
+
+    def look(self, now: float) -> None:
+        """Ask others where one does not answer; give up where nobody is left."""
+        for topic, fetching in list(self._fetching.items()):
+            if fetching.asked and (now >= fetching.deadline or not self._connected(fetching.asked)):
+                self._ask_next(topic, fetching, now)
+            if not fetching.asked:
+                self._finish(topic, fetching, None)
+
+    def _cache(self, topic: bytes, size: int) -> None:
+        self._cached[topic] = size
+        self._cached_bytes += size
+        for oldest in list(self._cached):
+            if self._cached_bytes <= self._room or oldest == topic:
+                break
+            self._uncache(oldest)
+            pointer = self.pointers.get(oldest)
+            if pointer is not None and not self._covered(oldest):
+                self._broker.publishing.show_retained(message_of(oldest, pointer[0]))
+
+    def _uncache(self, topic: bytes) -> None:
+        self._cached_bytes -= self._cached.pop(topic, 0)
+
+    def wake_at(self) -> float:
+        """``inf``: never."""
+        return min([fetching.deadline for fetching in self._fetching.values()], default=inf)
+
+
+def _id(value: RetainedValue) -> tuple[int, int]:
+    return value.origin, value.sequence

@@ -1,0 +1,486 @@
+"""Retained messages of the whole cluster: what is published here goes into etcd, what etcd has is shown here.
+
+::
+
+    IDLE --registered--> READING --all pages--> SETTLING --our mark comes by the watch--> FOLLOWING
+                            ^------------------ the watch was compacted ----------------------'
+
+The laws:
+
+- Of a topic the message with the highest revision in etcd counts, at every node.
+- What was published here is shown here at once, and until it is in etcd and the watch has told of it: then what the
+  watch told last is shown. So no node goes back to what it has replaced, and all come to show the same.
+- A node is *complete* when it has read everything and the watch has told of a mark that it wrote after that: what is
+  here then and was not read is gone.
+
+Pure: what the core has, answers of etcd and what nodes say, in; requests, and calls of ``core.mqtt.publishing``, out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from math import inf
+from typing import Final, Literal
+
+from starlingmq.cluster.durable_tokens import DurableTokens
+from starlingmq.cluster.etcd.etcd_cas import CasUpdate, EtcdCas
+from starlingmq.cluster.etcd.etcd_requests import Answer, Get, Request, Txn, TxnAnswer, Watch, WatchEvent, WatchLost
+from starlingmq.cluster.retained.large_retained import COPY_FACT, LargeRetained
+from starlingmq.cluster.retained.retained_records import (
+    MARK,
+    Keep,
+    RetainedError,
+    RetainedValue,
+    Said,
+    decode_said,
+    decode_value,
+    encode_said,
+    encode_value,
+    mark_key,
+    message_of,
+    prefix,
+    value_of,
+)
+from starlingmq.cluster.retained.retained_writer import ENTRY_BYTES, RetainedWriter, Written
+from starlingmq.config.settings import ClusterConfig
+from starlingmq.core.broker import BrokerState
+from starlingmq.core.message import Message
+from starlingmq.core.ready import FACT_DELETE, Write
+from starlingmq.core.routing.retained_outbox import DELETED_FACT, RetainedOutbox
+
+PAGE: Final = 1000  # keys read at once
+RETRY_SECONDS: Final = 0.5
+WAITING_MAX: Final = 50_000  # messages that are to be written; more are refused
+QUOTA_PART: Final = 4  # of etcd's quota, that is used for what is retained ...
+CHANGES_PART: Final = 8  # ... and for what was overwritten and is not compacted yet
+LOOK_SECONDS: Final = 1.0  # between two looks how much there is
+
+FACTS: Final = b"r"  # what the keys of our facts begin with
+State = Literal["idle", "reading", "settling", "following"]
+Own = tuple[int, bytes, Message | None]  # sequence, topic, what it retains
+
+
+class RetainedSync:
+    """``connected`` tells whether a node is; ``leading`` whether we do what one has to do for all."""
+
+    def __init__(
+        self, broker: BrokerState, config: ClusterConfig, connected: Callable[[int], bool], leading: Callable[[], bool]
+    ) -> None:
+        self.state: State = "idle"
+        self.page = PAGE
+        self._broker = broker
+        self._ctx = broker.ctx
+        self._config = config
+        self._connected = connected
+        self._leading = leading
+        self._keys = prefix(config.name)
+        self._retaining = self._ctx.retaining = RetainedOutbox(config.subscribe_ack_timeout)
+        self._stored = DurableTokens(broker)
+        self._stored_up_to = 0  # asked for
+        self.copies = LargeRetained(
+            broker, connected, self._covered, self._say, self._retaining.reached, config.retained_cache
+        )
+        quota = config.etcd.quota
+        self.writer = RetainedWriter(
+            self._keys, config.retained_window, quota / CHANGES_PART, config.etcd.compaction_retention
+        )
+        self._amendments = EtcdCas("retained amend")
+        self._quota = quota
+        self._me = 0
+        self._members: dict[int, None] = {}
+        self._restored: list[Own] = []  # of an earlier life; which of it is done, our mark tells
+        self._overlay: dict[bytes, int] = {}  # topic -> sequence of what was published here and is shown
+        self._held: dict[bytes, tuple[bytes | None, int]] = {}  # topic -> what the watch has told meanwhile
+        self._awaiting: deque[Written] = deque()  # in etcd; the watch is to tell of it
+        self._position = 0  # revision up to which the watch has told
+        self._page = ""  # tag of the page under way
+        self._pages = 0
+        self._after = b""
+        self._retry_at = 0.0
+        self._read_at = 0  # revision of the last page
+        self._complete_at = 0  # revision that the watch has to reach; 0: not known
+        self._mark = (0, 0)  # ours, as read, and its revision
+        self._begun = False  # what of an earlier life is done is known
+        self._revisions: dict[bytes, int] = {}  # topic -> revision of what was taken since reading began; < 0: deleted
+        self._expiring: dict[bytes, int] = {}  # topic -> revision of a message that expires
+        self._led = False
+        self._look_at = 0.0
+        self._requests: list[Request] = []
+        self._notices: list[str] = []
+
+    # A life begins
+
+    def enter(self, me: int, facts: dict[bytes, bytes]) -> None:
+        """Our number is known. ``facts`` are ours of an earlier life."""
+        self._me = me
+        self.writer.be(mark_key(self._config.name, me))
+        self.copies.enter(me, {key: fact for key, fact in facts.items() if key.startswith(COPY_FACT)})
+        for topic, message in self._broker.retained.items():
+            if message.origin == me and message.sequence != 0:
+                self._restored.append((message.sequence, topic, message))
+        for key, fact in facts.items():
+            if key.startswith(DELETED_FACT):
+                sequence, topic = int.from_bytes(fact, "big"), key[len(DELETED_FACT) :]
+                self._retaining.deleted[topic] = sequence
+                self._restored.append((sequence, topic, None))
+        self._restored.sort(key=lambda own: own[0])
+        for sequence, topic, _ in self._restored:
+            self._overlay[topic] = sequence
+        self._retaining.last = self._ctx.sequence  # none of an earlier life comes after this
+
+    def set_members(self, members: dict[int, None]) -> None:
+        """The numbers of all nodes, ours included."""
+        before, self._members = self._members, members
+        for node in before:
+            if node not in members:
+                self._retaining.told.pop(node, None)
+                self._copy_anew(node)
+
+    def registered(self, now: float) -> None:
+        """We are a member: read what there is. May be called again."""
+        if self.state == "idle":
+            self._read(now)
+
+    def _read(self, now: float) -> None:
+        self.state = "reading"
+        self.copies.read = False
+        self._retaining.complete = False
+        self._after = b""
+        self._complete_at = 0
+        self._revisions = {}
+        self._held = {}
+        self._page = ""
+        self._next_page(now)
+
+    def _next_page(self, now: float) -> None:
+        if self.state != "reading" or self._page or now < self._retry_at:
+            return
+        self._pages += 1
+        self._page = f"retained page {self._pages}"
+        get = Get(self._keys, prefix=True, limit=self.page, after=self._after)
+        self._requests.append(Txn(self._page, (), (get,)))
+
+    # What etcd says
+
+    def answered(self, answer: Answer, now: float) -> None:
+        """Answers to others are not looked at."""
+        if isinstance(answer, TxnAnswer):
+            self._transacted(answer, now)
+        elif isinstance(answer, WatchEvent):
+            if answer.prefix == self._keys and self.state != "idle":
+                for change in answer.changes:
+                    self._changed(change.key[len(self._keys) :], change.value, change.mod_revision)
+                self._position = max(self._position, answer.revision)
+                self._look_at_position()
+        elif isinstance(answer, WatchLost) and answer.prefix == self._keys and self.state != "idle":
+            self._read(now)
+
+    def _transacted(self, answer: TxnAnswer, now: float) -> None:
+        if answer.tag == self._page and self._page:
+            self._page = ""
+            self._took_page(answer, now)
+            return
+        written = self.writer.answered(answer, now)
+        if written is not None:
+            self._awaiting.append(written)
+            for topic in written.done:
+                self._undelete(topic, written.done[topic])
+            if self.state == "settling" and not self._complete_at:
+                if written.last and written.revision >= self._read_at:
+                    self._complete_at = written.revision
+                else:
+                    self.writer.ask()
+            self._look_at_position()
+            return
+        self._amendments.answered(answer, now)
+
+    def _took_page(self, answer: TxnAnswer, now: float) -> None:
+        if answer.error:
+            self._retry_at = now + RETRY_SECONDS
+            return
+        self._read_at = answer.revision
+        if not self._after:
+            self._position = answer.revision
+            self._requests.append(Watch(self._keys, answer.revision + 1))
+        found = answer.found[0]
+        for entry in found:
+            topic = entry.key[len(self._keys) :]
+            if topic.startswith(MARK) and int(topic[1:]) == self._me:
+                self._mark = (int(entry.value), entry.mod_revision)
+            if abs(self._revisions.get(topic, 0)) < entry.mod_revision:
+                self._changed(topic, entry.value, entry.mod_revision)
+        if len(found) == self.page:
+            self._after = found[-1].key
+            self._next_page(now)
+            return
+        self.state = "settling"
+        self.copies.all_is_read()
+        if not self._begun:
+            self.writer.begin(*self._mark)
+        self.writer.ask()
+
+    def _begin(self) -> None:
+        """We have written our mark, and the watch has told of it: what of our earlier life is not done by now never
+        will be by itself, be it that it still lay in etcd when we read. It goes first."""
+        self._begun = True
+        for sequence, topic, message in self._restored:
+            if self._overlay.get(topic) != sequence or topic in self._retaining.changed:
+                pass  # a later one of ours takes its place
+            elif sequence <= self.writer.mark or self._superseded(topic, message):
+                self._uncover(topic)
+            else:
+                self.writer.add(topic, sequence, self._encoded(topic, message))
+            if sequence <= self.writer.mark:
+                self._undelete(topic, sequence)
+        if self._restored:
+            self._store_up_to(self._restored[-1][0])
+        self._restored = []
+
+    def _superseded(self, topic: bytes, message: Message | None) -> bool:
+        """Whether somebody has published to the topic since: what was not written before this node went down is not
+        to come after that. Clocks are believed here: what waits for a restart is older by more than they are apart."""
+        data = self._held.get(topic, (None, 0))[0]
+        value = None if data is None or message is None else self._decoded(topic, data)
+        return value is not None and message is not None and value.published_at > message.published_at
+
+    def _changed(self, topic: bytes, data: bytes | None, revision: int) -> None:
+        if self.state != "following":
+            if abs(self._revisions.get(topic, 0)) >= revision:
+                return
+            self._revisions[topic] = revision if data is not None else -revision
+        if topic.startswith(MARK):
+            if data is not None:
+                node, mark = int(topic[1:]), int(data)
+                self._retaining.reached[node] = max(mark, self._retaining.reached.get(node, 0))
+                self.copies.marked()
+        elif self._covered(topic):
+            self._held[topic] = (data, revision)
+        else:
+            self._show(topic, data, revision)
+
+    def _covered(self, topic: bytes) -> bool:
+        """Whether it shows what was published here: what etcd says of it is looked at when the watch has told of
+        that."""
+        return topic in self._overlay or topic in self._retaining.changed
+
+    def _show(self, topic: bytes, data: bytes | None, revision: int) -> None:
+        """What etcd has of a topic is what it retains."""
+        self._expiring.pop(topic, None)
+        value = None if data is None else self._decoded(topic, data)
+        if value is None:
+            self.copies.forget(topic)
+            self._broker.publishing.hide_retained(topic)
+            return
+        if value.expires_at != 0.0:
+            self._expiring[topic] = revision
+            if value.expires_at <= self._ctx.now:
+                self.copies.forget(topic)
+                self._broker.publishing.hide_retained(topic)
+                return
+        present = self._broker.retained.get(topic)
+        if (
+            present is not None
+            and present.origin == self._me
+            and value.origin == self._me
+            and present.sequence == value.sequence
+        ):
+            if value.holders:
+                self.copies.own(topic, value, revision)
+            else:
+                self.copies.forget(topic)
+        elif value.holders:
+            self.copies.point(topic, value, revision)
+        else:
+            self.copies.forget(topic)
+            self._broker.publishing.show_retained(message_of(topic, value))
+
+    def _decoded(self, topic: bytes, data: bytes) -> RetainedValue | None:
+        try:
+            return decode_value(data)
+        except RetainedError as error:
+            self._notices.append(f"{topic!r}: {error}")
+            return None
+
+    def _look_at_position(self) -> None:
+        """What the watch has told of by now."""
+        while self._awaiting and self._awaiting[0].revision <= self._position:
+            for topic, sequence in self._awaiting.popleft().done.items():
+                if self._overlay.get(topic) == sequence and topic not in self._retaining.changed:
+                    self._uncover(topic)
+        if self.state == "settling" and self._complete_at and self._position >= self._complete_at:
+            self._complete()
+
+    def _uncover(self, topic: bytes) -> None:
+        self._overlay.pop(topic, None)
+        held = self._held.pop(topic, None)
+        if held is not None:
+            self._show(topic, *held)
+
+    def _complete(self) -> None:
+        if not self._begun:
+            self._begin()
+        self.state = "following"
+        revisions, self._revisions = self._revisions, {}
+        for topic, message in self._broker.retained.items():
+            if revisions.get(topic, 0) > 0 or self._covered(topic) or topic.startswith(b"$SYS/"):
+                continue
+            if message.origin == 0 and message.sequence == 0:  # of the time before there was a cluster
+                self._broker.publishing.store_retained(message)
+            else:
+                self.copies.forget(topic)
+                self._broker.publishing.hide_retained(topic)
+        for topic in [topic for topic in self._expiring if revisions.get(topic, 0) <= 0]:
+            del self._expiring[topic]
+        self._retaining.complete = True
+
+    # What the core has
+
+    def turn(self, now: float) -> None:
+        """Before the core's Ready is taken."""
+        retaining = self._retaining
+        retaining.connected = {node: None for node in self._members if self._connected(node)}
+        if self._begun:
+            self._take_changes()
+        self.copies.look(now)
+        wanted, retaining.wanted = retaining.wanted, []
+        for each in wanted:
+            self.copies.want(each, now)
+        self._expire()
+        self._next_page(now)
+        if now >= self._look_at:
+            self._look_at = now + LOOK_SECONDS
+            self._measure()
+        retaining.waiting = len(self.writer) + len(retaining.changed)
+        retaining.full = retaining.waiting >= WAITING_MAX
+        retaining.written, retaining.coalesced = self.writer.written, self.writer.coalesced
+        retaining.fetched = self.copies.fetched
+        self._broker.subscribing.release_replays()
+
+    def _take_changes(self) -> None:
+        retaining = self._retaining
+        if retaining.changed:
+            for topic, change in retaining.take().items():
+                self._overlay[topic] = change.sequence
+                self.writer.add(topic, change.sequence, self._encoded(topic, change.message))
+        self.writer.last = max(self.writer.last, retaining.last)
+        self._store_up_to(self.writer.last)
+
+    def _store_up_to(self, sequence: int) -> None:
+        if sequence > self._stored_up_to:
+            self._stored_up_to = sequence
+            self._stored.mark(sequence)
+
+    def _encoded(self, topic: bytes, message: Message | None) -> bytes | None:
+        if message is None:
+            return None
+        if len(message.payload) + len(message.properties) < self._config.retained_inline:
+            return encode_value(value_of(message, ()))
+        holders = self._holders(topic)
+        for node in holders:
+            self._say(node, Keep(topic, value_of(message, ())))
+        return encode_value(value_of(message, (self._me, *holders)))
+
+    def _holders(self, topic: bytes, beside: tuple[int, ...] = ()) -> tuple[int, ...]:
+        """Other nodes that are to have a copy: the same ones for a topic, as long as they are there."""
+        others = [node for node in self._members if node != self._me and node not in beside and self._connected(node)]
+        if not others:
+            return ()
+        start = sum(topic) % len(others)
+        return tuple((others[start:] + others[:start])[: self._config.retained_copies])
+
+    def _copy_anew(self, gone: int) -> None:
+        """A node that is no member any more had copies: another one gets them."""
+        for topic, value, revision in self.copies.held_only_with(gone):
+            whole = self.copies.whole(topic, value)
+            beside = tuple([holder for holder in value.holders if holder != gone])
+            more = self._holders(topic, beside)[:1]
+            if whole is not None:
+                for node in more:
+                    self._say(node, Keep(topic, whole))
+                value = message_value(value, (*beside, *more))
+                self._amendments.add(CasUpdate(self._keys + topic, revision, encode_value(value)))
+
+    def _undelete(self, topic: bytes, sequence: int) -> None:
+        """The cluster knows what we have done to this topic: nothing of it has to be remembered."""
+        deleted = self._retaining.deleted
+        if 0 < deleted.get(topic, 0) <= sequence:
+            del deleted[topic]
+            self._ctx.write(Write(FACT_DELETE, topic=DELETED_FACT + topic))
+
+    def _expire(self) -> None:
+        """What has expired is gone at every node by itself; one takes it out of etcd."""
+        expired, self._retaining.expired = self._retaining.expired, []
+        led, self._led = self._led, self._leading() and self.state == "following"
+        if not self._led:
+            return
+        if not led:  # what expired before
+            expired = [topic for topic in self._expiring if self._broker.retained.get(topic) is None]
+        for topic in expired:
+            revision = self._expiring.get(topic, 0)
+            if revision and topic not in self._overlay:
+                self._amendments.add(CasUpdate(self._keys + topic, revision, None))
+
+    def _measure(self) -> None:
+        tree = self._broker.retained
+        size = tree.total_bytes + ENTRY_BYTES * len(tree)
+        if size * QUOTA_PART > self._quota:
+            size -= self.copies.large_bytes()
+        self._retaining.crowded = size * QUOTA_PART > self._quota
+
+    # What other nodes say
+
+    def _say(self, node: int, said: Said) -> None:
+        self._broker.peers.tell(node, encode_said(said))
+
+    def take(self, node: int, payload: bytes) -> None:
+        try:
+            said = decode_said(payload)
+        except RetainedError as error:
+            self._notices.append(f"node {node}: {error}")
+            return
+        self.copies.take(node, said)
+
+    # What goes out
+
+    def take_requests(self, now: float) -> list[Request]:
+        """After the turn's frames were handed on: what is stored by then may be told."""
+        if self._me == 0:
+            return []
+        self.writer.durable = max(self.writer.durable, self._stored.reached)
+        requests, self._requests = self._requests, []
+        return [*requests, *self.writer.take_requests(now), *self._amendments.take_requests(now)]
+
+    def busy(self) -> bool:
+        """Whether etcd has not all that was published here, or not all that it has is here."""
+        return self.state != "following" or self.writer.mark < self._retaining.last or len(self.writer) != 0
+
+    def take_notices(self) -> list[str]:
+        notices, self._notices = self._notices, []
+        return notices
+
+    def wake_at(self) -> float:
+        """When ``turn`` is to be called though nothing happens; ``inf``: never."""
+        soonest = min(self.writer.wake_at() or inf, self._amendments.wake_at() or inf, self.copies.wake_at())
+        replays = self._broker.subscribing.replays
+        if replays:
+            soonest = min(soonest, replays[0].deadline)
+        if self.state == "reading" and not self._page:
+            soonest = min(soonest, self._retry_at)
+        return soonest
+
+
+def message_value(value: RetainedValue, holders: tuple[int, ...]) -> RetainedValue:
+    """The same message, at other nodes."""
+    return RetainedValue(
+        value.origin,
+        value.sequence,
+        value.qos,
+        value.properties,
+        value.publisher,
+        value.published_at,
+        value.expires_at,
+        value.payload,
+        value.size,
+        holders,
+    )

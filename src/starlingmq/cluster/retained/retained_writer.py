@@ -1,0 +1,212 @@
+"""This node's retained messages on their way into etcd: in batches, in order, each exactly once.
+
+::
+
+    add --> gathering --window--> going --batch--> under way --answer--> done
+              '-- a later one of the same topic takes the place --'
+
+The laws:
+
+- Batches are under way one at a time, and each writes this node's mark and compares what it was. So of a batch whose
+  answer was lost the next attempt finds out whether it was done, and it is never done twice: a message that somebody
+  else has replaced meanwhile does not come back.
+- Messages go in the order of their sequences, so the mark, the last of a batch, says that all before it are done.
+- What is going is not replaced, it is written all the same: so topics that change all the time are written as often
+  as others. Of a topic there are two messages here at most.
+- Nothing is written before it is stored here (``durable``).
+
+Pure: requests out, answers in.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlingmq.cluster.etcd.etcd_requests import Compare, Delete, Get, KeyValue, Operation, Put, Txn, TxnAnswer
+
+BATCH_OPERATIONS: Final = 100  # etcd takes 128 in a transaction
+BATCH_BYTES: Final = 512 * 1024  # and 1.5 MiB
+ENTRY_BYTES: Final = 200  # what etcd keeps beside key and value of each change
+RETRY_SECONDS: Final = 0.1  # after an error of etcd; twice as long after each further one
+RETRY_SECONDS_MAX: Final = 2.0
+TAG: Final = "retained write "
+UNKNOWN: Final = -1
+
+
+class RetainedEntry:
+    """``value`` None: the topic retains nothing from ``sequence`` on."""
+
+    __slots__ = ("key", "sequence", "value")
+
+    def __init__(self, key: bytes, sequence: int, value: bytes | None) -> None:
+        self.key = key
+        self.sequence = sequence
+        self.value = value
+
+
+class Written:
+    """What is done: in which ``revision`` at the latest, and the sequences by topic. ``last``: it was what was asked
+    for last, so nothing that was asked for before can be done any more, by an earlier life neither."""
+
+    def __init__(self, revision: int, done: dict[bytes, int], last: bool) -> None:
+        self.revision = revision
+        self.done = done
+        self.last = last
+
+
+class RetainedWriter:
+    mark: int  # sequence up to which all is done
+    durable: int  # up to which all is stored here
+    last: int  # up to which there is something to be done, or nothing
+    batches: int
+    written: int  # messages
+
+    def __init__(self, keys: bytes, window: float, budget: float, seconds: float) -> None:
+        """``keys`` and a topic are its key. What is written in ``seconds`` is ``budget`` bytes at most."""
+        self.mark = 0
+        self.durable = 0
+        self.last = 0
+        self.batches = 0
+        self.written = 0
+        self.coalesced = 0
+        self._keys = keys
+        self._mark_key = b""
+        self._mark_revision = UNKNOWN
+        self._window = window
+        self._budget = budget
+        self._rate = budget / seconds
+        self._left = budget
+        self._left_at = 0.0
+        self._gathering: dict[bytes, RetainedEntry] = {}
+        self._going: dict[bytes, RetainedEntry] = {}
+        self._went_at = -1e9  # when the last lot began to go
+        self._asked = False  # a batch is wanted though there is nothing to write
+        self._tag = ""
+        self._tags = 0
+        self._batch_mark = 0
+        self._retry = RETRY_SECONDS
+        self._retry_at = 0.0
+
+    def __len__(self) -> int:
+        """Messages that are not written yet."""
+        return len(self._gathering) + len(self._going)
+
+    def be(self, mark_key: bytes) -> None:
+        """Who we are."""
+        self._mark_key = mark_key
+
+    def begin(self, mark: int, revision: int) -> None:
+        """What etcd has of us: our mark and its revision (0: none). Sequences up to it are done."""
+        self._mark_revision = revision
+        self.mark = max(self.mark, mark)
+
+    def add(self, topic: bytes, sequence: int, value: bytes | None) -> None:
+        """Sequences rise from call to call."""
+        self.last = max(self.last, sequence)
+        if self._gathering.pop(topic, None) is not None:
+            self.coalesced += 1
+        self._gathering[topic] = RetainedEntry(self._keys + topic, sequence, value)
+
+    def ask(self) -> None:
+        """Write the mark, whatever else there is: whoever watches learns that it has seen all before."""
+        self._asked = True
+
+    def sequence_of(self, topic: bytes) -> int:
+        """Of the last message of a topic that is not written yet; 0: there is none."""
+        entry = self._gathering.get(topic) or self._going.get(topic)
+        return 0 if entry is None else entry.sequence
+
+    def take_requests(self, now: float) -> list[Txn]:
+        if self._tag or now < self._retry_at or self._mark_revision == UNKNOWN:
+            return []
+        if not self._going and self._gathering and now >= self._went_at + self._window:
+            self._going, self._gathering = self._gathering, {}
+            self._went_at = now
+        skipped = not self._going and not self._gathering and self.mark < self.last <= self.durable
+        if not self._going and not self._asked and not skipped:
+            return []
+        self._earn(now)
+        if self._left < 0.0:
+            return []
+        return self._batch()
+
+    def _batch(self) -> list[Txn]:
+        operations: list[Operation] = []
+        size = 0
+        mark = self.mark
+        for entry in self._going.values():
+            if entry.sequence > self.durable or len(operations) >= BATCH_OPERATIONS or size >= BATCH_BYTES:
+                break
+            if entry.value is None:
+                operations.append(Delete(entry.key))
+            else:
+                operations.append(Put(entry.key, entry.value))
+                size += len(entry.value)
+            size += len(entry.key) + ENTRY_BYTES
+            mark = entry.sequence
+        if len(operations) == len(self._going) and not self._gathering and self.last <= self.durable:
+            mark = max(mark, self.last)
+        if not operations and not self._asked and mark == self.mark:
+            return []
+        self._asked = False
+        self._left -= size + ENTRY_BYTES
+        self._batch_mark = mark
+        self._tags += 1
+        self._tag = f"{TAG}{self._tags}"
+        self.batches += 1
+        operations.append(Put(self._mark_key, b"%d" % mark))
+        compare = Compare(self._mark_key, "mod_revision", "=", self._mark_revision)
+        return [Txn(self._tag, (compare,), tuple(operations), (Get(self._mark_key),))]
+
+    def _earn(self, now: float) -> None:
+        """Etcd keeps what is overwritten until it compacts: what is written within that time must have its room."""
+        if self._left_at:
+            self._left = min(self._budget, self._left + self._rate * (now - self._left_at))
+        self._left_at = now
+
+    def answered(self, answer: TxnAnswer, now: float) -> Written | None:
+        """None: it was not for us, or nothing is known to be done by it."""
+        if not self._tag or answer.tag != self._tag:
+            return None
+        self._tag = ""
+        if answer.error:
+            self._asked = True  # the mark, at least: it tells what became of this one
+            self._retry_at = now + self._retry
+            self._retry = min(2 * self._retry, RETRY_SECONDS_MAX)
+            return None
+        self._retry = RETRY_SECONDS
+        if answer.succeeded:
+            self._mark_revision = answer.revision
+            return self._done(self._batch_mark, answer.revision, True)
+        self._asked = True
+        found: tuple[KeyValue, ...] = answer.found[-1]
+        if not found:
+            self._mark_revision = 0
+            return None
+        self._mark_revision = found[0].mod_revision  # an earlier attempt was done, or one of an earlier life
+        return self._done(int(found[0].value), found[0].mod_revision, False)
+
+    def _done(self, mark: int, revision: int, last: bool) -> Written:
+        self.mark = max(self.mark, mark)
+        done: dict[bytes, int] = {}
+        for topic, entry in self._going.items():
+            if entry.sequence > self.mark:
+                break
+            done[topic] = entry.sequence
+        for topic in done:
+            del self._going[topic]
+        self.written += len(done)
+        return Written(revision, done, last)
+
+    def wake_at(self) -> float:
+        """When ``take_requests`` has something though nothing happens; 0.0: never."""
+        if self._tag or self._mark_revision == UNKNOWN:
+            return 0.0
+        if not (self._going or self._gathering or self._asked):
+            return 0.0
+        when = self._retry_at
+        if not self._going and not self._asked:
+            when = max(when, self._went_at + self._window)
+        if self._left < 0.0:
+            when = max(when, self._left_at - self._left / self._rate)
+        return when

@@ -1,0 +1,1 @@
+"""The replicated route table: which node has subscribers for which filters."""

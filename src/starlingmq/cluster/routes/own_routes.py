@@ -1,0 +1,221 @@
+"""What this node tells the others of its own routes: table, update log, history of epochs, and answers to who asks.
+
+The law: a state ``(epoch, version)`` stands for the same routes wherever and whenever it is met. So a version is given
+out once in an epoch, an epoch is never used by two lives, and a new life that finds less than the one before it had
+told goes on from what it finds: its history then says that the lost versions are not of it, and whoever has them gets
+a snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from starlingmq.cluster.links.peer_frames import Body, RouteRecord, RouteRecords, RouteSnapshot
+from starlingmq.cluster.routes.route_facts import (
+    HISTORY,
+    Fact,
+    RecoveredRoutes,
+    State,
+    encode_history,
+    encode_records,
+    encode_value,
+    in_history,
+    log_key,
+    own_key,
+)
+
+FRAME_RECORDS: Final = 1024
+FRAME_BYTES: Final = 65536
+"""Bounds on the records in one frame; a single one of 64 KiB fits nevertheless."""
+RECORD_BYTES: Final = 8  # around a key
+CHUNK_RECORDS: Final = 1024  # of the log in one fact
+HISTORY_LENGTH: Final = 64  # epochs; who comes from before gets a snapshot
+
+
+class RouteAnswer:
+    """What is still to be told to a node that asked: the log from a version on, or all routes as of a state."""
+
+    target: int
+    asked: State
+    told: int  # version up to which the log was sent; of an answer from the log
+    state: State  # of a snapshot
+    table: dict[bytes, int] | None  # a copy as of ``state``, shared by those who ask at the same time
+    entries: Iterator[tuple[bytes, int]]
+    left: int  # entries not sent yet
+    chunk: int
+
+    def __init__(self, target: int, asked: State) -> None:
+        self.target = target
+        self.asked = asked
+        self.told = asked[1]
+        self.table = None
+
+    def snapshot(self, state: State, table: dict[bytes, int]) -> None:
+        self.state = state
+        self.table = table
+        self.entries = iter(table.items())
+        self.left = len(table)
+        self.chunk = 0
+
+
+class OwnRoutes:
+    """Own routes as the others are told of them. ``facts`` collects what is to be stored."""
+
+    epoch: int
+    version: int
+    table: dict[bytes, int]
+    history: list[State]
+    told: int  # version up to which the records were sent to all
+
+    def __init__(self, me: int, incarnation: int, found: RecoveredRoutes, log_length: int, facts: list[Fact]) -> None:
+        self.epoch = incarnation
+        self.table = found.own
+        self._log = found.log
+        self._log_first = found.log_first
+        self._chunks = found.chunks
+        self._log_length = log_length
+        self.version = found.log_first + len(found.log) - 1
+        self.told = self.version
+        self.history = [*found.history, (incarnation, self.version + 1)][-HISTORY_LENGTH:]
+        self._facts = facts
+        self._answers: dict[int, RouteAnswer] = {}
+        facts.append((HISTORY, encode_history(me, self.history)))
+
+    def state(self) -> State:
+        return self.epoch, self.version
+
+    def restart(self, current: dict[bytes, int]) -> None:
+        """After recovery: tell the difference between what was told before and what is wanted now."""
+        table = self.table
+        records = [(key, 0) for key in table if current.get(key, 0) == 0]
+        records += [(key, value) for key, value in current.items() if table.get(key, 0) != value]
+        self.originate(records)
+        if len(self.history) == 1:
+            self.told = self.version  # nobody can be at the beginning of this epoch: they will ask for a snapshot
+
+    def originate(self, records: list[tuple[bytes, int]]) -> int:
+        """Number what differs from what was told. Takes 2 us a record: for many at once give them in pieces."""
+        table = self.table
+        new: list[RouteRecord] = []
+        for key, value in records:
+            if table.get(key, 0) == value:
+                continue
+            if value:
+                table[key] = value
+            else:
+                del table[key]
+            new.append(RouteRecord(key, value))
+        for start in range(0, len(new), CHUNK_RECORDS):
+            self._store(new[start : start + CHUNK_RECORDS])
+        self._trim()
+        return self.version
+
+    def _store(self, records: list[RouteRecord]) -> None:
+        first = self.version + 1
+        self.version += len(records)
+        self._log.extend(records)
+        self._chunks.append(first)
+        facts = self._facts
+        facts.append((log_key(first), encode_records(records)))
+        for record in records:
+            facts.append((own_key(record.key), encode_value(record.value) if record.value else None))
+
+    def _trim(self) -> None:
+        """Shorten the log, a quarter at a time, by whole facts and never by what is still to be sent to all."""
+        if len(self._log) * 4 <= self._log_length * 5:
+            return
+        chunks = self._chunks
+        last = min(self.version - self._log_length, self.told)  # up to this version it may go
+        dropped = 0
+        while dropped + 1 < len(chunks) and chunks[dropped + 1] - 1 <= last:
+            self._facts.append((log_key(chunks[dropped]), None))
+            dropped += 1
+        del self._log[: chunks[dropped] - self._log_first]
+        self._log_first = chunks[dropped]
+        del chunks[:dropped]
+
+    def asked(self, target: int, held: State) -> None:
+        """A node says what it has of our routes. The same question again does not stop the answer under way."""
+        answer = self._answers.get(target)
+        if held == self.state() or (answer is not None and answer.asked == held):
+            return
+        answer = self._answers[target] = RouteAnswer(target, held)
+        if not in_history(self.history, held) or not self._reaches(held[1]):
+            self._answer_by_snapshot(answer)
+
+    def _reaches(self, version: int) -> bool:
+        return self._log_first - 1 <= version <= self.version
+
+    def _answer_by_snapshot(self, answer: RouteAnswer) -> None:
+        state = self.state()
+        table: dict[bytes, int] | None = None
+        for other in self._answers.values():
+            if other.table is not None and other.state == state:
+                table = other.table
+        answer.snapshot(state, self.table.copy() if table is None else table)
+
+    def member_gone(self, number: int) -> None:
+        self._answers.pop(number, None)
+
+    def pending(self) -> bool:
+        return self.told < self.version or len(self._answers) != 0
+
+    def take_out(self, limit: int, out: list[tuple[int | None, Body]]) -> None:
+        """Frames of about ``limit`` records together: first what is new, then a frame to each who asked, in turn."""
+        while self.told < self.version and limit > 0:
+            body = self._records(self.told + 1)
+            self.told += len(body.records)
+            limit -= len(body.records)
+            out.append((None, body))
+        while self._answers and limit > 0:
+            target = next(iter(self._answers))
+            answer = self._answers.pop(target)
+            if answer.table is None and not self._reaches(answer.told):
+                self._answer_by_snapshot(answer)
+            limit -= self._answer(answer, out)
+        self._trim()
+
+    def _answer(self, answer: RouteAnswer, out: list[tuple[int | None, Body]]) -> int:
+        """One frame; the answer goes behind the others if it is not complete yet."""
+        if answer.table is not None:
+            piece = next_piece(answer)
+            out.append((answer.target, piece))
+            if not piece.last:
+                self._answers[answer.target] = answer
+            return len(piece.records) + 1
+        body = self._records(answer.told + 1)
+        answer.told += len(body.records)
+        out.append((answer.target, body))
+        if answer.told < self.told:
+            self._answers[answer.target] = answer
+        return len(body.records) + 1
+
+    def _records(self, first: int) -> RouteRecords:
+        """Records from this version on, up to a frame full of them; none, if there are none, but a newer epoch."""
+        begin = first - self._log_first
+        records = self._log[begin : begin + FRAME_RECORDS]
+        size = 0
+        for count, record in enumerate(records):
+            size += len(record.key) + RECORD_BYTES
+            if size > FRAME_BYTES and count:
+                del records[count:]
+                break
+        end = first + len(records) - 1
+        epoch, began = next((entry for entry in reversed(self.history) if entry[1] - 1 <= end), self.history[0])
+        return RouteRecords(epoch, first, tuple(records), tuple(self.history) if first <= began else ())
+
+
+def next_piece(answer: RouteAnswer, of: int = 0) -> RouteSnapshot:
+    """Of an answer that is a snapshot; ``of``: whose routes they are, if not the sender's."""
+    records: list[RouteRecord] = []
+    size = 0
+    while answer.left and len(records) < FRAME_RECORDS and size < FRAME_BYTES:
+        key, value = next(answer.entries)
+        answer.left -= 1
+        records.append(RouteRecord(key, value))
+        size += len(key) + RECORD_BYTES
+    epoch, version = answer.state
+    piece = RouteSnapshot(epoch, version, answer.chunk, answer.left == 0, tuple(records), of)
+    answer.chunk += 1
+    return piece

@@ -1,0 +1,186 @@
+"""The route table as facts for a store: opaque keys and values, kept in the order in which they were given.
+
+    h                     own: u8 format, u32 node; for each epoch: u64 epoch, u64 its first version
+    l u64 version         own log: records, of which the first one has this version
+    o key                 own table: u32 value
+    v u32 node            of another: u64 epoch, u64 version of the table, then the records that brought it there
+    t u32 node, key       table of another: u32 value
+
+A record is u32 value, u32 length, key. A crash may keep any prefix of what was given. So the records of a change are
+given before the entries of the table, in one fact with the version that they lead to, and recovery does them again:
+the table is never behind its version, nor has it anything that the version does not tell. What recovery finds undone is
+to be stored before anything else, because the fact that tells of it will be replaced.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from starlingmq.cluster.links.peer_frames import RouteRecord
+
+State = tuple[int, int]  # (epoch, version)
+Fact = tuple[bytes, bytes | None]  # None: deleted
+Change = tuple[int, bytes, int]  # node, key, its value from now on
+
+UNKNOWN: Final = (0, 0)  # older than every state a node can be in; what it stands for is mended by a snapshot only
+FORMAT: Final = 1
+HISTORY: Final = b"h"
+_STATE: Final = struct.Struct(">QQ")
+_HEAD: Final = struct.Struct(">BI")
+_RECORD: Final = struct.Struct(">II")
+
+
+class FactError(Exception):
+    """These facts are not ours: another format, another node, or of a life that is yet to come."""
+
+
+def own_key(key: bytes) -> bytes:
+    return b"o" + key
+
+
+def log_key(version: int) -> bytes:
+    return b"l" + version.to_bytes(8, "big")
+
+
+def vector_key(node: int) -> bytes:
+    return b"v" + node.to_bytes(4, "big")
+
+
+def table_prefix(node: int) -> bytes:
+    return b"t" + node.to_bytes(4, "big")
+
+
+def encode_value(value: int) -> bytes:
+    return value.to_bytes(4, "big")
+
+
+def encode_records(records: Sequence[RouteRecord]) -> bytes:
+    parts: list[bytes] = []
+    pack = _RECORD.pack
+    for record in records:
+        parts.append(pack(record.value, len(record.key)))
+        parts.append(record.key)
+    return b"".join(parts)
+
+
+def decode_records(data: bytes, at: int = 0) -> list[RouteRecord]:
+    """Raises FactError."""
+    records: list[RouteRecord] = []
+    while at + _RECORD.size <= len(data):
+        value, length = _RECORD.unpack_from(data, at)
+        at += _RECORD.size
+        records.append(RouteRecord(data[at : at + length], value))
+        at += length
+    if at != len(data):
+        raise FactError("records of routes are cut short")
+    return records
+
+
+def encode_state(state: State, records: list[RouteRecord]) -> bytes:
+    return _STATE.pack(state[0], state[1]) + encode_records(records)
+
+
+def encode_history(node: int, history: list[State]) -> bytes:
+    return _HEAD.pack(FORMAT, node) + b"".join([_STATE.pack(epoch, first) for epoch, first in history])
+
+
+class RecoveredRoutes:
+    """What a node knew of routes when it ended."""
+
+    history: list[State]
+    log: list[RouteRecord]
+    log_first: int  # version of the first record in ``log``
+    chunks: list[int]  # first versions of the facts that the log is in
+    own: dict[bytes, int]
+    tables: dict[int, dict[bytes, int]]
+    vector: dict[int, State]
+    mended: list[Fact]  # what a crash had cut off
+
+    def __init__(self) -> None:
+        self.history = []
+        self.log = []
+        self.log_first = 1
+        self.chunks = []
+        self.own = {}
+        self.tables = {}
+        self.vector = {}
+        self.mended = []
+
+
+def last_epoch(facts: dict[bytes, bytes]) -> int:
+    """The incarnation that wrote them, under whatever number; 0: none did."""
+    head = facts.get(HISTORY, b"")
+    epochs = head[_HEAD.size :]
+    return _STATE.unpack(epochs[-_STATE.size :])[0] if len(epochs) >= _STATE.size and head[0] == FORMAT else 0
+
+
+def read_facts(facts: dict[bytes, bytes], me: int, incarnation: int) -> RecoveredRoutes:
+    """Make tables of facts, whatever order they come in. Raises FactError: begin with nothing, and delete them."""
+    found = RecoveredRoutes()
+    if not facts:
+        return found
+    head = facts.get(HISTORY, b"")
+    if len(head) < 5 or _HEAD.unpack_from(head) != (FORMAT, me):
+        raise FactError("routes of another node, or written by another version")
+    found.history = [(epoch, first) for epoch, first in _STATE.iter_unpack(head[5:])]
+    if not found.history or found.history[-1][0] >= incarnation:
+        raise FactError("routes of a later incarnation of this node")
+    changes: dict[int, list[RouteRecord]] = {}
+    chunks: dict[int, list[RouteRecord]] = {}
+    for key in sorted(facts):
+        value = facts[key]
+        kind = key[:1]
+        if kind == b"o":
+            found.own[key[1:]] = int.from_bytes(value, "big")
+        elif kind == b"t":
+            table = found.tables.setdefault(int.from_bytes(key[1:5], "big"), {})
+            table[key[5:]] = int.from_bytes(value, "big")
+        elif kind == b"l":
+            chunks[int.from_bytes(key[1:], "big")] = decode_records(value)
+        elif kind == b"v":
+            node = int.from_bytes(key[1:], "big")
+            epoch, version = _STATE.unpack_from(value)
+            found.vector[node] = (epoch, version)
+            changes[node] = decode_records(value, 16)
+    _read_log(found, chunks)
+    for node, records in changes.items():
+        _apply(found.tables.setdefault(node, {}), records, table_prefix(node), found.mended)
+    return found
+
+
+def _read_log(found: RecoveredRoutes, chunks: dict[int, list[RouteRecord]]) -> None:
+    found.chunks = sorted(chunks)
+    found.log_first = found.chunks[0] if found.chunks else found.history[-1][1]
+    for first in found.chunks:
+        if first != found.log_first + len(found.log):
+            raise FactError("the log of routes has a gap")
+        found.log.extend(chunks[first])
+    _apply(found.own, found.log, b"o", found.mended)
+
+
+def in_history(history: Sequence[State], state: State) -> bool:
+    """Whether a node with this history was ever in that state. (Whether it has come so far yet is for its log to say.)
+
+    An epoch begins with what the one before it had: its first version less one is the same routes in both.
+    """
+    follower = -1
+    for epoch, first in reversed(history):
+        if epoch == state[0]:
+            return first - 1 <= state[1] and (follower < 0 or state[1] < follower)
+        follower = first
+    return False
+
+
+def _apply(table: dict[bytes, int], records: list[RouteRecord], prefix: bytes, mended: list[Fact]) -> None:
+    stored = {record.key: table.get(record.key, 0) for record in records}
+    for record in records:
+        if record.value:
+            table[record.key] = record.value
+        else:
+            table.pop(record.key, None)
+    for key, before in stored.items():
+        value = table.get(key, 0)
+        if value != before:
+            mended.append((prefix + key, encode_value(value) if value else None))

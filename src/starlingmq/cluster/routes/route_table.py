@@ -1,0 +1,297 @@
+"""The global route table, replicated without a leader: own routes told to all, those of all others kept here.
+
+What is told and answered is in ``own_routes``, what is heard in ``peer_routes``, how it is kept in ``route_facts``.
+Here is who asks whom, and when. The caller
+
+- passes on only frames of the source's present incarnation, and of nodes that are members (or joining);
+- in each turn takes the changes and gives them to the router, then takes out what is to be sent, then the facts, which
+  go into the turn's commit in their order. Nothing of what is sent has to wait for it. While ``pending`` there is more
+  to do in the next turn: each call does some milliseconds of work at most;
+- tells of members as they come, and of those that left or were forgotten, after a start also of those in ``nodes()``
+  that are no members.
+
+A peer has applied something when its routers know, and so ``vector`` and RouteApplied tell of changes taken already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from starlingmq.cluster.links.peer_frames import (
+    Body,
+    Heartbeat,
+    RouteApplied,
+    RouteRecords,
+    RouteSnapshot,
+    SyncRequest,
+)
+from starlingmq.cluster.routes.own_routes import OwnRoutes
+from starlingmq.cluster.routes.peer_routes import NEVER, PeerRoutes
+from starlingmq.cluster.routes.proxied_routes import ProxiedRoutes
+from starlingmq.cluster.routes.route_facts import (
+    UNKNOWN,
+    Change,
+    Fact,
+    FactError,
+    RecoveredRoutes,
+    State,
+    in_history,
+    read_facts,
+)
+
+TURN_RECORDS: Final = 1024  # taken out, or applied, in one call
+PEER_RECORDS: Final = 1024  # of one peer before it is another one's turn
+ASK_AGAIN: Final = 1.0  # seconds without an answer, or the next part of it
+BORROW_AFTER: Final = 1.5  # seconds in which nothing came of a node that others know more of: those are asked
+PATIENCE: Final = 0.25  # seconds in which who is behind, but gets on, does not ask
+
+
+class RouteTable:
+    def __init__(self, me: int, incarnation: int, facts: dict[bytes, bytes], log_length: int) -> None:
+        self.me = me
+        self._facts: list[Fact] = []
+        try:
+            found = read_facts(facts, me, incarnation)
+        except FactError:
+            found = RecoveredRoutes()
+            self._facts += [(key, None) for key in sorted(facts)]
+        self._facts += found.mended
+        self._own = OwnRoutes(me, incarnation, found, log_length, self._facts)
+        self._peers: dict[int, PeerRoutes] = {}
+        self._busy: dict[int, PeerRoutes] = {}  # who has something for take_changes, in turn
+        for number in sorted(found.vector):
+            peer = self._peers[number] = PeerRoutes(number, found.tables[number], found.vector[number])
+            self._busy[number] = peer
+        self._members: set[int] = set()  # all others, joining ones too
+        self._gone: set[int] = set()  # no members any more
+        self._asks: dict[int, PeerRoutes] = {}
+        self._owed: dict[int, PeerRoutes] = {}  # RouteApplied
+        self._borrows: dict[PeerRoutes, int] = {}  # who is to be asked for the routes of whom
+        self._lent = ProxiedRoutes()
+        self._now = 0.0
+
+    @property
+    def epoch(self) -> int:
+        return self._own.epoch
+
+    @property
+    def version(self) -> int:
+        return self._own.version
+
+    def restart(self, current: dict[bytes, int]) -> None:
+        """Once, after recovery: what is wanted now. Takes time by the number of all own routes."""
+        self._own.restart(current)
+
+    def originate(self, records: list[tuple[bytes, int]]) -> int:
+        """Own routes that have changed; the own version now. See ``applied_by`` for when it is in effect."""
+        return self._own.originate(records)
+
+    def nodes(self) -> list[int]:
+        """Whom routes are kept of."""
+        return list(self._peers)
+
+    def table(self, number: int) -> Mapping[bytes, int]:
+        """The routes of a node, ourselves included, as far as they are here; for looking at."""
+        if number == self.me:
+            return self._own.table
+        peer = self._peers.get(number)
+        return {} if peer is None else peer.table
+
+    def vector(self) -> dict[int, State]:
+        """What is applied of whom, ourselves included."""
+        vector = {self.me: self._own.state()}
+        for number, peer in self._peers.items():
+            if peer.state != UNKNOWN and peer.loaded():
+                vector[number] = peer.state
+        return vector
+
+    def applied_by(self, nodes: Iterable[int]) -> int:
+        """Up to which own version all of these have applied; the own version, if there are none."""
+        lowest = self._own.version
+        for number in nodes:
+            peer = self._peers.get(number)
+            if number == self.me:
+                continue
+            if peer is None or not self._counts(peer.applied):
+                return 0
+            lowest = min(lowest, peer.applied[1])
+        return lowest
+
+    def _counts(self, state: State) -> bool:
+        own = self._own
+        return state[0] == own.epoch or in_history(own.history, state)
+
+    def caught_up(self, source: int) -> bool:
+        """Whether everything that its last heartbeat named is in force here; False before the first one.
+
+        That is its own routes, and what it has of other members: while we were away, a SUBACK of a third node may have
+        gone out when all whom that node reached had the route, and now we may reach them, and that node not.
+        """
+        peer = self._peers.get(source)
+        if peer is None or peer.named == UNKNOWN or not peer.loaded() or peer.state < peer.named:
+            return False
+        vector = peer.vector
+        return all(self._has(third, vector[third]) for third in self._members if third != source and third in vector)
+
+    def _has(self, number: int, state: State) -> bool:
+        peer = self._peers.get(number)
+        return peer is not None and peer.loaded() and peer.state >= state
+
+    def received(self, source: int, body: Body, now: float) -> None:
+        """A frame about routes; others are not for us."""
+        if source in self._gone or source == self.me:
+            return
+        self._now = now
+        if isinstance(body, SyncRequest):
+            self._asked(source, body)
+            return
+        number = body.of or source if isinstance(body, RouteSnapshot) else source
+        if number == self.me or number in self._gone:
+            return
+        peer = self._peer(number)
+        if isinstance(body, RouteRecords):
+            peer.received_records(body)
+        elif isinstance(body, RouteSnapshot):
+            if peer.received_piece(body, body.of and source):
+                peer.moved_at = now
+                peer.lacking_since = NEVER
+        elif isinstance(body, RouteApplied):
+            peer.applied = max(peer.applied, (body.epoch, body.version))
+        if peer.busy():
+            self._busy[number] = peer
+
+    def _asked(self, source: int, body: SyncRequest) -> None:
+        held = (body.epoch, body.version)
+        if body.of in (0, self.me):
+            self._own.asked(source, held)
+        elif body.of in self._peers:
+            self._lent.asked(source, self._peers[body.of], held)
+
+    def heartbeat(self, source: int, heartbeat: Heartbeat, now: float) -> None:
+        if source in self._gone or source == self.me:
+            return
+        self._now = now
+        peer = self._peer(source)
+        if heartbeat.epoch < peer.incarnation:
+            return
+        applied = heartbeat.vector.get(self.me, UNKNOWN)
+        if heartbeat.epoch > peer.incarnation:  # it may have lost what it had applied: what it says now holds
+            peer.incarnation = heartbeat.epoch
+            peer.applied = applied
+            peer.asked = False
+            peer.moved_at = NEVER  # nothing that it began is still on its way
+        peer.applied = max(peer.applied, applied)
+        peer.named = max(peer.named, (heartbeat.epoch, heartbeat.version))
+        peer.heard = max(peer.heard, peer.named)
+        peer.vector = heartbeat.vector
+        if now - peer.moved_at >= (ASK_AGAIN if peer.asked else PATIENCE):
+            self._ask(peer)
+        self._borrow(source, heartbeat.vector)
+
+    def _borrow(self, lender: int, vector: Mapping[int, State]) -> None:
+        """Ask for the routes of third nodes that it has more of, if those have not told us themselves for a while."""
+        now = self._now
+        for number, state in vector.items():
+            if number not in self._members or number == lender or self._has(number, state):
+                continue
+            peer = self._peer(number)
+            if peer.busy():
+                continue
+            if peer.lacking_since == NEVER:
+                peer.lacking_since = now
+            elif now - max(peer.lacking_since, peer.borrowed_at) >= BORROW_AFTER:
+                peer.borrowed_at = now
+                self._borrows[peer] = lender
+
+    def _peer(self, source: int) -> PeerRoutes:
+        peer = self._peers.get(source)
+        if peer is None:
+            peer = self._peers[source] = PeerRoutes(source, {}, UNKNOWN)
+        return peer
+
+    def _ask(self, peer: PeerRoutes) -> None:
+        if peer.state < peer.heard and not peer.busy():
+            peer.asked = True
+            peer.moved_at = self._now
+            self._asks[peer.number] = peer
+
+    def member(self, number: int) -> None:
+        """Another node is a member, or joins; who was joining may be back after its lease had run out."""
+        self._gone.discard(number)
+        self._members.add(number)
+
+    def unknown_at(self, number: int) -> None:
+        """That node may have forgotten what it had applied of ours: what it says from now on holds."""
+        peer = self._peers.get(number)
+        if peer is not None:
+            peer.applied = UNKNOWN
+
+    def member_gone(self, number: int) -> None:
+        """It left or was forgotten: its routes go, and nothing that still comes from it counts."""
+        self._gone.add(number)
+        self._members.discard(number)
+        self._own.member_gone(number)
+        self._lent.member_gone(number)
+        self._asks.pop(number, None)
+        self._owed.pop(number, None)
+        peer = self._peers.pop(number, None)
+        if peer is not None:
+            peer.dismiss(self._facts)
+            self._busy[number] = peer
+
+    def pending(self) -> bool:
+        """Whether there is work left for a next turn, without waiting for anything."""
+        return (
+            bool(self._busy or self._asks or self._owed or self._borrows) or self._own.pending() or self._lent.pending()
+        )
+
+    def take_changes(self) -> list[Change]:
+        """Apply some of what has come: the changes of what other nodes want, those after a start included."""
+        changes: list[Change] = []
+        left = TURN_RECORDS
+        while self._busy and left > 0:
+            number = next(iter(self._busy))
+            peer = self._busy.pop(number)
+            left -= peer.step(PEER_RECORDS, changes, self._facts)
+            if peer.busy():
+                self._busy[number] = peer  # behind the others
+            if number not in self._gone:
+                self._look_at(peer)
+        return changes
+
+    def _look_at(self, peer: PeerRoutes) -> None:
+        if peer.changed:
+            peer.changed = False
+            peer.moved_at = self._now
+            peer.lacking_since = NEVER
+            self._owed[peer.number] = peer
+            if peer.state >= peer.heard:
+                peer.asked = False
+        if peer.gap and not peer.busy():
+            peer.gap = False
+            if not peer.asked:
+                self._ask(peer)
+
+    def take_out(self) -> list[tuple[int | None, Body]]:
+        """What is to be sent, and to whom (None: to all members); more of it in the next turn, while ``pending``."""
+        out: list[tuple[int | None, Body]] = []
+        for number, peer in self._owed.items():
+            out.append((number, RouteApplied(peer.state[0], peer.state[1])))
+        for number, peer in self._asks.items():
+            out.append((number, SyncRequest(peer.state[0], peer.state[1])))
+        for peer, lender in self._borrows.items():
+            if lender not in self._gone and peer.number not in self._gone:
+                out.append((lender, SyncRequest(peer.state[0], peer.state[1], peer.number)))
+        self._owed.clear()
+        self._asks.clear()
+        self._borrows.clear()
+        self._own.take_out(TURN_RECORDS, out)
+        self._lent.take_out(TURN_RECORDS, out)
+        return out
+
+    def take_facts(self) -> list[Fact]:
+        """What is to be stored, in order: a value, or None to delete the key."""
+        facts = self._facts[:]
+        self._facts.clear()  # the parts hold on to this list
+        return facts

@@ -1,0 +1,1 @@
+"""Sessions that move between nodes: ownership, takeover source and target, cut markers."""

@@ -1,0 +1,186 @@
+"""Marks: from where on, in the messages of each node, they are the new owner's to give (docs/SESSIONS.md).
+
+A new owner asks each node for its mark (``Barrier``) once that one has applied the routes of what came. The node puts
+it among its messages for everybody (``Mark``): so former owners and the new one divide its messages at one place.
+"""
+
+from __future__ import annotations
+
+from starlingmq.cluster.takeover.inbound import UNVERSIONED, InboundSession
+from starlingmq.cluster.takeover.migrations import Migrations
+from starlingmq.cluster.takeover.takeover_source import TakeoverSource
+from starlingmq.cluster.takeover.takeover_target import TakeoverTarget
+from starlingmq.cluster.takeover.transfer_frames import Barrier, Mark, Takeover
+from starlingmq.core.session.migration_state import MigrationState
+
+
+class CutMarkers:
+    _unasked: dict[int, dict[InboundSession, None]]  # node -> whose mark is wanted, in the order of their versions
+    _asked: dict[int, dict[InboundSession, None]]  # node -> and has been asked for
+    _fresh: dict[InboundSession, None]  # without a version yet
+    _later: dict[int, list[Barrier]]  # node -> what it asks for when we have its routes
+
+    def __init__(self, moves: Migrations, coming: TakeoverTarget, leaving: TakeoverSource) -> None:
+        self._moves = moves
+        self._coming = coming
+        self._leaving = leaving
+        self._unasked = {}
+        self._asked = {}
+        self._fresh = {}
+        self._later = {}
+
+    # Asking
+
+    def want(self, arrival: InboundSession) -> None:
+        """If marks matter to it: those of all nodes."""
+        if arrival.version == UNVERSIONED and arrival.needs_marks():
+            self._fresh[arrival] = None
+
+    def ask(self, version: int, route_epoch: int) -> None:
+        """Our routes have that version now, and those of what came are among them."""
+        if self._fresh:
+            fresh, self._fresh = self._fresh, {}
+            for arrival in fresh:
+                if not arrival.finished:
+                    arrival.version = version
+                    for node in self._moves.members:
+                        self._want_of(node, arrival)
+        for node, wanted in self._unasked.items():
+            if wanted and self._moves.connected(node):
+                self._ask_node(node, wanted, version, route_epoch)
+        for node in list(self._later):
+            self._put_late(node)
+
+    def _want_of(self, node: int, arrival: InboundSession) -> None:
+        if node not in arrival.marks:
+            self._unasked.setdefault(node, {})[arrival] = None
+
+    def _ask_node(self, node: int, wanted: dict[InboundSession, None], version: int, route_epoch: int) -> None:
+        own = node == self._moves.me
+        applied = version if own else self._moves.applied(node)
+        ready: list[InboundSession] = []
+        for arrival in wanted:
+            if arrival.version > applied:
+                break
+            ready.append(arrival)
+        if not ready:
+            return
+        asked = self._asked.setdefault(node, {})
+        highest = 0
+        entries: list[tuple[str, int]] = []
+        clean: list[str] = []
+        users: dict[str, str] = {}
+        for arrival in ready:
+            del wanted[arrival]
+            asked[arrival] = None
+            highest = max(highest, arrival.version)
+            entries.append((arrival.client_id, arrival.epoch))
+            if arrival.discarded:
+                clean.append(arrival.client_id)
+            if arrival.user is not None:
+                users[arrival.client_id] = arrival.user
+        barrier = Barrier(route_epoch, highest, entries, clean, users)
+        if own:
+            self.put(node, barrier)
+        else:
+            self._moves.say(node, barrier)
+
+    # Putting
+
+    def put(self, node: int, barrier: Barrier) -> None:
+        """Say from where on ``node`` gives our messages to these clients; not before we have its routes."""
+        moves = self._moves
+        if node != moves.me and moves.known(node) < (barrier.route_epoch, barrier.version):
+            self._later.setdefault(node, []).append(barrier)
+            return
+        mark = Mark(node, barrier.entries, barrier.clean, barrier.users)
+        for target in moves.members:  # whoever has something of an earlier owner's has to know as well
+            if target != moves.me:
+                moves.say_at_once(target, mark)
+        self.came(moves.me, mark)
+
+    def _put_late(self, node: int) -> None:
+        known = self._moves.known(node)
+        waiting = self._later.pop(node)
+        for barrier in waiting:
+            if known >= (barrier.route_epoch, barrier.version):
+                self.put(node, barrier)
+            else:
+                self._later.setdefault(node, []).append(barrier)
+
+    # A mark is here
+
+    def came(self, node: int, said: Mark) -> None:
+        moves = self._moves
+        for client_id, epoch in said.entries:
+            if said.owner != moves.me:
+                asked = Takeover(client_id, epoch, client_id in said.clean, False, said.users.get(client_id))
+                self._came_for(node, said.owner, asked)
+            deferred = moves.deferred.get(client_id)
+            if deferred is not None and deferred[1].epoch <= epoch:
+                moves.mark_early((client_id, deferred[1].epoch), node)
+            for departure in moves.departing.get(client_id, ()):
+                if departure.is_earlier(epoch):
+                    moves.mark(departure, node, epoch > departure.epoch and said.owner != departure.target)
+            for arrival in moves.of(client_id):
+                if arrival.later.get(node, arrival.epoch) < epoch:
+                    self._coming.overtaken(arrival, node, epoch)
+                if arrival.epoch <= epoch and node not in arrival.marks:
+                    self._marked(arrival, node)
+
+    def _marked(self, arrival: InboundSession, node: int) -> None:
+        arrival.marks[node] = None
+        arrival.changed = True
+        for wanting in (self._unasked, self._asked):
+            found = wanting.get(node)
+            if found is not None:
+                found.pop(arrival, None)
+        self._moves.touch(arrival)
+        self._coming.open_session(arrival.session)
+
+    def _came_for(self, node: int, owner: int, asked: Takeover) -> None:
+        """Somebody else owns it, and that he asks for it may be still on its way."""
+        moves = self._moves
+        client_id, epoch = asked.client_id, asked.epoch
+        sessions = moves.ctx.sessions
+        session = sessions.get(client_id)
+        if moves.ownership.claiming(client_id):  # what is found of the claim is over if it is older
+            moves.overtaken[client_id] = max(epoch, moves.overtaken.get(client_id, 0))
+        if session is None or session.epoch >= epoch or owner not in moves.members:
+            return
+        if moves.stray(client_id):
+            return  # he has no key of ours, and will not ask
+        self._leaving.asked(owner, asked)
+        session = sessions.get(client_id)
+        if session is not None and self._leaving.stays(session, asked.user):
+            return
+        if session is not None and session.epoch < epoch:  # it has to wait here until it is whole
+            if session.moving is None:
+                session.moving = MigrationState(client_id)
+            session.moving.marked[node] = None
+
+    # Nodes come and go
+
+    def finished(self, arrival: InboundSession) -> None:
+        self._fresh.pop(arrival, None)
+        for wanting in (self._unasked, self._asked):
+            for found in wanting.values():
+                found.pop(arrival, None)
+
+    def reborn(self, node: int) -> None:
+        """What it was asked for in its last life it may not know; what it asked for, it asks for again."""
+        self._later.pop(node, None)
+        asked = self._asked.pop(node, None)
+        if asked is not None:
+            asked.update(self._unasked.get(node, {}))
+            self._unasked[node] = asked
+
+    def member_came(self, node: int) -> None:
+        for arrival in self._moves.all_arrivals():
+            if arrival.version >= 0:
+                self._want_of(node, arrival)
+
+    def member_gone(self, node: int) -> None:
+        self._unasked.pop(node, None)
+        self._asked.pop(node, None)
+        self._later.pop(node, None)

@@ -1,0 +1,316 @@
+"""What both sides of moving sessions share: which ones are on their way, whom to tell what, what is to be stored.
+
+Nothing here, nor in ``coming``, ``leaving`` and ``marks``, looks at all sessions on their way in a turn: each event
+touches those that it concerns, and only these are looked at.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush
+from math import inf
+from typing import Final
+
+from starlingmq.cluster.takeover.inbound import InboundSession
+from starlingmq.cluster.takeover.outbound import OutboundSession
+from starlingmq.cluster.takeover.ownership import Owned, Ownership
+from starlingmq.cluster.takeover.transfer_frames import (
+    BATCH_BYTES,
+    Said,
+    Takeover,
+    encode,
+    encode_arrival,
+    encode_marks,
+    pack,
+)
+from starlingmq.cluster.wills.cluster_wills import ClusterWills
+from starlingmq.core.broker import BrokerState
+from starlingmq.core.context import Context
+from starlingmq.core.ready import FACT_DELETE, FACT_PUT, Write
+from starlingmq.core.session.session import Session
+
+FACTS: Final = b"m"  # what the keys of our facts begin with
+ARRIVAL: Final = FACTS + b"a"
+DEPARTURE: Final = FACTS + b"d"
+EARLY: Final = FACTS + b"e"
+NUMBERS: Final = FACTS + b"n"  # the newest epoch that may be of a stray, and the numbers that we have had since
+
+Turned = tuple[str, int]  # client id, epoch of its new owner
+
+
+class Migrations:
+    """``connected`` tells whether a node is, ``applied`` up to which version of ours it has our routes, and ``known``
+    up to which (epoch, version) we have those of a node."""
+
+    broker: BrokerState
+    ctx: Context
+    ownership: Ownership
+    limit: float  # seconds for which nodes are waited for that are heard
+    me: int
+    members: dict[int, None]  # the numbers of all nodes, ours included
+    arrivals: dict[str, dict[int, InboundSession]]  # client id -> epoch ->
+    departures: dict[Turned, OutboundSession]
+    departing: dict[str, list[OutboundSession]]  # the same by client id
+    touched: dict[InboundSession, None]  # are to be looked at
+    wills: ClusterWills | None
+    unsettled: dict[InboundSession, None]  # wait for wills to be settled
+    stray: Callable[[str], bool]  # whether that client id's session here is from before we were taken out
+    giving: dict[OutboundSession, None]  # have, or may have, something to be said
+    deferred: dict[str, tuple[int, Takeover]]  # client id -> asked for while it arrives: by whom, for what
+    postponed: dict[str, Owned]  # client id -> what etcd has answered, and can not be gone by yet
+    early: dict[Turned, list[int]]  # whose marks came while it was put off
+    overtaken: dict[str, int]  # client id -> epoch of another node that owns what we have asked for meanwhile
+    notices: list[str]
+    completed: int  # takeovers to this node that are over
+    refused: int  # by their epoch
+
+    def __init__(
+        self,
+        broker: BrokerState,
+        ownership: Ownership,
+        limit: float,
+        connected: Callable[[int], bool],
+        applied: Callable[[int], int],
+        known: Callable[[int], tuple[int, int]],
+    ) -> None:
+        self.broker = broker
+        self.ctx = broker.ctx
+        self.ownership = ownership
+        self.limit = limit
+        self.me = 0
+        self.members = {}
+        self.arrivals = {}
+        self.departures = {}
+        self.departing = {}
+        self.touched = {}
+        self.wills = None
+        self.unsettled = {}
+        self.stray = lambda client_id: False
+        self.giving = {}
+        self.deferred = {}
+        self.postponed = {}
+        self.early = {}
+        self.overtaken = {}
+        self.notices = []
+        self.completed = self.refused = 0
+        self.applied: Final = applied
+        self.known: Final = known
+        self._connected: Final = connected
+        self._by_source: dict[int, dict[InboundSession, None]] = {}
+        self._beginning: dict[InboundSession, None] = {}
+        self._deadlines: list[tuple[float, int, InboundSession]] = []
+        self._serial = 0
+        self._changed: dict[InboundSession, None] = {}
+        self._changed_departures: dict[OutboundSession, None] = {}
+        self._outbox: dict[int, list[bytes]] = {}
+        self._sizes: dict[int, int] = {}
+        self._own: deque[Said] = deque()
+
+    # Who is there
+
+    def connected(self, node: int) -> bool:
+        return node == self.me or self._connected(node)
+
+    def there(self) -> list[int]:
+        return [node for node in self.members if self.connected(node)]
+
+    def strangers(self) -> list[int]:
+        """Nodes that sessions come from or go to, and that are no members any more."""
+        targets = [departure.target for departure in self.departures.values()]
+        sources = [node for node, arrivals in self._by_source.items() if arrivals]
+        named = dict.fromkeys([*sources, *targets])
+        return [node for node in named if node not in self.members]
+
+    # Arrivals
+
+    def all_arrivals(self) -> list[InboundSession]:
+        return [arrival for epochs in self.arrivals.values() for arrival in epochs.values()]
+
+    def of(self, client_id: str) -> list[InboundSession]:
+        """All that is on its way here of a client id."""
+        epochs = self.arrivals.get(client_id)
+        return [] if epochs is None else list(epochs.values())
+
+    def add(self, arrival: InboundSession) -> None:
+        self.arrivals.setdefault(arrival.client_id, {})[arrival.epoch] = arrival
+        for node in arrival.sources():
+            self._by_source.setdefault(node, {})[arrival] = None
+        self.touch(arrival)
+
+    def remove(self, arrival: InboundSession) -> None:
+        arrival.finished = True
+        epochs = self.arrivals[arrival.client_id]
+        del epochs[arrival.epoch]
+        if not epochs:
+            del self.arrivals[arrival.client_id]
+        self._beginning.pop(arrival, None)
+        self._changed.pop(arrival, None)
+        self.fact(key(ARRIVAL, arrival.client_id, arrival.epoch), None)
+
+    def touch(self, arrival: InboundSession) -> None:
+        self.touched[arrival] = None
+        if arrival.changed:
+            self._changed[arrival] = None
+
+    def gone(self, arrival: InboundSession, node: int) -> None:
+        """A source has nothing of it any more."""
+        arrival.gone(node)
+        waiting = self._by_source.get(node)
+        if waiting is not None:
+            waiting.pop(arrival, None)
+        self.touch(arrival)
+
+    def from_node(self, node: int) -> list[InboundSession]:
+        return list(self._by_source.get(node, {}))
+
+    def begin(self, arrival: InboundSession, until: float) -> None:
+        """Its client begins anew: who puts marks is to be watched."""
+        arrival.beginning = True
+        arrival.beginning_until = until
+        self._beginning[arrival] = None
+        self.wake(arrival, until)
+        self.touch(arrival)
+
+    def beginning(self) -> list[InboundSession]:
+        return list(self._beginning)
+
+    def began(self, arrival: InboundSession) -> None:
+        arrival.beginning = False
+        self._beginning.pop(arrival, None)
+
+    def former(self, client_id: str, session: Session) -> tuple[dict[bytes, None], bool]:
+        """What those had subscribed to who have something for a session that is here, or leaves here, shared groups
+        left out; and whether somebody may have subscribed to more."""
+        former: dict[bytes, None] = {}
+        unknown = False
+        for arrival in self.of(client_id):
+            if arrival.session is session:
+                former.update(arrival.former)
+                unknown = unknown or arrival.unknown()
+        return former, unknown
+
+    # Departures
+
+    def depart(self, departure: OutboundSession) -> None:
+        self.departures[departure.client_id, departure.epoch] = departure
+        self.departing.setdefault(departure.client_id, []).append(departure)
+        self.giving[departure] = None
+
+    def departed(self, departure: OutboundSession) -> None:
+        """Nothing is left of it here."""
+        del self.departures[departure.client_id, departure.epoch]
+        left = self.departing[departure.client_id]
+        left.remove(departure)
+        if not left:
+            del self.departing[departure.client_id]
+        self.giving.pop(departure, None)
+        self._changed_departures.pop(departure, None)
+        self.fact(key(DEPARTURE, departure.client_id, departure.epoch), None)
+
+    def mark(self, departure: OutboundSession, node: int, later: bool) -> None:
+        departure.mark(node, later)
+        self.giving[departure] = None
+        if departure.changed:
+            self._changed_departures[departure] = None
+
+    def note(self, departure: OutboundSession) -> None:
+        """Have its marks stored, those too that came before it left."""
+        if departure.marks():
+            departure.changed = True
+            self._changed_departures[departure] = None
+
+    def mark_early(self, turned: Turned, node: int) -> None:
+        """The mark of a node for what is asked for and can not be given yet: for ``depart`` to find."""
+        nodes = self.early.setdefault(turned, [])
+        if node not in nodes:
+            nodes.append(node)
+            self.fact(key(EARLY, *turned), encode_marks(nodes))
+
+    def take_early(self, turned: Turned) -> list[int]:
+        nodes = self.early.pop(turned, [])
+        if nodes:
+            self.fact(key(EARLY, *turned), None)
+        return nodes
+
+    # Time
+
+    def wake(self, arrival: InboundSession, when: float) -> None:
+        """Have it looked at then."""
+        self._serial += 1
+        heappush(self._deadlines, (when, self._serial, arrival))
+
+    def due(self, now: float) -> list[InboundSession]:
+        """Those with a deadline that has passed."""
+        found: list[InboundSession] = []
+        while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][2].finished):
+            arrival = heappop(self._deadlines)[2]
+            if not arrival.finished:
+                found.append(arrival)
+        return found
+
+    def wake_at(self) -> float:
+        while self._deadlines and self._deadlines[0][2].finished:
+            heappop(self._deadlines)
+        return self._deadlines[0][0] if self._deadlines else inf
+
+    def busy(self) -> bool:
+        """Whether anything is on its way, or is to be said."""
+        if self.arrivals or self.departures or self.touched:
+            return True
+        return bool(self._outbox or self._own or self.notices)
+
+    # What is said
+
+    def say(self, node: int, said: Said) -> None:
+        """Tell a node, in this turn; ourselves too."""
+        if node == self.me:
+            self._own.append(said)
+            return
+        encoded = encode(said)
+        self._outbox.setdefault(node, []).append(encoded)
+        size = self._sizes.get(node, 0) + len(encoded)
+        self._sizes[node] = size
+        if size > BATCH_BYTES:
+            self.flush(node)
+
+    def say_at_once(self, node: int, said: Said) -> None:
+        """Before anything that enters here afterwards."""
+        self.broker.peers.tell(node, pack([encode(said)]))
+
+    def flush(self, node: int) -> None:
+        batch = self._outbox.pop(node, None)
+        self._sizes.pop(node, None)
+        if batch is not None:
+            self.broker.peers.tell(node, pack(batch))
+
+    def flush_all(self) -> None:
+        for node in list(self._outbox):
+            self.flush(node)
+
+    def take_own(self) -> Said | None:
+        """The next of what we told ourselves."""
+        return self._own.popleft() if self._own else None
+
+    # What is stored
+
+    def store(self) -> None:
+        for arrival in self._changed:
+            if arrival.changed:
+                arrival.changed = False
+                value = encode_arrival(arrival.value())
+                self.fact(key(ARRIVAL, arrival.client_id, arrival.epoch), value)
+        self._changed.clear()
+        for departure in self._changed_departures:
+            departure.changed = False
+            marks = encode_marks(departure.stored())
+            self.fact(key(DEPARTURE, departure.client_id, departure.epoch), marks)
+        self._changed_departures.clear()
+
+    def fact(self, name: bytes, value: bytes | None) -> None:
+        if self.ctx.recording:
+            self.ctx.write(Write(FACT_DELETE if value is None else FACT_PUT, topic=name, value=value or b""))
+
+
+def key(kind: bytes, client_id: str, epoch: int) -> bytes:
+    return kind + epoch.to_bytes(8, "big") + client_id.encode()

@@ -1,0 +1,90 @@
+"""Sessions that this node has from before it was taken out of the cluster, and joined again under another number.
+
+Nobody knew of them meanwhile. The owner keys tell whether their clients have gone on without them: whoever claims a
+client id deletes the key of a node that is no member. So a stray is its client's session if the key of the old number
+is still there, and no member has a newer one; then it is claimed. Any other is ended.
+
+Pure: requests out, answers in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import Final
+
+from starlingmq.cluster.etcd.etcd_requests import Get, KeyValue, Txn, TxnAnswer
+from starlingmq.cluster.takeover.ownership import Ownership
+
+READS_PER_TXN: Final = 60
+RETRY_SECONDS: Final = 0.5
+TAG: Final = "strays "
+
+
+class OrphanedSessions:
+    """``decided`` has what was found out: client id, and whether it is ours."""
+
+    decided: list[tuple[str, bool]]
+
+    def __init__(self, ownership: Ownership) -> None:
+        self.decided = []
+        self._ownership = ownership
+        self._numbers: tuple[int, ...] = ()
+        self._epochs: dict[str, int] = {}
+        self._asked: list[str] = []  # of those
+        self._tag = ""
+        self._tags = 0
+        self._retry_at = 0.0
+
+    def enter(self, numbers: tuple[int, ...], epochs: dict[str, int]) -> None:
+        """``numbers``: all that this node has had since it was undecided last; ``epochs`` of all strays."""
+        self._numbers = numbers
+        self._epochs = epochs
+
+    def __contains__(self, client_id: str) -> bool:
+        return client_id in self._epochs
+
+    def __len__(self) -> int:
+        return len(self._epochs)
+
+    def take_requests(self, now: float) -> list[Txn]:
+        """To be called once this node is registered."""
+        if self._tag or not self._epochs or now < self._retry_at:
+            return []
+        self._asked = list(islice(self._epochs, READS_PER_TXN))
+        self._tags += 1
+        self._tag = f"{TAG}{self._tags}"
+        reads = tuple([Get(self._ownership.key(client_id), prefix=True) for client_id in self._asked])
+        return [Txn(self._tag, (), reads)]
+
+    def answered(self, answer: TxnAnswer, members: Mapping[int, None], now: float) -> None:
+        """An answer; those to others are not looked at. ``members``: the numbers of all."""
+        if not self._tag or answer.tag != self._tag:
+            return
+        self._tag = ""
+        if answer.error:
+            self._retry_at = now + RETRY_SECONDS
+            return
+        for client_id, found in zip(self._asked, answer.found, strict=True):
+            epoch = self._epochs.pop(client_id)
+            younger = answer.revision < epoch  # that etcd is not the one of that time, and says nothing of it
+            self.decided.append((client_id, younger or self._is_ours(client_id, epoch, found, members)))
+
+    def _is_ours(self, client_id: str, epoch: int, found: tuple[KeyValue, ...], members: Mapping[int, None]) -> bool:
+        ours = False
+        for entry in found:
+            name = entry.key[len(self._ownership.key(client_id)) :]
+            node = int(name) if name.isdigit() else 0
+            if node in self._numbers:
+                ours = ours or entry.mod_revision >= epoch
+            elif node in members and entry.mod_revision > epoch:
+                return False
+        return ours
+
+    def take_decided(self) -> list[tuple[str, bool]]:
+        decided, self.decided = self.decided, []
+        return decided
+
+    def wake_at(self) -> float:
+        """When ``take_requests`` has something though nothing happens; 0.0: never."""
+        return 0.0 if self._tag or not self._epochs else self._retry_at

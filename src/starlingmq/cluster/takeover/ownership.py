@@ -1,0 +1,239 @@
+"""Who owns a client id: one key in etcd for each node that has, or may have, a session of it (docs/SESSIONS.md).
+
+A claim writes this node's key and reads those of all nodes in one transaction, many client ids in one; its revision is
+the *epoch*, and the highest one of a client id is its owner's. A node's key goes when it has nothing of that client id
+any more. So nothing is ever overwritten that somebody still has to know: a claim of which nobody knows what became is
+simply made again.
+
+Pure: requests out, answers in.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from starlingmq.cluster.etcd.etcd_requests import Compare, Delete, Get, KeyValue, Operation, Put, Txn, TxnAnswer
+
+CLAIMS_PER_TXN: Final = 60  # two operations each; etcd takes 128
+RELEASES_PER_TXN: Final = 60
+TXNS_UNDER_WAY: Final = 8  # full ones; while two are, what comes is collected: each costs etcd as much as many claims
+SMALL_UNDER_WAY: Final = 2
+RETRY_SECONDS: Final = 0.1  # after an error of etcd; twice as long after each further one
+RETRY_SECONDS_MAX: Final = 2.0
+TAG: Final = "owners-"
+CLEAN: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """This node owns a client id; ``others`` are the nodes that have a key of it too, with their epochs. What is of an
+    epoch before ``floor`` was thrown away by a clean start, and who has it may not have heard of that yet."""
+
+    client_id: str
+    epoch: int
+    others: dict[int, int]
+    floor: int = 0
+    clean: bool = False  # it was written that what is older than this is thrown away
+    firm: bool = True  # it was claimed for more than a CONNECT
+
+
+@dataclass(slots=True)
+class UnderWay:
+    claims: list[str]
+    releases: list[tuple[str, int, int]]  # client id, node, epoch
+    clean: list[str]  # of the claims those that were written as clean starts
+
+
+class Ownership:
+    transactions: int  # that were asked for
+    claims: int
+    prefix: bytes  # of all keys
+    floor: Callable[[str], int]  # before which epoch all was thrown away, as far as we know; CLEAN: the next one's
+    wanted: Callable[[str], bool]  # whether a CONNECT waits for that client id
+    answered_at: float  # when etcd last did something that was asked here
+    needed: Callable[[str], bool]  # whether this node must keep its key though it has no session of the client id
+
+    def __init__(self, cluster: str) -> None:
+        self.transactions = 0
+        self.claims = 0
+        self.prefix = f"/starlingmq/{cluster}/owners/".encode()
+        self.floor = lambda client_id: 0
+        self.wanted = lambda client_id: True
+        self.answered_at = 0.0
+        self.needed = lambda client_id: False
+        self._needed: dict[str, int] = {}  # client id -> epoch of our key that goes when it is not needed any more
+        self._node = 0
+        self._incarnation = 0
+        self._claims: dict[str, None] = {}
+        self._claiming: dict[str, None] = {}  # asked for; an answer is to come
+        self._again: dict[str, None] = {}  # and asked for again meanwhile
+        self._written: dict[str, None] = {}  # to be asked for once more: our key is there, or may be
+        self._firm: dict[str, None] = {}  # of all those the ones that are claimed though no CONNECT waits
+        self._releases: deque[tuple[str, int, int]] = deque()
+        self._under_way: dict[str, UnderWay] = {}
+        self._owned: dict[str, Owned] = {}  # what was answered
+        self._tags = 0
+        self._retry = RETRY_SECONDS
+        self._retry_at = 0.0
+
+    def enter(self, node: int, incarnation: int) -> None:
+        """Our number is known."""
+        self._node, self._incarnation = node, incarnation
+
+    def claim(self, client_id: str, firm: bool = True) -> None:
+        """To be asked for with the next transaction. What one that is under way finds is no answer to this. ``firm``:
+        whether or not a CONNECT waits for it then."""
+        if firm:
+            self._firm[client_id] = None
+        if client_id in self._claiming:
+            self._again[client_id] = None
+        else:
+            self._claims[client_id] = None
+
+    def claiming(self, client_id: str) -> bool:
+        """Whether it has been asked for, and what came of it was not taken yet."""
+        return client_id in self._claiming or client_id in self._claims or client_id in self._owned
+
+    def release(self, client_id: str, node: int, epoch: int) -> None:
+        """That node has nothing of it any more (itself, or one that is no member any more)."""
+        if node == self._node and self.needed(client_id):
+            self._needed[client_id] = max(epoch, self._needed.get(client_id, 0))
+        else:
+            self._releases.append((client_id, node, epoch))
+
+    def release_needed(self, client_id: str) -> None:
+        """Our key is not ``needed`` any more: it goes if it was to go."""
+        epoch = self._needed.pop(client_id, 0)
+        if epoch:
+            self._releases.append((client_id, self._node, epoch))
+
+    def idle(self) -> bool:
+        """Whether nothing is asked for, or to be asked for."""
+        return not (self._claims or self._releases or self._under_way)
+
+    def key(self, client_id: str, node: int | None = None) -> bytes:
+        """Of one node; without: the prefix of all of this client id."""
+        name = client_id.replace("%", "%25").replace("/", "%2F")
+        return self.prefix + f"{name}/{'' if node is None else node}".encode()
+
+    def names(self, key: bytes) -> tuple[str, int] | None:
+        """Client id and node of a key; None if it is none of ours."""
+        name, _, node = key[len(self.prefix) :].rpartition(b"/")
+        if not (key.startswith(self.prefix) and name and node.isdigit()):
+            return None
+        return name.decode().replace("%2F", "/").replace("%25", "%"), int(node)
+
+    def take_requests(self, now: float) -> list[Txn]:
+        if self._node == 0 or now < self._retry_at:
+            return []
+        requests: list[Txn] = []
+        while self._may_ask():
+            if self._claims and not self._drop_unwanted():
+                continue
+            requests.append(self._next_claims() if self._claims else self._next_releases())
+        self.transactions += len(requests)
+        return requests
+
+    def _may_ask(self) -> bool:
+        full = len(self._claims) >= CLAIMS_PER_TXN or len(self._releases) >= RELEASES_PER_TXN
+        most = TXNS_UNDER_WAY if full else SMALL_UNDER_WAY
+        return bool(self._claims or self._releases) and len(self._under_way) < most
+
+    def _tag(self, under_way: UnderWay) -> str:
+        self._tags += 1
+        tag = f"{TAG}{self._tags}"
+        self._under_way[tag] = under_way
+        return tag
+
+    def _drop_unwanted(self) -> bool:
+        """Leave out the next ones whose clients are gone by now; whether any claims are left."""
+        for client_id in list(islice(self._claims, CLAIMS_PER_TXN)):
+            if not (client_id in self._firm or client_id in self._written or self.wanted(client_id)):
+                del self._claims[client_id]
+        return len(self._claims) != 0
+
+    def _next_claims(self) -> Txn:
+        client_ids = list(islice(self._claims, CLAIMS_PER_TXN))
+        for client_id in client_ids:
+            del self._claims[client_id]
+            self._claiming[client_id] = None
+        self.claims += len(client_ids)
+        reads: list[Operation] = [Get(self.key(client_id), prefix=True) for client_id in client_ids]
+        floors = {client_id: self.floor(client_id) for client_id in client_ids}
+        writes: list[Operation] = [Put(self.key(name, self._node), self._value(floors[name])) for name in client_ids]
+        clean = [client_id for client_id in client_ids if floors[client_id] == CLEAN]
+        return Txn(self._tag(UnderWay(client_ids, [], clean)), (), (*reads, *writes))
+
+    def _value(self, floor: int) -> bytes:
+        return b"%d" % self._incarnation if floor == 0 else b"%d %d" % (self._incarnation, floor)
+
+    def _next_releases(self) -> Txn:
+        """All of them if they are as we know them; else what is there is read, and those that are go next."""
+        releases: dict[bytes, tuple[str, int, int]] = {}
+        while self._releases and len(releases) < RELEASES_PER_TXN:
+            key = self.key(self._releases[0][0], self._releases[0][1])
+            if key in releases:
+                break  # of another epoch: one of the two is right
+            releases[key] = self._releases.popleft()
+        compares = tuple(Compare(key, "mod_revision", "=", release[2]) for key, release in releases.items())
+        deletes = tuple(Delete(key) for key in releases)
+        gets = tuple(Get(key) for key in releases)
+        return Txn(self._tag(UnderWay([], list(releases.values()), [])), compares, deletes, gets)
+
+    def answered(self, answer: TxnAnswer, now: float) -> None:
+        """An answer; those to others are not looked at."""
+        under_way = self._under_way.pop(answer.tag, None)
+        if under_way is None:
+            return
+        for client_id in under_way.claims:
+            self._claiming.pop(client_id, None)
+        if answer.error:
+            for client_id in under_way.claims:
+                self._again.pop(client_id, None)
+                self._claims[client_id] = self._written[client_id] = None
+            self._releases.extend(under_way.releases)
+            self._retry_at = now + self._retry
+            self._retry = min(2 * self._retry, RETRY_SECONDS_MAX)
+            return
+        self._retry = RETRY_SECONDS
+        self.answered_at = now
+        for client_id, found in zip(under_way.claims, answer.found, strict=False):
+            if client_id in self._again:
+                del self._again[client_id]
+                self._claims[client_id] = self._written[client_id] = None
+                continue
+            others, floor = self._others(client_id, found)
+            clean, firm = client_id in under_way.clean, client_id in self._firm
+            self._firm.pop(client_id, None)
+            self._written.pop(client_id, None)
+            self._owned[client_id] = Owned(client_id, answer.revision, others, floor, clean, firm)
+        if under_way.releases and not answer.succeeded:
+            there = {entry.key: entry.mod_revision for found in answer.found for entry in found}
+            for release in under_way.releases:
+                if there.get(self.key(release[0], release[1])) == release[2]:
+                    self._releases.append(release)
+
+    def _others(self, client_id: str, found: tuple[KeyValue, ...]) -> tuple[dict[int, int], int]:
+        others: dict[int, int] = {}
+        highest = 0
+        for entry in found:
+            node = entry.key[len(self.key(client_id)) :]
+            if node.isdigit() and int(node) != self._node:
+                others[int(node)] = entry.mod_revision
+                said = entry.value.partition(b" ")[2]
+                floor = int(said) if said.lstrip(b"-").isdigit() else 0
+                highest = max(highest, entry.mod_revision if floor == CLEAN else floor)
+        return others, highest
+
+    def take_owned(self) -> list[Owned]:
+        owned = list(self._owned.values())
+        self._owned.clear()
+        return owned
+
+    def wake_at(self) -> float:
+        """When ``take_requests`` has something though nothing happens; 0.0: never."""
+        return self._retry_at if self._claims or self._releases else 0.0

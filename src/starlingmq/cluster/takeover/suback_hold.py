@@ -1,0 +1,89 @@
+"""SUBACKs of sessions that are on their way here: what they promise, they promise of all nodes.
+
+What a node sends before its mark is left to the former owner by what he had subscribed to (docs/SESSIONS.md). That
+node may not know that he had: his SUBACK may not have gone out. Then nobody gets it. The law: a SUBACK goes out when
+the marks of all nodes that may publish are here, as it waits until these have applied its routes; if they are not in
+time, it refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from math import inf
+from typing import Final
+
+from starlingmq.cluster.takeover.inbound import InboundSession
+from starlingmq.cluster.takeover.migrations import Migrations
+from starlingmq.core.mqtt.subscribing import HeldSuback
+from starlingmq.core.session.session import Session
+
+LOOK_SECONDS: Final = 0.5  # after which they are looked at though no mark has come: nodes may have gone
+
+
+class SubackHold:
+    """``publishers`` tells which nodes may publish by the routes that they have; None: nobody knows here."""
+
+    waiting: dict[Session, list[HeldSuback]]
+
+    def __init__(self, moves: Migrations) -> None:
+        self._moves = moves
+        self._subscribing = moves.broker.subscribing
+        self._look_at = inf
+        self.waiting = {}
+        self.publishers: Callable[[], Iterable[int] | None] = moves.there
+
+    def hold(self, held: HeldSuback) -> bool:
+        """Whether it has to wait."""
+        session = held.session
+        if self._is_marked(session):
+            return False
+        earlier = self.waiting.get(session, [])
+        self.waiting[session] = [*(each for each in earlier if _is_there(each)), held]
+        self._look_at = min(self._look_at, self._moves.ctx.now + LOOK_SECONDS)
+        return True
+
+    def _is_marked(self, session: Session) -> bool:
+        """Whether all that is promised to it is its own."""
+        moving = session.moving
+        if moving is None or moving.target != 0 or session.ended:
+            return True
+        publishers = self.publishers()
+        for arrival in self._moves.of(moving.client_id):
+            here = arrival.session is session and not arrival.finished and not arrival.discarded
+            if here and arrival.needs_marks() and (publishers is None or not arrival.marked_by(publishers)):
+                return False
+        return True
+
+    def look_at(self, arrival: InboundSession, now: float) -> None:
+        """A mark has come, or something else has happened to it."""
+        if arrival.session is not None and arrival.session in self.waiting:
+            self._answer(arrival.session, now)
+
+    def look(self, now: float) -> None:
+        """Now and then at all of them: nodes may have gone, or it takes too long."""
+        if now < self._look_at:
+            return
+        for session in list(self.waiting):
+            self._answer(session, now)
+        self._look_at = now + LOOK_SECONDS if self.waiting else inf
+
+    def _answer(self, session: Session, now: float) -> None:
+        waiting = [held for held in self.waiting.pop(session) if _is_there(held)]
+        marked = self._is_marked(session)
+        left: list[HeldSuback] = []
+        for held in waiting:
+            if marked:
+                self._subscribing.answer(held)
+            elif held.deadline <= now:
+                self._subscribing.refuse(held)
+            else:
+                left.append(held)
+        if left:
+            self.waiting[session] = left
+
+    def wake_at(self) -> float:
+        return self._look_at
+
+
+def _is_there(held: HeldSuback) -> bool:
+    return held.session.client is held.client and not held.session.ended

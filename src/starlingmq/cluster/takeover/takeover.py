@@ -1,0 +1,400 @@
+"""Sessions follow their clients from node to node: both sides of it (docs/SESSIONS.md says why each step is as it is).
+
+::
+
+    new owner                          former owner                        every node
+       |-- Takeover (epoch) ------------->| ends its connection
+       |<------------- Head, Parts, Whole-| what the session is and has
+       |  (the client goes on)            |
+       |-- Barrier, once its routes are applied ---------------------------->|
+       |<---------------------------------|<--------------------------- Mark-|
+       |<------------------ Parts, Passed-| what came before the marks
+       |  (what came after them)          | done
+
+The laws: of a client id the highest epoch owns it; what is acknowledged is at one node at least, and is given to the
+client by one at most; nothing waits for a node that is not connected. What is said here is said once and in order, for
+it goes with the messages between two nodes; so after a crash everybody goes on from what it has stored.
+
+``coming`` is the new owner's side, ``leaving`` the former one's, ``marks`` everybody's; ``moves`` is what they share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from starlingmq.cluster.takeover.cut_markers import CutMarkers
+from starlingmq.cluster.takeover.drain_offers import DrainOffers
+from starlingmq.cluster.takeover.inbound import InboundSession
+from starlingmq.cluster.takeover.migrations import ARRIVAL, DEPARTURE, EARLY, FACTS, NUMBERS, Migrations, key
+from starlingmq.cluster.takeover.orphaned_sessions import OrphanedSessions
+from starlingmq.cluster.takeover.outbound import OutboundSession, departed
+from starlingmq.cluster.takeover.ownership import CLEAN, Ownership
+from starlingmq.cluster.takeover.suback_hold import SubackHold
+from starlingmq.cluster.takeover.takeover_source import TakeoverSource
+from starlingmq.cluster.takeover.takeover_target import TakeoverTarget
+from starlingmq.cluster.takeover.transfer_frames import (
+    Barrier,
+    Declined,
+    Mark,
+    Offer,
+    Rebalance,
+    Said,
+    Takeover,
+    TransferError,
+    Unknown,
+    decode_arrival,
+    decode_marks,
+    encode_marks,
+    unpack,
+)
+from starlingmq.core.broker import BrokerState
+from starlingmq.core.ready import SESSION_PUT, Write
+from starlingmq.core.session.owner_claims import OwnerClaim, OwnerClaims
+from starlingmq.core.session.session import Session
+from starlingmq.wire.reasons import Reason
+
+__all__ = ["FACTS", "Takeovers"]
+
+
+class Takeovers:
+    """See ``Migrations`` for ``connected``, ``applied`` and ``known``."""
+
+    def __init__(
+        self,
+        broker: BrokerState,
+        ownership: Ownership,
+        seconds: float,
+        limit: float,
+        connected: Callable[[int], bool],
+        applied: Callable[[int], int],
+        known: Callable[[int], tuple[int, int]],
+    ) -> None:
+        self._broker = broker
+        self._ctx = broker.ctx
+        self._ownership = ownership
+        self.moves = Migrations(broker, ownership, limit, connected, applied, known)
+        self.offers = DrainOffers(self._ctx, ownership)
+        self.on_drain: Callable[[int, Declined | Rebalance], None] = lambda node, said: None
+        self._coming = TakeoverTarget(self.moves, self.offers)
+        self._leaving = TakeoverSource(self.moves, self._coming)
+        self._marks = CutMarkers(self.moves, self._coming, self._leaving)
+        claims = self._ctx.claims = OwnerClaims(2 * seconds, limit)
+        self._claims = claims
+        self.strays = OrphanedSessions(ownership)
+        self.moves.stray = self.strays.__contains__
+        self._later: dict[str, None] = {}  # strays that are wanted, until they are claimed
+        self._has_strays = False
+        ownership.floor = self._floor
+        ownership.wanted = self._is_wanted
+        broker.peers.control = self.take
+        self.promises = SubackHold(self.moves)
+        broker.subscribing.waits_for_marks = self.promises.hold
+
+    def _is_wanted(self, client_id: str) -> bool:
+        return self._claims.still(client_id) is not None
+
+    def _floor(self, client_id: str) -> int:
+        """What others have to know who claim it while nodes that are to throw away what they have may not know yet."""
+        claim = self._claims.waiting.get(client_id)
+        if claim is not None and claim.clean_start:
+            return CLEAN
+        thrown = [arrival.epoch for arrival in self.moves.of(client_id) if arrival.discarded and arrival.has_sources()]
+        return max(thrown, default=0)
+
+    @property
+    def completed(self) -> int:
+        """Takeovers to this node that are over."""
+        return self.moves.completed
+
+    @property
+    def refused(self) -> int:
+        """By their epoch."""
+        return self.moves.refused
+
+    def has(self, client_id: str) -> bool:
+        """Whether anything of a client id is here, or is being asked for."""
+        moves = self.moves
+        here = client_id in self._ctx.sessions or client_id in moves.arrivals or client_id in moves.departing
+        here = here or client_id in moves.postponed
+        return here or client_id in self._claims.waiting or self._ownership.claiming(client_id)
+
+    def departing(self) -> int:
+        """Sessions on their way from here, those too that have to wait for a node that is away."""
+        return len(self.moves.departures)
+
+    def giving(self) -> int:
+        """Those of them that can get on now."""
+        return self._leaving.giving()
+
+    # A life begins
+
+    def enter(self, me: int, incarnation: int, facts: dict[bytes, bytes]) -> bool:
+        """Our number is known. ``facts`` are ours of an earlier life; whether we had another number then."""
+        moves = self.moves
+        moves.me = me
+        self._ownership.enter(me, incarnation)
+        known = facts.get(NUMBERS)
+        ceiling, *numbers = (0, me) if known is None else decode_marks(known)
+        another = numbers[-1] != me
+        if not another:
+            self._go_on(facts)
+        else:
+            numbers.append(me)
+            self._call_off(facts)
+            ceiling = max([session.epoch for session in self._ctx.sessions.values()], default=0)
+        if known != encode_marks([ceiling, *numbers]):
+            moves.fact(NUMBERS, encode_marks([ceiling, *numbers]))  # the last of what is stored of it
+        strays: dict[str, int] = {}
+        for client_id, session in self._ctx.sessions.items():
+            if 0 < session.epoch <= ceiling and departed(client_id) is None:
+                strays[client_id] = session.epoch
+        self.strays.enter(tuple(numbers), strays)
+        self._has_strays = len(numbers) > 1
+        return another
+
+    def _call_off(self, facts: dict[bytes, bytes]) -> None:
+        """We have been taken out meanwhile. The others have given up what was on its way to us and from us."""
+        moves, ctx = self.moves, self._ctx
+        for name in facts:
+            if name.startswith((ARRIVAL, EARLY)):
+                moves.fact(name, None)
+        for session in sorted(ctx.sessions.values(), key=_epoch, reverse=True):
+            found = departed(session.client_id)
+            if found is not None:
+                session.epoch = max(session.epoch, 1)
+                departure = OutboundSession(session, *found)
+                moves.depart(departure)
+                self._leaving.call_off(departure)
+            elif session.will is not None and session.epoch != 0:
+                session.will = None  # who leads has published it, or will
+                session.will_at = 0.0
+                if ctx.recording and session.kept:
+                    ctx.write(Write(SESSION_PUT, session))
+
+    def _go_on(self, facts: dict[bytes, bytes]) -> None:
+        moves = self.moves
+        sessions = self._ctx.sessions
+        for session in list(sessions.values()):
+            found = departed(session.client_id)
+            if found is not None:
+                departure = OutboundSession(session, *found)
+                departure.restore(decode_marks(facts.get(key(DEPARTURE, found[2], found[1]), b"\x90")))
+                moves.depart(departure)
+        by_number = {session.number: session for session in sessions.values()}
+        for name, fact in facts.items():
+            if name.startswith(EARLY):
+                moves.early[name[10:].decode(), int.from_bytes(name[2:10], "big")] = decode_marks(fact)
+            elif name.startswith(ARRIVAL):
+                arrival = InboundSession.restored(decode_arrival(fact), by_number)
+                moves.add(arrival)
+                for node in arrival.waiting:  # it may have put that off, and have crashed as well
+                    moves.say(node, arrival.asking())
+
+    def _resume(self) -> None:
+        """Once it is known whose marks there are to be: what an earlier life waited for is waited for."""
+        moves = self.moves
+        for arrival in moves.all_arrivals():
+            self._coming.attach(arrival)
+        for (client_id, epoch), nodes in moves.early.items():
+            session = self._ctx.sessions.get(client_id)
+            if session is not None and session.moving is not None and session.epoch < epoch:
+                session.moving.marked.update(dict.fromkeys(nodes))
+
+    def enter_again(self, incarnation: int) -> None:
+        """We join once more, without having counted: others may have forgotten what we had asked them for."""
+        self._ownership.enter(self.moves.me, incarnation)
+        for node in self.moves.members:
+            if node != self.moves.me:
+                self.reborn(node)
+
+    def set_members(self, members: Iterable[int]) -> None:
+        """The numbers of all nodes, ours included."""
+        moves = self.moves
+        before, moves.members = moves.members, dict.fromkeys(members)
+        if not before:
+            self._resume()
+        for node in moves.members:
+            if node not in before:
+                self._marks.member_came(node)
+        strangers = moves.strangers()
+        for node in strangers:
+            self._marks.member_gone(node)
+            for arrival in moves.from_node(node):
+                self._coming.source_gone(arrival, node)
+            for departure in list(moves.departures.values()):
+                if departure.target == node:
+                    self._leaving.target_gone(departure)
+        if strangers or before != moves.members:  # the marks of others are wanted now
+            for arrival in moves.all_arrivals():
+                moves.touch(arrival)
+                self._coming.open_session(arrival.session)
+            self._leaving.members_changed()
+
+    def reborn(self, node: int) -> None:
+        """That node has begun a new life, perhaps without what it was giving us."""
+        self._marks.reborn(node)
+        self._leaving.reborn(node)
+        for arrival in self.moves.from_node(node):
+            self.moves.say(node, arrival.asking())
+
+    def changed(self) -> None:
+        """Some node is connected, or is not any more."""
+        moves = self.moves
+        for node in moves.members:
+            if not moves.connected(node):
+                for arrival in moves.from_node(node):
+                    self._coming.late(arrival, node)
+        for arrival in moves.beginning():
+            moves.touch(arrival)
+
+    # Saying and hearing
+
+    def say(self, node: int, said: Said) -> None:
+        """Tell a node, in order with what else it is told about sessions."""
+        self.moves.say(node, said)
+
+    def take(self, node: int, payload: bytes) -> None:
+        """What a node says to this one."""
+        try:
+            all_said = unpack(payload)
+        except TransferError as error:
+            self.moves.notices.append(f"node {node}: {error}")
+            return
+        for said in all_said:
+            self._heard(node, said)
+
+    def _heard(self, node: int, said: Said) -> None:
+        if isinstance(said, Takeover):
+            self._leaving.asked(node, said)
+        elif isinstance(said, Barrier):
+            self._marks.put(node, said)
+        elif isinstance(said, Mark):
+            self._marks.came(node, said)
+        elif isinstance(said, Unknown):
+            self._leaving.unknown(node, said.client_id, said.epoch)
+        elif isinstance(said, Offer):
+            strays = [client_id for client_id, _ in said.entries if client_id in self.strays]
+            wanted = [entry for entry in said.entries if entry[0] not in self.strays]
+            declined = strays + self.offers.offered(node, Offer(wanted))
+            if declined:
+                self.say(node, Declined(declined))
+        elif isinstance(said, Declined | Rebalance):
+            self.on_drain(node, said)
+        else:
+            self._coming.heard(node, said)
+
+    # Turns
+
+    def look(self, now: float) -> None:
+        """After what came was taken: who may go on, who waits in vain."""
+        moves = self.moves
+        for client_id in self._claims.take():
+            if client_id in self.strays:
+                self._later[client_id] = None
+            else:
+                self._ownership.claim(client_id, firm=False)
+        self._look_at_strays()
+        for owned in self._ownership.take_owned():
+            self._later.pop(owned.client_id, None)
+            self._coming.own(owned, now)
+        if self._ctx.aware:
+            aware, self._ctx.aware = self._ctx.aware, []
+            for session in aware:
+                self._coming.aware(session, now)
+        for arrival in (*moves.due(now), *moves.unsettled):
+            moves.touch(arrival)
+        self._hear_own()
+        while moves.touched:
+            touched, moves.touched = moves.touched, {}
+            for arrival in touched:
+                self._coming.look_at(arrival, now)
+                self._marks.want(arrival)
+                if arrival.finished:
+                    self._marks.finished(arrival)
+                if self.promises.waiting:
+                    self.promises.look_at(arrival, now)
+                if moves.deferred:
+                    self._leaving.look_at(arrival.client_id)
+                if moves.postponed:
+                    self._coming.look_at_postponed(arrival.client_id, now)
+            self._hear_own()
+        self.promises.look(now)
+        self._look_at_claims(now)
+
+    def turn(self, version: int, route_epoch: int, now: float) -> bool:
+        """Once our own routes have their version: send what there is. Whether there is more for the next turn."""
+        moves = self.moves
+        self._marks.ask(version, route_epoch)
+        busy = self._leaving.give_on(now)
+        self._hear_own()  # what we give ourselves is stored in the turn in which it is taken out
+        moves.store()
+        moves.flush_all()
+        return busy or len(moves.touched) != 0 or len(moves.giving) != 0
+
+    def _hear_own(self) -> None:
+        said = self.moves.take_own()
+        while said is not None:
+            self._heard(self.moves.me, said)
+            said = self.moves.take_own()
+
+    def _look_at_strays(self) -> None:
+        for client_id, ours in self.strays.take_decided():
+            session = self._ctx.sessions.get(client_id)
+            if session is not None and not ours:
+                self._leaving.drop(session)
+            elif session is not None:
+                self._later[client_id] = None
+            if client_id in self._later:
+                self._ownership.claim(client_id)
+        if self._has_strays and not self.strays and not self._later:
+            self._has_strays = False
+            self.moves.fact(NUMBERS, encode_marks([0, self.moves.me]))
+
+    def _look_at_claims(self, now: float) -> None:
+        claims, connecting = self._claims, self._broker.connecting
+        waiting = claims.waiting
+        while waiting and now >= self._first(waiting) + claims.limit:
+            connecting.not_claimed(next(iter(waiting)), Reason.SERVER_BUSY, "its session has not come in time")
+        while claims.unowned and now >= self._etcd_is_silent_at():
+            connecting.not_claimed(
+                next(iter(claims.unowned)), Reason.SERVER_UNAVAILABLE, "timed out resolving the owner of this client id"
+            )
+        for client_id, epoch in self._claims.take_released():
+            for arrival in self.moves.of(client_id):
+                self.moves.touch(arrival)  # nobody is there to get the rest of it
+            if client_id not in self._ctx.sessions and client_id not in waiting:
+                self._ownership.release(client_id, self.moves.me, epoch)
+
+    def _first(self, claims: dict[str, OwnerClaim]) -> float:
+        return next(iter(claims.values())).since
+
+    def _etcd_is_silent_at(self) -> float:
+        """When the CONNECT that has waited longest for etcd is refused, if etcd does nothing until then."""
+        return max(self._first(self._claims.unowned), self._ownership.answered_at) + self._claims.silence
+
+    def refuse_all(self, detail: str) -> None:
+        """This node serves no clients now: no CONNECT waits for it any longer."""
+        while self._claims.waiting:
+            self._broker.connecting.not_claimed(next(iter(self._claims.waiting)), Reason.SERVER_UNAVAILABLE, detail)
+
+    def busy(self) -> bool:
+        """Whether sessions are on their way, or are strays."""
+        return self._has_strays or self.moves.busy()
+
+    def wake_at(self) -> float:
+        """When ``turn`` is to be called though nothing happens; ``inf``: never."""
+        soonest = min(self.moves.wake_at(), self.promises.wake_at())
+        if self._claims.waiting:
+            soonest = min(soonest, self._first(self._claims.waiting) + self._claims.limit)
+        if self._claims.unowned:
+            soonest = min(soonest, self._etcd_is_silent_at())
+        return soonest
+
+    def take_notices(self) -> list[str]:
+        notices = self.moves.notices
+        self.moves.notices = []
+        return notices
+
+
+def _epoch(session: Session) -> int:
+    return session.epoch

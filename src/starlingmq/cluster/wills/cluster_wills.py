@@ -1,0 +1,610 @@
+"""Wills of the whole cluster: each is published once at most, by its own node or in the place of one that is gone.
+
+::
+
+    own node     nothing <--> REGISTERED --due--> FIRING --it is ours--> published, stored, deleted
+                                   |
+    others                         '--> SETTLED: taken by the leader, because its node is gone and it is due;
+                                        or taken or cancelled by the node where its client is back (will_settling)
+
+Every step is a change of one key that holds only while the key is as it was: so of two that want the same will one gets
+it. That node says so before it publishes, and what it stores in the same turn says that it has.
+
+The laws:
+
+- A will is published at most once, and within ``takeover_timeout`` of the moment in which its node asked for the change
+  that lets it. Later it has to ask again: meanwhile a client that is back elsewhere may have had it settled.
+- A will never follows what its client publishes over a newer connection. A CONNECT waits for the wills of earlier ones
+  at this node, and settles those at others. So others must find the key of this node (``Ownership.needed``) as long as
+  it has a will, and a key that is FIRING goes only when what the will retains is in etcd.
+
+Pure: what the core has and answers of etcd in; requests, and calls of ``core.session.ending``, out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from itertools import islice
+from typing import Final
+
+from starlingmq.cluster.durable_tokens import DurableTokens
+from starlingmq.cluster.etcd.etcd_cas import CasUpdate, EtcdCas
+from starlingmq.cluster.etcd.etcd_requests import (
+    Answer,
+    Get,
+    KeyValue,
+    Request,
+    Txn,
+    TxnAnswer,
+    Watch,
+    WatchEvent,
+    WatchLost,
+)
+from starlingmq.cluster.takeover.ownership import Ownership
+from starlingmq.cluster.wills.leader_wills import LeaderWills
+from starlingmq.cluster.wills.will_records import (
+    FIRING,
+    REGISTERED,
+    SETTLED,
+    TAKEN,
+    RegisteredWill,
+    WillValueError,
+    client_of,
+    decode_will,
+    encode_will,
+    registered,
+    will_from,
+    wills_of,
+)
+from starlingmq.cluster.wills.will_settlement import WillSettlements
+from starlingmq.config.settings import ClusterConfig
+from starlingmq.core.broker import BrokerState
+from starlingmq.core.ready import FACT_DELETE, FACT_PUT, SESSION_PUT, Write
+from starlingmq.core.session.session import Session
+from starlingmq.core.session.will import Will
+from starlingmq.core.session.will_port import WillPort
+
+FACTS: Final = b"w"  # what the keys of our facts begin with
+DUE: Final = FACTS + b"d"  # id, client id: a will that is due
+PUBLISHED: Final = FACTS + b"p"  # a name: what was taken in the place of another node and is published
+PAGE: Final = 500  # keys read at once
+CHECKS_PER_TXN: Final = 60
+NAMES_PER_TURN: Final = 200  # looked at for each of the reasons that there are
+RETRY_SECONDS: Final = 0.5
+
+
+class WillEntry:
+    """What is known of the will of one client id of this node, or of one that was taken from another."""
+
+    __slots__ = ("allowed_until", "checked", "due", "held_until", "known", "published", "revision", "sequence")
+
+    def __init__(self) -> None:
+        self.due: list[Will] = []  # to be published, the oldest first
+        self.known: RegisteredWill | None = None  # what etcd has, as of ``revision`` (0: nothing)
+        self.revision = 0
+        self.allowed_until = 0.0  # when what is due may be published at the latest, by the last change of the key
+        self.held_until = 0.0  # it is left to the node that has the client now
+        self.published = 0  # the id of what was taken and is published
+        self.checked = False  # of what was taken and not published in time: its client has not been back since
+        self.sequence = 0  # of what was published and is retained
+
+
+class ClusterWills:
+    fired: int  # wills of this node that it has published
+    taken: int  # of other nodes
+    lost: int  # that were not published, because their clients were back before it was known whether they had been
+    written: Callable[[], int]  # up to which sequence what was published here is retained in etcd
+
+    def __init__(
+        self,
+        broker: BrokerState,
+        config: ClusterConfig,
+        ownership: Ownership,
+        gone: Callable[[int], bool],
+        connected: Callable[[int], bool],
+        leading: Callable[[], bool],
+    ) -> None:
+        """``gone`` tells whether a node's clients are to be taken for gone."""
+        self.fired = self.taken = self.lost = 0
+        self.written = lambda: 1 << 63
+        self._ownership = ownership
+        ownership.needed = self._is_known
+        self._seconds = config.takeover_timeout
+        self._broker = broker
+        self._ctx = broker.ctx
+        self._cluster = config.name
+        self._wills = self._ctx.wills = WillPort()
+        self._stored = DurableTokens(broker)
+        self._amendments = EtcdCas("wills amend")
+        self.foreign = LeaderWills(config.name, gone, leading, config.member_timeout)
+        self.settling = WillSettlements(config.name, config.takeover_timeout, connected, self._is_unpublished)
+        self._keys = b""
+        self._me = 0
+        self._entries: dict[str, WillEntry] = {}
+        self._due: dict[str, None] = {}  # those that have something due
+        self._ready: dict[str, None] = {}  # of those the ones of which something is known that was not before
+        self._unchecked: deque[str] = deque()  # names that may not have been read, all of which must be looked at
+        self._steps: deque[tuple[int, str]] = deque()  # when so much is stored, look at that one
+        self._count = 0
+        self._read = False  # all that etcd has of us
+        self._page = ""
+        self._pages = 0
+        self._after = b""
+        self._retry_at = 0.0
+        self._seen: dict[str, None] = {}  # names that were read
+        self._unwritten: dict[str, None] = {}  # those whose ``sequence`` is not in etcd yet
+        self._held: dict[str, None] = {}  # those that are ``held_until``
+        self._taken_of: dict[str, int] = {}  # client id -> entries of what was taken
+        self._to_check: list[str] = []
+        self._checking: dict[str, list[str]] = {}  # by tag
+        self._checks = 0
+        self._requests: list[Request] = []
+        self._notices: list[str] = []
+
+    # A life begins
+
+    def enter(self, me: int, facts: dict[bytes, bytes]) -> None:
+        """Our number is known. ``facts`` are ours of an earlier life."""
+        self._me = me
+        self._keys = wills_of(self._cluster, me)
+        self.foreign.enter(me)
+        self.settling.enter(me)
+        for session in self._ctx.sessions.values():
+            if session.will is not None:
+                if session.will.id == 0:  # of the time before there was a cluster
+                    self._ctx.sequence += 1
+                    session.will.id = self._ctx.sequence
+                    self._write_session(session)
+                self._wills.change(session.client_id)
+        for key, fact in facts.items():
+            if key.startswith(DUE):
+                self._entry(key[len(DUE) + 8 :].decode()).due.append(will_from(decode_will(fact)))
+            elif key.startswith(PUBLISHED):
+                self._entry(key[len(PUBLISHED) :].decode()).published = decode_will(fact).id
+        for name, entry in self._entries.items():
+            entry.due.sort(key=lambda will: will.id)
+            if entry.due and not name.startswith(TAKEN):
+                self._hold(name, entry)  # their clients may be elsewhere already, and wait for us
+            self._have_due(name)
+            self._wills.change(name)
+
+    def _have_due(self, name: str) -> None:
+        self._due[name] = self._ready[name] = None
+
+    def give_up(self, facts: dict[bytes, bytes]) -> None:
+        """We have been taken out of the cluster since: who leads has published what we had. Before ``enter``."""
+        for key in facts:
+            self._fact(key, None)
+        for name, entry in self._entries.items():
+            for will in entry.due:
+                self._fact(_due_key(name, will), None)
+        for name in list(self._entries):
+            self._forget(name)
+        self._due.clear()
+        self._ready.clear()
+
+    def _forget(self, name: str) -> None:
+        """There is nothing of it any more, here or in etcd."""
+        del self._entries[name]
+        self._held.pop(name, None)
+        client_id = name
+        if name.startswith(TAKEN):
+            client_id = client_of(name)
+            self._taken_of[client_id] -= 1
+            if not self._taken_of[client_id]:
+                del self._taken_of[client_id]
+        if not self._is_known(client_id):
+            self._ownership.release_needed(client_id)
+
+    def _is_known(self, client_id: str) -> bool:
+        return client_id in self._entries or client_id in self._taken_of
+
+    def _entry(self, name: str) -> WillEntry:
+        entry = self._entries.get(name)
+        if entry is None:
+            entry = self._entries[name] = WillEntry()
+            if name.startswith(TAKEN):
+                client_id = client_of(name)
+                self._taken_of[client_id] = self._taken_of.get(client_id, 0) + 1
+        return entry
+
+    def registered(self, now: float) -> None:
+        """We are a member: read what etcd has of us. May be called again."""
+        if not self._read and not self._page and not self._unchecked and now >= self._retry_at:
+            self._pages += 1
+            self._page = f"wills page {self._pages}"
+            self._requests.append(Txn(self._page, (), (Get(self._keys, prefix=True, limit=PAGE, after=self._after),)))
+
+    # What etcd says
+
+    def answered(self, answer: Answer, now: float) -> None:
+        """Answers to others are not looked at."""
+        if isinstance(answer, TxnAnswer):
+            if self._page and answer.tag == self._page:
+                self._page = ""
+                self._took_page(answer, now)
+                return
+            if self._checked(answer):
+                return
+            settled = self.settling.answered(answer, now)
+            if settled is not None:
+                for done in settled.done:
+                    self._took_copies(done, settled.revision)
+                return
+            amended = self._amendments.answered(answer, now)
+            if amended is None:
+                self.foreign.answered(answer, now)
+                return
+            for done in amended.done:
+                if done.key.startswith(self._keys):
+                    self._know(done.key, done.value, amended.revision if done.value is not None else 0, done.sent_at)
+                elif done.value is not None:
+                    self.foreign.settled(done.key, amended.revision)
+                    self._took_copies(done, amended.revision)
+            for void, revision, value in amended.void:
+                if void.key.startswith(self._keys):
+                    self._know(void.key, value or None, revision)
+                else:
+                    self._took_not(void, revision, value)
+        elif isinstance(answer, WatchEvent):
+            if self._keys and answer.prefix == self._keys:
+                for change in answer.changes:
+                    entry = self._entries.get(change.key[len(self._keys) :].decode())
+                    if entry is None or change.mod_revision > entry.revision:
+                        self._know(change.key, change.value, change.mod_revision if change.value is not None else 0)
+        elif isinstance(answer, WatchLost) and self._keys and answer.prefix == self._keys:
+            self._read = False
+            self._after = b""
+            self._seen = {}
+            self._unchecked.clear()
+
+    def _took_page(self, answer: TxnAnswer, now: float) -> None:
+        if answer.error:
+            self._retry_at = now + RETRY_SECONDS
+            return
+        if not self._after:
+            self._requests.append(Watch(self._keys, answer.revision + 1))
+        found: tuple[KeyValue, ...] = answer.found[0]
+        for kv in found:
+            self._seen[kv.key[len(self._keys) :].decode()] = None
+            self._know(kv.key, kv.value, kv.mod_revision)
+        if len(found) == PAGE:
+            self._after = found[-1].key
+            self.registered(now)
+            return
+        self._unchecked = deque(self._entries)
+        self._check()
+
+    def _check(self) -> None:
+        """What was not read is not there. When all is looked at that is known too."""
+        for _ in range(min(NAMES_PER_TURN, len(self._unchecked))):
+            name = self._unchecked.popleft()
+            entry = self._entries.get(name)
+            if entry is not None and name not in self._seen and not self._under_way(name):
+                entry.known, entry.revision = None, 0
+        if not self._unchecked:
+            self._read = True
+            self._seen = {}
+            self._ready.update(self._due)
+            self._wills.changed.update(dict.fromkeys(self._entries))
+
+    def _know(self, key: bytes, data: bytes | None, revision: int, sent_at: float = 0.0) -> None:
+        """That is what etcd has. ``sent_at``: when we asked for it; 0.0: it is not known to be by us."""
+        name = key[len(self._keys) :].decode()
+        entry = self._entry(name)
+        entry.revision = revision
+        entry.allowed_until = sent_at + self._seconds if sent_at else 0.0
+        entry.known = None
+        if data is not None:
+            try:
+                entry.known = decode_will(data)
+            except WillValueError as error:
+                self._notices.append(f"{name!r}: {error}")
+        known = entry.known
+        if known is not None and known.state == SETTLED:
+            self._settled(name, entry, known)
+        if name in self._due:
+            self._ready[name] = None
+        self._look_later(name)
+
+    def _settled(self, name: str, entry: WillEntry, settled: RegisteredWill) -> None:
+        """Another node has taken this will, or cancelled it."""
+        self.remember(self._ctx.now)  # it may have become due in this turn
+        for will in [will for will in entry.due if _is_settled(will, settled)]:
+            entry.due.remove(will)
+            self._fact(_due_key(name, will), None)
+        session = self._ctx.sessions.get(name)
+        if session is not None and session.will is not None and _is_settled(session.will, settled):
+            session.will = None
+            session.will_at = 0.0
+            self._write_session(session)
+
+    def _write_session(self, session: Session) -> None:
+        if session.kept and self._ctx.recording:
+            self._ctx.write(Write(SESSION_PUT, session))
+
+    def _fact(self, key: bytes, value: RegisteredWill | None) -> None:
+        if self._ctx.recording:
+            data = b"" if value is None else encode_will(value)
+            self._ctx.write(Write(FACT_DELETE if value is None else FACT_PUT, topic=key, value=data))
+
+    # What the core has
+
+    def remember(self, now: float) -> None:
+        """What is due is stored in the turn in which its session forgets it, whether our number is known or not."""
+        due, self._wills.due = self._wills.due, []
+        for each in due:
+            self._entry(each.client_id).due.append(each.will)
+            self._have_due(each.client_id)
+            self._fact(_due_key(each.client_id, each.will), registered(each.will, 0, now))
+
+    def unpublished(self, client_id: str) -> bool:
+        """Whether a will of an earlier connection is still to be published here, or to be heard to be settled."""
+        self.remember(self._ctx.now)
+        entry = self._entries.get(client_id)
+        if entry is None or not entry.due:
+            return False
+        if client_id in self._held:
+            del self._held[client_id]
+            entry.held_until = 0.0
+            self._look_later(client_id)
+        return True
+
+    def leave(self, client_id: str) -> int:
+        """The client is at another node now, which settles what is due: it is left to that node for a while. Its id;
+        0: nothing is due."""
+        pending = self.pending_of(client_id)
+        if not pending:
+            return 0
+        self._hold(client_id, self._entry(client_id))
+        self._wills.change(client_id)
+        return pending
+
+    def _hold(self, client_id: str, entry: WillEntry) -> None:
+        """Leave what is due to another node for a while: that one has the client, and publishes both in order."""
+        entry.held_until = self._ctx.now + self._seconds
+        self._held[client_id] = None
+
+    def pending_of(self, client_id: str) -> int:
+        """The id of the last will that is due, or of which etcd says that we publish it; 0: there is none."""
+        self.remember(self._ctx.now)
+        entry = self._entries.get(client_id)
+        if entry is None:
+            return 0
+        if entry.due:
+            return entry.due[-1].id
+        return entry.known.id if entry.known is not None and entry.known.state == FIRING else 0
+
+    def turn(self, now: float) -> None:
+        """Before the core's Ready is taken."""
+        wills = self._wills
+        self.remember(now)
+        if self._unchecked:
+            self._check()
+        for name in list(islice(wills.changed, NAMES_PER_TURN)):
+            del wills.changed[name]
+            self._look_later(name)
+        for name in list(islice(self._ready, NAMES_PER_TURN)):
+            del self._ready[name]
+            entry = self._entries.get(name)
+            if entry is not None and entry.due and self._may_publish(name, entry):
+                if now < entry.allowed_until:
+                    self._publish(name, entry)
+                else:
+                    self._look_later(name)
+            if entry is None or not entry.due:
+                self._due.pop(name, None)
+        for name in [name for name in self._held if now >= self._entry(name).held_until]:
+            del self._held[name]
+            self._look_later(name)
+        if self._unwritten:
+            self._look_at_written()
+        self.settling.turn(now)
+        self.foreign.turn(now)
+        for amendment in self.foreign.take_amendments():
+            self._amendments.add(amendment)
+
+    def _look_later(self, name: str) -> None:
+        """When what this turn writes is stored."""
+        self._count += 1
+        if not self._steps:
+            self._stored.mark(self._count)
+        elif self._steps[-1][1] == name:
+            return
+        else:
+            self._stored.mark(self._count)
+        self._steps.append((self._count, name))
+
+    def _look_at_written(self) -> None:
+        written = self.written()
+        for name in [name for name in self._unwritten if not self._is_unwritten(name, written)]:
+            del self._unwritten[name]
+            self._look_later(name)
+
+    def _is_unwritten(self, name: str, written: int) -> bool:
+        entry = self._entries.get(name)
+        return entry is not None and entry.sequence > written
+
+    def _may_publish(self, name: str, entry: WillEntry) -> bool:
+        known = entry.known
+        if not self._read or known is None or self._under_way(name):
+            return False
+        if name.startswith(TAKEN):
+            return entry.published != known.id
+        return known.state == FIRING and known.id == entry.due[0].id
+
+    def _publish(self, name: str, entry: WillEntry) -> None:
+        """It is ours: nobody else will. What is stored of it says in the same turn that it is done."""
+        will = entry.due.pop(0)
+        if name.startswith(TAKEN):
+            entry.published = will.id
+            self.taken += 1
+            self._fact(_published_key(name), registered(will, 0, 0.0))
+        else:
+            self.fired += 1
+            self._fact(_due_key(name, will), None)
+        self._broker.ending.publish_will(will)
+        if will.message.retain and self._ctx.retaining is not None:
+            entry.sequence = self._ctx.retaining.last
+        self._look_later(name)
+
+    # Steps
+
+    def _under_way(self, name: str) -> bool:
+        return self._keys + name.encode() in self._amendments
+
+    def _step(self, name: str) -> None:
+        """Bring etcd from what it has to what it is to have, by one change."""
+        entry = self._entries.get(name)
+        session = self._ctx.sessions.get(name)
+        will = None if session is None else session.will
+        if entry is None:
+            if will is None:
+                return
+            entry = self._entry(name)
+        if not self._read or self._under_way(name):
+            return  # whose answer will have us look again
+        known, now = entry.known, self._ctx.now
+        if entry.sequence > self.written():
+            self._unwritten[name] = None
+        elif name.startswith(TAKEN):
+            self._step_taken(name, entry)
+        elif entry.due and now < entry.held_until:
+            last = entry.due[-1]
+            if known is None or known.state != REGISTERED or known.id != last.id:
+                self._amend(name, entry, registered(last, 0, now))
+        elif entry.due:
+            first = entry.due[0]
+            if known is None or known.state != FIRING or known.id != first.id or now >= entry.allowed_until:
+                self._amend(name, entry, RegisteredWill(FIRING, first.id, epoch=first.epoch))
+        elif will is not None and session is not None:
+            due_at = session.will_at if session.client is None else 0.0
+            value = registered(will, session.expiry, due_at)
+            if known != value:
+                self._amend(name, entry, value)
+        elif entry.revision:
+            self._amend(name, entry, None)
+        else:
+            self._forget(name)
+
+    def _step_taken(self, name: str, entry: WillEntry) -> None:
+        known = entry.known
+        if known is None:
+            if entry.published:
+                self._fact(_published_key(name), None)
+            self._forget(name)
+        elif entry.published == known.id:
+            self._amend(name, entry, None)
+        elif self._ctx.now < entry.allowed_until:
+            if not entry.due:
+                entry.due.append(will_from(known))
+                self._have_due(name)
+        elif entry.checked:
+            entry.checked = False
+            self._amend(name, entry, known)
+        elif name not in self._to_check:
+            self._to_check.append(name)
+
+    def _next_checks(self) -> list[Txn]:
+        """What was taken, perhaps in an earlier life, and was not published in time: is its client back since?"""
+        names, self._to_check = self._to_check[:CHECKS_PER_TXN], self._to_check[CHECKS_PER_TXN:]
+        self._checks += 1
+        tag = f"wills check {self._checks}"
+        self._checking[tag] = names
+        keys = [self._ownership.key(client_of(name)) for name in names]
+        return [Txn(tag, (), tuple([Get(key, prefix=True) for key in keys]))]
+
+    def _checked(self, answer: TxnAnswer) -> bool:
+        names = self._checking.pop(answer.tag, None)
+        if names is None:
+            return False
+        if answer.error:
+            self._to_check += names
+            return True
+        for name, found in zip(names, answer.found, strict=True):
+            entry = self._entries.get(name)
+            if entry is None or entry.known is None:
+                continue
+            own = self._ownership.key(client_of(name), self._me)
+            entry.checked = True
+            if any(kv.key != own and kv.mod_revision > entry.known.epoch for kv in found):
+                self.lost += 1
+                entry.due.clear()
+                entry.published = entry.known.id
+            self._look_later(name)
+        return True
+
+    def _amend(self, name: str, entry: WillEntry, value: RegisteredWill | None) -> None:
+        data = None if value is None else encode_will(value)
+        self._amendments.add(CasUpdate(self._keys + name.encode(), entry.revision, data))
+
+    # In the place of other nodes
+
+    def _took_copies(self, done: CasUpdate, revision: int) -> None:
+        """What is of another node is settled now; if it is to be published, that is ours to do."""
+        for put in done.also:
+            entry = self._entry(put.key[len(self._keys) :].decode())
+            entry.due.clear()  # an earlier one, if there is any
+            self._know(put.key, put.value, revision, done.sent_at)
+
+    def _is_unpublished(self, name: str) -> bool:
+        """Of what we have taken."""
+        entry = self._entries.get(name)
+        return entry is not None and entry.known is not None and entry.published != entry.known.id
+
+    def _took_not(self, void: CasUpdate, revision: int, value: bytes) -> None:
+        self.foreign.know(void.key, value or None, revision)
+
+    # What goes out
+
+    def take_requests(self, now: float) -> list[Request]:
+        """After the turn's frames were handed on: what is stored by then may be told."""
+        if self._me == 0:
+            return []
+        for _ in range(NAMES_PER_TURN):
+            if not self._has_steps():
+                break
+            self._step(self._steps.popleft()[1])
+        requests, self._requests = self._requests, []
+        if self._to_check and now >= self._retry_at:
+            requests += self._next_checks()
+        requests += self._amendments.take_requests(now)
+        return [*requests, *self.settling.take_requests(now), *self.foreign.take_requests(now)]
+
+    def busy(self) -> bool:
+        """Whether something waits to be stored, or to be published."""
+        return bool(self._steps or self._due)
+
+    def take_notices(self) -> list[str]:
+        notices, self._notices = self._notices, []
+        return [*notices, *self.settling.take_notices(), *self.foreign.take_notices()]
+
+    def _has_steps(self) -> bool:
+        return len(self._steps) != 0 and self._steps[0][0] <= self._stored.reached
+
+    def pending(self) -> bool:
+        """Whether there is something to be done in a next turn, without waiting for anything."""
+        if self._me == 0:
+            return False
+        return bool(self._ready or self._unchecked or self._wills.changed) or self._has_steps()
+
+    def wake_at(self) -> float:
+        """When ``turn`` is to be called though nothing happens; 0.0: never."""
+        soonest = [self._amendments.wake_at(), self.foreign.wake_at(), self.settling.wake_at()]
+        soonest += [self._entry(name).held_until for name in self._held]
+        if not self._read and not self._page:
+            soonest.append(self._retry_at)
+        return min([when for when in soonest if when], default=0.0)
+
+
+def _is_settled(will: Will, settled: RegisteredWill) -> bool:
+    return (settled.id != 0 and will.id == settled.id) or will.epoch < settled.epoch
+
+
+def _due_key(name: str, will: Will) -> bytes:
+    return DUE + will.id.to_bytes(8, "big") + name.encode()
+
+
+def _published_key(name: str) -> bytes:
+    return PUBLISHED + name.encode()

@@ -1,0 +1,354 @@
+"""Wills that a client left at other nodes, or at this one before: none may follow what it publishes from now on.
+
+A CONNECT that finds other nodes' keys of its client id waits until their wills of earlier epochs are settled. For each
+of them, by the key of that node in etcd (``will_values``), read in one transaction and changed only as it was read:
+
+======================================  ========================================================================
+in etcd                                 this node
+======================================  ========================================================================
+nothing                                 writes SETTLED with its own epoch: the other node may have a will that etcd
+                                        was not told of yet. If it has just said which one: reads again
+REGISTERED, of a later epoch            does nothing: its client has been there since
+REGISTERED, and its client is in time   cancels it: writes SETTLED
+REGISTERED, due by this CONNECT         takes it: writes SETTLED and a copy of its own, and publishes it
+FIRING, or a copy of what it has taken  reads again until it is gone, so published. Its node is not connected, and the
+                                        key has not changed for ``fire_seconds``: writes SETTLED, the will is lost
+SETTLED, taken by another node          looks at the copy in that node's name in the same way
+SETTLED                                 is done, once its own copy is published
+======================================  ========================================================================
+
+The law: a will is published only by the node whose change of the key says so, and within ``fire_seconds`` after that
+node asked for the change. So what is FIRING for longer is not published any more without another change of its key.
+
+A crash at any step leaves the key as it was or as it was to be, and the client without a CONNACK: the next CONNECT
+begins again at the first row.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from math import inf
+from typing import Final
+
+from starlingmq.cluster.etcd.etcd_cas import CasResult, CasUpdate, EtcdCas
+from starlingmq.cluster.etcd.etcd_requests import Get, KeyValue, Put, Txn, TxnAnswer
+from starlingmq.cluster.takeover.transfer_frames import CANCELLED
+from starlingmq.cluster.wills.will_records import (
+    REGISTERED,
+    SETTLED,
+    RegisteredWill,
+    WillValueError,
+    decode_will,
+    encode_will,
+    taken_key,
+    taken_name,
+    taken_prefix,
+    wills_of,
+)
+
+GETS_PER_TXN: Final = 60
+RETRY_SECONDS: Final = 0.5
+AGAIN_SECONDS: Final = 0.03  # between two looks at what another node publishes
+PATIENCE: Final = 1.1  # clocks of two nodes do not run quite the same
+KEPT_SECONDS: Final = 60.0  # a settlement that is done, for the CONNECT that asks whether it is
+
+
+class Settlement:
+    """``key`` is looked at: first the one of the node where the client was, then perhaps a copy at another ``holder``.
+    ``will``: the id that its node has said is pending; 0: it said nothing, or could not be asked."""
+
+    __slots__ = (
+        "again_at",
+        "clean",
+        "client_id",
+        "copies",
+        "done",
+        "epoch",
+        "forget_at",
+        "holder",
+        "key",
+        "node",
+        "revision",
+        "seen_at",
+        "user",
+        "will",
+    )
+
+    def __init__(self, key: bytes, copies: bytes, node: int, client_id: str, epoch: int) -> None:
+        self.key = key
+        self.copies = copies
+        self.node = self.holder = node
+        self.client_id = client_id
+        self.epoch = epoch
+        self.user: str | None = None
+        self.clean = False
+        self.will = 0
+        self.done = False
+        self.again_at = 0.0
+        self.revision = -1  # of the key, as it was seen first ...
+        self.seen_at = 0.0  # ... and when
+        self.forget_at = inf
+
+    def cancels(self, value: RegisteredWill, now: float) -> bool:
+        """Whether its client is back before that will is due [MQTT-3.1.3-9]."""
+        if value.delay == 0 or self.clean or (self.user is not None and value.username != self.user):
+            return False
+        return not 0.0 < value.due_at <= now
+
+
+class WillSettlements:
+    settled: int  # wills at other nodes: cancelled ...
+    published: int  # ... taken to be published here ...
+    lost: int  # ... and given up, because nobody can know whether they were published
+
+    def __init__(
+        self,
+        cluster: str,
+        fire_seconds: float,
+        connected: Callable[[int], bool],
+        unpublished: Callable[[str], bool],
+    ) -> None:
+        """``unpublished`` tells of a name below our own number whether we have it to publish."""
+        self.settled = self.published = self.lost = 0
+        self._cluster = cluster
+        self._fire_seconds = fire_seconds
+        self._connected = connected
+        self._unpublished = unpublished
+        self._me = 0
+        self._settlements: dict[bytes, Settlement] = {}  # by the key of the node where the client was
+        self._looked_at: dict[bytes, Settlement] = {}  # by ``Settlement.key``
+        self._concluded: deque[Settlement] = deque()  # in the order in which they are forgotten
+        self._to_ask: deque[Settlement] = deque()
+        self._again: deque[Settlement] = deque()  # are to be asked about later, in the order of their time
+        self._asking: dict[str, list[Settlement]] = {}  # by tag
+        self._tags = 0
+        self._retry_at = 0.0
+        self._now = 0.0
+        self._amendments = EtcdCas("wills settle")
+        self._notices: list[str] = []
+
+    def enter(self, me: int) -> None:
+        self._me = me
+
+    def settle(self, client_id: str, node: int, epoch: int, user: str | None, clean: bool, will: int) -> bool:
+        """Whether nothing that the client left at ``node`` before ``epoch`` is published from now on. To be asked until
+        it is so. ``user``: who is back (None: users share sessions); ``clean``: it goes on with no session."""
+        key = wills_of(self._cluster, node) + client_id.encode()
+        found = self._settlements.get(key)
+        if found is not None and found.epoch >= epoch:
+            if found.done:
+                self._forget(found)
+            return found.done
+        if found is not None:
+            self._forget(found)
+        found = self._settlements[key] = Settlement(
+            key, taken_prefix(self._cluster, node, client_id), node, client_id, epoch
+        )
+        found.user, found.clean, found.will = user, clean, will
+        self._looked_at[key] = found
+        self._to_ask.append(found)
+        return False
+
+    def pending(self) -> int:
+        """Those that are asked for, or done and not yet forgotten."""
+        return len(self._settlements)
+
+    def turn(self, now: float) -> None:
+        self._now = now
+        while self._concluded and now >= self._concluded[0].forget_at:
+            self._forget(self._concluded.popleft())
+        while self._again and now >= self._again[0].again_at:
+            self._to_ask.append(self._again.popleft())
+
+    def _forget(self, settlement: Settlement) -> None:
+        settlement.done = True
+        key = wills_of(self._cluster, settlement.node) + settlement.client_id.encode()
+        if self._settlements.get(key) is settlement:
+            del self._settlements[key]
+        if self._looked_at.get(settlement.key) is settlement:
+            del self._looked_at[settlement.key]
+
+    def _conclude(self, settlement: Settlement) -> None:
+        if not settlement.done:
+            settlement.done = True
+            settlement.forget_at = self._now + KEPT_SECONDS
+            self._concluded.append(settlement)
+        if self._looked_at.get(settlement.key) is settlement:
+            del self._looked_at[settlement.key]
+
+    def _look_again(self, settlement: Settlement) -> None:
+        settlement.again_at = self._now + AGAIN_SECONDS
+        self._again.append(settlement)
+
+    # What etcd has
+
+    def _found(self, settlement: Settlement, answer: tuple[KeyValue, ...], copies: tuple[KeyValue, ...]) -> None:
+        data, revision = (answer[0].value, answer[0].mod_revision) if answer else (None, 0)
+        if settlement.holder == settlement.node:
+            copies = tuple([kv for kv in copies if kv.key[len(settlement.copies) :].isdigit()])
+            if copies and not settlement.done:
+                self._look_at_copies(settlement, copies)
+                return
+        self._know(settlement, data, revision)
+
+    def _look_at_copies(self, settlement: Settlement, copies: tuple[KeyValue, ...]) -> None:
+        """It has taken what the client had left elsewhere before."""
+        newest = max([kv.mod_revision for kv in copies])
+        if settlement.revision != newest:
+            settlement.revision, settlement.seen_at = newest, self._now
+        if not self._connected(settlement.node) and not self._is_patient(settlement):
+            for kv in copies:
+                self.lost += 1
+                self._amendments.add(CasUpdate(kv.key, kv.mod_revision, None))
+        self._look_again(settlement)
+
+    def _know(self, settlement: Settlement, data: bytes | None, revision: int) -> None:
+        if settlement.done:
+            return
+        try:
+            value = None if data is None else decode_will(data)
+        except WillValueError as error:
+            self._notices.append(str(error))
+            value = None
+        if settlement.revision != revision:
+            settlement.revision, settlement.seen_at = revision, self._now
+        if settlement.holder != settlement.node:
+            self._look_at_copy(settlement, value, revision)
+        elif value is None:
+            self._look_at_nothing(settlement, revision)
+        elif value.state == REGISTERED:
+            self._look_at_registered(settlement, value, revision)
+        elif value.state == SETTLED:
+            self._look_at_settled(settlement, value, revision)
+        elif value.epoch > settlement.epoch:
+            self._conclude(settlement)
+        else:
+            self._wait_for_publication(settlement, value, revision)
+
+    def _look_at_nothing(self, settlement: Settlement, revision: int) -> None:
+        if settlement.will == CANCELLED:
+            self._conclude(settlement)
+        elif settlement.will and self._connected(settlement.node) and self._is_patient(settlement):
+            self._look_again(settlement)  # it says so itself, in a moment
+        else:
+            self._amend(settlement, revision, RegisteredWill(SETTLED, 0, epoch=settlement.epoch))
+
+    def _is_patient(self, settlement: Settlement) -> bool:
+        return self._now < settlement.seen_at + PATIENCE * self._fire_seconds
+
+    def _look_at_registered(self, settlement: Settlement, value: RegisteredWill, revision: int) -> None:
+        mine = RegisteredWill(SETTLED, value.id, epoch=settlement.epoch)
+        other = settlement.will not in (CANCELLED, 0, value.id) and self._connected(settlement.node)
+        if value.epoch > settlement.epoch:
+            self._conclude(settlement)
+        elif other and self._is_patient(settlement):
+            self._look_again(settlement)  # an earlier one, which the one that is due replaces
+        elif settlement.cancels(value, self._now):
+            self._amend(settlement, revision, mine)
+        else:
+            mine.taker = self._me
+            copy = taken_key(self._cluster, self._me, settlement.node, settlement.client_id)
+            self._amend(settlement, revision, mine, Put(copy, encode_will(value)))
+
+    def _look_at_settled(self, settlement: Settlement, value: RegisteredWill, revision: int) -> None:
+        if value.taker == self._me:
+            if self._unpublished(taken_name(settlement.node, settlement.client_id)):
+                self._look_again(settlement)
+            else:
+                self._conclude(settlement)
+        elif value.taker:
+            del self._looked_at[settlement.key]
+            settlement.holder = value.taker
+            settlement.key = taken_key(self._cluster, value.taker, settlement.node, settlement.client_id)
+            settlement.revision = -1
+            self._looked_at[settlement.key] = settlement
+            self._to_ask.append(settlement)
+        elif value.epoch < settlement.epoch and not self._connected(settlement.node):
+            self._amend(settlement, revision, RegisteredWill(SETTLED, value.id, epoch=settlement.epoch))
+        else:
+            self._conclude(settlement)
+
+    def _look_at_copy(self, settlement: Settlement, value: RegisteredWill | None, revision: int) -> None:
+        if value is None:
+            self._conclude(settlement)
+        elif self._connected(settlement.holder) or self._is_patient(settlement):
+            self._look_again(settlement)
+        else:
+            self.lost += 1
+            self._amendments.add(CasUpdate(settlement.key, revision, None))
+
+    def _wait_for_publication(self, settlement: Settlement, value: RegisteredWill, revision: int) -> None:
+        if self._connected(settlement.node) or self._is_patient(settlement):
+            self._look_again(settlement)
+        else:
+            self.lost += 1
+            self._amend(settlement, revision, RegisteredWill(SETTLED, value.id, epoch=settlement.epoch))
+
+    def _amend(self, settlement: Settlement, revision: int, value: RegisteredWill, *also: Put) -> None:
+        self._amendments.add(CasUpdate(settlement.key, revision, encode_will(value), also))
+
+    # Requests and answers
+
+    def take_requests(self, now: float) -> list[Txn]:
+        requests: list[Txn] = []
+        while self._to_ask and now >= self._retry_at:
+            asked = [self._to_ask.popleft() for _ in range(min(GETS_PER_TXN, len(self._to_ask)))]
+            asked = [settlement for settlement in asked if not settlement.done]
+            if not asked:
+                continue
+            self._tags += 1
+            tag = f"wills ask {self._tags}"
+            self._asking[tag] = asked
+            keys = tuple([Get(settlement.key) for settlement in asked])
+            copies = tuple([Get(settlement.copies, prefix=True) for settlement in asked])
+            requests.append(Txn(tag, (), (*keys, *copies)))
+        return [*requests, *self._amendments.take_requests(now)]
+
+    def answered(self, answer: TxnAnswer, now: float) -> CasResult | None:
+        """Answers to others are not looked at. What was taken is to be published by us."""
+        self._now = now
+        asked = self._asking.pop(answer.tag, None)
+        if asked is not None:
+            if answer.error:
+                self._to_ask += asked
+                self._retry_at = now + RETRY_SECONDS
+                return None
+            count = len(asked)
+            for each, found, copies in zip(asked, answer.found[:count], answer.found[count:], strict=True):
+                self._found(each, found, copies)
+            return None
+        amended = self._amendments.answered(answer, now)
+        if amended is None:
+            return None
+        for done in amended.done:
+            self._amended(done)
+        for void, revision, data in amended.void:
+            settlement = self._looked_at.get(void.key)
+            if settlement is not None:
+                self._know(settlement, data or None, revision)
+        return amended
+
+    def _amended(self, done: CasUpdate) -> None:
+        settlement = self._looked_at.get(done.key)
+        if done.also:
+            self.published += 1
+            if settlement is not None:
+                self._look_again(settlement)  # until it is published
+        else:
+            self.settled += done.value is not None and decode_will(done.value).id != 0
+            if settlement is not None:
+                self._conclude(settlement)
+
+    def take_notices(self) -> list[str]:
+        notices, self._notices = self._notices, []
+        return notices
+
+    def wake_at(self) -> float:
+        """0.0: never."""
+        soonest = [self._amendments.wake_at()]
+        if self._to_ask:
+            soonest.append(self._retry_at)
+        if self._again:
+            soonest.append(self._again[0].again_at)
+        return min([when for when in soonest if when], default=0.0)

@@ -1,0 +1,1 @@
+"""Settings: one tree of sections, checked once when it is built."""

@@ -1,0 +1,38 @@
+"""Settings of who may administer a broker over HTTP: the section ``auth.api`` of the tree."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from msgspec import Meta
+
+from starlingmq.config.section_types import ConfigError, Section
+
+API_SCHEMES: Final = ("http", "https")
+
+
+class ApiConfig(Section, frozen=True):
+    token_file: Annotated[
+        str, Meta(description="File with a token on each line, of 16 signs or more, that opens the HTTP API.")
+    ] = ""
+    users: Annotated[
+        tuple[str, ...], Meta(description="Names in the password file who may use the HTTP API with their password.")
+    ] = ()
+    hosts: Annotated[
+        tuple[str, ...],
+        Meta(description="Host names besides localhost that browsers may call a loopback listener without those."),
+    ] = ()
+
+
+def guarded(api: ApiConfig) -> bool:
+    """Whether the API asks who is there."""
+    return bool(api.token_file or api.users)
+
+
+def check_api(api: ApiConfig, password_file: str) -> None:
+    """Raise ConfigError for what no type checks."""
+    if api.users and not password_file:
+        raise ConfigError("auth.api.users: needs auth.password.file")
+    for index, host in enumerate(api.hosts):
+        if not host or "/" in host or (":" in host and not host.startswith("[")):
+            raise ConfigError(f"auth.api.hosts[{index}]: {host!r} is no host name; it has no scheme and no port")

@@ -1,0 +1,42 @@
+"""Which settings a broker takes over while it serves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from msgspec import to_builtins
+
+from starlingmq.config.settings import Config
+
+LIVE: Final = (
+    "mqtt",
+    "nats",
+    "queue_groups",
+    "limits",
+    "auth",
+    "log",
+    "streams.define",
+    "tracing",
+    "node.shutdown_timeout",
+)
+"""Settings that a reload takes over while a broker serves ..."""
+LIVE_BUT: Final = ("limits.write_buffer", "mqtt.connect_timeout")
+"""... and below them those that it does not."""
+
+
+def needs_restart(before: Config, after: Config) -> list[str]:
+    """Settings, by their paths, that have changed and count only after a restart."""
+    return sorted(_differ("", to_builtins(before), to_builtins(after)))
+
+
+def _differ(path: str, before: object, after: object) -> Iterator[str]:
+    if before == after or (path in LIVE and not any(one.startswith(f"{path}.") for one in LIVE_BUT)):
+        return
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in sorted({**before, **after}):
+            below = f"{path}.{key}" if path else key
+            if path not in LIVE or below in LIVE_BUT:
+                yield from _differ(below, before.get(key), after.get(key))
+    else:
+        yield path

@@ -1,0 +1,210 @@
+"""From plain YAML values to a checked tree of Sections: unknown keys, spellings of quantities, types, bounds.
+
+Knows nothing of any particular setting: it walks the types of the tree that it is given.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+import yaml
+from msgspec import inspect
+
+from starlingmq.config.section_types import ConfigError, Section, parse_duration, parse_seconds, parse_size
+
+Tree = dict[str, Any]
+S = TypeVar("S", bound=Section)
+
+PARSERS: Final[dict[str, Callable[[str], float]]] = {
+    "duration": parse_duration,
+    "seconds": parse_seconds,
+    "size": parse_size,
+}
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML in which a key written twice is an error: otherwise the first of the two is silently lost."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: list[Any] = []
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} is there twice", key_node.start_mark
+                )
+            seen.append(key)
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: str | Path) -> Tree:
+    """The mapping in a YAML file; an empty file is an empty mapping. ConfigError names the file and the line."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"{path}: cannot be read: {reason}") from error
+    tree = _parse(text, str(path))
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path}: expected sections such as 'mqtt:' at the top, got {_kind(tree)}")
+    return tree
+
+
+def yaml_value(text: str, source: str) -> Any:
+    """The value of a ``--set`` or an environment variable, read as YAML; ``source`` is named when it cannot be."""
+    return _parse(text, source)
+
+
+def _parse(text: str, source: str) -> Any:
+    try:
+        return yaml.load(text, _Loader)  # noqa: S506 a SafeLoader  # nosec B506
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark is not None else source
+        raise ConfigError(f"{place}: {_without_values(error.problem or error.context or 'is not YAML')}") from None
+    except (yaml.YAMLError, ValueError, AttributeError, RecursionError) as error:
+        # Their words can have the value in them. AttributeError is that of a tag such as !!timestamp for other text.
+        name = type(error).__name__
+        raise ConfigError(f"{source}: is not YAML ({name}); text with odd signs goes in quotes") from None
+
+
+def _without_values(problem: str) -> str:
+    """What YAML says of a mistake, without the names of tags and aliases: a value may begin with ! or * by mistake."""
+    for start in ("found undefined alias", "found undefined tag", "could not determine a constructor for the tag"):
+        if problem.startswith(start):
+            return f"{start}; text that begins with ! & or * goes in quotes"
+    return problem
+
+
+def set_path(tree: Tree, keys: list[str], value: Any) -> None:
+    """Put ``value`` at the path, making the sections on the way."""
+    for depth, key in enumerate(keys[:-1]):
+        below = tree.get(key)
+        if below is None:
+            below = tree[key] = {}
+        if not isinstance(below, dict):
+            raise ConfigError(f"{'.'.join(keys[: depth + 1])}: is not a section, so it has no {keys[depth + 1]!r}")
+        tree = below
+    tree[keys[-1]] = value
+
+
+def build(root: type[S], tree: Tree) -> S:
+    """The Section ``root`` from plain values. Raises ConfigError with one line that starts with the path."""
+    try:
+        return msgspec.convert(_prepare(inspect.type_info(root), tree, "", root), root)
+    except msgspec.ValidationError as error:
+        raise ConfigError(_reworded(error)) from error
+
+
+def _prepare(kind: inspect.Type, value: Any, path: str, root: type[Section]) -> Any:
+    """``value`` with its keys known and its quantities as numbers; types and bounds are left to msgspec."""
+    unit, kind = _unwrap(kind)
+    if unit and isinstance(value, str):
+        return _quantity(unit, value, path)
+    if isinstance(kind, inspect.LiteralType) and value not in kind.values:
+        raise ConfigError(f"{path}: {value!r} is not one of {', '.join(map(str, kind.values))}")
+    if isinstance(kind, inspect.UnionType):
+        return _prepare_union(kind, value, path, root)
+    if isinstance(kind, inspect.VarTupleType) and isinstance(value, list):
+        return [_prepare(kind.item_type, item, f"{path}[{index}]", root) for index, item in enumerate(value)]
+    if isinstance(kind, inspect.StructType) and isinstance(value, dict):
+        return _prepare_section(kind, value, path, root)
+    return value
+
+
+def _prepare_union(kind: inspect.UnionType, value: Any, path: str, root: type[Section]) -> Any:
+    for member in kind.types:
+        if isinstance(_unwrap(member)[1], inspect.StructType):
+            return _prepare(member, value, path, root)
+    return value
+
+
+def _prepare_section(kind: inspect.StructType, value: Tree, path: str, root: type[Section]) -> Tree:
+    fields = {field.name: field for field in kind.fields}
+    prepared = {}
+    for key, below in value.items():
+        key_path = f"{path}.{key}" if path else str(key)
+        field = fields.get(key)
+        if field is None:
+            raise ConfigError(
+                f"{key_path}: unknown key; the nearest is {nearest_key(key_path, path, list(fields), root)}"
+            )
+        # "mqtt:" with nothing below it is how a section looks whose keys are all commented out.
+        if below is None and isinstance(_unwrap(field.type)[1], inspect.StructType | inspect.VarTupleType):
+            continue
+        prepared[key] = _prepare(field.type, below, key_path, root)
+    return prepared
+
+
+def _quantity(unit: str, text: str, path: str) -> float:
+    try:
+        return PARSERS[unit](text)
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def _unwrap(kind: inspect.Type) -> tuple[str, inspect.Type]:
+    if not isinstance(kind, inspect.Metadata):
+        return "", kind
+    return (kind.extra or {}).get("unit", ""), kind.type
+
+
+def nearest_key(wrong: str, section: str, siblings: list[str], root: type[Section]) -> str:
+    """The key most likely meant: a sibling spelled alike, else a namesake elsewhere, else the closest there is."""
+    name = wrong.rpartition(".")[2]
+    prefix = f"{section}." if section else ""
+    near = difflib.get_close_matches(name, siblings, 1, 0.6)
+    if near:
+        return prefix + near[0]
+    paths = [setting.path for setting in settings(root)]
+    namesakes = [path for path in paths if path.rpartition(".")[2] == name]
+    around = [prefix + key for key in siblings] if section and siblings else paths
+    return (namesakes or difflib.get_close_matches(wrong, around, 1, 0.0))[0]
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """One key of the tree: its full path, its sentence of help, its unit ("" or a key of PARSERS)."""
+
+    path: str
+    help: str
+    unit: str
+    is_section: bool
+
+
+def settings(root: type[Section]) -> Iterator[Setting]:
+    """Every key of the tree in the order of its definition, a section before what is in it."""
+    return _settings(inspect.type_info(root), "")
+
+
+def _settings(kind: inspect.Type, prefix: str) -> Iterator[Setting]:
+    if not isinstance(kind, inspect.StructType):
+        return
+    for field in kind.fields:
+        meta = field.type if isinstance(field.type, inspect.Metadata) else None
+        unit, below = _unwrap(field.type)
+        text = ((meta.extra_json_schema or {}) if meta else {}).get("description", "")
+        path = prefix + field.name
+        yield Setting(path, text, unit, isinstance(below, inspect.StructType))
+        yield from _settings(below, f"{path}.")
+
+
+def _reworded(error: msgspec.ValidationError) -> str:
+    """msgspec says "Expected `int` <= 2 - at `$.mqtt.max_qos`"; we put the path first and in our spelling."""
+    complaint, _, place = str(error).rpartition(" - at `$")
+    path = place.rstrip("`").lstrip(".")
+    complaint = complaint.replace("`object`", "a section").replace("`array`", "a list").replace("`", "")
+    return f"{path}: {complaint[:1].lower()}{complaint[1:]}" if path else _one_line(error)
+
+
+def _kind(value: object) -> str:
+    return {"list": "a list", "str": "a text"}.get(type(value).__name__, type(value).__name__)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

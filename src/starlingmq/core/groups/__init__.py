@@ -1,0 +1,1 @@
+"""Queue groups (shared subscriptions): members, queues, and how a member is selected."""

@@ -1,0 +1,326 @@
+"""A shared subscription group: who of its members gets the next message (docs/GROUPS.md).
+
+Whoever is chosen can take the message now: it has a connection that is read, nothing queued, and room in its window.
+If there is nobody, the message waits in the group's line. What is done with what was chosen is in
+core.groups.group_engine.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from zlib import crc32
+
+from starlingmq.core.connection import WORKING
+from starlingmq.core.groups.group_members import GroupMembers
+from starlingmq.core.groups.member_selection import (
+    HASH_CLIENT,
+    HASH_TOPIC,
+    LEAST_INFLIGHT,
+    LOCAL_FIRST,
+    LOOKS_MAX,
+    RANDOM,
+    ROOM_LOOKS,
+    ROOM_MAX,
+    ROUND_ROBIN,
+    STICKY,
+    Room,
+    in_flight,
+    takes,
+)
+from starlingmq.core.message import Message
+from starlingmq.core.session.session import Session, Subscription
+
+LINGERS: Final = 1 << 31
+"""In place of a node's number of members: it has none, but lost the last one with its connection, and waits for it."""
+KEEPS: Final = 1 << 30
+"""Beside a node's number of members: some of them are at QoS 1 or 2, so MQTT's."""
+
+_MULTIPLIER: Final = 6364136223846793005  # Knuth's MMIX generator: choosing a member needs no better
+_INCREMENT: Final = 1442695040888963407
+_MASK: Final = (1 << 64) - 1
+
+
+class Group(GroupMembers):
+    """``name`` and ``filter`` as in $share/name/filter."""
+
+    name: bytes
+    filter: bytes
+    strategy: int
+    nodes: dict[int, Subscription]  # other nodes with members, or where the last one was lost lately, by number ...
+    counts: dict[int, int]  # ... and how many members each has
+    keeping: dict[int, None]  # those of which some member is at QoS 1 or 2
+    rooms: dict[int, Room]  # the primary's: what nodes can take; another node's: what it may send there (standing)
+    waits_at: dict[int, int]  # the primary's: how much is in line at other nodes
+    line: Session | None  # what waits here for a member, and what was lent to members; None: nothing ever did
+    full: bool  # none of the members here could take any when their room was last asked for
+    gone_at: float  # when it ends, its last member here having been lost; 0.0: that is not so
+    unreached: dict[int, None]  # nodes that nothing is given to now: shared by all groups (core.routing.router)
+    node: int  # the number of this one, in a cluster
+    primary: bool  # this node chooses: it was elected, or stands alone
+    standing: bool  # it is not, but lets this node choose for what enters here, as far as ``rooms`` go
+    chooser: int  # number of the node that does; 0: there is none, or no cluster
+    epoch: int  # of the primary, as far as this node knows; 0: there is none, or no cluster
+    received: int  # messages taken in here
+    given: int  # messages given to members here
+    redelivered: int  # that a member had, and did not acknowledge before it left
+    _state: int
+    _turn: int
+    _sticky: Subscription | None
+
+    def __init__(
+        self, name: bytes, filter: bytes, seed: int, strategy: int = RANDOM, unreached: dict[int, None] | None = None
+    ) -> None:
+        super().__init__()
+        self.unreached = {} if unreached is None else unreached
+        self.name = name
+        self.filter = filter
+        self.strategy = strategy
+        self.nodes = {}
+        self.counts = {}
+        self.keeping = {}
+        self.rooms = {}
+        self.line = None
+        self.full = False
+        self.gone_at = 0.0
+        self.node = 0
+        self.primary = True
+        self.standing = False
+        self.chooser = 0
+        self.epoch = 0
+        self.waits_at = {}
+        self.received = 0
+        self.given = 0
+        self.redelivered = 0
+        self._state = seed & _MASK
+        self._turn = 0
+        self._sticky = None
+
+    def key(self) -> object:
+        return self
+
+    def share(self) -> bytes:
+        """What its members subscribe to."""
+        return b"$share/%b/%b" % (self.name, self.filter)
+
+    def enlist(self, session: Session) -> None:
+        if session.shares is None:
+            session.shares = []
+        session.shares.append(self)
+
+    def strike(self, session: Session) -> None:
+        shares = session.shares
+        if shares is not None and self in shares:
+            shares.remove(self)
+            if not shares:
+                session.shares = None
+
+    def waiting(self) -> int:
+        """Messages in line here."""
+        line = self.line
+        if line is None:
+            return 0
+        owed = 0 if line.window is None else len(line.window.owed)
+        return owed if line.queue is None else owed + len(line.queue)
+
+    def somebody(self) -> bool:
+        """Whether anyone is a member, anywhere."""
+        for member in self.members:
+            if not member.session.ended:
+                return True
+        return any(count != 0 for count in self.counts.values())
+
+    def keeps(self) -> bool:
+        """Whether what NATS clients publish waits as long as what MQTT clients do: some member is at QoS 1 or 2, or
+        there is none yet by which that is decided."""
+        return self.keepers != 0 or len(self.keeping) != 0 or not self.somebody()
+
+    # Other nodes
+
+    def join_node(self, subscription: Subscription, count: int) -> None:
+        """Another node has so many members now, with ``KEEPS`` or without, or ``LINGERS``."""
+        node = subscription.session.node
+        if count == 0:
+            self.leave_node(node)
+            return
+        self.nodes[node] = subscription
+        self.counts[node] = 0 if count == LINGERS else count & ~KEEPS
+        if count != LINGERS and count & KEEPS:
+            self.keeping[node] = None
+        else:
+            self.keeping.pop(node, None)
+
+    def leave_node(self, node: int) -> None:
+        self.nodes.pop(node, None)
+        self.keeping.pop(node, None)
+        self.counts.pop(node, None)
+        self.rooms.pop(node, None)
+        self.waits_at.pop(node, None)
+
+    def can_take(self, node: int, online: int, room: int) -> None:
+        """What another node says of its members, or their primary."""
+        subscription = self.nodes.get(node)
+        if subscription is None:
+            return
+        self.rooms[node] = Room(subscription, online, room)
+
+    def wants(self) -> bool:
+        """Whether messages enter here, and the primary, elsewhere, has left little or nothing to this node's choice."""
+        if self.primary or self.received == 0:
+            return False
+        return not self.standing or any(room.left * 2 < room.given for room in self.rooms.values())
+
+    # Choosing
+
+    def reaches(self, room: Room) -> bool:
+        """Whether what is given to the members of that node gets there now."""
+        session = room.subscription.session
+        return session.client is not None and session.node not in self.unreached
+
+    def orphaned(self) -> bool:
+        """Whether the node that chooses can not be reached now: until there is another one, each node gives what it has
+        to its own members, and to others as far as what they were allotted goes."""
+        return self.chooser in self.unreached
+
+    def choose(self, message: Message, write_buffer: int) -> Subscription | None:
+        """Who gets a message: a member here, or (``session.node``) the members of another node. None: nobody can take
+        it now. ``write_buffer``: bytes from which on a connection counts as not read."""
+        if not self.rooms:
+            return self.choose_here(message, write_buffer)
+        here = len(self._present)
+        total = here
+        for room in self.rooms.values():
+            if room.left > 0 and self.reaches(room):
+                total += room.online
+        if total == 0:
+            return None
+        if self.strategy == HASH_TOPIC or self.strategy == HASH_CLIENT:
+            return self._hashed(message, write_buffer, self._place(message, total))
+        place = here
+        if here != 0 and (self.strategy == LOCAL_FIRST or total == here):
+            place = 0
+        elif total != 0:
+            place = self._place(message, total)
+        member: Subscription | None = None
+        if place < here:
+            member = self.choose_here(message, write_buffer)
+            if member is not None:
+                return member
+            place = here
+        place -= here
+        second: Subscription | None = None
+        for room in self.rooms.values():
+            if room.left > 0 and self.reaches(room):
+                second = room.subscription
+                place -= room.online
+                if place < 0:
+                    return second
+        return second if second is not None else self.choose_here(message, write_buffer)
+
+    def _hashed(self, message: Message, write_buffer: int, place: int) -> Subscription | None:
+        """All count members in the same order, that of the nodes: wherever a topic enters, the same one gets it."""
+        found: Subscription | None = None
+        for node in sorted([self.node, *self.rooms]):
+            if node == self.node:
+                member = self.choose_here(message, write_buffer)
+                place -= len(self._present)
+            else:
+                room = self.rooms[node]
+                able = room.left > 0 and self.reaches(room)
+                member = room.subscription if able else None
+                place -= room.online if able else 0
+            if member is not None:
+                found = member
+                if place < 0:
+                    break
+        return found
+
+    def choose_here(self, message: Message, write_buffer: int) -> Subscription | None:
+        """A member of this node, or None when none can take the message now."""
+        while True:
+            present = self._present
+            count = len(present)
+            if count == 0:
+                return None
+            if self.strategy == LEAST_INFLIGHT:
+                start = self._least(count)
+            elif self.strategy == STICKY:
+                start = self._stuck(count)
+            else:
+                start = self._place(message, count)
+            gone = False
+            for step in range(count):
+                place = start + step
+                if place >= count:
+                    place -= count
+                member = present[place]
+                session = member.session
+                client = session.client
+                if client is None or not member.present or session.ended:
+                    gone = True
+                    break
+                if takes(member, session, client, message, write_buffer):
+                    if self.strategy == STICKY:
+                        self._sticky = member
+                    return member
+            if not gone:
+                return None
+            self._purge()
+
+    def _place(self, message: Message, count: int) -> int:
+        strategy = self.strategy
+        if strategy == ROUND_ROBIN:
+            self._turn += 1
+            return self._turn % count
+        if strategy == HASH_TOPIC:
+            return crc32(message.topic) % count
+        if strategy == HASH_CLIENT:
+            return crc32(message.publisher.encode()) % count
+        return self._draw() % count
+
+    def _stuck(self, count: int) -> int:
+        sticky = self._sticky
+        if sticky is not None:
+            for place in range(count):
+                if self._present[place] is sticky:
+                    return place
+        return self._draw() % count
+
+    def _least(self, count: int) -> int:
+        start = self._draw() % count
+        best = start
+        least = -1
+        for step in range(min(count, LOOKS_MAX)):
+            place = (start + step) % count
+            busy = in_flight(self._present[place].session)
+            if least < 0 or busy < least:
+                best, least = place, busy
+                if least == 0:
+                    break
+        return best
+
+    def _draw(self) -> int:
+        self._state = (self._state * _MULTIPLIER + _INCREMENT) & _MASK
+        return self._state >> 33
+
+    def room(self, write_buffer: int) -> int:
+        """How many messages the members here can take now."""
+        self._purge()
+        present = self._present
+        count = len(present)
+        looks = min(count, ROOM_LOOKS)
+        found = 0
+        for place in range(looks):
+            member = present[place]
+            session = member.session
+            client = session.client
+            if client is None or client.blocked or client.size > write_buffer:
+                continue
+            if client.dialect is not None and client.halted & WORKING:  # see ``takes``
+                continue
+            if session.queue is not None and len(session.queue) != 0:
+                continue
+            window = session.window
+            limit = min(ROOM_MAX, client.window_limit) if client.dialect is None and member.qos != 0 else ROOM_MAX
+            found += limit if window is None else max(0, limit - len(window.entries))
+        self.full = found == 0
+        return found if looks == count else found * count // looks

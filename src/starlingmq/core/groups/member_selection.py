@@ -1,0 +1,65 @@
+"""How a member of a shared group is chosen: strategies by name, and what it takes to be given a message now."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlingmq.core.connection import WORKING, Client
+from starlingmq.core.message import Message
+from starlingmq.core.session.session import Session, Subscription
+
+STRATEGIES: Final = (
+    "random",
+    "round_robin",
+    "sticky",
+    "hash_topic",
+    "hash_client",
+    "least_inflight",
+    "local_first",
+)
+RANDOM, ROUND_ROBIN, STICKY, HASH_TOPIC, HASH_CLIENT, LEAST_INFLIGHT, LOCAL_FIRST = range(7)
+
+LOOKS_MAX: Final = 64  # members that are compared where the least busy one is wanted
+ROOM_MAX: Final = 1024  # messages that a member without a window may be promised at once
+ROOM_LOOKS: Final = 256  # members that are asked for room; the others are taken for alike
+
+
+class Room:
+    """What the members at another node can take, as far as this one knows."""
+
+    subscription: Subscription  # of that node
+    online: int
+    given: int
+    left: int
+
+    def __init__(self, subscription: Subscription, online: int, left: int) -> None:
+        self.subscription = subscription
+        self.online = online
+        self.given = left
+        self.left = left
+
+
+def takes(member: Subscription, session: Session, client: Client, message: Message, write_buffer: int) -> bool:
+    """Whether a member that is connected can take a message now."""
+    if client.blocked or client.size > write_buffer:
+        return False
+    if client.dialect is not None:
+        if client.halted & WORKING:  # it waits for other nodes, and what it answers is not read
+            return False
+        return message.publisher != client.client_id or client.dialect.echoes()
+    queue = session.queue
+    if queue is not None and len(queue) != 0:
+        return False
+    if message.qos != 0 and member.qos != 0:
+        window = session.window
+        return window is None or not window.full()
+    return True
+
+
+def in_flight(session: Session) -> int:
+    """What a member has not acknowledged; of one that acknowledges nothing, KiB that it has not read."""
+    window = session.window
+    if window is not None:
+        return len(window.entries)
+    client = session.client
+    return 0 if client is None else client.size >> 10

@@ -1,0 +1,1 @@
+"""Who may connect, publish and subscribe, and how much of it: access rules, quotas, admission."""

@@ -1,0 +1,214 @@
+"""What one client may do: rules in order, of which the first that fits decides, and what they said before.
+
+A rule names topics by a filter. A topic is easy: the filter matches it or not. Whoever subscribes asks for many topics
+at once, and gets them only if each of them is allowed, whatever rule decides about it: a rule that denies some of them
+denies the subscription. So nothing has to be looked at again when messages are delivered, unless they have waited and
+the rules have changed meanwhile. NATS clients get a subscription of which a part is denied, as from a NATS server: its
+messages are checked one by one.
+
+A rule may allow replies: who receives a request may publish to its reply topic, where nothing else allows that
+(``core.nats.response_rights``).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+PUBLISH: Final = 1
+SUBSCRIBE: Final = 2
+GROUP: Final = 4  # be a member of a shared subscription or a queue group
+STREAM: Final = 8  # read a stream
+REPLY: Final = 32  # publish to the reply topic of a message that was received; 16 is taken by starlingmq.auth.acl
+
+NOTHING: Final = 0  # of what a filter matches
+PART: Final = 1
+WHOLE: Final = 2
+
+EVERY_PUBLISH: Final = 0b111111  # bits of ``Grant.publishes``: QoS 0 to 2 without, then with the retain flag
+EVENTS: Final = b"$events"  # who talks to whom: only a rule that names it allows it
+REMEMBERED: Final = 1000  # topics, of one client
+
+
+class Grant:
+    """One rule as it reads for one client. Levels are compared as they are: what a client id brings is no wildcard.
+
+    ``levels`` has None for ``+``; ``rest`` says that ``#`` follows. ``group`` b"" fits every group. ``hidden``: a
+    wildcard in front is about topics that begin with ``$`` as well; but what allows them does not allow ``$events``.
+    """
+
+    allow: bool
+    actions: int
+    publishes: int
+    levels: list[bytes | None]
+    rest: bool
+    group: bytes
+    hidden: bool
+
+    def __init__(
+        self,
+        allow: bool,
+        actions: int,
+        publishes: int,
+        levels: list[bytes | None],
+        rest: bool,
+        group: bytes,
+        hidden: bool = False,
+    ) -> None:
+        self.allow = allow
+        self.actions = actions
+        self.publishes = publishes
+        self.levels = levels
+        self.rest = rest
+        self.group = group
+        self.hidden = hidden
+
+    def _passes_over(self, first: bytes) -> bool:
+        """Whether topics with this first level begin with ``$``, and a wildcard in front of the rule does not mean
+        them [MQTT-4.7.2-1]."""
+        if not first.startswith(b"$") or (self.levels and self.levels[0] is not None):
+            return False
+        return not self.hidden or (self.allow and first == EVENTS)
+
+    def matches(self, topic: list[bytes]) -> bool:
+        """Whether it is about this topic, given by its levels."""
+        levels = self.levels
+        if len(topic) < len(levels) or (len(topic) > len(levels) and not self.rest):
+            return False
+        if self._passes_over(topic[0]):
+            return False
+        return all(level is None or level == topic[depth] for depth, level in enumerate(levels))
+
+    def covers(self, filter: list[bytes]) -> bool:
+        """Whether it is about every topic that the filter matches."""
+        levels = self.levels
+        open_end = filter[-1] == b"#"
+        fixed = len(filter) - 1 if open_end else len(filter)
+        if self._passes_over(filter[0]) or fixed < len(levels) or ((open_end or fixed > len(levels)) and not self.rest):
+            return False
+        return all(level is None or level == filter[depth] for depth, level in enumerate(levels))
+
+    def overlaps(self, filter: list[bytes]) -> bool:
+        """Whether it is about some topic that the filter matches."""
+        levels = self.levels
+        first = levels[0] if levels else None
+        if self._passes_over(filter[0]) or (
+            first is not None and first.startswith(b"$") and (filter[0] == b"+" or filter[0] == b"#")
+        ):
+            return False
+        open_end = filter[-1] == b"#"
+        fixed = len(filter) - 1 if open_end else len(filter)
+        if (fixed > len(levels) and not self.rest) or (fixed < len(levels) and not open_end):
+            return False
+        for depth in range(min(fixed, len(levels))):
+            level = levels[depth]
+            if level is not None and filter[depth] != b"+" and level != filter[depth]:
+                return False
+        return True
+
+
+class ReplyGrant(Grant):
+    """A rule about replies. It allows ``count`` replies (0: any number) to each message for ``seconds`` (0.0: as long
+    as the client is connected)."""
+
+    count: int
+    seconds: float
+
+    def __init__(
+        self, allow: bool, levels: list[bytes | None], rest: bool, hidden: bool, count: int, seconds: float
+    ) -> None:
+        super().__init__(allow, REPLY, 0, levels, rest, b"", hidden)
+        self.count = count
+        self.seconds = seconds
+
+
+class Rights:
+    """``default`` decides where no rule does."""
+
+    grants: list[Grant]
+    default: bool
+    replies: bool  # a rule allows some
+    source: object  # a note of whoever made them
+    _publishes: dict[bytes, int]
+    _receives: dict[bytes, bool]
+
+    def __init__(self, grants: list[Grant], default: bool) -> None:
+        self.grants = grants
+        self.default = default
+        self.replies = any(grant.allow and grant.actions & REPLY for grant in grants)
+        self.source = None
+        self._publishes = {}
+        self._receives = {}
+
+    def may_publish(self, topic: bytes, qos: int, retain: bool) -> bool:
+        known = self._publishes.get(topic, -1)
+        if known < 0:
+            known = self._learn(topic)
+        return known >> (qos + 3 if retain else qos) & 1 != 0
+
+    def _learn(self, topic: bytes) -> int:
+        levels = topic.split(b"/")
+        allowed = 0
+        undecided = EVERY_PUBLISH
+        for grant in self.grants:
+            if grant.actions & PUBLISH and grant.publishes & undecided and grant.matches(levels):
+                if grant.allow:
+                    allowed |= grant.publishes & undecided
+                undecided &= ~grant.publishes
+                if not undecided:
+                    break
+        if self.default:
+            allowed |= undecided
+        if len(self._publishes) >= REMEMBERED:
+            self._publishes.clear()
+        self._publishes[topic] = allowed
+        return allowed
+
+    def reply(self, topic: bytes) -> ReplyGrant | None:
+        """The rule that allows replies to this topic. A rule before it that denies publishing there denies replies."""
+        levels = topic.split(b"/")
+        for grant in self.grants:
+            if not grant.matches(levels):
+                continue
+            if grant.actions & REPLY:
+                return grant if grant.allow and isinstance(grant, ReplyGrant) else None
+            if grant.actions & PUBLISH and not grant.allow and grant.publishes & 1:
+                return None
+        return None
+
+    def may_subscribe(self, filter: bytes, group: bytes) -> bool:
+        """``group`` b"": an ordinary subscription."""
+        return self.extent(filter, group) == WHOLE
+
+    def extent(self, filter: bytes, group: bytes) -> int:
+        """How much of what the filter matches may be received: ``NOTHING``, ``PART`` or the ``WHOLE`` of it."""
+        levels = filter.split(b"/")
+        action = GROUP if group else SUBSCRIBE
+        found = WHOLE
+        for grant in self.grants:
+            if not grant.actions & action or (grant.group and grant.group != group):
+                continue
+            if grant.allow:
+                if grant.covers(levels):
+                    return found
+            elif grant.covers(levels):
+                return NOTHING
+            elif grant.overlaps(levels):
+                found = PART
+        return found if self.default else NOTHING
+
+    def may_receive(self, topic: bytes) -> bool:
+        """Whether a subscription to this topic alone would be allowed. It is where one is that matches it, too."""
+        known = self._receives.get(topic)
+        if known is None:
+            known = self.may_subscribe(topic, b"")
+            if len(self._receives) >= REMEMBERED:
+                self._receives.clear()
+            self._receives[topic] = known
+        return known
+
+    def may_read(self, stream: bytes) -> bool:
+        """Whether the stream of this name may be read."""
+        for grant in self.grants:
+            if grant.actions & STREAM and grant.matches([stream]):
+                return grant.allow
+        return self.default

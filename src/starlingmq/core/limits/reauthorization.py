@@ -1,0 +1,57 @@
+"""Rules that change while clients are connected: each client is checked by the rules of now.
+
+One that they no longer let in is disconnected; the others get new rights, and lose subscriptions that go beyond them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlingmq.core.connection import OPEN
+from starlingmq.core.context import Context
+from starlingmq.core.job import Job
+from starlingmq.core.mqtt.subscribing import Subscribing
+from starlingmq.core.session.ending import Ending
+from starlingmq.core.session.session import Session
+
+CLIENTS_PER_TURN: Final = 100
+
+
+class ReauthorizeJob(Job):
+    """For everybody who was connected when it began: who comes later is checked by ``Connecting.readmit``."""
+
+    ctx: Context
+    subscribing: Subscribing
+    ending: Ending
+    left: list[Session]
+    rules: int
+
+    def __init__(self, ctx: Context, subscribing: Subscribing, ending: Ending) -> None:
+        self.ctx = ctx
+        self.subscribing = subscribing
+        self.ending = ending
+        self.left = list(ctx.sessions.values())
+        self.rules = ctx.rules
+
+    def step(self) -> bool:
+        ctx = self.ctx
+        if self.rules != ctx.rules:
+            return True  # a later one looks at everybody
+        for _ in range(min(CLIENTS_PER_TURN, len(self.left))):
+            session = self.left.pop()
+            client = session.client
+            if client is None or client.state != OPEN or client.session is not session or client.link:
+                continue
+            reason = ctx.standing_of(client)
+            if reason != 0:
+                ctx.counters.error("access_revoked")
+                self.ending.fail(client, reason, "its user is not let in any more")
+                continue
+            client.rules = self.rules
+            client.rights = ctx.rights_of(client)
+            session.rules = 0  # what waits for it is looked at when it is sent
+            if client.dialect is not None:
+                client.dialect.revoke(client)
+            else:
+                self.subscribing.revoke(session)
+        return not self.left

@@ -1,0 +1,199 @@
+"""What is said, and what is kept back, while nothing can be stored.
+
+A turn's writes that met a full or failing disk stay in the store's memory, in order, and are written as soon as that
+is possible. Whoever waits for them does not wait for that: ``StorageFailure.answer`` goes through the frames that
+waited and says of each what is true now. The law:
+
+- nothing is acknowledged that is not stored: PUBACK and PUBREC become 0x97, and a handshake refused like this is held
+  no longer; 3.x has no word for it, so the connection ends without an acknowledgement;
+- nothing is refused that may be stored all the same. A QoS 2 message was written, but the sync failed: if it were
+  refused, and a power failure took what was written after it but not the message, the broker would hold it for a
+  handshake that is over, in the place of the next one with its packet id. So the connection ends, for 5 too;
+- what can not be refused is put off until storing works: PUBCOMP, PUBREL, and QoS 2 messages, which have to come once;
+- QoS 1 messages may come twice and QoS 0 ones need no disk: they go out.
+
+A refused QoS 1 message may have reached receivers or their queues before: it may come again when its publisher tries
+again, as it may after a lost connection.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlingmq.core.connection import Client
+from starlingmq.core.context import Context
+from starlingmq.core.job import Job
+from starlingmq.core.ready import INBOUND_DELETE, Write
+from starlingmq.core.routing.delivery import Delivery
+from starlingmq.core.session.ending import Ending
+from starlingmq.core.session.session import Session
+from starlingmq.wire.frames import frame_length
+from starlingmq.wire.mqtt import (
+    CONNACK,
+    PUBACK,
+    PUBCOMP,
+    PUBLISH,
+    PUBREC,
+    PUBREL,
+    SUBACK,
+    UNSUBACK,
+    Connack,
+    Disconnect,
+    encode,
+    packet_id_bytes,
+)
+from starlingmq.wire.reasons import Reason
+
+RELEASED_PER_TURN: Final = 100  # sessions that go on in one turn when storing works again
+
+
+class ReleaseJob(Job):
+    """Storing works again: what was put off is said, and the queues that stood still move up."""
+
+    owner: StorageFailure
+    sessions: list[Session]
+
+    def __init__(self, owner: StorageFailure) -> None:
+        self.owner = owner
+        self.sessions = list(owner.ctx.postponed)
+
+    def step(self) -> bool:
+        for _ in range(min(RELEASED_PER_TURN, len(self.sessions))):
+            self.owner.release(self.sessions.pop())
+        return not self.sessions
+
+
+class StorageFailure:
+    ctx: Context
+    ending: Ending
+    delivery: Delivery
+
+    def __init__(self, ctx: Context, ending: Ending, delivery: Delivery) -> None:
+        self.ctx = ctx
+        self.ending = ending
+        self.delivery = delivery
+
+    def answer(self, client: Client, held: bytes) -> bytes:
+        """What a client is told instead of the frames in ``held``, the writes for which were not stored. Its
+        connection may be closed by this: then it is mute after these bytes."""
+        if client.link:
+            self.ctx.links_postponed.append((client, held))  # nothing to another node is lost, and nothing overtakes it
+            return b""
+        if client.dialect is not None:
+            return self._close(client)
+        session = client.session
+        said: list[bytes] = []
+        owed: dict[int, None] = {}
+        pos = 0
+        while pos < len(held) and not client.mute:
+            end = pos + frame_length(held, pos)
+            frame = held[pos:end]
+            body = 2
+            while frame[body - 1] >= 0x80:
+                body += 1
+            if session is None or session.client is not client:
+                if frame[0] >> 4 > UNSUBACK:  # whoever has its place now begins again with the rest
+                    said.append(frame)
+            else:
+                said.append(self._instead(client, session, frame, body, owed))
+            pos = end
+        if owed and session is not None and session.window is not None:
+            window = session.window
+            owed.update(window.owed)
+            window.owed = dict.fromkeys([packet_id for packet_id in window.entries if packet_id in owed][::-1])
+            self.delivery.wait(session)
+        return b"".join(said)
+
+    def _instead(self, client: Client, session: Session, frame: bytes, body: int, owed: dict[int, None]) -> bytes:
+        kind = frame[0] >> 4
+        if kind == PUBLISH:
+            if frame[0] & 6 == 4 and session.expiry != 0:
+                at = body + 2 + (frame[body] << 8 | frame[body + 1])
+                owed[frame[at] << 8 | frame[at + 1]] = None
+                return b""
+            return frame
+        if kind == CONNACK:
+            return self._connack(client, session, frame, body)
+        packet_id = frame[body] << 8 | frame[body + 1] if len(frame) > body + 1 else 0
+        reason = frame[body + 2] if len(frame) > body + 2 else 0
+        if (kind == PUBACK or kind == PUBREC) and reason < 0x80:  # noqa: SIM109  a tuple would be made and searched
+            place = self._held_at(session, packet_id) if kind == PUBREC else -1
+            if 0 <= place < self.ctx.stored_before:
+                return frame
+            if client.version != 5 or 0 <= place < self.ctx.written_before:
+                return self._close(client)
+            if kind == PUBREC:
+                self._let_go(session, packet_id)
+            self.ctx.drop("storage_failing", client.client_id)
+            return bytes((frame[0], 3)) + packet_id_bytes(packet_id) + bytes((Reason.QUOTA_EXCEEDED,))
+        if kind == PUBCOMP and reason < 0x80:
+            self.delivery.wait(session).append(frame)
+            return b""
+        if kind == PUBREL and session.expiry != 0:
+            owed[packet_id] = None
+            return b""
+        if kind == SUBACK and session.expiry != 0 and min(self._codes(client, frame, body)) < 0x80:
+            return self._close(client)
+        if kind == UNSUBACK and session.expiry != 0:
+            return self._close(client)
+        return frame
+
+    def _codes(self, client: Client, frame: bytes, body: int) -> bytes:
+        """Of a SUBACK. Ours has no properties in MQTT 5: one byte says so."""
+        return frame[body + 3 :] if client.version == 5 else frame[body + 2 :]
+
+    def _held_at(self, session: Session, packet_id: int) -> int:
+        """The journal offset of the PUBLISH of this handshake; -1 if none is held."""
+        inbound = session.inbound
+        entry = None if inbound is None else inbound.entries.get(packet_id)
+        message = None if entry is None else entry.message
+        return -1 if message is None else message.offset
+
+    def _let_go(self, session: Session, packet_id: int) -> None:
+        inbound = session.inbound
+        if inbound is not None and inbound.abandon(packet_id) and self.ctx.recording and session.expiry != 0:
+            self.ctx.write(Write(INBOUND_DELETE, session, packet_id))
+
+    def _connack(self, client: Client, session: Session, frame: bytes, body: int) -> bytes:
+        """A session that begins or goes on has to be stored. One that is new is undone, so that no client is told
+        later of a session it does not know."""
+        if frame[body + 1] != 0:
+            return frame
+        present = frame[body] != 0
+        session.will = None  # it was never accepted
+        self.ending.will_changed(session)
+        client.mute = True
+        self.ctx.notice("not_stored", client, "its session could not be stored")
+        self.ending.close(client, "storage failed")
+        if not present and client.version != 3 and not session.ended:
+            self.ending.end(session)
+        client.last_words = True
+        code = int(Reason.QUOTA_EXCEEDED) if client.version == 5 else 3
+        return encode(Connack(False, code), client.version)
+
+    def _close(self, client: Client) -> bytes:
+        """There is no way to refuse just this: the connection ends, and the client knows that it was not done."""
+        client.mute = True
+        self.ctx.notice("not_stored", client, "what it was to be told could not be stored")
+        self.ending.close(client, "storage failed")
+        client.last_words = client.version == 5
+        return encode(Disconnect(Reason.QUOTA_EXCEEDED), 5) if client.version == 5 else b""
+
+    # Storing works again
+
+    def over(self) -> None:
+        links, self.ctx.links_postponed = self.ctx.links_postponed, []
+        for client, held in links:
+            self.ctx.send_stored(client, held)
+            if client.session is not None:
+                self.delivery.wait(client.session)
+        if self.ctx.postponed:
+            self.ctx.jobs.append(ReleaseJob(self))
+
+    def release(self, session: Session) -> None:
+        frames = self.ctx.postponed.pop(session, None)
+        if frames is None or session.ended or session.client is None:
+            return
+        for frame in frames:
+            self.ctx.send_stored(session.client, frame)
+        self.delivery.go_on(session)

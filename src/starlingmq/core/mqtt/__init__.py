@@ -1,0 +1,1 @@
+"""MQTT packets in, acknowledgements out: CONNECT, PUBLISH, SUBSCRIBE and their properties."""

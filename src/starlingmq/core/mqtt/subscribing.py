@@ -1,0 +1,605 @@
+"""SUBSCRIBE, UNSUBSCRIBE and the replay of retained messages, in pieces that never stall anybody.
+
+A packet may carry a hundred thousand filters, and a filter may match a million retained messages. Both are worked off
+a batch a turn; the connection is not read before its SUBSCRIBE is answered, the replay runs beside everything else.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from starlingmq.core.connection import ASKING, WORKING, Client
+from starlingmq.core.context import ISOLATED, Context
+from starlingmq.core.job import Job
+from starlingmq.core.message import Message
+from starlingmq.core.ready import SESSION_PUT, SUBSCRIPTION_DELETE, SUBSCRIPTION_PUT, HookAnswer, HookQuestion, Write
+from starlingmq.core.ready import SUBSCRIBE as ASK_SUBSCRIBE
+from starlingmq.core.routing.delivery import Delivery
+from starlingmq.core.routing.retained_outbox import HeldReplay, Wanted
+from starlingmq.core.routing.retained_store import RetainedCursor, RetainedTree
+from starlingmq.core.routing.router import Router
+from starlingmq.core.routing.topics import check_filter, levels, of_the_node, parse_share, valid_filter
+from starlingmq.core.session.outgoing import Outgoing
+from starlingmq.core.session.session import Session, Subscription
+from starlingmq.wire.mqtt import Suback, Subscribe, SubscribeRequest, Unsuback, Unsubscribe, encode
+from starlingmq.wire.primitives import encode_varint
+from starlingmq.wire.properties import SUBSCRIPTION_IDENTIFIER
+from starlingmq.wire.reasons import ProtocolError, Reason
+
+FILTERS_PER_TURN: Final = 125  # of one packet; other jobs get theirs
+FILTER_WORK: Final = 8  # of a turn's work, for one filter: routes, facts to be stored and frames are made of it
+FREED_PER_TURN: Final = 10_000  # queued messages of an ended session
+FREED_AT_ONCE: Final = 100
+REPLAY_PIECE: Final = 16  # retained messages between two looks whether the client takes more
+WANTED_MAX: Final = 16  # payloads that one replay waits for at once, of those that are kept at another node
+
+
+class SubscribeJob(Job):
+    """A SUBSCRIBE being worked off. ``denied`` are the authoriser's answers, [] when nobody was asked."""
+
+    owner: Subscribing
+    client: Client
+    session: Session
+    packet: Subscribe
+    denied: list[int]
+    reasons: list[int]
+    fresh: list[bytes]  # filters that were not subscribed to before
+    replays: list[Subscription]  # that begin with SUBACK
+
+    def __init__(
+        self, owner: Subscribing, client: Client, session: Session, packet: Subscribe, denied: list[int]
+    ) -> None:
+        self.owner = owner
+        self.client = client
+        self.session = session
+        self.packet = packet
+        self.denied = denied
+        self.reasons = []
+        self.fresh = []
+        self.replays = []
+
+    def step(self) -> bool:
+        if self.session.ended or self.session.client is not self.client:
+            return True
+        requests = self.packet.subscriptions
+        for index in range(len(self.reasons), min(len(self.reasons) + FILTERS_PER_TURN, len(requests))):
+            reason = self.denied[index] if self.denied else 0
+            if reason < 0x80:
+                existed = (
+                    self.session.subscriptions is not None and requests[index].filter in self.session.subscriptions
+                )
+                reason = self.owner.subscribe(self.client, self.session, requests[index], self.packet)
+                if reason < 0x80 and not existed:
+                    self.fresh.append(requests[index].filter)
+                self.replays += self.owner.later
+                self.owner.later.clear()
+            if reason >= 0x80 and self.client.version != 5:
+                reason = 0x80  # [MQTT-3.9.3-2]: 3.1.1 has no other
+            self.reasons.append(reason)
+        if len(self.reasons) < len(requests):
+            return False
+        if self.owner.ctx.interest is not None:
+            held = HeldSuback(self.client, self.session, self.packet, self.reasons, self.fresh)
+            held.replays = self.replays
+            self.owner.held.append(held)
+        else:
+            frame = encode(Suback(self.packet.packet_id, self.reasons), self.client.version)
+            self.owner.ctx.send_stored(self.client, frame)
+        self.owner.ctx.unhalt(self.client, WORKING)
+        return True
+
+
+class HeldSuback:
+    """A SUBACK that waits until the other nodes know what it says (``version``: of our routes; -1: not known yet)."""
+
+    client: Client
+    session: Session
+    packet: Subscribe
+    reasons: list[int]
+    fresh: list[bytes]
+    replays: list[Subscription]
+    version: int
+    deadline: float
+
+    def __init__(
+        self, client: Client, session: Session, packet: Subscribe, reasons: list[int], fresh: list[bytes]
+    ) -> None:
+        self.client = client
+        self.session = session
+        self.packet = packet
+        self.reasons = reasons
+        self.fresh = fresh
+        self.replays = []
+        self.version = -1
+        self.deadline = 0.0
+
+
+def _waits_for_nothing(held: HeldSuback) -> bool:
+    return False
+
+
+class UnsubscribeJob(Job):
+    owner: Subscribing
+    client: Client
+    session: Session
+    packet: Unsubscribe
+    reasons: list[int]
+
+    def __init__(self, owner: Subscribing, client: Client, session: Session, packet: Unsubscribe) -> None:
+        self.owner = owner
+        self.client = client
+        self.session = session
+        self.packet = packet
+        self.reasons = []
+
+    def step(self) -> bool:
+        if self.session.ended or self.session.client is not self.client:
+            return True
+        filters = self.packet.filters
+        for index in range(len(self.reasons), min(len(self.reasons) + FILTERS_PER_TURN, len(filters))):
+            self.reasons.append(self.owner.unsubscribe(self.session, filters[index]))
+        if len(self.reasons) < len(filters):
+            return False
+        reasons = self.reasons if self.client.version == 5 else []
+        frame = encode(Unsuback(self.packet.packet_id, reasons), self.client.version)
+        self.owner.ctx.send_stored(self.client, frame)
+        self.owner.ctx.unhalt(self.client, WORKING)
+        return True
+
+
+class DiscardJob(Job):
+    """What an ended session leaves: its subscriptions, to be taken out of the tree, and its queue, to be freed."""
+
+    owner: Subscribing
+    session: Session
+    left: list[bytes]
+    queue: deque[Outgoing]
+
+    def __init__(self, owner: Subscribing, session: Session) -> None:
+        self.owner = owner
+        self.session = session
+        self.left = list(session.subscriptions) if session.subscriptions is not None else []
+        self.queue = session.queue.items if session.queue is not None else deque()
+
+    def step(self) -> bool:
+        for _ in range(min(FREED_PER_TURN, len(self.queue))):
+            self.queue.popleft()
+        for _ in range(min(FILTERS_PER_TURN, len(self.left))):
+            self.owner.unsubscribe(self.session, self.left.pop())
+        return not self.left and not self.queue
+
+
+class ReplayJob(Job):
+    """Retained messages on their way to the new subscriptions of a session, one subscription after the other; they
+    wait while the client does not take them. One job a session, however many filters it subscribes to."""
+
+    owner: Subscribing
+    session: Session
+    todo: deque[Subscription]
+    cursor: RetainedCursor | None  # of the first one in ``todo``
+    waiting: bool  # not among the jobs: goes on from ``Subscribing.drained`` or ``Subscribing.came``
+    wanted: int  # payloads that are to come from other nodes
+
+    def __init__(self, owner: Subscribing, session: Session) -> None:
+        self.owner = owner
+        self.session = session
+        self.todo = deque()
+        self.cursor = None
+        self.waiting = False
+        self.wanted = 0
+
+    def step(self) -> bool:
+        session = self.session
+        client = session.client
+        if session.ended or client is None or session.replay is not self:
+            return True
+        left = FILTERS_PER_TURN
+        while self.todo and left > 0:
+            full = client.blocked or client.size > self.owner.ctx.write_buffer or self._queued()
+            if full or self.wanted >= WANTED_MAX:
+                self.waiting = True
+                return True
+            left -= self._piece(self.todo[0])
+        if not self.todo and self.wanted == 0:
+            session.replay = None
+        self.waiting = not self.todo and self.wanted != 0
+        return not self.todo
+
+    def _piece(self, subscription: Subscription) -> int:
+        """Go on with a subscription; what it cost, in filters and messages."""
+        ctx = self.owner.ctx
+        session = self.session
+        subscriptions = session.subscriptions
+        if subscriptions is None or subscriptions.get(subscription.filter) is not subscription:
+            self._next()
+            return 1  # unsubscribed, or subscribed to anew, meanwhile [MQTT-3.10.4-2]
+        cursor = self.cursor
+        if cursor is None:
+            cursor = self.cursor = self.owner.retained.cursor(subscription.filter)
+        # Small pieces, so that the largest messages do not fill the queue before we look again.
+        limit = min(REPLAY_PIECE, ctx.mqtt.retained_batch, max(1, self._room() // 4))
+        if ctx.max_queue_bytes != 0:
+            limit = max(1, min(limit, ctx.max_queue_bytes // 4 // ctx.max_packet))
+        looks = cursor.looks
+        found = cursor.next(limit)
+        for message in found:
+            if message.expired(ctx.now):
+                continue
+            if not message.loaded and ctx.retaining is not None:
+                self.wanted += 1
+                ctx.retaining.wanted.append(Wanted(message.topic, session, subscription))
+                continue
+            self.give(subscription, message)
+        if cursor.done:
+            self._next()
+        return 1 + 2 * len(found) + (cursor.looks - looks) // 2
+
+    def give(self, subscription: Subscription, message: Message) -> None:
+        qos = min(message.qos, subscription.qos)
+        audit = self.owner.ctx.audit
+        if audit is not None:
+            audit.due(self.session, message, qos)
+        self.owner.delivery.offer(self.session, Outgoing(message, qos, True, subscription.ids, None), None)
+
+    def _next(self) -> None:
+        self.todo.popleft()
+        self.cursor = None
+
+    def _queued(self) -> bool:
+        """Whether as much is queued as a replay may put there, a quarter of its bounds."""
+        queue = self.session.queue
+        if queue is None:
+            return False
+        bound = self.owner.ctx.max_queue_bytes
+        return len(queue) * 4 >= self._room() or (bound != 0 and queue.bytes * 4 >= bound)
+
+    def _room(self) -> int:
+        return self.owner.ctx.max_queue or 4096
+
+
+class Subscribing:
+    ctx: Context
+    router: Router
+    delivery: Delivery
+    retained: RetainedTree
+    held: deque[HeldSuback]  # in a cluster, in the order of their versions
+    waits_for_marks: Callable[
+        [HeldSuback], bool
+    ]  # whether cluster.takeover.takeover has it wait on: its session is on its way
+    later: list[Subscription]  # of the SUBSCRIBE at hand: what is retained comes after its SUBACK
+    replays: deque[HeldReplay]  # in the order of their deadlines
+    _asked: dict[HookQuestion, Subscribe]
+
+    def __init__(self, ctx: Context, router: Router, delivery: Delivery, retained: RetainedTree) -> None:
+        self.ctx = ctx
+        self.router = router
+        self.delivery = delivery
+        self.retained = retained
+        self.held = deque()
+        self.waits_for_marks = _waits_for_nothing
+        self.later = []
+        self.replays = deque()
+        self._asked = {}
+
+    def on_subscribe(self, client: Client, session: Session, packet: Subscribe) -> None:
+        if SUBSCRIPTION_IDENTIFIER in packet.properties and not self.ctx.mqtt.subscription_identifier:
+            raise ProtocolError(
+                "subscription identifiers are not available here", Reason.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED
+            )
+        for request in packet.subscriptions:
+            check_filter(request.filter, client.version)
+            if request.no_local and request.filter.startswith(b"$share/"):
+                raise ProtocolError("No Local on a shared subscription")  # [MQTT-3.8.3-4]
+            if client.mirrors:  # as mosquitto does for its bridges, which have no options in 3.1.1
+                request.no_local = not request.filter.startswith(b"$share/")
+                request.retain_as_published = True
+        if self.ctx.isolated:
+            self._isolated(client)
+            reasons: list[int] = [Reason.IMPLEMENTATION_SPECIFIC_ERROR] * len(packet.subscriptions)
+            self.ctx.send(client, encode(Suback(packet.packet_id, reasons), 5))
+            return
+        if session.anew and self._waits(client, session, packet):
+            return
+        if self.ctx.ask_subscribe:
+            question = HookQuestion(ASK_SUBSCRIBE, client)
+            question.requests = packet.subscriptions
+            self._asked[question] = packet
+            self.ctx.ready.questions.append(question)
+            self.ctx.halt(client, ASKING)
+            return
+        self._work(client, SubscribeJob(self, client, session, packet, []), len(packet.subscriptions))
+
+    def answered(self, question: HookQuestion, answer: HookAnswer) -> None:
+        client = question.client
+        packet = self._asked.pop(question, None)
+        self.ctx.unhalt(client, ASKING)
+        session = client.session
+        if packet is None or session is None or session.client is not client:
+            return
+        denied = answer.reasons
+        if len(denied) != len(packet.subscriptions):
+            denied = [answer.reason] * len(packet.subscriptions)
+        self._work(client, SubscribeJob(self, client, session, packet, denied), len(packet.subscriptions))
+
+    def _isolated(self, client: Client) -> None:
+        """What the others can not know of is not agreed: MQTT 5 is told so, 3.x begins again elsewhere."""
+        if client.version != 5:
+            raise ProtocolError(ISOLATED, Reason.SERVER_UNAVAILABLE)
+
+    def on_unsubscribe(self, client: Client, session: Session, packet: Unsubscribe) -> None:
+        for filter in packet.filters:
+            check_filter(filter, client.version)
+        if self.ctx.refusing and session.expiry != 0:
+            if client.version != 5:
+                raise ProtocolError("nothing can be stored at the moment", Reason.QUOTA_EXCEEDED)
+            self._no_unsuback(client, packet)  # which has no 0x97
+            return
+        if self.ctx.isolated:
+            self._isolated(client)
+            self._no_unsuback(client, packet)
+            return
+        self._work(client, UnsubscribeJob(self, client, session, packet), len(packet.filters))
+
+    def _no_unsuback(self, client: Client, packet: Unsubscribe) -> None:
+        reasons = [int(Reason.IMPLEMENTATION_SPECIFIC_ERROR)] * len(packet.filters)
+        self.ctx.send(client, encode(Unsuback(packet.packet_id, reasons), 5))
+
+    def _work(self, client: Client, job: Job, filters: int) -> None:
+        """Small packets are finished on the spot, as many as there is time for in this turn."""
+        self.ctx.work -= FILTER_WORK * min(filters, FILTERS_PER_TURN)
+        if not job.step():
+            self.ctx.halt(client, WORKING)
+            self.ctx.jobs.append(job)
+
+    def _waits(self, client: Client, session: Session, packet: Subscribe) -> bool:
+        """Its client begins anew, and others still get messages for what it was: what it subscribes to waits until it
+        is told apart what is whose."""
+        moving = session.moving
+        if moving is None:
+            return False
+        moving.subscribe, moving.subscriber = packet, client
+        self.ctx.halt(client, WORKING)
+        return True
+
+    def aware(self, session: Session) -> None:
+        """Its client has said something since it was told that it begins anew."""
+        moving = session.moving
+        if moving is None or not moving.sources:
+            self.begin_anew(session)
+        elif not moving.aware:
+            moving.aware = True
+            self.ctx.aware.append(session)
+
+    def begin_anew(self, session: Session) -> None:
+        """Its client knows that what it was subscribed to is so no more."""
+        session.anew = False
+        self.forget(session)
+        if self.ctx.recording and session.kept:
+            self.ctx.write(Write(SESSION_PUT, session))
+
+    def forget(self, session: Session) -> None:
+        """Take all subscriptions back."""
+        for whole in list(session.subscriptions or {}):
+            self.unsubscribe(session, whole)
+
+    def subscribe(self, client: Client, session: Session, request: SubscribeRequest, packet: Subscribe) -> int:
+        """Take one filter in; the reason code for SUBACK: the granted QoS or a refusal."""
+        ctx = self.ctx
+        try:
+            share = parse_share(request.filter)
+        except ValueError:
+            return Reason.TOPIC_FILTER_INVALID
+        filter = request.filter if share is None else share[1]
+        refusal = self._refusal(client, session, request.filter, filter, b"" if share is None else share[0])
+        if refusal != 0:
+            return refusal
+        ids = b""
+        identifiers = packet.properties.get(SUBSCRIPTION_IDENTIFIER)
+        if isinstance(identifiers, list):
+            for identifier in identifiers:
+                assert isinstance(identifier, int)
+                ids += b"\x0b" + encode_varint(identifier)
+        qos = min(request.qos, ctx.max_qos)
+        subscription = Subscription(session, filter, qos, request.no_local, request.retain_as_published, ids)
+        if session.subscriptions is None:
+            session.subscriptions = {}
+        earlier = session.subscriptions.get(request.filter)
+        session.subscriptions[request.filter] = subscription
+        self.count(request.filter, session, earlier, subscription)
+        if share is None:
+            self.router.subscribe(subscription)
+        else:
+            self.router.join(share[0], subscription)
+        if ctx.recording and session.expiry != 0:
+            ctx.write(Write(SUBSCRIPTION_PUT, session, topic=request.filter, subscription=subscription))
+        ctx.event("subscribed", session.client_id, request.filter.decode())
+        replay = request.retain_handling == 0 or (request.retain_handling == 1 and earlier is None)
+        if replay and share is None:  # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]
+            if ctx.retaining is not None:
+                self.later.append(subscription)
+            elif len(self.retained) != 0:
+                self._replay(session, subscription)
+        return qos
+
+    def count(self, whole: bytes, session: Session, before: Subscription | None, after: Subscription | None) -> None:
+        """Count what this node wants of the others; each has its own figures and events, and its own subscribers."""
+        interest = self.ctx.interest
+        if interest is None or session.node != 0 or of_the_node(whole):
+            return
+        if after is not None:
+            interest.add(whole, session, after)
+        if before is not None:
+            interest.remove(whole, session, before)
+
+    # SUBACK in a cluster
+
+    def stamp(self, version: int, deadline: float) -> None:
+        """The others know what was subscribed to until now when they have our routes up to ``version``."""
+        for held in reversed(self.held):
+            if held.version >= 0:
+                break
+            held.version = version
+            held.deadline = deadline
+
+    def applied(self, version: int) -> None:
+        """They have."""
+        while self.held and 0 <= self.held[0].version <= version:
+            held = self.held.popleft()
+            if held.session.moving is None or not self.waits_for_marks(held):
+                self.answer(held)
+
+    def overdue(self) -> None:
+        """Refuse what could not be made known in time, and take it back: a SUBACK says what holds everywhere."""
+        while self.held and self.held[0].version >= 0 and self.held[0].deadline <= self.ctx.now:
+            self.refuse(self.held.popleft())
+
+    def refuse(self, held: HeldSuback) -> None:
+        if held.session.ended or held.session.client is not held.client:
+            return
+        for filter in held.fresh:
+            self.unsubscribe(held.session, filter)
+        refusal = Reason.IMPLEMENTATION_SPECIFIC_ERROR if held.client.version == 5 else Reason.UNSPECIFIED_ERROR
+        held.reasons = [refusal if reason < 0x80 else reason for reason in held.reasons]
+        self.ctx.counters.error("suback_timeout")
+        self.answer(held)
+
+    def answer(self, held: HeldSuback) -> None:
+        client = held.client
+        if client.session is held.session and held.session.client is client:
+            if client.dialect is not None:
+                client.dialect.settled(client, held.reasons[0] < 0x80)
+                return
+            frame = encode(Suback(held.packet.packet_id, held.reasons), client.version)
+            self.ctx.send_stored(client, frame)
+            self._hold_replays(held)
+
+    # Retained messages in a cluster
+
+    def _hold_replays(self, held: HeldSuback) -> None:
+        """What is retained comes when all of it is here that was accepted elsewhere without a thought of us."""
+        retaining = self.ctx.retaining
+        if retaining is None:
+            return
+        needs = retaining.needs()
+        for subscription in held.replays:
+            if not self.replays and retaining.here(needs):
+                self._replay(held.session, subscription)
+            else:
+                deadline = self.ctx.now + retaining.seconds
+                self.replays.append(HeldReplay(held.session, subscription, needs, deadline))
+
+    def release_replays(self) -> None:
+        """Those begin that have what they waited for, or waited for long enough."""
+        retaining = self.ctx.retaining
+        if retaining is None or not self.replays:
+            return
+        kept: deque[HeldReplay] = deque()
+        for replay in self.replays:
+            if replay.session.ended or replay.session.client is None:
+                continue
+            if not retaining.here(replay.needs):
+                if self.ctx.now < replay.deadline:
+                    kept.append(replay)
+                    continue
+                retaining.waited_in_vain += 1
+            self._replay(replay.session, replay.subscription)
+        self.replays = kept
+
+    def came(self, wanted: Wanted, message: Message | None) -> None:
+        """The payload that a replay waited for; None: nobody who is there has it."""
+        session = wanted.session
+        job = session.replay
+        if session.ended or session.client is None or not isinstance(job, ReplayJob) or job.wanted == 0:
+            return
+        job.wanted -= 1
+        subscriptions = session.subscriptions
+        if message is None:
+            self.ctx.drop("retained_unreachable", session.client_id)
+        elif subscriptions is not None and subscriptions.get(wanted.subscription.filter) is wanted.subscription:
+            job.give(wanted.subscription, message)
+        if job.todo:
+            if job.waiting and job.wanted < WANTED_MAX // 2:
+                job.waiting = False
+                self.ctx.jobs.append(job)
+        elif job.wanted == 0:
+            session.replay = None
+
+    def _replay(self, session: Session, subscription: Subscription) -> None:
+        job = session.replay
+        if not isinstance(job, ReplayJob):
+            job = session.replay = ReplayJob(self, session)
+            self.ctx.jobs.append(job)
+        elif job.waiting and not job.todo:
+            job.waiting = False
+            self.ctx.jobs.append(job)
+        job.todo.append(subscription)
+
+    def _refusal(self, client: Client, session: Session, whole: bytes, filter: bytes, group: bytes) -> int:
+        mqtt = self.ctx.mqtt
+        limits = self.ctx.limits
+        if not valid_filter(filter) or len(filter) > limits.max_topic_length or levels(filter) > limits.topic_levels:
+            return Reason.TOPIC_FILTER_INVALID
+        if group and not mqtt.shared_subscription:
+            return Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+        if not mqtt.wildcard_subscription and (b"+" in filter or b"#" in filter):
+            return Reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED
+        rights = client.rights
+        if rights is not None and not rights.may_subscribe(filter, group):
+            return Reason.NOT_AUTHORIZED
+        subscriptions = session.subscriptions
+        if self.ctx.refusing and session.expiry != 0:
+            return Reason.QUOTA_EXCEEDED
+        bound = limits.subscriptions_per_client
+        if bound != 0 and subscriptions is not None and len(subscriptions) >= bound and whole not in subscriptions:
+            return Reason.QUOTA_EXCEEDED
+        return 0
+
+    def unsubscribe(self, session: Session, whole: bytes) -> int:
+        """Let one filter go; the reason code for UNSUBACK."""
+        subscriptions = session.subscriptions
+        subscription = None if subscriptions is None else subscriptions.pop(whole, None)
+        if subscription is None:
+            return Reason.NO_SUBSCRIPTION_EXISTED
+        self.count(whole, session, subscription, None)
+        share = parse_share(whole)
+        if share is None:
+            self.router.unsubscribe(subscription.filter, session)
+        else:
+            self.router.leave(share[0], subscription.filter, session, session.ended)
+        if self.ctx.recording and session.expiry != 0 and not session.ended:
+            self.ctx.write(Write(SUBSCRIPTION_DELETE, session, topic=whole))
+        self.ctx.event("unsubscribed", session.client_id, whole.decode())
+        return 0
+
+    def revoke(self, session: Session) -> None:
+        """End the subscriptions that the session's client may not have any more: the rules are others by now."""
+        client = session.client
+        subscriptions = session.subscriptions
+        rights = None if client is None else client.rights
+        if rights is None or subscriptions is None:
+            return
+        shared = False
+        for whole in list(subscriptions):
+            share = parse_share(whole)
+            allowed = rights.may_subscribe(whole, b"") if share is None else rights.may_subscribe(share[1], share[0])
+            if not allowed:
+                self.unsubscribe(session, whole)
+                self.ctx.counters.error("subscription_revoked")
+                session.rules = 0  # the rules may be the same, and its client another
+                shared = shared or share is not None
+        if shared:  # what it had drawn from a group is for members
+            self.delivery.pass_on(session, False)
+
+    def discard(self, session: Session) -> None:
+        """Take an ended session's subscriptions out of the tree, and free a long queue little by little."""
+        if session.subscriptions or (session.queue is not None and len(session.queue.items) > FREED_AT_ONCE):
+            self.ctx.jobs.append(DiscardJob(self, session))
+
+    def drained(self, session: Session) -> None:
+        """The client takes messages again: go on with the replay that waited."""
+        job = session.replay
+        if isinstance(job, ReplayJob) and job.waiting and (session.queue is None or len(session.queue) == 0):
+            job.waiting = False
+            self.ctx.jobs.append(job)

@@ -1,0 +1,275 @@
+"""What NATS clients ask of the broker: CONNECT, PUB, SUB and the rest, on the same topics, routes and stores as MQTT.
+
+At most once, as NATS has it: a message goes to who is connected. Whoever asked MQTT for more gets more. If some MQTT
+subscription wants QoS 1, the message is published as QoS 1: kept for sessions that are away, and stored before ``+OK``
+or the PONG of a flush says so. If nobody does, it is QoS 0 and no store hears of it.
+"""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+from starlingmq.config.nats_section import NatsConfig
+from starlingmq.core.connection import ASKING, CLOSED, NEW, OPEN, TURN_OVER, WORKING, Client
+from starlingmq.core.context import Context
+from starlingmq.core.job import Job
+from starlingmq.core.mqtt.connecting import Connecting
+from starlingmq.core.mqtt.publishing import Publishing
+from starlingmq.core.mqtt.subscribing import Subscribing
+from starlingmq.core.nats.lame_duck import LameDuck
+from starlingmq.core.nats.nats_client import NatsClient
+from starlingmq.core.nats.nats_connecting import NatsConnecting
+from starlingmq.core.nats.nats_errors import WORDS, NatsErrors
+from starlingmq.core.nats.nats_publishing import NatsPublishing
+from starlingmq.core.nats.nats_subscribing import NatsSubscribing
+from starlingmq.core.nats.nkey_auth import NkeyAuth
+from starlingmq.core.nats.server_info import ServerInfo
+from starlingmq.core.nats.subject_cache import SubjectCache
+from starlingmq.core.ready import AUTHENTICATE, HookAnswer, HookQuestion
+from starlingmq.core.ready import PUBLISH as ASK_PUBLISH
+from starlingmq.core.routing.delivery import Delivery
+from starlingmq.core.routing.router import Router
+from starlingmq.core.session.deadlines import Deadlines
+from starlingmq.core.session.ending import Ending
+from starlingmq.core.session.session import NATS_PREFIX, Session
+from starlingmq.wire.nats import CONNECT, HPUB, LINE_TOO_LONG, MORE, PING, PONG, PUB, SUB, NatsError, NatsReader
+from starlingmq.wire.nats_frames import PING_FRAME, PONG_FRAME, error_frame
+from starlingmq.wire.reasons import Reason
+
+LISTENERS: Final = ("nats://", "tls://", "nats+ws://", "nats+wss://")
+INFOS_PER_TURN: Final = 1000  # to clients that are there already
+LEAVING: Final = (Reason.SERVER_SHUTTING_DOWN, Reason.USE_ANOTHER_SERVER)
+
+
+class TellJob(Job):
+    """INFO once more for the clients of ``left``, some a turn."""
+
+    owner: Nats
+    left: list[Client]
+
+    def __init__(self, owner: Nats, left: list[Client]) -> None:
+        self.owner = owner
+        self.left = left
+
+    def step(self) -> bool:
+        for _ in range(min(INFOS_PER_TURN, len(self.left))):
+            self.owner.tell(self.left.pop())
+        return not self.left
+
+
+class Nats:
+    """All NATS connections of a broker; what one of them knows is its NatsClient."""
+
+    ctx: Context
+    delivery: Delivery
+    ending: Ending
+    config: NatsConfig
+    reader: NatsReader
+    spellings: SubjectCache
+    keys: NkeyAuth
+    info: ServerInfo
+    errors: NatsErrors
+    entry: NatsConnecting
+    publishing: NatsPublishing
+    subscribing: NatsSubscribing
+    leaving: LameDuck
+    clients: dict[int, Client]  # by the number of the connection, the oldest first
+    waiting: list[Client]  # published while the routes of a node that has come are not all here yet
+    _connections: int
+    _telling: TellJob | None  # under way
+
+    def __init__(
+        self,
+        ctx: Context,
+        router: Router,
+        delivery: Delivery,
+        publishing: Publishing,
+        subscribing: Subscribing,
+        connecting: Connecting,
+        ending: Ending,
+        deadlines: Deadlines,
+        config: NatsConfig,
+        secret: bytes,
+        version: str,
+    ) -> None:
+        self.ctx = ctx
+        self.delivery = delivery
+        self.ending = ending
+        self.reader = NatsReader()
+        self.spellings = SubjectCache()
+        self.keys = NkeyAuth(secret)
+        self.info = ServerInfo(ctx, self.keys, config, secret, version)
+        self.errors = NatsErrors(ctx, ending)
+        self.entry = NatsConnecting(ctx, connecting, ending, deadlines, self.errors, self.keys, config)
+        self.publishing = NatsPublishing(ctx, router, delivery, publishing, self.errors, self.spellings)
+        self.subscribing = NatsSubscribing(ctx, router, subscribing, self.errors)
+        self.leaving = LameDuck(self)
+        self.clients = {}
+        self.waiting = []
+        self._connections = 0
+        self._telling = None
+        self.config = config
+        self.configure(config)
+
+    def configure(self, config: NatsConfig) -> None:
+        news = config.connect_urls != self.config.connect_urls
+        self.config = config
+        self.info.config = config
+        self.entry.config = config
+        self.keys.configure(config.nkeys)
+        self.reader.line_max = config.max_control_line
+        self.reader.payload_max = config.max_payload
+        if news:
+            self.tell_all()
+
+    def open(self, client: Client) -> None:
+        """A connection begins: the server speaks first."""
+        self._connections += 1
+        nats = NatsClient(self, self._connections, client.listener.startswith("tls://"))
+        client.dialect = nats
+        client.plain = False
+        client.version = 0
+        client.client_id = NATS_PREFIX + str(self._connections)
+        self.clients[nats.number] = client
+        self.ctx.send(client, self.info.frame(client, nats, self.leaving.begun))
+
+    # Other nodes, and the end of this one
+
+    def reach(self, own: tuple[str, ...], others: list[str]) -> None:
+        """Where clients find this node and the others, as URLs of listeners; clients are told what is new."""
+        if self.info.reach(own, others, self.leaving.begun):
+            self.tell_all()
+
+    def tell_all(self) -> None:
+        left = list(self.clients.values())
+        left.reverse()
+        job = self._telling
+        if job is not None and job.left:
+            job.left = left
+            return
+        job = self._telling = TellJob(self, left)
+        if not job.step():
+            self.ctx.jobs.append(job)
+
+    def tell(self, client: Client) -> None:
+        nats = cast(NatsClient, client.dialect)
+        if nats.protocol != 0 and client.state == OPEN:
+            self.ctx.send(client, self.info.frame(client, nats, self.leaving.begun))
+
+    # Commands
+
+    def handle(self, client: Client, nats: NatsClient, data: bytes) -> None:
+        ctx = self.ctx
+        reader = self.reader
+        size = len(data)
+        pos = 0
+        client.last_packet = ctx.now
+        nats.heard(client)
+        try:
+            while pos < size:
+                kind = reader.read(data, pos)
+                if client.state == NEW and kind != CONNECT and (kind != MORE or reader.missing != 0):
+                    self.entry.come_in_unasked(client, nats)
+                    if client.state == CLOSED:
+                        return
+                if kind == MORE:
+                    if reader.missing != 0:
+                        client.chunks = [data[pos:] if pos else data]
+                        client.missing = reader.missing
+                        return
+                    if client.state == NEW and size - pos > ctx.connect_size:
+                        raise NatsError(LINE_TOO_LONG)
+                    break
+                if kind == PUB or kind == HPUB:  # noqa: SIM109  a tuple would be made and searched
+                    if ctx.catching_up:
+                        self.waiting.append(client)
+                        ctx.halt(client, WORKING)
+                        break
+                    pos = reader.end
+                    self.publishing.publish(client, nats, reader, kind)
+                else:
+                    pos = reader.end
+                    ctx.work -= 1
+                    self._on_command(client, nats, kind)
+                if ctx.work <= 0:
+                    ctx.halt(client, TURN_OVER)
+                    ctx.resumable.append(client)
+                if client.halted != 0 or client.state == CLOSED:
+                    break
+        except NatsError as error:
+            self.errors.fail(client, error.text)
+        if client.state != CLOSED and pos != size:
+            client.rest = data[pos:] + client.rest
+
+    def _on_command(self, client: Client, nats: NatsClient, kind: int) -> None:
+        reader = self.reader
+        if kind == PING:
+            self._flush(client, nats)
+        elif kind == SUB:
+            self.subscribing.subscribe(client, nats, reader.subject, reader.queue, reader.sid)
+        elif kind == CONNECT:
+            self.entry.connect(client, nats, reader.options)
+        elif kind != PONG:
+            self.subscribing.limit(client, nats, reader.sid, reader.number)
+
+    def _flush(self, client: Client, nats: NatsClient) -> None:
+        """PING: what came before it holds when PONG is sent: stored what is stored, known what was subscribed to."""
+        if nats.unsettled:
+            self.subscribing.settle(client, nats, PONG_FRAME)
+        elif nats.keeps:
+            nats.keeps = False
+            self.ctx.send_stored(client, PONG_FRAME)
+        else:
+            self.ctx.send(client, PONG_FRAME)
+
+    def answered(self, client: Client, nats: NatsClient, question: HookQuestion, answer: HookAnswer) -> None:
+        """What a hook said."""
+        self.ctx.unhalt(client, ASKING)
+        if question.kind == AUTHENTICATE:
+            self.entry.answered(client, nats, answer)
+            return
+        session = client.session
+        if session is None or session.client is not client:
+            return
+        if question.kind == ASK_PUBLISH:
+            self.publishing.answered(client, nats, session, question, answer)
+        else:
+            self.subscribing.answered(client, nats, answer)
+
+    # Time, slow clients, the end
+
+    def caught_up(self) -> None:
+        """All routes are here: what was to be published meanwhile is published now."""
+        waiting = self.waiting
+        self.waiting = []
+        for client in waiting:
+            self.ctx.unhalt(client, WORKING)
+
+    def ping(self, client: Client, nats: NatsClient) -> None:
+        nats.pings_out += 1
+        client.keep_alive += self.config.ping_interval  # from the last sign of life
+        self.ctx.send(client, PING_FRAME)
+
+    def slow(self, client: Client, nats: NatsClient, size: int, publisher: Session | None) -> None:
+        """A client takes less than it is sent: hold who sends for a while, then give it up.
+
+        What waits for it is in the transport, and as large as the queue of an MQTT client may be.
+        """
+        ctx = self.ctx
+        if client.blocked:
+            nats.pending += size
+        limit = ctx.max_queue_bytes
+        waits = max(client.size, nats.pending)
+        if limit == 0 or waits <= limit // 2:
+            return
+        if waits > limit:
+            ctx.drop("slow_consumer", client.client_id)
+            self.errors.end(client, "slow consumer")
+        elif publisher is not None and client.session is not None:
+            self.delivery.hold(client.session, publisher)
+
+    def last_words(self, client: Client, nats: NatsClient, reason: int) -> None:
+        if reason in LEAVING:
+            self.ctx.send(client, self.info.frame(client, nats, True))
+        elif reason in WORDS:
+            self.ctx.send(client, error_frame(WORDS[reason]))

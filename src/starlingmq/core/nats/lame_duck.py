@@ -1,0 +1,63 @@
+"""Lame duck: a node that leaves has its NATS clients go elsewhere, not all at once.
+
+All are sent INFO with ``ldm`` first, those who come meanwhile too. Then they are closed one after the other, oldest
+first, so many by each moment that they would all be gone evenly by the end; none comes back here, for nobody listens.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from starlingmq.core.nats.commands import Nats
+
+TICK: Final = 0.05  # seconds between two looks at least
+CLOSED_PER_LOOK: Final = 1000
+
+
+class LameDuck:
+    due_at: float  # when ``tick`` is to be called next; 0.0: nobody is leaving, or nobody is left
+    begun: bool
+    closed: int  # clients that were closed since it began
+    _owner: Nats
+    _end: float
+    _each: float  # seconds for one client
+
+    def __init__(self, owner: Nats) -> None:
+        self.due_at = 0.0
+        self.begun = False
+        self.closed = 0
+        self._owner = owner
+        self._end = 0.0
+        self._each = 0.0
+
+    def begin(self, now: float, seconds: float) -> None:
+        """The last client is closed ``seconds`` from now. Safe to call again: the earlier end counts."""
+        if self.begun and now + seconds >= self._end:
+            return
+        self._end = now + seconds
+        self._each = seconds / max(1, len(self._owner.clients))
+        self.due_at = now + max(TICK, self._each)
+        if not self.begun:
+            self.begun = True
+            self.closed = 0
+            self._owner.tell_all()
+
+    def cancel(self) -> None:
+        """It stays: nobody is closed any more, and all are told so."""
+        if self.begun:
+            self.begun = False
+            self.due_at = self._end = 0.0
+            self._owner.tell_all()
+
+    def tick(self) -> None:
+        now = self._owner.ctx.now
+        if self.due_at == 0.0 or now < self.due_at:
+            return
+        clients = self._owner.clients
+        stay = math.ceil((self._end - now) / self._each) if now < self._end else 0
+        for client in list(clients.values())[: min(len(clients) - stay, CLOSED_PER_LOOK)]:
+            self._owner.ending.close(client, "lame duck")
+            self.closed += 1
+        self.due_at = now + max(TICK, min(self._each, self._end - now)) if clients else 0.0

@@ -1,0 +1,264 @@
+"""One NATS connection as pure state: what it chose in CONNECT, its subscriptions, what it is sent.
+
+::
+
+    NEW --CONNECT, or a first command where anybody may come in--> AUTHENTICATING --accepted--> OPEN --> CLOSED
+
+A NATS client has a session like every other, which ends with its connection, has neither queue nor window, and only
+stands for it: as a publisher, as a receiver, at shutdown. Its subscriptions are not the session's: each ``sid`` gets
+its own copy of a message, so none of them are merged. A member of a queue group has a session of its own, so that each
+``sid`` is one member.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, cast
+
+from starlingmq.core.connection import CLOSED, WORKING, Client
+from starlingmq.core.message import Message
+from starlingmq.core.nats.response_rights import Replies, longest
+from starlingmq.core.nats.stale_requests import REASON as STALE
+from starlingmq.core.nats.stale_requests import stale
+from starlingmq.core.protocol_handler import ProtocolHandler
+from starlingmq.core.session.session import Session, Subscription
+from starlingmq.wire.nats_frames import OK_FRAME, message_tail
+from starlingmq.wire.nats_headers import carried, response_topic
+from starlingmq.wire.nats_subjects import subject_of
+
+if TYPE_CHECKING:
+    from starlingmq.core.nats.commands import Nats
+    from starlingmq.core.ready import HookAnswer, HookQuestion
+
+SHAPE: Final = 64  # of a message's kept head and tail: for NATS; MQTT's are below (see core.routing.delivery)
+SHAPE_HEADERS: Final = 65  # and for NATS clients that take headers
+
+
+class NatsSubscription(Subscription):
+    """A ``sid``. ``count`` messages were delivered; at ``limit`` it is over (0: it is not)."""
+
+    sid: bytes
+    subject: bytes
+    name: bytes  # of its queue group, b"" without
+    limit: int
+    count: int
+    head: bytes  # of the last message, and the same with the sid, if it came twice in a row
+    head_sid: bytes
+    narrowed: bool  # a part of what it matches is denied, and is not delivered
+    checked: bool  # each message is looked at: it is narrowed, or the client may reply to what it receives
+
+    def __init__(self, session: Session, filter: bytes, subject: bytes, name: bytes, sid: bytes) -> None:
+        super().__init__(session, filter, 0, True, False, b"")  # no_local: see core.protocol_handler
+        self.sid = sid
+        self.subject = subject
+        self.name = name
+        self.limit = 0
+        self.count = 0
+        self.head = b""
+        self.head_sid = b""
+        self.narrowed = False
+        self.checked = False
+
+    def key(self) -> object:
+        return self
+
+    def whole(self) -> bytes:
+        """What an MQTT client would subscribe to."""
+        return b"$share/%b/%b" % (self.name, self.filter) if self.name else self.filter
+
+
+class NatsClient(ProtocolHandler):
+    owner: Nats
+    number: int  # of the connection
+    tls: bool
+    verbose: bool
+    pedantic: bool
+    echo: bool
+    headers: bool
+    no_responders: bool
+    protocol: int  # from 1 on it may be sent INFO at any time
+    name: str  # these three are for operators, TOLD_MAX characters of each at most
+    lang: str
+    library_version: str
+    subscriptions: dict[bytes, NatsSubscription]  # by sid
+    pings_out: int  # PINGs we sent and that were not answered
+    pending: int  # bytes handed to the transport since it said that it has enough
+    keeps: bool  # something was published that is stored, and the client has not been told that it is
+    unsettled: bool  # subscriptions that other nodes may not know of yet ...
+    owed: bytes  # ... and what the client is sent when they do
+    reply: bytes  # of the message that a hook is asked about, as a topic
+    waiting: NatsSubscription | None  # that a hook is asked about
+    replies: Replies | None  # what it may publish in reply; None: no rule allows replies
+
+    def __init__(self, owner: Nats, number: int, tls: bool) -> None:
+        self.owner = owner
+        self.number = number
+        self.tls = tls
+        self.verbose = True  # these are what a client has that never sends CONNECT
+        self.pedantic = True
+        self.echo = True
+        self.headers = False
+        self.no_responders = False
+        self.protocol = 0
+        self.name = ""
+        self.lang = ""
+        self.library_version = ""
+        self.subscriptions = {}
+        self.pings_out = 0
+        self.pending = 0
+        self.keeps = False
+        self.unsettled = False
+        self.owed = b""
+        self.reply = b""
+        self.waiting = None
+        self.replies = None
+
+    # What others ask of it
+
+    def handle(self, client: Client, data: bytes) -> None:
+        self.owner.handle(client, self, data)
+
+    def answered(self, client: Client, question: HookQuestion, answer: HookAnswer) -> None:
+        self.owner.answered(client, self, question, answer)
+
+    def echoes(self) -> bool:
+        return self.echo
+
+    def settled(self, client: Client, known: bool) -> None:
+        self.owner.subscribing.settled(client, self, known)
+
+    def last_words(self, client: Client, reason: int) -> None:
+        self.owner.last_words(client, self, reason)
+
+    def revoke(self, client: Client) -> None:
+        self.owner.subscribing.revoke(client, self)
+
+    def shut(self, client: Client) -> None:
+        self.owner.clients.pop(self.number, None)
+        self.owner.subscribing.shut(self)
+
+    def silent(self, client: Client) -> bool:
+        if self.pings_out >= self.owner.config.max_pings_out:
+            return True
+        self.owner.ping(client, self)
+        return False
+
+    def heard(self, client: Client) -> None:
+        """Something came: nobody asks any more whether it lives."""
+        if self.pings_out != 0:
+            self.pings_out = 0
+            client.keep_alive = self.owner.config.ping_interval
+
+    def drained(self, client: Client) -> None:
+        self.pending = 0
+        session = client.session
+        if session is not None and (session.stalled or session.waiters is not None):
+            session.stalled = False
+            self.owner.delivery.let_go(session)
+
+    def ok(self, client: Client) -> None:
+        if self.verbose:
+            self.owner.ctx.send(client, OK_FRAME)
+
+    # Messages
+
+    def deliver(self, client: Client, message: Message, subscription: Subscription, publisher: Session | None) -> None:
+        """Send, at most once: a client that takes too little for too long is closed, nothing waits for it."""
+        owner = self.owner
+        ctx = owner.ctx
+        sub = cast(NatsSubscription, subscription)
+        if client.state == CLOSED or (not self.echo and publisher is not None and publisher.client is client):
+            return
+        if message.origin != 0 and message.origin != ctx.node and not sub.name:  # groups look at what waited themselves
+            wait = ctx.groups.nats_wait
+            if wait != 0.0 and stale(message, ctx.now, wait):
+                ctx.drop(STALE, client.client_id)
+                return
+        if sub.checked and not self._look_at(client, sub, message):
+            return
+        audit = ctx.audit
+        if audit is not None and not sub.name:  # else it was told with the group
+            audit.due(sub.session, message, 0)
+        shape = SHAPE_HEADERS if self.headers else SHAPE
+        if message.shape != shape:
+            self._shape(message, shape)
+        if not message.head:
+            ctx.drop("no_subject", client.client_id)
+            if audit is not None:
+                audit.dropped(sub.session.client_id, message, 0, "no_subject")
+            return
+        frames = client.frames
+        if client.waiting != 0 and client.stored_from < 0:
+            client.stored_from = 0
+        head = message.head
+        if head is not sub.head:
+            sub.head = head
+            sub.head_sid = b""
+            frames.append(head)
+            frames.append(sub.sid)
+        else:
+            if len(sub.head_sid) == 0:
+                sub.head_sid = head + sub.sid
+            frames.append(sub.head_sid)
+        frames.append(message.tail)
+        size = len(head) + len(sub.sid) + len(message.tail)
+        client.size += size
+        if not client.dirty:
+            client.dirty = True
+            ctx.ready.dirty.append(client)
+        ctx.counters.publish_sent += 1
+        if audit is not None:
+            audit.delivered(sub.session.client_id, message, 0, False)
+        if client.blocked or client.size > ctx.write_buffer:
+            owner.slow(client, self, size, publisher)
+        if sub.limit != 0:
+            sub.count += 1
+            if sub.count >= sub.limit:
+                owner.subscribing.unsubscribe(self, sub)
+        else:
+            sub.count += 1
+
+    def _look_at(self, client: Client, sub: NatsSubscription, message: Message) -> bool:
+        """Whether a message may be delivered. If it may, and asks for a reply, one is allowed from now on."""
+        if sub.narrowed and client.rights is not None and not client.rights.may_receive(message.topic):
+            return False
+        if self.replies is not None and message.properties:
+            reply = response_topic(message.properties)
+            if reply:
+                self.replies.note(reply, self.owner.ctx.now, self.owner.config.max_pending_replies)
+        return True
+
+    def entitle(self, client: Client) -> None:
+        """The client has new rights: what it may publish in reply."""
+        rights = client.rights
+        if rights is None or not rights.replies:
+            self.replies = None
+        elif self.replies is None:
+            self.replies = Replies(longest(rights))
+        else:
+            self.replies.seconds = longest(rights)
+
+    def may_reply(self, client: Client, topic: bytes) -> bool:
+        """Whether it may publish this as a reply, although no rule lets it publish there."""
+        rights = client.rights
+        replies = self.replies
+        return rights is not None and replies is not None and replies.use(topic, rights, self.owner.ctx.now)
+
+    def _shape(self, message: Message, shape: int) -> None:
+        """Make the parts that all NATS subscribers of a message get, but for the sid."""
+        message.shape = shape
+        head = message.head = self.owner.spellings.head_of(message.topic)
+        if not message.properties:
+            message.tail = message_tail(b"", b"", message.payload)
+            return
+        told = carried(message.properties)
+        headers = told.headers if shape == SHAPE_HEADERS else b""
+        reply = subject_of(told.response_topic) if told.response_topic else b""
+        if headers and head:
+            message.head = b"H" + head
+        message.tail = message_tail(reply, headers, message.payload)
+
+    def wait(self, client: Client, frame: bytes) -> None:
+        """Read no further until all nodes know of the subscriptions; then say ``frame``."""
+        self.unsettled = False
+        self.owed = frame
+        self.owner.ctx.halt(client, WORKING)

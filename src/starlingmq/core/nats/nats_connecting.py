@@ -1,0 +1,182 @@
+"""How a NATS client comes in: CONNECT, or a first command without it where nobody is asked who they are."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from starlingmq.config.nats_section import NatsConfig
+from starlingmq.core.connection import ASKING, AUTHENTICATING, NEW, OPEN, Client
+from starlingmq.core.context import Context
+from starlingmq.core.mqtt.connecting import Connecting
+from starlingmq.core.nats.nats_client import NatsClient
+from starlingmq.core.nats.nats_errors import AUTHORIZATION_VIOLATION, NatsErrors
+from starlingmq.core.nats.nkey_auth import NKEY, NkeyAuth
+from starlingmq.core.ready import AUTHENTICATE, HookAnswer, HookQuestion
+from starlingmq.core.session.deadlines import Deadlines
+from starlingmq.core.session.ending import Ending
+from starlingmq.core.session.session import Session
+from starlingmq.wire.mqtt import Connect
+from starlingmq.wire.nats import PARSER_ERROR, NatsError
+from starlingmq.wire.reasons import Reason
+
+TOLD_MAX: Final = 128  # characters that are kept of what a client says about itself
+
+
+class NatsConnecting:
+    ctx: Context
+    connecting: Connecting
+    ending: Ending
+    deadlines: Deadlines
+    errors: NatsErrors
+    keys: NkeyAuth
+    config: NatsConfig
+
+    def __init__(
+        self,
+        ctx: Context,
+        connecting: Connecting,
+        ending: Ending,
+        deadlines: Deadlines,
+        errors: NatsErrors,
+        keys: NkeyAuth,
+        config: NatsConfig,
+    ) -> None:
+        self.ctx = ctx
+        self.connecting = connecting
+        self.ending = ending
+        self.deadlines = deadlines
+        self.errors = errors
+        self.keys = keys
+        self.config = config
+
+    def asks(self) -> bool:
+        """Whether a client has to say who it is."""
+        return self.ctx.ask_authenticate or not self.ctx.allow_anonymous or len(self.keys.known) != 0
+
+    def come_in_unasked(self, client: Client, nats: NatsClient) -> None:
+        """A first command without CONNECT: good enough where nobody is asked who they are."""
+        if self.asks():
+            self.errors.fail(client, AUTHORIZATION_VIOLATION)
+        else:
+            client.rules = self.ctx.rules
+            self._accept(client, nats)
+
+    def connect(self, client: Client, nats: NatsClient, text: bytes) -> None:
+        try:
+            options = msgspec.json.decode(text)
+        except (ValueError, RecursionError):
+            raise NatsError(PARSER_ERROR) from None
+        if not isinstance(options, dict):
+            raise NatsError(PARSER_ERROR)
+        # What CONNECT leaves out stays as it is, as a NATS server has it: verbose and pedantic are on until turned off.
+        nats.verbose = options.get("verbose", nats.verbose) is True
+        nats.pedantic = options.get("pedantic", nats.pedantic) is True
+        nats.echo = options.get("echo", nats.echo) is not False
+        nats.headers = options.get("headers", nats.headers) is True
+        nats.no_responders = options.get("no_responders", nats.no_responders) is True
+        nats.protocol = 1 if options.get("protocol", nats.protocol) == 1 else 0
+        nats.name = _shown(options, "name", nats.name)
+        nats.lang = _shown(options, "lang", nats.lang)
+        nats.library_version = _shown(options, "version", nats.library_version)
+        if nats.no_responders and not nats.headers:
+            raise NatsError("no responders requires headers support")
+        if client.state != NEW:
+            nats.ok(client)
+            return
+        client.state = AUTHENTICATING
+        client.rules = self.ctx.rules
+        nkey = _text(options, "nkey") or ""
+        if nkey and self.keys.verify is not None:
+            self._with_key(client, nats, nkey, _text(options, "sig") or "")
+            return
+        user = _text(options, "user")
+        password = _text(options, "pass")
+        if password is None:
+            password = _text(options, "auth_token")
+        client.username = client.certificate_name if client.identity else user or ""
+        if self.ctx.ask_authenticate:
+            self._ask(client, user, None if password is None else password.encode(), "")
+        elif self.asks():
+            self.errors.fail(client, AUTHORIZATION_VIOLATION)
+        else:
+            self._accept(client, nats)
+            if client.state == OPEN:
+                nats.ok(client)
+
+    def _with_key(self, client: Client, nats: NatsClient, nkey: str, signature: str) -> None:
+        """CONNECT with an NKey: it counts alone, whatever else is said."""
+        if not self.keys.signed(nats.number, nkey, signature):
+            self.errors.fail(client, AUTHORIZATION_VIOLATION)
+            return
+        client.username = client.certificate_name if client.identity else nkey
+        if self.ctx.ask_authenticate:
+            self._ask(client, nkey, None, nkey)
+        elif nkey in self.keys.known:
+            client.standing = (NKEY, nkey)
+            self._accept(client, nats)
+            if client.state == OPEN:
+                nats.ok(client)
+        else:
+            self.errors.fail(client, AUTHORIZATION_VIOLATION)
+
+    def _ask(self, client: Client, user: str | None, password: bytes | None, nkey: str) -> None:
+        question = HookQuestion(AUTHENTICATE, client)
+        question.connect = Connect(5, client.client_id, True, 0, user, password)
+        question.nkey = nkey
+        question.listed = nkey in self.keys.known
+        self.ctx.ready.questions.append(question)
+        self.ctx.halt(client, ASKING)
+
+    def answered(self, client: Client, nats: NatsClient, answer: HookAnswer) -> None:
+        """What ``authenticate`` said."""
+        if client.state != AUTHENTICATING:
+            return
+        if answer.username is not None:
+            client.username = answer.username
+        if answer.reason == Reason.SERVER_BUSY or answer.reason == Reason.SERVER_UNAVAILABLE:
+            self.errors.fail(client, "maximum connections exceeded")  # nothing is wrong with it: it may try again
+            return
+        if answer.reason != 0:
+            self.errors.fail(client, AUTHORIZATION_VIOLATION)
+            return
+        self.connecting.entitle(client, answer)
+        self._accept(client, nats)
+        if client.state == OPEN:
+            nats.ok(client)
+
+    def _accept(self, client: Client, nats: NatsClient) -> None:
+        ctx = self.ctx
+        if client.rules != ctx.rules and self.connecting.readmit(client) != 0:
+            self.errors.fail(client, AUTHORIZATION_VIOLATION)
+            return
+        if ctx.isolated:
+            self.errors.isolated(client)
+            return
+        if ctx.quotas.short_of_memory or not ctx.quotas.sign_in(client, None):
+            self.errors.fail(client, "maximum connections exceeded")
+            return
+        client.meter = ctx.quotas.meter(ctx.now)
+        session = Session(client.client_id, ctx.next_number)
+        ctx.next_number += 1
+        ctx.sessions[client.client_id] = session
+        session.client = client
+        client.session = session
+        client.state = OPEN
+        nats.entitle(client)
+        client.keep_alive = self.config.ping_interval
+        self.deadlines.watch(client)
+        ctx.counters.clients_connected += 1
+        ctx.event("connected", client.client_id, client.peer)
+
+
+def _shown(options: dict[str, object], name: str, before: str) -> str:
+    """A few words about the client, for operators."""
+    text = _text(options, name)
+    return before if text is None else text[:TOLD_MAX]
+
+
+def _text(options: dict[str, object], name: str) -> str | None:
+    value = options.get(name)
+    return value if isinstance(value, str) else None

@@ -1,0 +1,173 @@
+"""PUB and HPUB: a subject becomes a topic, headers become properties, and the message goes its way with MQTT's."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlingmq.core.connection import ASKING, Client
+from starlingmq.core.context import Context
+from starlingmq.core.limits.publish_admission import (
+    ADMITTED,
+    COUNTED,
+    ISOLATED,
+    MEMORY,
+    NOT_STORED,
+    POSTPONED,
+    RESERVED,
+    STREAM_FULL,
+    admit,
+)
+from starlingmq.core.message import Message
+from starlingmq.core.mqtt.publishing import Publishing
+from starlingmq.core.nats.nats_client import NatsClient, NatsSubscription
+from starlingmq.core.nats.nats_errors import NatsErrors
+from starlingmq.core.nats.subject_cache import SubjectCache
+from starlingmq.core.ready import PUBLISH as ASK_PUBLISH
+from starlingmq.core.ready import HookAnswer, HookQuestion
+from starlingmq.core.routing.delivery import Delivery
+from starlingmq.core.routing.router import Route, Router
+from starlingmq.core.session.session import Session
+from starlingmq.wire.nats import HPUB, NatsError, NatsReader
+from starlingmq.wire.nats_frames import NO_RESPONDERS, OK_FRAME, message_head, message_tail
+from starlingmq.wire.nats_headers import properties_of
+from starlingmq.wire.nats_subjects import subject_of, topic_of
+from starlingmq.wire.reasons import MqttError
+
+WHY: Final[dict[int, str]] = {
+    NOT_STORED: "Not Stored",
+    MEMORY: "Not Enough Memory",
+    RESERVED: "",
+    STREAM_FULL: "Stream Is Full",
+}
+
+
+def lonely(route: Route) -> bool:
+    """Whether nobody is there to answer: at most groups whose members were lost, and may come back too late."""
+    if route.subscriptions or route.streams:
+        return False
+    return not any(group.somebody() for group in route.groups)
+
+
+class NatsPublishing:
+    ctx: Context
+    router: Router
+    delivery: Delivery
+    publishing: Publishing
+    errors: NatsErrors
+    spellings: SubjectCache
+
+    def __init__(
+        self,
+        ctx: Context,
+        router: Router,
+        delivery: Delivery,
+        publishing: Publishing,
+        errors: NatsErrors,
+        spellings: SubjectCache,
+    ) -> None:
+        self.ctx = ctx
+        self.router = router
+        self.delivery = delivery
+        self.publishing = publishing
+        self.errors = errors
+        self.spellings = spellings
+
+    def publish(self, client: Client, nats: NatsClient, reader: NatsReader, kind: int) -> None:
+        """What ``reader`` has just read. Raises NatsError."""
+        ctx = self.ctx
+        session = client.session
+        assert session is not None
+        ctx.counters.publish_received += 1
+        client.published += 1
+        ctx.work -= 1
+        topic = self.spellings.topic_of(reader.subject)
+        properties = b""
+        reply = b""
+        if reader.reply or kind == HPUB:
+            if kind == HPUB and not nats.headers:
+                raise NatsError("message headers not supported")
+            if reader.reply:
+                reply = topic_of(reader.reply)
+                if not reply:
+                    topic = b""
+            try:
+                properties = properties_of(reader.headers, reply)
+            except ValueError:
+                self.errors.may_not_publish(client, reader.subject, "bad_headers", "Invalid Message Headers")
+                return
+        if not topic:
+            self.errors.no_topic(client, nats.pedantic, reader.subject)
+            return
+        message = Message(topic, reader.payload, 0, False, properties, 0.0, session.client_id, ctx.now)
+        rights = client.rights
+        if rights is not None and not rights.may_publish(topic, 0, False) and not nats.may_reply(client, topic):
+            self.errors.may_not_publish(client, reader.subject, "not_authorized")
+            return
+        if ctx.ask_publish:
+            nats.reply = reply
+            question = HookQuestion(ASK_PUBLISH, client)
+            question.message = message
+            ctx.ready.questions.append(question)
+            ctx.halt(client, ASKING)
+            return
+        self._route(client, nats, session, message, reply)
+
+    def answered(
+        self, client: Client, nats: NatsClient, session: Session, question: HookQuestion, answer: HookAnswer
+    ) -> None:
+        """What hooks said of a message."""
+        asked = question.message
+        assert asked is not None
+        if answer.reason >= 0x80:
+            self.errors.may_not_publish(client, subject_of(asked.topic), "not_authorized")
+        elif answer.message is None:
+            self.ctx.drop("hook", client.client_id)
+            nats.ok(client)
+        else:
+            self._route(client, nats, session, answer.message, nats.reply)
+
+    def _route(self, client: Client, nats: NatsClient, session: Session, message: Message, reply: bytes) -> None:
+        """Send a message on its way, and tell who asks for it."""
+        ctx = self.ctx
+        try:
+            route = self.router.resolve(message.topic)
+        except MqttError:
+            self.errors.no_topic(client, nats.pedantic, subject_of(message.topic))
+            return
+        verdict = admit(ctx, route, route.kept)
+        if verdict != ADMITTED and verdict != POSTPONED:  # for that ``Nats.handle`` has waited
+            self._turn_down(client, message, verdict)
+            return
+        if route.kept:  # somebody wants it at QoS 1: it is stored for whoever wants it stored
+            message.qos = 1
+            nats.keeps = True
+        if nats.verbose:  # before what the message causes, which may be a MSG to this client
+            if message.qos != 0:
+                ctx.send_stored(client, OK_FRAME)
+            else:
+                ctx.send(client, OK_FRAME)
+        if reply and nats.no_responders and lonely(route):
+            self._no_responders(client, session, reply)
+            return
+        if message.retain:  # a hook made it so
+            found = self.publishing.route(message, session)
+        else:
+            found = self.delivery.fan_out(message, route, session)
+        if found == len(route.streams) and reply and nats.no_responders:  # a stream answers nobody
+            self._no_responders(client, session, reply)
+
+    def _turn_down(self, client: Client, message: Message, verdict: int) -> None:
+        """A message that is not admitted, in the words of NATS."""
+        if verdict == ISOLATED:
+            self.errors.isolated(client)
+        else:
+            self.errors.may_not_publish(client, subject_of(message.topic), COUNTED[verdict], WHY[verdict])
+
+    def _no_responders(self, client: Client, session: Session, reply: bytes) -> None:
+        """Tell a requester at once that nobody will answer."""
+        for subscription in self.router.resolve(reply).subscriptions:
+            if subscription.session is session and isinstance(subscription, NatsSubscription):
+                head = b"H" + message_head(subject_of(reply))
+                tail = message_tail(b"", NO_RESPONDERS, b"")
+                self.ctx.send(client, b"%b%b%b" % (head, subscription.sid, tail))
+                return

@@ -1,0 +1,89 @@
+"""To which topics a client may publish because it received messages that ask for a reply there.
+
+The law: a message that is delivered with a reply topic allows ``ReplyGrant.count`` messages to it, for
+``ReplyGrant.seconds`` from then on. The rules are asked when a reply comes, so rules that have changed hold at once.
+
+Memory is bounded by the number of topics and by their bytes. Nothing has a timer: topics are kept in the order in which
+they were noted, and each note takes out some of the oldest, where they are too old or too many. A topic that was taken
+out early is one whose request is not answered yet: the reply to it is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlingmq.core.limits.access import ReplyGrant, Rights
+
+TOPIC_BYTES: Final = 256  # on average, of as many topics as are kept
+TAKEN_OUT: Final = 2  # topics that are too old, with each note: more than come in
+
+
+class Noted:
+    """A reply topic: when its message was delivered, and how many replies came since."""
+
+    at: float
+    used: int
+
+    def __init__(self, at: float) -> None:
+        self.at = at
+        self.used = 0
+
+
+class Replies:
+    """``seconds``: how long a topic is kept at most; 0.0: until others need the room."""
+
+    seconds: float
+    size: int  # bytes of topics
+    _noted: dict[bytes, Noted]
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.size = 0
+        self._noted = {}
+
+    def __len__(self) -> int:
+        return len(self._noted)
+
+    def note(self, topic: bytes, now: float, limit: int) -> None:
+        """A message with this reply topic is delivered. ``limit`` topics are kept."""
+        self._take_out(topic)
+        for _ in range(TAKEN_OUT):
+            if not self._noted:
+                break
+            oldest = next(iter(self._noted))
+            if self.seconds == 0.0 or self._noted[oldest].at + self.seconds > now:
+                break
+            self._take_out(oldest)
+        self.size += len(topic)
+        self._noted[topic] = Noted(now)
+        while len(self._noted) > limit or self.size > limit * TOPIC_BYTES:
+            self._take_out(next(iter(self._noted)))
+
+    def use(self, topic: bytes, rights: Rights, now: float) -> bool:
+        """Whether one more message to this topic is allowed as a reply; it counts as one."""
+        noted = self._noted.get(topic)
+        if noted is None:
+            return False
+        grant = rights.reply(topic)
+        if grant is None:
+            return False
+        noted.used += 1
+        over = grant.seconds != 0.0 and noted.at + grant.seconds <= now
+        if over or (grant.count != 0 and noted.used >= grant.count):
+            self._take_out(topic)
+        return not over
+
+    def _take_out(self, topic: bytes) -> None:
+        if self._noted.pop(topic, None) is not None:
+            self.size -= len(topic)
+
+
+def longest(rights: Rights) -> float:
+    """For how many seconds replies are allowed at most; 0.0: there is no bound."""
+    found = 0.0
+    for grant in rights.grants:
+        if isinstance(grant, ReplyGrant) and grant.allow:
+            if grant.seconds == 0.0:
+                return 0.0
+            found = max(found, grant.seconds)
+    return found

@@ -1,0 +1,1 @@
+"""What the broker counts and reports about itself: counters, $SYS topics, events, traces."""

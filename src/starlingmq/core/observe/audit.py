@@ -1,0 +1,355 @@
+"""What becomes of each message, told on ``$events/KIND`` (docs/STREAMS.md, The broker's own events).
+
+Kinds: *began* (events are told from here on), *accepted* (a message is on its way), *refused* (it is not), *due* (a
+receiver is to get it), *delivered* (its PUBLISH was written to that receiver), *acknowledged*, *dropped*, *waiting*
+(how many wait for a receiver: a census every ``CENSUS_SECONDS``).
+
+The laws:
+
+- A message has an ``id`` from where it enters until nobody has it any more: in queues, in the journal, on the way to
+  other nodes. What has none is told nothing of, and events have none: so nobody tells of events.
+- The events of a turn are published at its end, and committed with what they tell of: what a client was sent, or told,
+  after a commit is known to whoever has this commit.
+- Each *due* is followed by one *delivered* without ``dup``, by a *dropped*, or by being counted among what waits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from starlingmq.core.context import Context
+from starlingmq.core.job import Job
+from starlingmq.core.message import Message
+from starlingmq.core.observe.message_watch import MessageWatch
+from starlingmq.core.observe.sampling import Sampler
+from starlingmq.core.session.session import GROUP_PREFIX, NODE_PREFIX, Session
+
+if TYPE_CHECKING:
+    from starlingmq.core.groups.group import Group
+    from starlingmq.core.routing.delivery import Delivery
+    from starlingmq.core.routing.router import Router
+    from starlingmq.core.session.outgoing import Outgoing
+    from starlingmq.core.session.queue import MessageQueue
+
+CENSUS_SECONDS: Final = 2.0
+SESSIONS_PER_STEP: Final = 10_000  # of a census
+EVENTS_MAX: Final = 500  # in one batch: some 100 KB
+UNNAMED_PER_TURN: Final = 1000  # dropped messages that are read back to learn what they were
+NAME_BYTES_MAX: Final = (
+    64  # of a node's name in an id, which is shorter than 128 bytes (core.observe.sampling has up to 34)
+)
+
+Event = dict[str, object]
+
+
+class Census(Job):
+    """Who has something waiting, some sessions a turn. ``number`` is that of an event at its beginning."""
+
+    audit: Audit
+    number: int
+    since: float
+    left: list[Session]
+
+    def __init__(self, audit: Audit, number: int) -> None:
+        self.audit = audit
+        self.number = number
+        self.since = audit.ctx.now
+        self.left = list(audit.ctx.sessions.values())
+
+    def step(self) -> bool:
+        audit = self.audit
+        for _ in range(min(SESSIONS_PER_STEP, len(self.left))):
+            session = self.left.pop()
+            if session.queue is not None or session.window is not None or session.moving is not None:
+                audit.count(session, self.number)
+        if self.left:
+            return False
+        audit.counted(self)
+        return True
+
+
+class Audit:
+    """``ctx.audit`` is this while somebody wants events, and None else. ``node`` is this node's name; ``asked``: events
+    are wanted though no stream keeps them. Where ``watches`` alone want any, only messages that one of them wants have
+    an id, and nothing is published. ``sampler`` is one of them, which marks the ids of those that are traced."""
+
+    ctx: Context
+    router: Router
+    delivery: Delivery
+    node: str
+    asked: bool
+    telling: bool  # on $events
+    watches: list[MessageWatch]
+    sampler: Sampler | None
+    due_at: float  # when the next census begins; 0.0: never
+    _life: int  # when this began, in microseconds: ids and numbers rise from there, over restarts too
+    _number: int
+    _batch: int
+    _events: dict[str, list[Event]]  # by kind
+    _unnamed: list[Event]  # of messages of which only the offset is known
+    _ticked: bool
+    _census: Census | None
+
+    def __init__(self, ctx: Context, router: Router, delivery: Delivery) -> None:
+        self.ctx = ctx
+        self.router = router
+        self.delivery = delivery
+        self.node = ""
+        self.asked = False
+        self.telling = False
+        self.watches = []
+        self.sampler = None
+        self.due_at = 0.0
+        self._life = int(ctx.now * 1e6)
+        self._number = self._life
+        self._batch = 0
+        self._events = {}
+        self._unnamed = []
+        self._ticked = False
+        self._census = None
+
+    # Being on or off
+
+    def sample(self, sampler: Sampler | None) -> None:
+        """Have messages traced, or others than before, or none any more."""
+        if self.sampler is not None:
+            self.watches.remove(self.sampler)
+        self.sampler = sampler
+        if sampler is not None:
+            self.watches.append(sampler)
+
+    def tick(self) -> None:
+        """Once a turn, before anything else in it."""
+        ctx = self.ctx
+        telling = self.asked or self.router.event_filters != 0
+        wanted = telling or len(self.watches) != 0
+        if wanted != (ctx.audit is not None):
+            ctx.audit = self if wanted else None
+            self._events = {}
+        if telling != self.telling:
+            self.telling = telling
+            self._events = {}
+            self._unnamed = []
+            self.due_at = ctx.now + CENSUS_SECONDS if telling else 0.0
+            if telling:
+                event = self._event("began", "", b"", b"", 0)
+                event["reason"] = "turned_on" if self._ticked else "started"
+        elif telling and ctx.now >= self.due_at:
+            self.due_at = ctx.now + CENSUS_SECONDS
+            if self._census is None:
+                self._number += 1
+                self._census = Census(self, self._number)
+                ctx.jobs.append(self._census)
+        self._ticked = True
+
+    def name(self) -> bytes:
+        """An id that no other message has, of any node and at any time."""
+        self._number += 1
+        return b"%b:%d" % (self.node.encode()[:NAME_BYTES_MAX], self._number)
+
+    def identify(self, message: Message) -> None:
+        """Give it an id, if it is to be told of. Once, where it enters."""
+        wanted = self.telling
+        for watch in self.watches:
+            wanted = watch.wants(message, self.ctx.now) or wanted
+        mark = b"" if self.sampler is None else self.sampler.mark(message, self.ctx.now)
+        if wanted or len(mark) != 0:
+            message.id = self.name() + mark
+
+    # What is told
+
+    def _event(self, kind: str, client_id: str, topic: bytes, id: bytes, qos: int) -> Event:
+        self._number += 1
+        event: Event = {
+            "n": self._number,
+            "at": self.ctx.now,
+            "id": id.decode(),
+            "client": client_id,
+            "topic": topic.decode(),
+            "qos": qos,
+        }
+        events = self._events.get(kind)
+        if events is None:
+            events = self._events[kind] = []
+        events.append(event)
+        return event
+
+    def accepted(self, message: Message, publisher: Session | None) -> bool:
+        """It is on its way to all who want it. It has an id from here on, but where nobody wants to hear of it, or the
+        store has it without. Whether it has one."""
+        if publisher is not None and publisher.node != 0:
+            return len(message.id) != 0  # another node's
+        if len(message.id) == 0:
+            if message.offset < 0:
+                self.identify(message)
+            if len(message.id) == 0:
+                return False
+        for watch in self.watches:
+            watch.entered(message)
+        event = self._event("accepted", message.publisher, message.topic, message.id, message.qos)
+        event["size"] = len(message.payload)
+        event["retain"] = message.retain
+        return True
+
+    def refused(self, client_id: str, topic: bytes, id: bytes, qos: int, reason: str) -> None:
+        self._event("refused", client_id, topic, id, qos)["reason"] = reason
+
+    def due(self, session: Session, message: Message, qos: int) -> None:
+        """A session is to get it. ``kept``: also if this process ends first."""
+        if len(message.id) != 0:
+            event = self._event("due", name_of(session), message.topic, message.id, qos)
+            event["kept"] = self.ctx.recording and session.expiry != 0
+
+    def due_to_group(self, group: Group, message: Message) -> None:
+        """A group is to get it; once a member has been chosen it is due to that member."""
+        if len(message.id) != 0:
+            event = self._event("due", group_name(group), message.topic, message.id, message.qos)
+            event["kept"] = self.ctx.recording and self.ctx.groups.storage == "journal"
+
+    def given(self, group: Group, session: Session, message: Message, qos: int) -> None:
+        """A member of the group is to get it."""
+        if len(message.id) != 0:
+            self.delivered(group_name(group), message, message.qos, False)
+            if session.node == 0:  # or it is told when it goes there
+                self.due(session, message, qos)
+
+    def delivered(self, client_id: str, message: Message, qos: int, dup: bool) -> None:
+        if len(message.id) != 0:
+            event = self._event("delivered", client_id, message.topic, message.id, qos)
+            event["dup"] = dup
+
+    def arrived(self, message: Message) -> None:
+        """From another node, at this one."""
+        if len(message.id) != 0:
+            for watch in self.watches:
+                watch.entered(message)
+        self.delivered(NODE_PREFIX + str(self.ctx.node), message, message.qos, False)
+
+    def acknowledged(self, client_id: str, outgoing: Outgoing) -> None:
+        message = outgoing.message
+        if len(message.id) != 0:
+            self._event("acknowledged", client_id, message.topic, message.id, outgoing.qos)
+
+    def dropped(self, client_id: str, message: Message, qos: int, reason: str) -> None:
+        """Given up for this receiver. What is not in memory is read back first, to know what it was."""
+        if message.loaded:
+            if len(message.id) != 0:
+                event = self._event("dropped", client_id, message.topic, message.id, qos)
+                event["reason"] = reason
+            return
+        if not self.telling:
+            return
+        event = {"offset": message.offset, "client": client_id, "qos": qos, "reason": reason}
+        self._unnamed.append(event)
+
+    def dropped_on_its_way(self, client_id: str, topic: bytes, id: bytes, qos: int, reason: str) -> None:
+        """It came from another node for a session that is not here any more."""
+        if len(id) != 0:
+            self._event("dropped", client_id, topic, id, qos)["reason"] = reason
+
+    def dropped_all(self, session: Session, reason: str) -> None:
+        """All that waits for a session which ends."""
+        if session.queue is not None:
+            self._drop_queue(name_of(session), session.queue, reason)
+        if session.window is not None and session.is_line:
+            for packet_id in session.window.owed:
+                lent = session.window.entries.get(packet_id)
+                if lent is not None:
+                    self.dropped(session.client_id, lent.message, lent.qos, reason)
+
+    def _drop_queue(self, client_id: str, queue: MessageQueue, reason: str) -> None:
+        for outgoing in queue.items:
+            self.dropped(client_id, outgoing.message, outgoing.qos, reason)
+        if queue.stored is not None:
+            for offset in queue.stored.offsets():
+                self.dropped(client_id, Message.at(offset), 0, reason)
+        if queue.fresh is not None:
+            for outgoing in queue.fresh:
+                self.dropped(client_id, outgoing.message, outgoing.qos, reason)
+
+    # Messages that are not in memory
+
+    def unnamed(self) -> list[int]:
+        """Where the next dropped messages are kept of which nothing else is known."""
+        found: list[int] = []
+        for event in self._unnamed[:UNNAMED_PER_TURN]:
+            offset = event["offset"]
+            assert isinstance(offset, int)
+            found.append(offset)
+        return found
+
+    def named(self, messages: dict[int, Message]) -> None:
+        """Those that ``unnamed`` asked for were read back; the others are lost, and were told of as such."""
+        told = self._unnamed[:UNNAMED_PER_TURN]
+        self._unnamed = self._unnamed[UNNAMED_PER_TURN:]
+        for found in told:
+            offset, client_id, qos, reason = found["offset"], found["client"], found["qos"], found["reason"]
+            assert isinstance(offset, int) and isinstance(client_id, str)
+            assert isinstance(qos, int) and isinstance(reason, str)
+            message = messages.get(offset)
+            if message is not None:
+                self.dropped(client_id, message, qos, reason)
+
+    # The census
+
+    def count(self, session: Session, census: int) -> None:
+        waiting = 0 if session.queue is None else len(session.queue)
+        window = session.window
+        if window is not None:
+            if session.node != 0:
+                waiting += len(window.entries)
+            elif session.is_line:
+                waiting += len(window.owed)
+        if session.moving is not None:
+            waiting += len(session.moving.held)
+        if waiting != 0:
+            event = self._event("waiting", name_of(session), b"", b"", 0)
+            event["count"] = waiting
+            event["census"] = census
+
+    def counted(self, census: Census) -> None:
+        """It is over: nothing waits for anybody that it did not name. It does not count if something that was dropped
+        is not told yet."""
+        self._census = None
+        if self._unnamed:
+            return
+        event = self._event("waiting", "", b"", b"", 0)
+        event["since"] = census.since
+        event["census"] = census.number
+
+    # The end of a turn
+
+    def flush(self) -> None:
+        """Publish what this turn has to tell."""
+        if not self._events:
+            return
+        events = self._events
+        self._events = {}
+        for kind, told in events.items():
+            for watch in self.watches:
+                watch.take(kind, told)
+            if not self.telling:
+                continue
+            for first in range(0, len(told), EVENTS_MAX):
+                self._batch += 1
+                batch: Event = {
+                    "node": self.node,
+                    "life": self._life,
+                    "batch": self._batch,
+                    "events": told[first : first + EVENTS_MAX],
+                }
+                topic = b"$events/" + kind.encode()
+                message = Message(topic, msgspec.json.encode(batch), 0, False, b"", 0.0, "", self.ctx.now)
+                self.delivery.fan_out(message, self.router.resolve(topic), None)
+
+
+def name_of(session: Session) -> str:
+    """Whose it is, also while it goes to another node."""
+    return session.client_id if session.moving is None else session.moving.client_id
+
+
+def group_name(group: Group) -> str:
+    """What the receiver is called that a group is: as its line, which it may not have."""
+    return GROUP_PREFIX + group.name.decode() + "/" + group.filter.decode()

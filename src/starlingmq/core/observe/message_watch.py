@@ -1,0 +1,109 @@
+"""One look at what becomes of some messages, for as long as somebody looks (``ctl trace``, the live tail of topics).
+
+A watch chooses by topic, by client, or by both: messages that match its filter, and that its client has published or is
+a receiver of. What it has seen waits for whoever looks, ``EVENTS_MAX`` of it at most, and of ``rate`` new messages a
+second at most; what is beyond that is counted and left out. It takes what core.observe.audit tells.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlingmq.core.message import Message
+from starlingmq.core.routing.topics import matches
+
+EVENTS_MAX: Final = 2000
+FOLLOWED_MAX: Final = 10_000  # messages of its client, of which the oldest are forgotten
+PAYLOAD_MAX: Final = 4096  # bytes of a payload that are shown
+
+Event = dict[str, object]
+
+
+class MessageWatch:
+    """``client_id`` "" and ``filter`` b"" choose nothing. ``tail``: messages as they are accepted, with payloads."""
+
+    client_id: str
+    filter: bytes
+    tail: bool
+    rate: int
+    lost: int  # messages and events that were left out
+    _events: list[Event]
+    _followed: dict[str, None]
+    _payloads: dict[str, bytes]  # of messages whose events were not taken yet
+    _second: int
+    _messages: int  # in it
+
+    def __init__(self, client_id: str, filter: bytes, tail: bool, rate: int) -> None:
+        self.client_id = client_id
+        self.filter = filter
+        self.tail = tail
+        self.rate = rate
+        self.lost = 0
+        self._events = []
+        self._followed = {}
+        self._payloads = {}
+        self._second = 0
+        self._messages = 0
+
+    def wants(self, message: Message, now: float) -> bool:
+        """Whether it is to be told of from here on. Asked once of each message, where it enters."""
+        if len(self.filter) != 0 and not matches(self.filter, message.topic):
+            return False
+        if len(self.client_id) != 0 and message.publisher != self.client_id:
+            return not self.tail  # it may go to that client: who knows
+        return self.may(now)
+
+    def may(self, now: float) -> bool:
+        """Whether there is room for one more message in this second."""
+        second = int(now)
+        if second != self._second:
+            self._second = second
+            self._messages = 0
+        self._messages += 1
+        if self._messages <= self.rate:
+            return True
+        self.lost += 1
+        return False
+
+    def entered(self, message: Message) -> None:
+        """It has an id, and is at this node: accepted, or come from another one."""
+        id = message.id.decode()
+        if len(self.client_id) != 0 and message.publisher == self.client_id:
+            self._followed[id] = None
+            if len(self._followed) > FOLLOWED_MAX:
+                del self._followed[next(iter(self._followed))]
+        if self.tail and len(self._payloads) < EVENTS_MAX:
+            self._payloads[id] = message.payload[:PAYLOAD_MAX]
+
+    def take(self, kind: str, told: list[Event]) -> None:
+        """The events of a turn, those of one kind."""
+        if self.tail and kind != "accepted":
+            return
+        for event in told:
+            if not self.chooses(event):
+                continue
+            if len(self._events) >= EVENTS_MAX:
+                self.lost += 1
+                continue
+            seen = event.copy()
+            seen["kind"] = kind
+            if self.tail:
+                id = event["id"]
+                assert isinstance(id, str)
+                seen["payload"] = self._payloads.get(id, b"")
+            self._events.append(seen)
+        self._payloads.clear()
+
+    def chooses(self, event: Event) -> bool:
+        topic, id = event["topic"], event["id"]
+        assert isinstance(topic, str) and isinstance(id, str)
+        if len(topic) == 0 or (len(self.filter) != 0 and not matches(self.filter, topic.encode())):
+            return False
+        return len(self.client_id) == 0 or event["client"] == self.client_id or id in self._followed
+
+    def seen(self) -> tuple[list[Event], int]:
+        """What was seen since this was asked last, and how much was left out."""
+        events, lost = self._events, self.lost
+        self._events = []
+        self.lost = 0
+        return events, lost

@@ -1,0 +1,132 @@
+"""Which messages OpenTelemetry hears of, and by what they are known to be such at every node (docs/OBSERVING.md).
+
+The law: a message is chosen once, where it enters, and its id says so from then on: ``NODE:NUMBER~`` and, where it came
+with a trace of its own, that trace and the span it came from (W3C Trace Context). So other nodes, and this one after a
+restart, know it and need nothing else: ids go with messages through links, journal and sessions that move.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Final
+
+from starlingmq.core.message import Message
+from starlingmq.core.observe.message_watch import Event, MessageWatch
+from starlingmq.wire.properties import USER_PROPERTY, decode_property_bytes
+
+TRACEPARENT: Final = "traceparent"
+TRACED: Final = b"~"
+SAMPLED: Final = 1  # of the flags
+TRACE_CHARS: Final = 22  # of 16 bytes, as they are in an id
+SPAN_CHARS: Final = 11
+HEX: Final = frozenset("0123456789abcdef")
+SPREAD: Final = (
+    2654435769  # 2**32 by the golden ratio: its multiples are spread evenly, those of every n-th message too
+)
+
+
+class Parent:
+    """Where a message comes from: 16 and 8 bytes, neither of them all zero."""
+
+    trace: bytes
+    span: bytes
+    sampled: bool
+
+    def __init__(self, trace: bytes, span: bytes, sampled: bool) -> None:
+        self.trace = trace
+        self.span = span
+        self.sampled = sampled
+
+
+class Sampler(MessageWatch):
+    """``ratio`` of the messages, which are ``rate`` a second at most; with ``parents``, what they say themselves."""
+
+    ratio: float
+    parents: bool
+    chosen: int  # messages, ever
+    _asked: int
+
+    def __init__(self, ratio: float, parents: bool, rate: int) -> None:
+        super().__init__("", b"", False, rate)
+        self.ratio = ratio
+        self.parents = parents
+        self.chosen = 0
+        self._asked = 0
+
+    def wants(self, message: Message, now: float) -> bool:
+        return False  # ``mark`` says
+
+    def mark(self, message: Message, now: float) -> bytes:
+        """What the id of a message that is traced ends with; b"": it is not. Asked once, where it enters."""
+        parent = parent_of(message.properties)
+        if parent is not None and self.parents:
+            if not parent.sampled:
+                return b""
+        else:
+            self._asked += 1
+            if (self._asked * SPREAD & 0xFFFFFFFF) >= self.ratio * 4294967296.0:
+                return b""
+        if not self.may(now):
+            return b""
+        self.chosen += 1
+        if parent is None:
+            return TRACED
+        return TRACED + _short(parent.trace) + _short(parent.span)
+
+    def entered(self, message: Message) -> None:
+        """Its id says all."""
+
+    def chooses(self, event: Event) -> bool:
+        topic, id = event["topic"], event["id"]
+        assert isinstance(topic, str) and isinstance(id, str)
+        return len(topic) != 0 and traced(id)
+
+
+def _short(raw: bytes) -> bytes:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=")
+
+
+def _long(short: str) -> bytes:
+    return base64.urlsafe_b64decode(short + "=" * (-len(short) % 4))
+
+
+def traced(id: str) -> bool:
+    """Whether it is of a message that is traced. (A node's name may have a ``~``, before the last colon.)"""
+    return id.find("~", id.rfind(":") + 1) >= 0
+
+
+def parent_in(id: str) -> Parent | None:
+    """The trace that a message with this id came with."""
+    mark = id[id.find("~", id.rfind(":") + 1) + 1 :]
+    if len(mark) != TRACE_CHARS + SPAN_CHARS:
+        return None
+    return Parent(_long(mark[:TRACE_CHARS]), _long(mark[TRACE_CHARS:]), True)
+
+
+def parent_of(properties: bytes) -> Parent | None:
+    """The first ``traceparent`` among the User Properties of a message, in any case of letters, if it is one."""
+    if len(properties) == 0 or properties.lower().find(b"traceparent") < 0:
+        return None
+    users = decode_property_bytes(properties).get(USER_PROPERTY)
+    if not isinstance(users, list):
+        return None
+    for pair in users:
+        if isinstance(pair, tuple) and pair[0].lower() == TRACEPARENT:
+            return parse(pair[1].strip())
+    return None
+
+
+def parse(text: str) -> Parent | None:
+    """``VERSION-TRACE-SPAN-FLAGS`` of W3C Trace Context; None: that is none, and nothing is to be made of it (3.2.2).
+    A version beyond 00 may have more behind its flags (4.3)."""
+    if len(text) < 55 or (len(text) > 55 and (text[:2] == "00" or text[55] != "-")):
+        return None
+    if text[2] != "-" or text[35] != "-" or text[52] != "-" or text[:2] == "ff":
+        return None
+    for sign in text[:2] + text[3:35] + text[36:52] + text[53:55]:
+        if sign not in HEX:
+            return None
+    trace, span = bytes.fromhex(text[3:35]), bytes.fromhex(text[36:52])
+    if trace.count(0) == 16 or span.count(0) == 8:
+        return None
+    return Parent(trace, span, int(text[53:55], 16) & SAMPLED != 0)

@@ -1,0 +1,89 @@
+"""Sums over all sessions, which nothing counts as it goes: ``count`` some of them at a time.
+
+Asked for by whoever looks on, so it has to cost little where ten thousand sessions have nothing to tell.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlingmq.core.observe.counters import OfListener
+from starlingmq.core.session.session import MOVED_PREFIX, Session
+
+SLOW_MAX: Final = 10  # sessions that are named because they lag most
+
+
+def of_clients(session: Session) -> bool:
+    """Whether a session is a client's, and not another node's, a group's line, or on its way elsewhere."""
+    return session.node == 0 and not session.is_line and not session.client_id.startswith(MOVED_PREFIX)
+
+
+class SessionTotals:
+    """What there was; ``slow`` are (messages that wait, client id), the worst first."""
+
+    connected: int
+    away: int
+    queued: int
+    queued_bytes: int
+    inflight: int
+    awaiting_rel: int
+    stalled: int
+    by_listener: dict[str, OfListener]  # connections that are open, and those before them
+    slow: list[tuple[int, str]]
+
+    def __init__(self) -> None:
+        self.connected = 0
+        self.away = 0
+        self.queued = 0
+        self.queued_bytes = 0
+        self.inflight = 0
+        self.awaiting_rel = 0
+        self.stalled = 0
+        self.by_listener = {}
+        self.slow = []
+
+    def of(self, listener: str) -> OfListener:
+        found = self.by_listener.get(listener)
+        if found is None:
+            found = self.by_listener[listener] = OfListener()
+        return found
+
+    def count(self, sessions: list[Session]) -> None:
+        """Add these."""
+        name = ""
+        sums = OfListener()  # of the listener by that name
+        for session in sessions:
+            if not of_clients(session):
+                continue
+            client = session.client
+            if client is None:
+                self.away += 1
+            else:
+                self.connected += 1
+                if client.listener != name:
+                    name = client.listener
+                    sums = self.of(name)
+                sums.published += client.published
+                sums.bytes_in += client.bytes_in
+                sums.bytes_out += client.bytes_out
+            if session.stalled:
+                self.stalled += 1
+            if session.window is not None:
+                self.inflight += len(session.window.entries)
+            if session.inbound is not None:
+                self.awaiting_rel += session.inbound.held
+            if session.queue is not None:
+                waiting = len(session.queue)
+                self.queued += waiting
+                self.queued_bytes += session.queue.bytes
+                if waiting != 0 and client is not None:
+                    self._lags(waiting, session.client_id)
+
+    def _lags(self, waiting: int, client_id: str) -> None:
+        slow = self.slow
+        if len(slow) == SLOW_MAX:
+            if waiting <= slow[-1][0]:
+                return
+            slow.pop()
+        slow.append((waiting, client_id))
+        slow.sort(reverse=True)

@@ -1,0 +1,118 @@
+"""``$SYS``: the broker's own figures as retained messages, for whoever watches with nothing but an MQTT client."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from starlingmq.core.context import Context
+from starlingmq.core.groups.group_stats import figures
+from starlingmq.core.message import Message
+from starlingmq.core.mqtt.publishing import Publishing
+
+GROUPS_TOLD: Final = 100  # groups that have a topic of their own
+
+
+class SysTopics:
+    """Publishes every ``mqtt.sys_interval`` seconds what has changed since the last time."""
+
+    ctx: Context
+    publishing: Publishing
+    version: str
+    started_at: float
+    due_at: float  # 0.0: never
+    _last: dict[str, str]
+    _groups: dict[bytes, bytes]
+
+    def __init__(self, ctx: Context, publishing: Publishing, version: str) -> None:
+        self.ctx = ctx
+        self.publishing = publishing
+        self.version = version
+        self.started_at = ctx.now
+        self.due_at = ctx.now if ctx.mqtt.sys_interval != 0.0 else 0.0
+        self._last = {}
+        self._groups = {}
+
+    def tick(self) -> None:
+        ctx = self.ctx
+        if self.due_at == 0.0 or ctx.now < self.due_at:
+            return
+        self.due_at = ctx.now + ctx.mqtt.sys_interval if ctx.mqtt.sys_interval != 0.0 else 0.0
+        for topic, value in self.figures().items():
+            if self._last.get(topic) != value:
+                self._last[topic] = value
+                name = b"$SYS/broker/" + topic.encode()
+                self.publishing.route(Message(name, value.encode(), 0, True, b"", 0.0, "", ctx.now), None)
+        told = self._groups
+        self._groups = self.group_figures()
+        for name in told:
+            if name not in self._groups:
+                self.publishing.route(Message(name, b"", 0, True, b"", 0.0, "", ctx.now), None)
+        for name, payload in self._groups.items():
+            if told.get(name) != payload:
+                self.publishing.route(Message(name, payload, 0, True, b"", 0.0, "", ctx.now), None)
+
+    def group_figures(self) -> dict[bytes, bytes]:
+        """By topic, as JSON, of as many groups as are worth a topic each. Wildcards are spelled as NATS does."""
+        found: dict[bytes, bytes] = {}
+        for group in self.publishing.router.groups()[:GROUPS_TOLD]:
+            name = b"$SYS/broker/groups/%b/%b" % (group.name, group.filter.replace(b"+", b"*").replace(b"#", b">"))
+            found[name] = msgspec.json.encode(figures(group))
+        return found
+
+    def figures(self) -> dict[str, str]:
+        ctx = self.ctx
+        counters = ctx.counters
+        of_nodes = sum([len(link.subscriptions) for link in ctx.links.values() if link.subscriptions is not None])
+        groups = self.publishing.router.groups()
+        totals = {
+            "bytes/received": counters.bytes_received,
+            "bytes/sent": counters.bytes_sent,
+            "publish/messages/received": counters.publish_received,
+            "publish/messages/sent": counters.publish_sent,
+            "publish/messages/queued": counters.messages_queued,
+            "publish/messages/retransmitted": counters.retransmitted,
+            "publish/messages/dropped": sum(counters.dropped.values()),
+            "publishers/held": counters.held_publishers,
+            "connections/opened": counters.connections_opened,
+            "connections/open": counters.connections_open,
+            "clients/connected": counters.clients_connected,
+            "sessions/count": len(ctx.sessions) - len(ctx.links) - len(self.publishing.groups.lines),
+            "subscriptions/count": len(self.publishing.router.tree) - of_nodes,
+            "groups/count": len(groups),
+            "groups/waiting": sum([group.waiting() for group in groups]),
+            "groups/given": sum([group.given for group in groups]),
+            "groups/redelivered": sum([group.redelivered for group in groups]),
+            "retained messages/count": len(self.publishing.retained),
+            "retained messages/bytes": self.publishing.retained.total_bytes,
+        }
+        figures = {topic: str(value) for topic, value in totals.items()}
+        if ctx.recording:
+            figures["storage/state"] = ctx.storage_state
+            figures["storage/failures"] = str(ctx.storage_failures)
+            figures["storage/records_lost"] = str(ctx.records_lost)
+        if ctx.node != 0:
+            figures["cluster/state"] = "isolated" if ctx.isolated else "serving"
+            figures["cluster/messages/forwarded"] = str(counters.forwards_sent)
+            figures["cluster/messages/received"] = str(counters.forwards_received)
+            figures["cluster/messages/doubled"] = str(counters.forwards_doubled)
+        if ctx.elsewhere is not None:
+            for name, count in ctx.elsewhere.figures().items():
+                figures["cluster/handshakes/" + name] = str(count)
+        retaining = ctx.retaining
+        if retaining is not None:
+            figures["cluster/retained/complete"] = "yes" if retaining.complete else "no"
+            figures["cluster/retained/waiting"] = str(retaining.waiting)
+            figures["cluster/retained/written"] = str(retaining.written)
+            figures["cluster/retained/coalesced"] = str(retaining.coalesced)
+            figures["cluster/retained/fetched"] = str(retaining.fetched)
+            figures["cluster/retained/replays/incomplete"] = str(retaining.waited_in_vain)
+        figures["version"] = "starlingmq " + self.version
+        figures["uptime"] = str(int(ctx.now - self.started_at))
+        figures["event_loop/stall_max_ms"] = f"{counters.stall_max_ms:.1f}"
+        for reason, count in counters.dropped.items():
+            figures["publish/messages/dropped/" + reason] = str(count)
+        for reason, count in counters.errors.items():
+            figures["connections/closed/" + reason] = str(count)
+        return figures

@@ -1,0 +1,1 @@
+"""From a topic to its receivers: filters, routes, delivery, retained messages, streams."""

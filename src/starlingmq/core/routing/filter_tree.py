@@ -1,0 +1,418 @@
+"""Filters to subscribers: who wants this topic?
+
+Filters without wildcards lie in one flat dict. Only those with wildcards lie in a tree by level, and only as deep as it
+takes to tell them apart: a filter that shares no further level with another is one leaf that holds the rest of it.
+
+What one filter has is a *slot*: its only subscriber as it is, or a dict from the second on. Most filters of most
+brokers have one, so that is what they cost: a dict entry, and whatever the subscriber costs itself.
+
+The shape of the tree follows from the filters in it, with one exception: a branch whose filters went all but one stays
+until that one goes too. It costs memory of the order of that filter's length, and spares a merge at every removal.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlingmq.core.sharded_dict import ShardedDict
+
+DOLLAR: Final = 0x24
+# A dict keeps the room of its largest days, and walking it walks that room. Ours move to a new one when they hold more
+# bytes than this per subscriber left; a dict that has just moved holds less than half of it.
+ROOM_PER_SUBSCRIBER: Final = 400
+ROOM_SMALL: Final = 4096
+NARROW_MAX: Final = 4096  # next levels of a branch in one dict; more are spread over Shards
+RESTS_MAX: Final = 1024  # different ends of filters that are kept to be shared
+
+
+class Subscriber:
+    """A value that knows the key it was added under. FilterTree stores it bare; other values it wraps in one."""
+
+    def key(self) -> object:
+        raise NotImplementedError
+
+
+class _Pair(Subscriber):
+    """A value that does not know its key, with it."""
+
+    own: object
+    value: object
+
+    def __init__(self, own: object, value: object) -> None:
+        self.own = own
+        self.value = value
+
+    def key(self) -> object:
+        return self.own
+
+
+class _Node:
+    """What follows a level in the tree: a leaf or a branch."""
+
+
+class _Leaf(_Node):
+    """One filter, from here on alone: ``rest`` is what follows of it, slash included, b"" if it ends here."""
+
+    rest: bytes
+    slot: object
+
+    def __init__(self, rest: bytes, slot: object) -> None:
+        self.rest = rest
+        self.slot = slot
+
+
+class _Branch(_Node):
+    """The place after some levels, where filters go different ways."""
+
+    narrow: dict[bytes, _Node] | None  # by the next level, where it is not a wildcard
+    wide: ShardedDict[_Node] | None  # the same once they were many; one of the two is None, both if there are none
+    plus: _Node | None  # where it is '+'
+    multi: object | None  # slot of the filter that ends here with '#'
+    here: object | None  # slot of the filter that ends here without
+
+    def __init__(self) -> None:
+        self.narrow = None
+        self.wide = None
+        self.plus = None
+        self.multi = None
+        self.here = None
+
+    def literal(self, level: bytes) -> _Node | None:
+        if self.narrow is not None:
+            return self.narrow.get(level)
+        return None if self.wide is None else self.wide.get(level)
+
+    def next(self, level: bytes) -> _Node | None:
+        return self.plus if level == b"+" else self.literal(level)
+
+    def put(self, level: bytes, node: _Node) -> None:
+        if level == b"+":
+            self.plus = node
+        elif self.wide is not None:
+            self.wide.set(level, node)
+        elif self.narrow is None:
+            self.narrow = {level: node}
+        else:
+            self.narrow[level] = node
+            if len(self.narrow) > NARROW_MAX:
+                self._widen()
+
+    def drop(self, level: bytes) -> None:
+        if level == b"+":
+            self.plus = None
+        elif self.narrow is not None:
+            del self.narrow[level]
+            if not self.narrow:
+                self.narrow = None
+        elif self.wide is not None:
+            self.wide.pop(level)
+            if not len(self.wide):
+                self.wide = None
+
+    def empty(self) -> bool:
+        return (
+            self.narrow is None and self.wide is None and self.plus is None and self.multi is None and self.here is None
+        )
+
+    def children(self) -> list[tuple[bytes, _Node]]:
+        found: list[tuple[bytes, _Node]] = [] if self.plus is None else [(b"+", self.plus)]
+        if self.narrow is not None:
+            found.extend(self.narrow.items())
+        elif self.wide is not None:
+            found.extend(self.wide.items())
+        return found
+
+    def _widen(self) -> None:
+        wide: ShardedDict[_Node] = ShardedDict()
+        for level, node in self.children():
+            if level != b"+":
+                wide.set(level, node)
+        self.narrow, self.wide = None, wide
+
+    def adopt(self, leaf: _Leaf) -> None:
+        """Takes over what was a leaf at this place."""
+        rest = leaf.rest
+        if not rest:
+            self.here = leaf.slot
+        elif rest == b"/#":
+            self.multi = leaf.slot
+        else:
+            end = _level_end(rest, 1)
+            leaf.rest = rest[end:]  # a copy of its own: leaves that met another are the fewer
+            self.put(rest[1:end], leaf)
+
+
+class FilterTree:
+    """Subscribers by topic filter, found by topic.
+
+    A filter may have many subscribers, told apart by key; a key may be under many filters. Filters and topics are
+    valid (``topics.valid_filter``, ``topics.valid_topic``), keys hashable, values anything but None. Values that are
+    Subscribers and return the very key they are added under are stored without any overhead.
+    """
+
+    visits: int  # nodes of the tree that the last match with wildcard filters looked at: what it cost
+
+    _exact: ShardedDict[object]
+    _rests: dict[bytes, bytes]
+    _root: _Branch
+    _wildcards: int  # filters in the tree under _root
+    _pairs: int
+
+    def __init__(self) -> None:
+        self.visits = 0
+        self._exact = ShardedDict()
+        self._rests = {}
+        self._root = _Branch()
+        self._wildcards = 0
+        self._pairs = 0
+
+    def __len__(self) -> int:
+        """Number of (filter, key) pairs."""
+        return self._pairs
+
+    def add(self, filter: bytes, key: object, value: object) -> object | None:
+        """Sets the value of ``key`` under ``filter``; the previous one, or None."""
+        slot = self._slot(filter)
+        joined, previous = _join(slot, key, value)
+        if joined is not slot:
+            self._store(filter, joined, slot is None)
+        if previous is None:
+            self._pairs += 1
+        return previous
+
+    def remove(self, filter: bytes, key: object) -> object | None:
+        """Takes ``key`` from ``filter``; its value, or None if it was not there."""
+        slot = self._slot(filter)
+        if slot is None:
+            return None
+        left, value = _part(slot, key)
+        if left is None:
+            self._clear(filter)
+        elif left is not slot:
+            self._store(filter, left, False)
+        if value is not None:
+            self._pairs -= 1
+        return value
+
+    def has(self, filter: bytes) -> bool:
+        """Whether anyone subscribed to exactly this filter."""
+        return self._slot(filter) is not None
+
+    def filters(self) -> list[bytes]:
+        """All filters with a subscriber, in byte order."""
+        found = [filter for filter, _ in self._exact.items()]
+        pending: list[tuple[bytes, _Branch]] = [(b"", self._root)]
+        while pending:
+            path, branch = pending.pop()
+            if branch.here is not None:
+                found.append(path[:-1])
+            if branch.multi is not None:
+                found.append(path + b"#")
+            for level, node in branch.children():
+                if isinstance(node, _Leaf):
+                    found.append(path + level + node.rest)
+                elif isinstance(node, _Branch):
+                    pending.append((path + level + b"/", node))
+        return sorted(found)
+
+    def match(self, topic: bytes) -> list[object]:
+        """The values under every filter that matches ``topic``; one key may be there several times, once per filter.
+
+        The order depends on the sequence of additions and removals alone.
+        """
+        found: list[object] = []
+        slot = self._exact.get(topic)
+        if slot is not None:
+            _collect(slot, found)
+        if self._wildcards:
+            self._match_wildcards(topic, found)
+        return found
+
+    def _match_wildcards(self, topic: bytes, found: list[object]) -> None:
+        """Level by level with all branches that the topic has reached: none of them can be reached twice."""
+        levels = topic.split(b"/")
+        branches = [self._root]
+        to_wildcards = topic[0] != DOLLAR  # the first level; later ones are always open to them [MQTT-4.7.2-1]
+        visits = 0
+        for depth, level in enumerate(levels):
+            reached: list[_Branch] = []
+            for branch in branches:
+                node = branch.literal(level)
+                if node is not None:
+                    visits += 1
+                    _reach(node, levels, depth + 1, reached, found)
+                if to_wildcards:
+                    if branch.multi is not None:
+                        _collect(branch.multi, found)
+                    if branch.plus is not None:
+                        visits += 1
+                        _reach(branch.plus, levels, depth + 1, reached, found)
+            branches = reached
+            to_wildcards = True
+        for branch in branches:
+            if branch.here is not None:
+                _collect(branch.here, found)
+            if branch.multi is not None:
+                _collect(branch.multi, found)  # '#' stands for the parent level too
+        self.visits = visits
+
+    def _slot(self, filter: bytes) -> object | None:
+        if not _has_wildcard(filter):
+            return self._exact.get(filter)
+        branch, at = self._root, 0
+        while at <= len(filter):
+            end = _level_end(filter, at)
+            level = filter[at:end]
+            if level == b"#":
+                return branch.multi
+            node = branch.next(level)
+            if isinstance(node, _Leaf):
+                return node.slot if node.rest == filter[end:] else None
+            if not isinstance(node, _Branch):
+                return None
+            branch, at = node, end + 1
+        return branch.here
+
+    def _store(self, filter: bytes, slot: object, new: bool) -> None:
+        if not _has_wildcard(filter):
+            self._exact.set(filter, slot)
+            return
+        if new:
+            self._wildcards += 1
+        branch, at = self._root, 0
+        while at <= len(filter):
+            end = _level_end(filter, at)
+            level = filter[at:end]
+            if level == b"#":
+                branch.multi = slot
+                return
+            node = branch.next(level)
+            if node is None:
+                branch.put(level, _Leaf(self._shared(filter[end:]), slot))
+                return
+            if isinstance(node, _Branch):
+                branch, at = node, end + 1
+            elif isinstance(node, _Leaf):
+                if node.rest == filter[end:]:
+                    node.slot = slot
+                    return
+                parting = _Branch()
+                parting.adopt(node)
+                branch.put(level, parting)
+                branch, at = parting, end + 1
+        branch.here = slot
+
+    def _shared(self, rest: bytes) -> bytes:
+        """The same bytes, as one object for all filters of a fleet that end alike (``/+/state``)."""
+        if len(self._rests) < RESTS_MAX:
+            return self._rests.setdefault(rest, rest)
+        return self._rests.get(rest, rest)
+
+    def _clear(self, filter: bytes) -> None:
+        """Forgets a filter that is there, and every branch that nothing is left of."""
+        if not _has_wildcard(filter):
+            self._exact.pop(filter)
+            return
+        self._wildcards -= 1
+        way: list[tuple[_Branch, bytes]] = []
+        branch, at = self._root, 0
+        while at <= len(filter):
+            end = _level_end(filter, at)
+            level = filter[at:end]
+            if level == b"#":
+                branch.multi = None
+                break
+            node = branch.next(level)
+            if not isinstance(node, _Branch):
+                branch.drop(level)
+                break
+            way.append((branch, level))
+            branch, at = node, end + 1
+        else:
+            branch.here = None
+        while way and branch.empty():
+            branch, level = way.pop()
+            branch.drop(level)
+
+
+def _has_wildcard(filter: bytes) -> bool:
+    return b"+" in filter or b"#" in filter
+
+
+def _level_end(name: bytes, start: int) -> int:
+    end = name.find(b"/", start)
+    return len(name) if end < 0 else end
+
+
+def _reach(node: _Node, levels: list[bytes], depth: int, reached: list[_Branch], found: list[object]) -> None:
+    """The topic's first ``depth`` levels lead to ``node``: go on from it if it is a branch, decide if it is a leaf."""
+    if isinstance(node, _Branch):
+        reached.append(node)
+    elif isinstance(node, _Leaf) and _rest_matches(node.rest, levels, depth):
+        _collect(node.slot, found)
+
+
+def _rest_matches(rest: bytes, levels: list[bytes], depth: int) -> bool:
+    """Whether the rest of a filter fits the levels of a topic from ``depth`` on."""
+    left = len(levels) - depth
+    if not rest:
+        return left == 0
+    if rest == b"/#":
+        return True
+    # No more parts than it takes to see that there are too many: a long filter costs a short topic nothing.
+    parts = rest.split(b"/", left + 1)
+    for at in range(1, len(parts)):  # parts[0] is what is before the first slash: nothing
+        part = parts[at]
+        if part == b"#":
+            return True
+        if at > left or (part != b"+" and part != levels[depth + at - 1]):
+            return False
+    return len(parts) - 1 == left
+
+
+def _collect(slot: object, found: list[object]) -> None:
+    if isinstance(slot, dict):
+        found.extend(slot.values())
+    else:
+        found.append(_value(slot))
+
+
+def _value(slot: object) -> object:
+    return slot.value if isinstance(slot, _Pair) else slot
+
+
+def _alone(key: object, value: object) -> object:
+    """The slot of a filter with one subscriber."""
+    return value if isinstance(value, Subscriber) and value.key() is key else _Pair(key, value)
+
+
+def _key(slot: object) -> object:
+    assert isinstance(slot, Subscriber)
+    return slot.key()
+
+
+def _join(slot: object | None, key: object, value: object) -> tuple[object, object | None]:
+    """The slot with ``key`` set to ``value``, and the previous value."""
+    if slot is None:
+        return _alone(key, value), None
+    if isinstance(slot, dict):
+        previous = slot.get(key)
+        slot[key] = value
+        return slot, previous
+    if _key(slot) == key:
+        return _alone(key, value), _value(slot)
+    return {_key(slot): _value(slot), key: value}, None
+
+
+def _part(slot: object, key: object) -> tuple[object | None, object | None]:
+    """The slot without ``key`` (None if nobody is left), and the value it had."""
+    if not isinstance(slot, dict):
+        return (None, _value(slot)) if _key(slot) == key else (slot, None)
+    value = slot.pop(key, None)
+    if len(slot) == 1:
+        last, its_value = slot.popitem()
+        return _alone(last, its_value), value
+    room = slot.__sizeof__()
+    if room > ROOM_SMALL and room > ROOM_PER_SUBSCRIBER * len(slot):
+        return dict(slot), value
+    return slot, value

@@ -1,0 +1,94 @@
+"""What this node's own subscribers want, filter by filter: the others must know of the first and of the last.
+
+Counted only in a cluster. ``value`` is what the others are told (see cluster.links.peer_frames.RouteRecord): for a
+filter 0, 1 (wanted) or 2 (wanted durably: by a session that outlives its connection, at QoS 1 or 2), for a shared group
+how many members it has, and whether some are at QoS 1 or 2 (``KEEPS``), or that the last one was lost and is waited for
+(``LINGERS``).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlingmq.core.groups.group import KEEPS, LINGERS
+from starlingmq.core.routing.topics import of_the_node
+from starlingmq.core.session.session import Session, Subscription
+
+_DURABLE: Final = 1 << 32  # above the count of all subscribers, the count of the durable ones; of a group, see KEEPS
+_SHARE: Final = b"$share/"
+
+
+def _weight(key: bytes, session: Session, subscription: Subscription) -> int:
+    if subscription.qos != 0 and (session.expiry != 0 or key.startswith(_SHARE)):
+        return _DURABLE + 1
+    return 1
+
+
+class LocalInterest:
+    changed: dict[bytes, None]  # keys that were touched since they were last taken
+    _counts: dict[bytes, int]
+    _lingering: dict[bytes, None]
+
+    def __init__(self) -> None:
+        self.changed = {}
+        self._counts = {}
+        self._lingering = {}
+
+    def add(self, key: bytes, session: Session, subscription: Subscription) -> None:
+        self._count(key, _weight(key, session, subscription))
+
+    def add_all(self, session: Session) -> None:
+        if session.node == 0 and session.subscriptions is not None:
+            for key, subscription in session.subscriptions.items():
+                if not of_the_node(key):
+                    self.add(key, session, subscription)
+
+    def remove(self, key: bytes, session: Session, subscription: Subscription) -> None:
+        """``session.expiry`` is what it was when the subscription was added, or last ``reconsider``ed."""
+        self._count(key, -_weight(key, session, subscription))
+
+    def reconsider(self, session: Session, before: int) -> None:
+        """A session's expiry has changed from ``before``: its subscriptions may be durable now, or no more."""
+        subscriptions = session.subscriptions
+        if subscriptions is None or (before != 0) == (session.expiry != 0):
+            return
+        sign = 1 if session.expiry != 0 else -1
+        for key, subscription in subscriptions.items():
+            if subscription.qos != 0 and not key.startswith(_SHARE):
+                self._count(key, sign * _DURABLE)
+
+    def _count(self, key: bytes, change: int) -> None:
+        count = self._counts.get(key, 0) + change
+        if count == 0:
+            self._counts.pop(key, None)
+        else:
+            self._counts[key] = count
+        self.changed[key] = None
+
+    def value(self, key: bytes) -> int:
+        count = self._counts.get(key, 0)
+        if key.startswith(_SHARE):
+            if count == 0:
+                return LINGERS if key in self._lingering else 0
+            members = count & (_DURABLE - 1)
+            return members | KEEPS if count >= _DURABLE else members
+        if count >= _DURABLE:
+            return 2
+        return 1 if count != 0 else 0
+
+    def all(self) -> dict[bytes, int]:
+        """Everything that is wanted now."""
+        return {key: self.value(key) for key in (*self._counts, *self._lingering)}
+
+    def linger(self, key: bytes, lingers: bool) -> None:
+        """A shared group without members here is waited for, or is not any more."""
+        if lingers:
+            self._lingering[key] = None
+        else:
+            self._lingering.pop(key, None)
+        self.changed[key] = None
+
+    def take(self) -> list[bytes]:
+        changed = self.changed
+        self.changed = {}
+        return list(changed)

@@ -1,0 +1,1 @@
+"""One session: its queue, inflight window, QoS handshakes, will, and how it is restored, moved and ended."""

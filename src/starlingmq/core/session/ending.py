@@ -1,0 +1,271 @@
+"""Every way in which a connection or a session ends, and what becomes of the will.
+
+A will is published once, unless DISCONNECT or a reconnection before its delay cancels it.
+"""
+
+from __future__ import annotations
+
+from starlingmq.core.connection import AUTHENTICATING, CLOSED, NEW, OPEN, UNPROVED, Client
+from starlingmq.core.context import Context
+from starlingmq.core.message import Message
+from starlingmq.core.mqtt.publishing import Publishing
+from starlingmq.core.mqtt.subscribing import Subscribing
+from starlingmq.core.ready import SESSION_DELETE, SESSION_PUT, Write
+from starlingmq.core.routing.delivery import Delivery
+from starlingmq.core.session.session import NEVER, Session
+from starlingmq.core.session.will import Will
+from starlingmq.wire import properties as prop
+from starlingmq.wire.mqtt import Connack, Connect, Disconnect, encode
+from starlingmq.wire.properties import Properties
+from starlingmq.wire.reasons import ProtocolError, Reason, connack_return_code
+
+
+class Ending:
+    ctx: Context
+    delivery: Delivery
+    publishing: Publishing
+    subscribing: Subscribing
+    waiting: dict[Client, Connect]  # CONNECTs that are being authenticated, or whose client id is being claimed
+
+    def __init__(self, ctx: Context, delivery: Delivery, publishing: Publishing, subscribing: Subscribing) -> None:
+        self.ctx = ctx
+        self.delivery = delivery
+        self.publishing = publishing
+        self.subscribing = subscribing
+        self.waiting = {}
+
+    # A connection ends
+
+    def refuse(self, client: Client, reason: int, detail: str) -> None:
+        """CONNACK with a refusal, then close. 3.x clients get their nearest return code, or just the close."""
+        self.waiting.pop(client, None)
+        self.ctx.notice(Reason(reason).name.lower(), client, detail)
+        if client.version == 5:
+            properties = self._why(client, detail)
+            self._refer(client, reason, properties)
+            self._say(client, encode(Connack(False, reason, properties), 5), encode(Connack(False, reason), 5))
+        else:
+            code = connack_return_code(reason)
+            if code > 0:
+                self.ctx.send(client, encode(Connack(False, code), client.version))
+        self.shut(client)
+
+    def on_disconnect(self, client: Client, session: Session, packet: Disconnect) -> None:
+        expiry = packet.properties.get(prop.SESSION_EXPIRY_INTERVAL)
+        if isinstance(expiry, int):
+            if session.expiry == 0 and expiry != 0:
+                raise ProtocolError("DISCONNECT may not give a session an expiry that CONNECT did not")
+            before = session.expiry
+            session.expiry = min(expiry, self.ctx.mqtt.max_session_expiry)
+            if self.ctx.interest is not None:
+                self.ctx.interest.reconsider(session, before)
+        if packet.reason == 0:
+            session.will = None  # [MQTT-3.14.4-3]
+            self.will_changed(session)
+        self.close(client, "disconnect")
+
+    def fail(self, client: Client, reason: int, detail: str) -> None:
+        """End a connection for ``reason``: told to the client where its version has words for it, counted, logged."""
+        if client.state == CLOSED:
+            return
+        if client.dialect is not None:
+            self.ctx.notice(Reason(reason).name.lower(), client, detail)
+            client.dialect.last_words(client, reason)
+            self.close(client, Reason(reason).name.lower())
+            return
+        if client.state == AUTHENTICATING or (client.state == NEW and (client.version == 5 or client.full != 0)):
+            self.refuse(client, reason, detail)
+            return
+        self.ctx.notice(Reason(reason).name.lower(), client, detail)
+        if client.state == OPEN and client.version == 5:
+            properties = self._why(client, detail)
+            self._refer(client, reason, properties)
+            self._say(client, encode(Disconnect(reason, properties), 5), encode(Disconnect(reason), 5))
+        self.close(client, Reason(reason).name.lower())
+
+    def elsewhere(self) -> int:
+        return Reason.SERVER_MOVED if self.ctx.doors.for_good else Reason.USE_ANOTHER_SERVER
+
+    def _refer(self, client: Client, reason: int, properties: Properties) -> None:
+        """Name another server to who is told to use one."""
+        if reason == Reason.USE_ANOTHER_SERVER or reason == Reason.SERVER_MOVED:
+            reference = self.ctx.mqtt.server_reference or self.ctx.doors.reference(client.listener)
+            if reference:
+                properties[prop.SERVER_REFERENCE] = reference
+
+    def send_away(self, client: Client, reference: str) -> None:
+        """End a connection because its client is to go to another node; MQTT 5 has words for that, and for which."""
+        if client.state == OPEN and client.version == 5 and reference:
+            reason = self.elsewhere()
+            whole = encode(Disconnect(reason, {prop.SERVER_REFERENCE: reference}), 5)
+            self._say(client, whole, encode(Disconnect(reason), 5))
+            self.close(client, Reason(reason).name.lower())
+        else:
+            self.fail(client, self.elsewhere(), "this node serves no clients now")
+
+    def _why(self, client: Client, detail: str) -> Properties:
+        return {prop.REASON_STRING: detail} if client.problem_information and detail else {}
+
+    def _say(self, client: Client, frame: bytes, short: bytes) -> None:
+        """Send last words: whole, or short, or none, as the client's Maximum Packet Size lets us [MQTT-3.14.2-3]."""
+        limit = client.max_packet
+        if limit == 0 or len(frame) <= limit:
+            self.ctx.send(client, frame)
+        elif len(short) <= limit:
+            self.ctx.send(client, short)
+
+    def close(self, client: Client, why: str) -> None:
+        """End a connection; its session lives on as long as it was agreed. Safe to call twice."""
+        if client.state == CLOSED:
+            return
+        session = client.session
+        self.shut(client)
+        if session is None or session.client is not client:
+            return
+        ctx = self.ctx
+        ctx.counters.clients_connected -= 1
+        session.client = None
+        ctx.postponed.pop(session, None)
+        session.stalled = False
+        self.delivery.let_go(session)
+        session.replay = None
+        session.parked = None
+        ctx.event("disconnected", session.client_id, why)
+        self._leave_will(session)
+        if session.expiry == 0:
+            self.end(session)
+            return
+        self.delivery.pass_on(session, False)
+        if session.expiry != NEVER:
+            session.expires_at = ctx.now + session.expiry
+            ctx.arm(session, session.expires_at)
+        if ctx.recording:
+            session.kept = True
+            ctx.write(Write(SESSION_PUT, session))
+            ctx.spill(session)
+
+    def shut(self, client: Client) -> None:
+        """Nothing more is read; the transport closes once what is to be written has been."""
+        client.state = CLOSED
+        if client.dialect is not None:
+            client.dialect.shut(client)
+        self.forget(client)
+        self.ctx.quotas.sign_out(client)
+        self.waiting.pop(client, None)
+        client.rest = b""
+        client.chunks = None
+        client.aliases = None
+        client.aliases_out = None
+        client.closing = True
+        client.last_words = len(client.frames) != 0 or client.waiting != 0
+        if not client.dirty:
+            client.dirty = True
+            self.ctx.ready.dirty.append(client)
+
+    def forget(self, client: Client) -> None:
+        """The timer wheel has a connection once at most."""
+        if client.check_at != 0.0:
+            self.ctx.client_wheel.remove(client, client.check_at)
+            client.check_at = 0.0
+
+    # A session ends
+
+    def end(self, session: Session, why: str = "session_ended") -> None:
+        """Discard a session and everything in it, counted as dropped by ``why``. Its will, if one is pending, is due
+        now."""
+        ctx = self.ctx
+        session.ended = True
+        ctx.disarm(session)
+        if session.will is not None:
+            self.publish_pending(session)
+        if ctx.sessions.get(session.client_id) is session:
+            del ctx.sessions[session.client_id]
+        if session.node != 0:
+            ctx.links.pop(session.node, None)
+        if ctx.claims is not None and session.epoch != 0:
+            ctx.claims.released.append((session.client_id, session.epoch))
+        if session.kept:
+            ctx.write(Write(SESSION_DELETE, session))
+        self.delivery.pass_on(session, True)
+        self.subscribing.discard(session)
+        lost = 0 if session.queue is None else len(session.queue)
+        if session.window is not None:
+            lost += session.window.unanswered()
+        if session.inbound is not None:
+            lost += session.inbound.held
+        if lost != 0:
+            ctx.drop(why, session.client_id, lost)
+            if ctx.audit is not None:
+                ctx.audit.dropped_all(session, why)
+        session.queue = None
+        session.window = None
+        session.inbound = None
+        ctx.event("session_discarded", session.client_id)
+
+    # Wills
+
+    def _leave_will(self, session: Session) -> None:
+        will = session.will
+        if will is None:
+            return
+        if will.delay == 0 or session.expiry == 0:
+            self.publish_pending(session)
+            return
+        session.will_at = self.ctx.now + will.delay
+        self.ctx.arm(session, session.will_at)
+        self.will_changed(session)
+
+    def will_changed(self, session: Session) -> None:
+        """Have the other nodes know."""
+        if self.ctx.wills is not None:
+            self.ctx.wills.change(session.client_id)
+
+    def publish_pending(self, session: Session) -> None:
+        will = session.will
+        session.will = None
+        session.will_at = 0.0
+        if will is None:
+            return
+        if session.kept and not session.ended:
+            self.ctx.write(Write(SESSION_PUT, session))  # in the same turn as the message: it is not published twice
+        if self.ctx.wills is not None and will.id != 0:
+            self.ctx.wills.fire(session.client_id, will)
+        else:
+            self.publish_will(will)
+
+    def publish_will(self, will: Will) -> None:
+        """It is due, and it is ours to publish; not if the rules of now do not let its client."""
+        message = will.message
+        if self._is_revoked(will):
+            self.ctx.drop("revoked", message.publisher)
+            if self.ctx.audit is not None:
+                self.ctx.audit.refused(message.publisher, message.topic, message.id, message.qos, "revoked")
+            return
+        now = self.ctx.now
+        message = Message(
+            message.topic,
+            message.payload,
+            message.qos,
+            message.retain,
+            message.properties,
+            0.0 if will.expiry < 0 else now + will.expiry,
+            message.publisher,
+            now,
+        )
+        if self.ctx.ask_publish:
+            self.publishing.ask_for_will(will.client, message)
+        else:
+            self.publishing.route(message, None)
+
+    def _is_revoked(self, will: Will) -> bool:
+        client = will.client
+        rights = client.rights
+        if client.rules != self.ctx.rules:
+            if self.ctx.standing_of(client) != 0:
+                return True
+            if will.granted and client.standing is UNPROVED:
+                return False  # what its own rules said is not known any more
+            rights = self.ctx.rights_of(client)
+        # Also by rules that the client knows of: they may have come after its will (EntitleJob).
+        message = will.message
+        return rights is not None and not rights.may_publish(message.topic, message.qos, message.retain)

@@ -1,0 +1,301 @@
+"""The queue of one session: messages that wait for the client to come, to read, or to acknowledge.
+
+It has three parts, in this order: ``items`` in memory, to be sent next; ``stored``, of which only references are in
+memory; ``fresh``, what came since and is not stored yet. The middle one is there only while the queue is long or its
+client away, and something keeps messages; then ``spill`` moves everything there that need not be at hand.
+
+The law: never longer than ``max_length`` messages nor ``max_bytes`` bytes (0 = no bound). At the bound expired
+messages go first, then the oldest; each one that goes is handed back to the caller to be counted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from starlingmq.core.message import Message
+from starlingmq.core.session.outgoing import Outgoing
+from starlingmq.core.session.stored_messages import LOAD_BATCH, QOS_MASK, RETAIN, Reference, References, mark
+
+KEPT_IN_MEMORY: Final = 256  # messages that a connected client's queue keeps at hand
+
+
+class MessageQueue:
+    items: deque[Outgoing]
+    stored: References | None
+    fresh: deque[Outgoing] | None
+    bytes: int
+    qos0: int  # how many of all are QoS 0
+    shared: int  # how many in memory were drawn from a shared group: they may have to be given back, so they stay
+    max_length: int
+    max_bytes: int
+    loading: bool  # ``wanted`` was asked for and has not come yet
+    _expiry: float  # nothing expires before this time; 0.0: nothing ever does
+
+    def __init__(self, max_length: int, max_bytes: int) -> None:
+        self.items = deque()
+        self.stored = None
+        self.fresh = None
+        self.bytes = 0
+        self.qos0 = 0
+        self.shared = 0
+        self.max_length = max_length
+        self.max_bytes = max_bytes
+        self.loading = False
+        self._expiry = 0.0
+
+    def __len__(self) -> int:
+        count = len(self.items)
+        if self.stored is not None:
+            count += len(self.stored)
+            if self.fresh is not None:
+                count += len(self.fresh)
+        return count
+
+    def push(self, outgoing: Outgoing, now: float) -> list[Outgoing] | None:
+        """Append; what had to go to make room, or None (the common case). A message over ``max_bytes`` itself goes."""
+        if self.stored is None:
+            self.items.append(outgoing)
+        else:
+            if self.fresh is None:
+                self.fresh = deque()
+            self.fresh.append(outgoing)
+        self._count(outgoing, 1)
+        self._expires(outgoing.message.expires_at)
+        if not self._over():
+            return None
+        dropped = self.expire(now)
+        while self._over():
+            dropped.append(self.pop())
+        return dropped
+
+    def _count(self, outgoing: Outgoing, sign: int) -> None:
+        self.bytes += sign * outgoing.message.size()
+        if outgoing.qos == 0:
+            self.qos0 += sign
+        if outgoing.source is not None:
+            self.shared += sign
+
+    def _expires(self, expires_at: float) -> None:
+        if expires_at != 0.0 and (self._expiry == 0.0 or expires_at < self._expiry):
+            self._expiry = expires_at
+
+    def _over(self) -> bool:
+        if self.max_length != 0 and len(self) > self.max_length:
+            return True
+        return self.max_bytes != 0 and self.bytes > self.max_bytes
+
+    def pop(self) -> Outgoing:
+        """The oldest; the queue must not be empty. If it is stored, its message is not loaded."""
+        if self.items:
+            outgoing = self.items.popleft()
+            self._count(outgoing, -1)
+            return outgoing
+        assert self.stored is not None
+        reference = self.stored.pop()
+        self._drop(reference)
+        if len(self.stored) == 0:
+            self._join()
+        return _hollow(reference)
+
+    def before(self, offset: int, limit: int) -> list[Outgoing]:
+        """Take out, oldest first, what is kept below ``offset`` of a store; ``limit`` of it at most."""
+        gone: list[Outgoing] = []
+        while len(gone) < limit and (self.items or self.stored is not None):
+            if self.items:
+                first = self.items[0].message.offset
+            else:
+                assert self.stored is not None
+                first = self.stored.peek().offset
+            if not 0 <= first < offset:
+                break
+            gone.append(self.pop())
+        return gone
+
+    def _drop(self, reference: Reference) -> None:
+        self.bytes -= reference.size
+        if reference.flags & QOS_MASK == 0:
+            self.qos0 -= 1
+
+    def _join(self) -> None:
+        """Nothing is stored any more: what is fresh is next."""
+        self.stored = None
+        if self.fresh is not None:
+            self.items.extend(self.fresh)
+            self.fresh = None
+
+    # Shared groups
+
+    def drawn(self) -> list[Outgoing]:
+        """Those that were drawn from a shared group, oldest first. They are in memory; others may be stored."""
+        found = [outgoing for outgoing in self.items if outgoing.source is not None]
+        if self.fresh is not None:
+            found += [outgoing for outgoing in self.fresh if outgoing.source is not None]
+        return found
+
+    def take_out(self, gone: list[Outgoing]) -> None:
+        """Some of ``drawn`` are another member's now."""
+        if not gone:
+            return
+        out = dict.fromkeys(gone)
+        self.items = deque([outgoing for outgoing in self.items if outgoing not in out])
+        if self.fresh is not None:
+            self.fresh = deque([outgoing for outgoing in self.fresh if outgoing not in out])
+        for outgoing in gone:
+            self._count(outgoing, -1)
+
+    def take_qos0(self) -> list[Outgoing]:
+        """Take out all that is QoS 0."""
+        if self.qos0 == 0:
+            return []
+        gone = [outgoing for outgoing in self.items if outgoing.qos == 0]
+        if self.fresh is not None:
+            gone += [outgoing for outgoing in self.fresh if outgoing.qos == 0]
+        self.take_out(gone)
+        if self.stored is None:
+            return gone
+        kept = References()
+        while len(self.stored) != 0:
+            reference = self.stored.pop()
+            if reference.flags & QOS_MASK == 0:
+                gone.append(_hollow(reference))
+                self._drop(reference)
+            else:
+                kept.append(reference.offset, reference.flags, reference.expires, reference.size, reference.ids)
+        self.stored = kept
+        if len(kept) == 0:
+            self._join()
+        return gone
+
+    # Memory
+
+    def spill(self, keep: int) -> None:
+        """Let go of the messages that a store has and that are not among the next ``keep``."""
+        if self.shared != 0:
+            return
+        if self.stored is None:
+            if len(self.items) <= keep:
+                return
+            self.stored = References()
+            self.fresh = deque()
+            while len(self.items) > keep:
+                self.fresh.appendleft(self.items.pop())
+        fresh = self.fresh
+        while fresh and fresh[0].message.offset >= 0:
+            refer(self.stored, fresh.popleft())
+        if len(self.stored) == 0:
+            self._join()
+
+    def wanted(self) -> list[int]:
+        """Where the next messages are kept, oldest first."""
+        if self.stored is None:
+            return []
+        return [self.stored.peek(index).offset for index in range(min(LOAD_BATCH, len(self.stored)))]
+
+    def loaded(self, messages: list[Message | None]) -> list[Outgoing]:
+        """What ``wanted`` named, in its order, is in memory again; those that are lost (None) come back."""
+        self.loading = False
+        lost: list[Outgoing] = []
+        for message in messages:
+            if self.stored is None:
+                break
+            reference = self.stored.pop()
+            self._drop(reference)
+            if message is None:
+                lost.append(_hollow(reference))
+            else:
+                qos = reference.flags & QOS_MASK
+                outgoing = Outgoing(message, qos, reference.flags & RETAIN != 0, reference.ids, None)
+                self.items.append(outgoing)
+                self._count(outgoing, 1)
+            if len(self.stored) == 0:
+                self._join()
+        return lost
+
+    def references(self) -> References:
+        """All of the queue, for a store to keep. What no store has yet is left out."""
+        whole = References()
+        for outgoing in self.items:
+            refer(whole, outgoing)
+        if self.stored is not None:
+            whole.extend(self.stored)
+        if self.fresh is not None:
+            for outgoing in self.fresh:
+                refer(whole, outgoing)
+        return whole
+
+    def mark(self, firsts: list[int], marked: set[int]) -> int:
+        """As ``References.mark``, of all the messages that a store has."""
+        offsets = [outgoing.message.offset for outgoing in self.items if outgoing.message.offset >= 0]
+        if self.fresh is not None:
+            offsets += [outgoing.message.offset for outgoing in self.fresh if outgoing.message.offset >= 0]
+        mark(offsets, firsts, marked)
+        oldest = min(offsets) if offsets else -1
+        if self.stored is not None:
+            stored = self.stored.mark(firsts, marked)
+            if stored >= 0 and (oldest < 0 or stored < oldest):
+                oldest = stored
+        return oldest
+
+    def restore(self, references: References) -> None:
+        """What a store kept of an earlier run."""
+        self.stored = references
+        self.bytes += references.total
+        self.qos0 += references.qos0
+        for index in range(len(references)):
+            self._expires(float(references.peek(index).expires))
+
+    # Expiry
+
+    def expire(self, now: float) -> list[Outgoing]:
+        """Take out what has expired. Looks at the messages only when one may have."""
+        if self._expiry == 0.0 or now < self._expiry:
+            return []
+        self._expiry = 0.0
+        gone: list[Outgoing] = []
+        self.items = self._alive(self.items, now, gone)
+        if self.stored is not None:
+            self._expire_stored(self.stored, now, gone)
+            if self.fresh is not None:
+                self.fresh = self._alive(self.fresh, now, gone)
+            if len(self.stored) == 0:
+                self._join()
+        return gone
+
+    def _alive(self, items: deque[Outgoing], now: float, gone: list[Outgoing]) -> deque[Outgoing]:
+        kept: deque[Outgoing] = deque()
+        for outgoing in items:
+            if outgoing.message.expired(now):
+                gone.append(outgoing)
+                self._count(outgoing, -1)
+            else:
+                kept.append(outgoing)
+                self._expires(outgoing.message.expires_at)
+        return kept
+
+    def _expire_stored(self, stored: References, now: float, gone: list[Outgoing]) -> None:
+        kept = References()
+        while len(stored) != 0:
+            reference = stored.pop()
+            if reference.expires != 0 and reference.expires <= now:
+                gone.append(_hollow(reference))
+                self._drop(reference)
+            else:
+                kept.append(reference.offset, reference.flags, reference.expires, reference.size, reference.ids)
+                self._expires(float(reference.expires))
+        self.stored = kept
+
+
+def refer(references: References, outgoing: Outgoing) -> None:
+    """Put it at the end of the line, if a store has it."""
+    message = outgoing.message
+    if message.offset >= 0:
+        flags = outgoing.qos | (RETAIN if outgoing.retain else 0)
+        expires = 0 if message.expires_at == 0.0 else int(message.expires_at) + 1
+        references.append(message.offset, flags, expires, message.size(), outgoing.ids)
+
+
+def _hollow(reference: Reference) -> Outgoing:
+    message = Message.at(reference.offset)
+    message.expires_at = float(reference.expires)
+    return Outgoing(message, reference.flags & QOS_MASK, reference.flags & RETAIN != 0, reference.ids, None)

@@ -1,0 +1,317 @@
+"""A session leaves for another node, or comes from one: what ``cluster.takeover.takeover`` has done to it.
+
+Who leaves gets another name (``$moved/<epoch>/<node>/<client id>``), so that the client id is free, and stays among the
+sessions until nothing comes for it any more: it is subscribed, stored and restored like any other one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlingmq.core.context import Context
+from starlingmq.core.mqtt.connecting import Connecting
+from starlingmq.core.mqtt.subscribing import Subscribing
+from starlingmq.core.observe.audit import name_of
+from starlingmq.core.ready import INBOUND_DELETE, QUEUE_DELETE, SESSION_PUT, SUBSCRIPTION_PUT, WINDOW_PUT, Write
+from starlingmq.core.routing.delivery import Delivery
+from starlingmq.core.routing.router import Router
+from starlingmq.core.routing.topics import parse_share
+from starlingmq.core.session.ending import Ending
+from starlingmq.core.session.migration_state import MigrationState
+from starlingmq.core.session.outgoing import Outgoing
+from starlingmq.core.session.qos import MAX_PACKET_ID, SendWindow
+from starlingmq.core.session.restoring import Restoring
+from starlingmq.core.session.session import MOVED_PREFIX, NEVER, Session, Trail
+from starlingmq.core.session.session_reset import renumber
+
+BATCH_MESSAGES: Final = 256
+BATCH_BYTES: Final = 256 * 1024
+
+
+class Granted:
+    """A subscription as it was asked for, $share prefix included."""
+
+    def __init__(self, whole: bytes, qos: int, no_local: bool, retain_as_published: bool, ids: bytes) -> None:
+        self.whole = whole
+        self.qos = qos
+        self.no_local = no_local
+        self.retain_as_published = retain_as_published
+        self.ids = ids
+
+
+class SessionTransfer:
+    ctx: Context
+    router: Router
+    delivery: Delivery
+    connecting: Connecting
+    ending: Ending
+    subscribing: Subscribing
+    restoring: Restoring
+
+    def __init__(
+        self,
+        ctx: Context,
+        router: Router,
+        delivery: Delivery,
+        connecting: Connecting,
+        ending: Ending,
+        subscribing: Subscribing,
+        restoring: Restoring,
+    ) -> None:
+        self.ctx = ctx
+        self.router = router
+        self.delivery = delivery
+        self.connecting = connecting
+        self.ending = ending
+        self.subscribing = subscribing
+        self.restoring = restoring
+
+    # Leaving
+
+    def leave(self, client_id: str, node: int, epoch: int, clean: bool, why: str = "session_ended") -> Session | None:
+        """Its client is at ``node`` now: end its connection here. What is left of the session, if anything is, has
+        another name from now on and goes there. ``clean``: nothing is left, and what it held is dropped by ``why``."""
+        ctx = self.ctx
+        session = ctx.sessions.get(client_id)
+        if session is None:
+            return None
+        if not self.connecting.taken_over(session, clean, why):
+            return None
+        moving = session.moving
+        if moving is None:
+            moving = session.moving = MigrationState(client_id)
+        moving.target, moving.epoch = node, epoch
+        self._leave_handshakes(session)
+        ctx.leaving[session] = None
+        self._rename(session, f"{MOVED_PREFIX}{epoch}/{node}/{client_id}")
+        ctx.disarm(session)
+        session.will_at = session.expires_at = 0.0
+        session.expiry = session.expiry or NEVER
+        if session.window is not None:
+            session.window.owe_all()
+        if ctx.recording:
+            session.kept = True
+            ctx.write(Write(SESSION_PUT, session))
+        return session
+
+    def _leave_handshakes(self, session: Session) -> None:
+        """They stay here under the name of the client, which may not be the one of the session from now on."""
+        ctx = self.ctx
+        if ctx.elsewhere is None:
+            return
+        inbound = session.inbound
+        if inbound is not None and inbound.held and ctx.recording and session.expiry != 0:
+            for packet_id, entry in inbound.entries.items():
+                if entry.message is not None:
+                    ctx.write(Write(INBOUND_DELETE, session, packet_id))
+        ctx.elsewhere.leave(session, session.client_id, ctx.node)
+
+    def nobody(self, client_id: str, node: int, epoch: int) -> Session:
+        """In place of a session that is not here: what still comes of it from elsewhere goes to ``node``."""
+        ctx = self.ctx
+        session = Session(f"{MOVED_PREFIX}{epoch}/{node}/{client_id}", ctx.next_number)
+        ctx.next_number += 1
+        ctx.sessions[session.client_id] = session
+        session.expiry = NEVER
+        session.anew = session.hollow = True
+        moving = session.moving = MigrationState(client_id)
+        moving.target, moving.epoch = node, epoch
+        if ctx.recording:
+            session.kept = True
+            ctx.write(Write(SESSION_PUT, session))
+        return session
+
+    def _rename(self, session: Session, name: str) -> None:
+        """Groups know their members by their names."""
+        shares: list[tuple[bytes, bytes]] = []
+        for whole, subscription in (session.subscriptions or {}).items():
+            share = parse_share(whole)
+            if share is not None:
+                shares.append((whole, share[0]))
+                self.router.leave(share[0], subscription.filter, session, True)
+        self.ctx.sessions.pop(session.client_id, None)
+        session.client_id = name
+        self.ctx.sessions[name] = session
+        for whole, group in shares:
+            assert session.subscriptions is not None
+            self.router.join(group, session.subscriptions[whole])
+
+    def granted(self, session: Session) -> list[Granted]:
+        found: list[Granted] = []
+        for whole, entry in (session.subscriptions or {}).items():
+            found.append(Granted(whole, entry.qos, entry.no_local, entry.retain_as_published, entry.ids))
+        return found
+
+    def take_window(self, session: Session) -> list[Outgoing]:
+        """The next of what was sent and not acknowledged, in its first order; it is gone here. [] also while messages
+        have to be read back: then the window is not empty."""
+        window = session.window
+        if window is None:
+            return []
+        if session.moving is not None:
+            session.moving.parted = True
+        if window.wanted(1):
+            self.ctx.load(session)
+            return []
+        taken: list[Outgoing] = []
+        size = 0
+        for outgoing in window.entries.values():
+            if len(taken) >= BATCH_MESSAGES or size >= BATCH_BYTES:
+                break
+            taken.append(outgoing)
+            size += outgoing.message.size()
+        for outgoing in taken:
+            window.discard(outgoing.packet_id)
+            if self.ctx.recording:
+                self.ctx.done(session, outgoing.packet_id)
+        if not window.entries:
+            session.window = None
+        return taken
+
+    def take_queue(self, session: Session) -> list[Outgoing]:
+        """The next of its queue, likewise."""
+        queue = session.queue
+        taken: list[Outgoing] = []
+        size = 0
+        while queue is not None and queue.items and len(taken) < BATCH_MESSAGES and size < BATCH_BYTES:
+            outgoing = queue.pop()
+            self.ctx.note(QUEUE_DELETE, session, outgoing)
+            if outgoing.message.expired(self.ctx.now):
+                self.ctx.drop("expired", session.client_id)
+                if self.ctx.audit is not None:
+                    self.ctx.audit.dropped(name_of(session), outgoing.message, outgoing.qos, "expired")
+                continue
+            taken.append(outgoing)
+            size += outgoing.message.size()
+        if queue is not None and len(queue) == 0:
+            session.queue = None
+        elif queue is not None and not queue.items:
+            self.ctx.load(session)
+        return taken
+
+    def stay(self, session: Session, later: dict[int, None]) -> None:
+        """Its new owner is no member any more, and its client id is free: it is here as before. If some of its window
+        has gone, its client can not go on with it. ``later``: nodes whose messages a still later owner takes."""
+        moving = session.moving
+        if moving is None:
+            return
+        target, moving.target = moving.target, 0
+        session.anew = session.anew or moving.parted
+        moving.marked = later
+        if not moving.sources and not later:
+            session.moving = None
+        self._rename(session, moving.client_id)
+        session.inbound = None
+        session.trail = Trail(target, moving.epoch, False)  # what that one had is lost
+        if self.ctx.recording:
+            self.ctx.write(Write(SESSION_PUT, session))
+
+    def redirect(self, session: Session, node: int) -> None:
+        """What is on its way goes to that node instead."""
+        moving = session.moving
+        if moving is None:
+            return
+        moving.target = node
+        self._rename(session, f"{MOVED_PREFIX}{moving.epoch}/{node}/{moving.client_id}")
+        if self.ctx.recording:
+            self.ctx.write(Write(SESSION_PUT, session))
+
+    def left(self, session: Session) -> None:
+        """All of it has gone."""
+        session.epoch = 0
+        self.ending.end(session)
+
+    # Coming
+
+    def come(
+        self,
+        client_id: str,
+        epoch: int,
+        expiry: int,
+        left: float,
+        granted: list[Granted],
+        last_id: int,
+        anew: bool,
+        owner: str | None,
+    ) -> Session:
+        """A session comes from another node, in place of an earlier one that may have come. If its client does not know
+        of it (``anew``), the earlier one's subscriptions hold until it does (core.session.session_reset)."""
+        ctx = self.ctx
+        session = ctx.sessions.get(client_id)
+        if session is not None:
+            if not anew:
+                self.subscribing.forget(session)
+            renumber(ctx, session, last_id)
+        else:
+            session = Session(client_id, ctx.next_number)
+            ctx.next_number += 1
+            ctx.sessions[client_id] = session
+            session.expiry = expiry
+            session.expires_at = 0.0 if expiry == NEVER else ctx.now + left
+            if session.expires_at != 0.0:
+                ctx.arm(session, session.expires_at)
+        session.epoch = epoch
+        session.anew = anew
+        if owner is not None:
+            session.owner = owner
+        if ctx.recording:
+            session.kept = True
+            ctx.write(Write(SESSION_PUT, session))
+        for entry in granted:
+            before = None if session.subscriptions is None else session.subscriptions.get(entry.whole)
+            self.restoring.subscription(
+                session, entry.whole, entry.qos, entry.no_local, entry.retain_as_published, entry.ids
+            )
+            assert session.subscriptions is not None
+            subscription = session.subscriptions[entry.whole]
+            self.subscribing.count(entry.whole, session, before, subscription)
+            if ctx.recording:
+                ctx.write(Write(SUBSCRIPTION_PUT, session, topic=entry.whole, subscription=subscription))
+        if last_id != 0:
+            window = self._window(session)
+            window.last_id = last_id
+        return session
+
+    def _window(self, session: Session) -> SendWindow:
+        if session.window is None:
+            session.window = SendWindow(MAX_PACKET_ID, self.ctx.max_queue_bytes)
+        return session.window
+
+    def put_window(self, session: Session, packet_id: int, stage: int, outgoing: Outgoing) -> None:
+        """What was sent to the client before, under that packet id."""
+        window = self._window(session)
+        last_id = window.last_id
+        outgoing.stage = stage
+        outgoing.sent_at = self.ctx.now
+        window.restore(packet_id, outgoing)
+        window.last_id = last_id
+        session.rules = 0  # it was let in by the rules of another node, perhaps long ago
+        self.ctx.note(WINDOW_PUT, session, outgoing)
+        if session.client is not None:  # it would not wait any longer
+            window.owed = {packet_id: None, **window.owed}
+            self.delivery.go_on(session)
+
+    def put(self, session: Session, outgoing: Outgoing) -> None:
+        """The next message for it. It was let in by the rules of another node, perhaps long ago."""
+        if self.delivery.barred(session, outgoing):
+            self.delivery.give_up(session, outgoing, "revoked")
+            return
+        session.rules = 0  # also what waits here is looked at when it is sent
+        self.delivery.offer(session, outgoing, None)
+        if session.moving is not None and session.moving.target != 0:
+            self.ctx.leaving[session] = None
+
+    def settle(self, session: Session) -> None:
+        """Nothing of it is anywhere else any more."""
+        moving = session.moving
+        if moving is None:
+            return
+        opened = moving.end()
+        if moving.target != 0:
+            self.ctx.leaving[session] = None
+        else:
+            session.moving = None
+            client = session.client
+            if client is not None:
+                client.plain = client.max_packet == 0 and client.alias_out_limit == 0
+        self.delivery.let_in(session, opened)

@@ -1,0 +1,49 @@
+"""A dict that grows in many small steps: one that holds a million entries stops for some 50 ms when it moves house.
+
+It is 64 dicts, told apart by the hash of the key. Each moves when its own time comes, with a 64th of the entries.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Generic, TypeVar
+
+SHARDS: Final = 64  # a power of two; empty, they cost 4 KB
+
+T = TypeVar("T")
+
+
+class ShardedDict(Generic[T]):
+    """bytes -> T, for dicts that may grow large. The order of its keys differs from run to run: sort what shows."""
+
+    _shards: list[dict[bytes, T]]
+    _count: int
+
+    def __init__(self) -> None:
+        self._shards = [{} for _ in range(SHARDS)]
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def get(self, key: bytes) -> T | None:
+        return self._shards[hash(key) & (SHARDS - 1)].get(key)
+
+    def set(self, key: bytes, value: T) -> None:
+        shard = self._shards[hash(key) & (SHARDS - 1)]
+        before = len(shard)
+        shard[key] = value
+        self._count += len(shard) - before
+
+    def pop(self, key: bytes) -> T | None:
+        """Removes ``key``; its value, or None if it was not there."""
+        shard = self._shards[hash(key) & (SHARDS - 1)]
+        before = len(shard)
+        value = shard.pop(key, None)
+        self._count += len(shard) - before
+        return value
+
+    def items(self) -> list[tuple[bytes, T]]:
+        found: list[tuple[bytes, T]] = []
+        for shard in self._shards:
+            found.extend(shard.items())
+        return found

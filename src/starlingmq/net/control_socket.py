@@ -1,0 +1,232 @@
+"""The control socket: a Unix socket in the data directory, through which commands reach the broker that serves it.
+
+One connection is one request: a line of JSON ``{"action": name, "arguments": {name: text}}``. The answer is lines of
+JSON: ``{"progress": {"what", "done", "total", "unit"}}`` as often as there is news, then one ``{"result": ...}`` or
+``{"error": text}``. Who hangs up calls off what was asked for. Only the owner of the socket may connect: by the
+mode of the file, and by what the system says of the process at the other end (its user, or root).
+
+Bounds: a request has ``REQUEST_BYTES_MAX``, comes within ``REQUEST_SECONDS``, and one of ``CONNECTIONS_MAX`` is served
+at a time; of those in ``long``, one at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import struct
+import threading
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from starlingmq.net.listeners.sockets import SocketFile, listen_unix
+
+log = logging.getLogger("starlingmq")
+
+NAME: Final = "control.sock"
+REQUEST_BYTES_MAX: Final = 64 << 10
+REQUEST_SECONDS: Final = 10.0
+CONNECTIONS_MAX: Final = 8
+PATH_BYTES_MAX: Final = 100  # the system takes 107 at most
+
+CREDENTIALS: Final = struct.Struct("=iII")  # process, user, group
+
+Report = Callable[[str, int, int, str], None]
+Action = Callable[[Report, dict[str, str]], Awaitable[dict[str, Any]]]
+
+
+class CalledOff(Exception):
+    """Nobody waits for the result any more."""
+
+
+class ControlBusy(Exception):
+    """Something that suffers no other beside it is running."""
+
+
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    action: str
+    arguments: dict[str, str] = {}
+
+
+@contextmanager
+def reachable(path: Path) -> Iterator[str]:
+    """A path of the socket that is short enough for the system, for as long as the block lasts."""
+    if len(os.fsencode(path)) <= PATH_BYTES_MAX:
+        yield str(path)
+        return
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{directory}/{path.name}"
+    finally:
+        os.close(directory)
+
+
+class ControlServer:
+    """``actions`` by name. Coroutines that leave to threads what blocks, and call their report now and then."""
+
+    def __init__(self, path: Path, actions: Mapping[str, Action], long: Collection[str]) -> None:
+        self.path = path
+        self._actions = actions
+        self._long = long
+        self._running = ""  # the long one
+        self._open: dict[asyncio.Task[None], threading.Event] = {}
+        self._acting: set[asyncio.Task[None]] = set()  # those of them that are past their request
+        self._server: asyncio.Server | None = None
+        self._file: SocketFile | None = None
+        self._stopping = False
+
+    async def start(self) -> None:
+        """Raises OSError when the socket can not be made, for example because somebody listens there."""
+        with reachable(self.path) as path:
+            mask = os.umask(0o177)
+            try:
+                sock, _ = listen_unix(path)
+            finally:
+                os.umask(mask)
+        self._file = SocketFile(str(self.path))
+        self._server = await asyncio.start_unix_server(self._serve, sock=sock, limit=REQUEST_BYTES_MAX)
+
+    async def stop(self) -> None:
+        """Call off what runs, and wait until it has ended: nobody uses the store afterwards."""
+        self._stopping = True
+        if self._server is not None:
+            self._server.close()
+        if self._file is not None:
+            self._file.remove()
+        for task, called_off in self._open.items():
+            called_off.set()
+            if task not in self._acting:
+                task.cancel()
+        if self._open:
+            await asyncio.wait(self._open)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        called_off = threading.Event()
+        crowded = len(self._open) >= CONNECTIONS_MAX
+        self._open[task] = called_off
+        try:
+            if not _may_ask(writer):
+                _write(writer, {"error": "the control socket is for the user that the broker runs as"})
+            elif crowded or self._stopping:
+                _write(writer, {"error": "the broker is stopping" if self._stopping else "too many requests at once"})
+            else:
+                await self._answer(reader, writer, task, called_off)
+            with suppress(ConnectionError, TimeoutError):
+                await asyncio.wait_for(writer.drain(), REQUEST_SECONDS)
+        finally:
+            del self._open[task]
+            writer.close()
+
+    async def _answer(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        task: asyncio.Task[None],
+        called_off: threading.Event,
+    ) -> None:
+        try:
+            request = await _read(reader)
+            action = self._actions[request.action]
+        except (TimeoutError, ConnectionError):
+            return
+        except KeyError as error:
+            _write(writer, {"error": f"there is no action {error}"})
+            return
+        except ValueError as error:  # too long, no JSON, or not of this form
+            _write(writer, {"error": f"the request can not be understood: {error}"})
+            return
+        self._acting.add(task)
+        watch = asyncio.ensure_future(_hung_up(reader, called_off))
+        try:
+            with self._alone(request.action):
+                result = await action(_Reporter(writer, called_off), request.arguments)
+        except Exception as error:
+            _write(writer, {"error": _explain(request.action, error)})
+        else:
+            _write(writer, {"result": result})
+        finally:
+            watch.cancel()
+            self._acting.discard(task)
+
+    @contextmanager
+    def _alone(self, action: str) -> Iterator[None]:
+        if action not in self._long:
+            yield
+            return
+        if self._running:
+            raise ControlBusy(f"{self._running} is running; wait until it is done")
+        self._running = action
+        try:
+            yield
+        finally:
+            self._running = ""
+
+
+def _may_ask(writer: asyncio.StreamWriter) -> bool:
+    """Whether the other end is our user's or root's, where the system tells (Linux)."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return True
+    told = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    _, user, _ = CREDENTIALS.unpack(told)
+    return user in (0, os.geteuid())
+
+
+async def _read(reader: asyncio.StreamReader) -> Request:
+    async with asyncio.timeout(REQUEST_SECONDS):
+        line = await reader.readline()
+    if not line:
+        raise ConnectionResetError
+    return msgspec.json.decode(line, type=Request)
+
+
+def _explain(action: str, error: Exception) -> str:
+    """A line for whoever asked."""
+    if isinstance(error, OSError):
+        reason = error.strerror or str(error)
+        return f"{error.filename}: {reason}" if error.filename else reason
+    if type(error).__module__.startswith("starlingmq."):
+        return str(error) or f"{action} was called off"
+    log.exception("%s failed", action)
+    return f"unexpected {type(error).__name__}: {error}"
+
+
+class _Reporter:
+    """Called from any thread. What nobody has read yet is not added to: the next report says more than this one."""
+
+    def __init__(self, writer: asyncio.StreamWriter, called_off: threading.Event) -> None:
+        self._writer = writer
+        self._called_off = called_off
+        self._loop = asyncio.get_running_loop()
+        self._latest: dict[str, Any] | None = None
+
+    def __call__(self, what: str, done: int, total: int, unit: str) -> None:
+        if self._called_off.is_set():
+            raise CalledOff
+        waiting = self._latest is not None
+        self._latest = {"what": what, "done": done, "total": total, "unit": unit}
+        if not waiting:
+            self._loop.call_soon_threadsafe(self._tell)
+
+    def _tell(self) -> None:
+        latest, self._latest = self._latest, None
+        if not self._writer.transport.get_write_buffer_size():
+            _write(self._writer, {"progress": latest})
+
+
+async def _hung_up(reader: asyncio.StreamReader, called_off: threading.Event) -> None:
+    with suppress(ConnectionError):
+        while await reader.read(1024):
+            pass
+    called_off.set()
+
+
+def _write(writer: asyncio.StreamWriter, answer: dict[str, Any]) -> None:
+    if not writer.is_closing():
+        writer.write(msgspec.json.encode(answer) + b"\n")

@@ -1,0 +1,1 @@
+"""The etcd client, and the etcd process that a node runs itself."""

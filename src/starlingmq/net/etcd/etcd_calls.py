@@ -1,0 +1,239 @@
+"""Calls to the members of one etcd: which of them is asked, TLS, who asks, and what an error means.
+
+One endpoint is asked at a time. When it does not answer, or has no leader, the next call goes to the next one. A call
+is never made twice by itself unless it only asks: of one that failed nobody knows whether it was done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from starlingmq.config.cluster_section import EtcdTlsConfig
+from starlingmq.net.grpc_extra import grpc
+from starlingmq.net.proto import etcd_pb2 as pb
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+log = logging.getLogger("starlingmq.etcd")
+
+Q = TypeVar("Q", bound="Message")
+A = TypeVar("A", bound="Message")
+
+OPTIONS: Final[Sequence[tuple[str, Any]]] = (
+    ("grpc.keepalive_time_ms", 6000),  # etcd by default takes no more than one in 5 s
+    ("grpc.keepalive_timeout_ms", 3000),
+    ("grpc.http2.ping_timeout_ms", 3000),  # a minute by default, and the keepalive waits for such a ping
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+class EtcdError(Exception):
+    """One line that says why. ``elsewhere``: another member may be able to answer."""
+
+    def __init__(self, reason: str, code: str = "", elsewhere: bool = False) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.elsewhere = elsewhere
+
+
+@dataclass(frozen=True)
+class Method(Generic[Q, A]):
+    path: str
+    request: type[Q]
+    answer: type[A]
+
+
+TXN: Final = Method("/etcdserverpb.KV/Txn", pb.TxnRequest, pb.TxnResponse)
+COMPACT: Final = Method("/etcdserverpb.KV/Compact", pb.CompactionRequest, pb.CompactionResponse)
+WATCH: Final = Method("/etcdserverpb.Watch/Watch", pb.WatchRequest, pb.WatchResponse)
+GRANT: Final = Method("/etcdserverpb.Lease/LeaseGrant", pb.LeaseGrantRequest, pb.LeaseGrantResponse)
+REVOKE: Final = Method("/etcdserverpb.Lease/LeaseRevoke", pb.LeaseRevokeRequest, pb.LeaseRevokeResponse)
+KEEP_ALIVE: Final = Method("/etcdserverpb.Lease/LeaseKeepAlive", pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse)
+MEMBER_LIST: Final = Method("/etcdserverpb.Cluster/MemberList", pb.MemberListRequest, pb.MembersResponse)
+MEMBER_ADD: Final = Method("/etcdserverpb.Cluster/MemberAdd", pb.MemberAddRequest, pb.MemberAddResponse)
+MEMBER_REMOVE: Final = Method("/etcdserverpb.Cluster/MemberRemove", pb.MemberRequest, pb.MembersResponse)
+MEMBER_PROMOTE: Final = Method("/etcdserverpb.Cluster/MemberPromote", pb.MemberRequest, pb.MembersResponse)
+MOVE_LEADER: Final = Method("/etcdserverpb.Maintenance/MoveLeader", pb.MoveLeaderRequest, pb.MoveLeaderResponse)
+STATUS: Final = Method("/etcdserverpb.Maintenance/Status", pb.StatusRequest, pb.StatusResponse)
+AUTHENTICATE: Final = Method("/etcdserverpb.Auth/Authenticate", pb.AuthenticateRequest, pb.AuthenticateResponse)
+
+
+class EtcdCalls:
+    """``endpoints`` are ``host:port``; ``timeout`` seconds for each call. Raises OSError for files of ``tls``."""
+
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        timeout: float = 3.0,
+        tls: EtcdTlsConfig | None = None,
+        username: str = "",
+        password: str = "",
+    ) -> None:
+        self.endpoints = self._given = tuple(endpoints)
+        self.timeout = timeout
+        self.on_moved: Callable[[], None] = lambda: None  # another endpoint is asked from now on
+        self._credentials = None if tls is None else _credentials(tls)
+        self._user = (username, password)
+        self._token = ""
+        self._current = 0
+        self._channels: dict[str, grpc.aio.Channel] = {}
+
+    @property
+    def endpoint(self) -> str:
+        return self.endpoints[self._current % len(self.endpoints)]
+
+    async def call(self, method: Method[Q, A], request: Q, endpoint: str = "") -> A:
+        """Ask once (a second time only when etcd has refused the token). Raises EtcdError."""
+        asked = endpoint or self.endpoint
+        for attempt in range(2):
+            try:
+                unary = self._channel(asked).unary_unary(
+                    method.path, method.request.SerializeToString, method.answer.FromString
+                )
+                answer: A = await unary(request, timeout=self.timeout, metadata=await self._metadata(asked))
+                return answer
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.UNAUTHENTICATED and self._token and not attempt:
+                    self._token = ""
+                    continue
+                raise self.failed(asked, error) from None
+        raise AssertionError("unreachable")
+
+    async def ask(self, method: Method[Q, A], request: Q) -> A:
+        """For what changes nothing, or may be done twice: ask one after the other until one answers."""
+        for left in reversed(range(len(self.endpoints))):
+            try:
+                return await self.call(method, request)
+            except EtcdError as error:
+                if not left or not error.elsewhere:
+                    raise
+        raise EtcdError("there is no endpoint to ask")
+
+    async def open(self, method: Method[Q, A]) -> EtcdStream[Q, A]:
+        """A stream to the present endpoint. Raises EtcdError."""
+        asked = self.endpoint
+        try:
+            metadata = await self._metadata(asked)
+        except grpc.aio.AioRpcError as error:
+            raise self.failed(asked, error) from None
+        channel = self._channel(asked)
+        stream = channel.stream_stream(method.path, method.request.SerializeToString, method.answer.FromString)
+        return EtcdStream(self, asked, method, stream(metadata=metadata))
+
+    def failed(self, endpoint: str, error: grpc.aio.AioRpcError) -> EtcdError:
+        """What the error says; the next endpoint is asked from now on if it was this one's."""
+        code = error.code()
+        if code is grpc.StatusCode.UNAUTHENTICATED:
+            self._token = ""
+        elsewhere = code in (
+            grpc.StatusCode.UNAVAILABLE,
+            grpc.StatusCode.DEADLINE_EXCEEDED,
+            grpc.StatusCode.CANCELLED,
+            grpc.StatusCode.UNKNOWN,
+        )
+        if elsewhere:
+            self.leave(endpoint)
+        details = (error.details() or code.name).removeprefix("etcdserver: ")
+        return EtcdError(f"etcd at {endpoint}: {details}", code.name, elsewhere)
+
+    def leave(self, endpoint: str) -> None:
+        """Ask another one from now on, if this is the one that is asked."""
+        if endpoint == self.endpoint and len(self.endpoints) > 1:
+            self._current += 1
+            self._token = ""
+            self.on_moved()
+
+    def also(self, found: Sequence[str]) -> None:
+        """Endpoints that are asked besides those that were given, when these do not answer."""
+        current = self.endpoint
+        self.endpoints = tuple(dict.fromkeys([*self._given, *found]))
+        self._current = self.endpoints.index(current) if current in self.endpoints else 0
+
+    async def close(self) -> None:
+        channels, self._channels = self._channels, {}
+        await asyncio.gather(*(channel.close() for channel in channels.values()))
+
+    def _channel(self, endpoint: str) -> grpc.aio.Channel:
+        channel = self._channels.get(endpoint)
+        if channel is None:
+            if self._credentials is None:
+                channel = grpc.aio.insecure_channel(endpoint, options=OPTIONS)
+            else:
+                channel = grpc.aio.secure_channel(endpoint, self._credentials, options=OPTIONS)
+            self._channels[endpoint] = channel
+        return channel
+
+    async def _metadata(self, endpoint: str) -> tuple[tuple[str, str], ...]:
+        """A member that is cut off from its leader refuses instead of waiting; and who we are."""
+        name, password = self._user
+        if name and not self._token:
+            request = pb.AuthenticateRequest(name=name, password=password)
+            method = AUTHENTICATE
+            unary = self._channel(endpoint).unary_unary(
+                method.path, method.request.SerializeToString, method.answer.FromString
+            )
+            self._token = (await unary(request, timeout=self.timeout)).token
+        leader = ("hasleader", "true")
+        return (leader, ("token", self._token)) if self._token else (leader,)
+
+
+class EtcdStream(Generic[Q, A]):
+    """Whatever ends it is an EtcdError; one with the code MOVED, if it was left for another endpoint."""
+
+    def __init__(self, calls: EtcdCalls, endpoint: str, method: Method[Q, A], call: Any) -> None:
+        self.endpoint = endpoint
+        self._calls = calls
+        self._method = method
+        self._call = call
+
+    async def begin(self, request: Q) -> A:
+        """Send it; the first answer, within the time of a call."""
+        try:
+            async with asyncio.timeout(self._calls.timeout):
+                await self._call.write(request)
+                return await self.read()
+        except TimeoutError:
+            self._calls.leave(self.endpoint)
+            raise EtcdError(f"etcd at {self.endpoint}: no answer in time", elsewhere=True) from None
+        except grpc.aio.AioRpcError as error:
+            raise self._calls.failed(self.endpoint, error) from None
+        except asyncio.InvalidStateError:  # ended before it was written to
+            raise self._ended(await self._call.details()) from None
+
+    async def read(self) -> A:
+        try:
+            answer = await self._call.read()
+        except grpc.aio.AioRpcError as error:
+            raise self._calls.failed(self.endpoint, error) from None
+        except asyncio.CancelledError:
+            # gRPC ends the reading of a stream that was cancelled here in the same way as the task itself ends.
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise EtcdError("left for another endpoint", "MOVED", elsewhere=True) from None
+        if not isinstance(answer, self._method.answer):
+            raise self._ended("")
+        return answer
+
+    def cancel(self) -> None:
+        self._call.cancel()
+
+    def _ended(self, details: str) -> EtcdError:
+        self._calls.leave(self.endpoint)
+        return EtcdError(f"etcd at {self.endpoint}: {details or 'the stream was ended'}", elsewhere=True)
+
+
+def _credentials(tls: EtcdTlsConfig) -> grpc.ChannelCredentials:
+    ca, key, cert = (Path(path).read_bytes() for path in (tls.ca, tls.key, tls.cert))
+    return grpc.ssl_channel_credentials(ca, key, cert)

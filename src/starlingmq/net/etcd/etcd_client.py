@@ -1,0 +1,236 @@
+"""Carries out the requests of ``cluster.etcd.etcd_requests``: transactions, watches that resume, and the one lease of
+the node.
+
+- A transaction is asked for once. If no answer is had, the answer says so: whether it was done, nobody knows.
+- A watch that is cut resumes behind the last change that was told, or behind what a progress notification vouched for.
+- The lease is kept alive each third of its time; that is also how an etcd that has gone away is noticed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from math import inf
+from typing import Final
+
+from starlingmq.cluster.etcd.etcd_requests import (
+    Answer,
+    EtcdState,
+    LeaseLost,
+    Put,
+    Request,
+    Txn,
+    TxnAnswer,
+    Watch,
+    WatchLost,
+)
+from starlingmq.config.cluster_section import EtcdTlsConfig
+from starlingmq.net.etcd.etcd_calls import GRANT, KEEP_ALIVE, REVOKE, TXN, WATCH, EtcdCalls, EtcdError, EtcdStream
+from starlingmq.net.etcd.etcd_members import addresses, members
+from starlingmq.net.etcd.etcd_messages import txn_answer, txn_request, watch_event, watch_request
+from starlingmq.net.proto import etcd_pb2 as pb
+
+log = logging.getLogger("starlingmq.etcd")
+
+RETRY: Final = 0.2  # seconds between attempts of what is tried until it works
+DISCOVER_SECONDS: Final = 30.0
+OPEN_MAX: Final = 1024  # transactions under way at once; more are refused
+
+
+class EtcdClient:
+    """``on_answer`` is called on the event loop, never from within ``submit``.
+
+    ``discover``: ask the other members too, where they say that they are, when those of ``endpoints`` do not answer.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        on_answer: Callable[[Answer], None],
+        *,
+        discover: bool = False,
+        lease_ttl: int = 10,
+        request_timeout: float = 3.0,
+        tls: EtcdTlsConfig | None = None,
+        username: str = "",
+        password: str = "",
+    ) -> None:
+        self.calls = EtcdCalls(endpoints, request_timeout, tls, username, password)
+        self.calls.on_moved = self._moved
+        self.lease = 0
+        self._discover = discover
+        self._discovered = -inf
+        self._lease_ttl = lease_ttl
+        self._on_answer = on_answer
+        self._granted = asyncio.Event()
+        self._doubted = asyncio.Event()  # somebody has reason to believe that the lease is gone
+        self._failures = 0
+        self._available: bool | None = None
+        self._lease_task: asyncio.Task[None] | None = None
+        self._txns: set[asyncio.Task[None]] = set()
+        self._watches: dict[bytes, asyncio.Task[None]] = {}
+        self._streams: dict[bytes, EtcdStream[pb.WatchRequest, pb.WatchResponse]] = {}
+
+    async def start(self) -> None:
+        """Begin to look for etcd; whether it is there, an ``EtcdState`` says."""
+        self._lease_task = asyncio.create_task(self._keep_lease())
+
+    def submit(self, request: Request) -> None:
+        loop = asyncio.get_running_loop()
+        if isinstance(request, Watch):
+            former = self._watches.pop(request.prefix, None)
+            if former is not None:
+                former.cancel()
+            self._watches[request.prefix] = loop.create_task(self._watch(request))
+        elif len(self._txns) >= OPEN_MAX:
+            loop.call_soon(self._on_answer, TxnAnswer(request.tag, False, 0, error="too many requests to etcd"))
+        else:
+            task = loop.create_task(self._txn(request))
+            self._txns.add(task)
+            task.add_done_callback(self._txns.discard)
+
+    async def close(self, revoke: bool = True) -> None:
+        """End everything that is under way, unanswered. ``revoke``: what was written with the lease goes at once."""
+        tasks = [*self._txns, *self._watches.values()]
+        if self._lease_task is not None:
+            tasks.append(self._lease_task)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if revoke and self.lease and self._available:
+            try:
+                await self.calls.call(REVOKE, pb.LeaseRevokeRequest(id=self.lease))
+            except EtcdError as error:
+                log.info("the lease runs out by itself: %s", error)
+        await self.calls.close()
+
+    # Transactions.
+
+    async def _txn(self, txn: Txn) -> None:
+        try:
+            await self._leased(txn)
+            response = await self.calls.call(TXN, txn_request(txn, self.lease))
+        except EtcdError as error:
+            if error.code == "NOT_FOUND":  # the lease that it would write with
+                self._doubted.set()
+            else:
+                self._failed(error)
+            self._on_answer(TxnAnswer(txn.tag, False, 0, error=str(error)))
+        else:
+            self._answered()
+            self._on_answer(txn_answer(txn, response))
+
+    async def _leased(self, txn: Txn) -> None:
+        if self._granted.is_set() or not any(
+            isinstance(each, Put) and each.leased for each in txn.success + txn.failure
+        ):
+            return
+        try:
+            await asyncio.wait_for(self._granted.wait(), self.calls.timeout)
+        except TimeoutError:
+            raise EtcdError("etcd has granted no lease yet", elsewhere=True) from None
+
+    # Watches.
+
+    async def _watch(self, watch: Watch) -> None:
+        revision = watch.revision
+        while True:
+            try:
+                stream = await self.calls.open(WATCH)
+                self._streams[watch.prefix] = stream
+                try:
+                    response = await stream.begin(watch_request(watch, revision))
+                    while not response.compact_revision:
+                        if response.canceled:
+                            raise EtcdError(f"the watch was ended by etcd: {response.cancel_reason}")
+                        if response.events:
+                            event = watch_event(watch, response)
+                            revision = event.revision + 1
+                            self._answered()
+                            self._on_answer(event)
+                        elif not response.created:
+                            revision = max(revision, response.header.revision + 1)
+                        response = await stream.read()
+                finally:
+                    stream.cancel()
+                self._on_answer(WatchLost(watch.prefix, response.compact_revision))
+                return
+            except EtcdError as error:
+                if error.code != "MOVED":
+                    self._failed(error)
+            await asyncio.sleep(RETRY)
+
+    def _moved(self) -> None:
+        """Watches follow to the endpoint that answers: the one that was left may be deaf without saying so."""
+        for stream in self._streams.values():
+            if stream.endpoint != self.calls.endpoint:
+                stream.cancel()
+
+    # The lease.
+
+    async def _keep_lease(self) -> None:
+        pause = 0.0
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._doubted.wait(), pause)
+            self._doubted.clear()
+            try:
+                ttl = await self._extend() if self.lease else 0
+                if not ttl:
+                    ttl = await self._grant()
+            except EtcdError as error:
+                self._failed(error)
+                pause = RETRY
+            else:
+                self._answered()
+                pause = min(ttl, self._lease_ttl) / 3
+                if self._discover:
+                    await self._look_around()
+
+    async def _look_around(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now < self._discovered + DISCOVER_SECONDS:
+            return
+        with suppress(EtcdError):  # who does not answer is noticed by the lease
+            self.calls.also(addresses(await members(self.calls)))
+            self._discovered = now
+
+    async def _grant(self) -> int:
+        """A lease whose predecessor is gone, if there was one. Seconds that it lasts."""
+        response = await self.calls.call(GRANT, pb.LeaseGrantRequest(ttl=self._lease_ttl))
+        first, self.lease = not self.lease, response.id
+        self._granted.set()
+        if not first:
+            self._on_answer(LeaseLost(self.lease))
+        return response.ttl
+
+    async def _extend(self) -> int:
+        """Seconds that it lasts from now on; 0: it is gone."""
+        stream = await self.calls.open(KEEP_ALIVE)
+        try:
+            return (await stream.begin(pb.LeaseKeepAliveRequest(id=self.lease))).ttl
+        finally:
+            stream.cancel()
+
+    # Whether etcd answers.
+
+    def _answered(self) -> None:
+        self._failures = 0
+        self._tell(True)
+
+    def _failed(self, error: EtcdError) -> None:
+        """One that fails has others: etcd is away when as many calls failed in a row as there are endpoints."""
+        self._failures += 1
+        if self._failures >= len(self.calls.endpoints):
+            self._tell(False, str(error))
+
+    def _tell(self, available: bool, reason: str = "") -> None:
+        if available is not self._available:
+            self._available = available
+            if available:
+                log.info("etcd answers at %s", self.calls.endpoint)
+            else:
+                log.warning("etcd does not answer: %s", reason)
+            self._on_answer(EtcdState(available, reason))

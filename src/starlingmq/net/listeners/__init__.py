@@ -1,0 +1,1 @@
+"""Listening sockets, connections, TLS, WebSocket, PROXY protocol, and their limits."""

@@ -1,0 +1,223 @@
+"""Accepting: from a listening socket to a protocol object, with every limit checked before anything else is done.
+
+1. ``accept``. Without descriptors for clients the socket is closed, and accepting waits
+(``net/listeners/descriptors.py``). 2. The connection is counted, or closed (``net/listeners/connection_counts.py``).
+3. With ``proxy_protocol``, the header of the proxy is read, and the connection counts for the client's address.
+4. TLS, within the time for a handshake (``net/listeners/tls_handshake.py``).
+5. ``connection_made``: from now on the protocol object leaves the gate, in its ``connection_lost``.
+
+What is under way between 2 and 5 is a task of the ``Acceptor``, which ends it when the listener is closed. The servers
+of asyncio and uvloop count nothing before 5, and cannot pause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Final, Protocol
+
+from starlingmq.net.listeners.listener_gate import ListenerGate
+from starlingmq.net.listeners.proxy_protocol import ProxyError, ProxyHeader, parse
+from starlingmq.net.listeners.tls_handshake import HandshakeError, handshake
+
+log = logging.getLogger("starlingmq")
+
+ACCEPTS_PER_TURN: Final = 64  # of one socket, before everybody else gets a turn: about two milliseconds
+TLS_CLOSE_TIMEOUT: Final = 5.0
+"""Seconds that a closing TLS connection waits for its peer to agree."""
+
+_GONE: Final = (errno.ECONNABORTED, errno.EPROTO, errno.EPERM)  # of one connection: accept(2) has the next one
+
+
+class Arriving(Protocol):
+    """A protocol object; ``made`` from ``connection_made`` on."""
+
+    made: bool
+
+
+class _Arrival:
+    """A connection that was counted and is not yet its protocol object's."""
+
+    __slots__ = ("exempt", "full", "peer", "protocol", "sock")
+
+    def __init__(self, sock: socket.socket, peer: str, exempt: bool) -> None:
+        self.sock = sock
+        self.peer = peer
+        self.exempt = exempt
+        self.full = 0
+        self.protocol: Arriving | None = None
+
+    @property
+    def made(self) -> bool:
+        return self.protocol is not None and self.protocol.made
+
+
+class Acceptor:
+    """Accepts on the sockets of one listener. ``make`` is given the peer, and the reason code it is refused with or 0.
+
+    ``context`` may be replaced at any time. ``handshake_timeout`` in seconds.
+    """
+
+    def __init__(
+        self,
+        sockets: Iterable[socket.socket],
+        gate: ListenerGate,
+        make: Callable[[str, int], Any],
+        context: ssl.SSLContext | None,
+        handshake_timeout: float,
+    ) -> None:
+        self.gate = gate
+        self.context = context
+        self._sockets = list(sockets)
+        self._make = make
+        self._handshake_timeout = handshake_timeout
+        self._loop = asyncio.get_running_loop()
+        self._arriving: dict[asyncio.Task[None], _Arrival] = {}
+
+    def open(self) -> None:
+        """Accept from now on."""
+        self.gate.admission.descriptors.add(self)
+
+    def close(self) -> None:
+        """Accept no more, and end what is under way. Connections that were made stay. May be called again."""
+        self.gate.admission.descriptors.remove(self)
+        self.pause()
+        for sock in self._sockets:
+            sock.close()
+        self._sockets.clear()
+        for task, arrival in self._arriving.items():
+            if not arrival.made:  # or uvloop would close it and tell nobody
+                task.cancel()
+
+    def pause(self) -> None:
+        for sock in self._sockets:
+            self._loop.remove_reader(sock.fileno())
+
+    def resume(self) -> None:
+        for sock in self._sockets:
+            self._loop.add_reader(sock.fileno(), self._accept, sock)
+
+    def _accept(self, listening: socket.socket) -> None:
+        descriptors = self.gate.admission.descriptors
+        for _ in range(ACCEPTS_PER_TURN):
+            try:
+                sock, address = listening.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                if error.errno in _GONE:
+                    continue
+                if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    log.error("%s: cannot accept connections: %s", self.gate.name, error.strerror or error)
+                descriptors.ran_out()  # whatever it is, trying it again at once could go on for ever
+                return
+            descriptor = sock.fileno()
+            if descriptors.allow(descriptor):
+                self._arrive(sock, _peer(address))
+            else:
+                sock.close()
+                self.gate.refuse("descriptors")
+            if not descriptors.allow(descriptor + 1):
+                descriptors.ran_out()
+                return
+
+    def _arrive(self, sock: socket.socket, peer: str) -> None:
+        gate = self.gate
+        behind_proxy = bool(gate.proxies)
+        if behind_proxy and not gate.is_proxy(peer):
+            gate.refuse("not_a_proxy", peer, "its address is not in listeners[].proxy_protocol")
+            sock.close()
+            return
+        exempt = behind_proxy or gate.exempts(peer)
+        if not gate.enter(peer, exempt):
+            sock.close()
+            return
+        arrival = _Arrival(sock, peer, exempt)
+        if not exempt:
+            arrival.full = gate.admission.full(peer)
+        if behind_proxy:
+            coroutine = self._behind_proxy(arrival)
+        else:
+            coroutine = self._plain(arrival) if self.context is None else self._secure(arrival)
+        task = self._loop.create_task(coroutine)
+        self._arriving[task] = arrival
+        task.add_done_callback(partial(self._arrived, arrival))
+
+    def _arrived(self, arrival: _Arrival, task: asyncio.Task[None]) -> None:
+        del self._arriving[task]
+        if not arrival.made:
+            arrival.sock.close()
+            self.gate.leave(arrival.peer, arrival.exempt)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if isinstance(error, HandshakeError):
+            self.gate.refuse(error.reason, arrival.peer if error.detail else "", error.detail)
+        elif error is not None and not isinstance(error, OSError):  # it is gone already
+            log.error("%s: a connection failed while it was opened", self.gate.name, exc_info=error)
+
+    def _protocol(self, arrival: _Arrival) -> Any:
+        arrival.protocol = self._make(arrival.peer, arrival.full)
+        return arrival.protocol
+
+    async def _behind_proxy(self, arrival: _Arrival) -> None:
+        gate = self.gate
+        try:
+            async with asyncio.timeout(self._handshake_timeout):
+                header = await self._header(arrival.sock)
+        except TimeoutError:
+            gate.refuse("proxy_header", arrival.peer, "no PROXY header within mqtt.connect_timeout")
+            return
+        except ProxyError as error:
+            gate.refuse("proxy_header", arrival.peer, str(error))
+            return
+        if header is None:
+            return
+        peer = header.peer or arrival.peer
+        if not gate.exempts(peer):
+            if not gate.reveal(peer):
+                return
+            arrival.exempt = False
+            arrival.full = gate.admission.full(peer)
+        arrival.peer = peer
+        await (self._plain(arrival) if self.context is None else self._secure(arrival))
+
+    async def _header(self, sock: socket.socket) -> ProxyHeader | None:
+        """The header of a proxy, and not a byte of what follows it; None if the connection ends before. It may be
+        nothing but a probe. Raises ProxyError."""
+        sock.setblocking(False)
+        data = b""
+        while True:
+            header = parse(data)
+            if isinstance(header, ProxyHeader):
+                return header
+            more = await self._loop.sock_recv(sock, header)
+            if not more:
+                return None
+            data += more
+
+    async def _plain(self, arrival: _Arrival) -> None:
+        await self._loop.connect_accepted_socket(partial(self._protocol, arrival), arrival.sock)
+
+    async def _secure(self, arrival: _Arrival) -> None:
+        upgrade = self._loop.connect_accepted_socket(
+            partial(self._protocol, arrival),
+            arrival.sock,
+            ssl=self.context,
+            ssl_handshake_timeout=self._handshake_timeout,
+            ssl_shutdown_timeout=TLS_CLOSE_TIMEOUT,
+        )
+        await handshake(upgrade, arrival.sock)
+
+
+def _peer(address: Any) -> str:
+    """``host:port`` of the other side, IPv6 in brackets; ``unix`` where there is no address."""
+    if not isinstance(address, tuple):
+        return "unix"
+    host, port = address[0], address[1]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

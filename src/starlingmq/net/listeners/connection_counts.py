@@ -1,0 +1,99 @@
+"""How many connections a process and an address have, counted from the moment they are accepted.
+
+========================================  ==================  ==========================================
+limit                                     up to it            beyond it
+========================================  ==================  ==========================================
+``listeners[].max_connections``           let in              closed at once
+``limits.max_connections``                let in              ``TURNED_AWAY`` are told so, then closed
+``limits.connections_per_address``        let in              ``ADDRESS_TURNED_AWAY`` are told so
+an address that is banned                                     ``ADDRESS_TURNED_AWAY`` are told so
+========================================  ==================  ==========================================
+
+To be told so means: it may complete its TLS handshake, its WebSocket request and its CONNECT within
+``mqtt.connect_timeout``, and is answered with CONNECT's reason code, or -ERR. More of them are closed at once, before
+any byte is read. So handshakes that never end cost no more descriptors than the limit and those few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from starlingmq.config.settings import LimitsConfig
+from starlingmq.core.broker import TURNED_AWAY
+from starlingmq.core.limits.address_key import peer_host, peer_key
+from starlingmq.core.ready import Notice
+from starlingmq.net.listeners.descriptors import Descriptors
+from starlingmq.wire.reasons import Reason
+
+ADDRESS_TURNED_AWAY: Final = 32
+
+
+class ConnectionCounts:
+    """One for a process. ``is_banned`` is asked for an address; ``tell`` gets what was refused, for the log."""
+
+    def __init__(self, limits: LimitsConfig | None = None, descriptors: Descriptors | None = None) -> None:
+        self.limits = limits or LimitsConfig()
+        self.descriptors = descriptors or Descriptors()
+        self.connections = 0
+        self.addresses: dict[str, int] = {}
+        self.is_banned: Callable[[str], bool] = _nobody
+        self.tell: Callable[[Notice], None] = _to_nobody
+
+    def enter(self, peer: str, exempt: bool, any_ban: bool) -> str:
+        """Count a connection; "", or why it is refused and not counted.
+
+        ``peer``: ``host:port``. ``exempt``: it is a proxy, whose address does not count. ``any_ban``: whether a ban of
+        the address counts already; not where a certificate may outweigh it.
+        """
+        limit = self.limits.max_connections
+        if limit and self.connections >= limit + TURNED_AWAY:
+            return "server_busy"
+        reason = "" if exempt else self._enter_address(peer, any_ban)
+        if not reason:
+            self.connections += 1
+        return reason
+
+    def leave(self, peer: str, exempt: bool) -> None:
+        self.connections -= 1
+        if not exempt:
+            self._leave_address(peer)
+
+    def reveal(self, peer: str, any_ban: bool) -> str:
+        """Count an exempt connection by the address of its client, now that it is known; "" or why it is refused. If
+        it is, it is still exempt."""
+        return self._enter_address(peer, any_ban)
+
+    def full(self, peer: str) -> int:
+        """The reason code that a connection which has just been counted is refused with; 0 if it is not."""
+        limit = self.limits.connections_per_address
+        return Reason.QUOTA_EXCEEDED if limit and self.addresses.get(peer_key(peer), 0) > limit else 0
+
+    def _enter_address(self, peer: str, any_ban: bool) -> str:
+        key = peer_key(peer)
+        if not key:
+            return ""
+        count = self.addresses.get(key, 0)
+        limit = self.limits.connections_per_address
+        if limit and count >= limit + ADDRESS_TURNED_AWAY:
+            return "quota_exceeded"
+        if any_ban and count >= ADDRESS_TURNED_AWAY and self.is_banned(peer_host(peer)):
+            return "banned"
+        self.addresses[key] = count + 1
+        return ""
+
+    def _leave_address(self, peer: str) -> None:
+        key = peer_key(peer)
+        count = self.addresses.get(key, 0) - 1
+        if count > 0:
+            self.addresses[key] = count
+        else:
+            self.addresses.pop(key, None)
+
+
+def _nobody(address: str) -> bool:
+    return False
+
+
+def _to_nobody(notice: Notice) -> None:
+    """Nobody wants to know."""

@@ -1,0 +1,110 @@
+"""What the connections of one listener share: its name, its limits, how many of them there are, and whom it refused."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlingmq.config.networks import Network, is_among, parse_address
+from starlingmq.core.limits.address_key import peer_host
+from starlingmq.core.ready import Notice
+from starlingmq.net.listeners.connection_counts import ConnectionCounts
+
+WRITE_BUFFER = 1024 * 1024
+_DETAILS: Final = {
+    "server_busy": "far more connections than limits.max_connections",
+    "quota_exceeded": "far more connections of its address than limits.connections_per_address",
+    "banned": "its address is banned and has connections enough to be told so",
+}
+
+
+class ListenerGate:
+    """Counts connections in and out of one listener, and those that it refused.
+
+    ``name`` is the bound URL; ``max_connections`` 0 means no limit; ``write_buffer`` is in bytes: above it the driver
+    is told ``blocked``; ``path`` is the URL path a WebSocket request must name; ``refused`` counts by reason and only
+    ever holds the few reasons spelled in this package; with ``identity`` a client is called what its certificate says;
+    ``subprotocol`` is what a WebSocket has to be for ("" for NATS, which has no name for that); ``origins`` are those
+    whose pages may open one, all if it is empty; ``admission`` counts over all listeners; ``keys``: clients may prove
+    who they are by a certificate or an NKey, which outweighs a ban of their address; ``trusted_proxies`` name the
+    client of a WebSocket; ``proxies`` have to begin with a PROXY header, and nobody else may connect: if there are any.
+    """
+
+    __slots__ = (
+        "admission",
+        "connections",
+        "identity",
+        "keys",
+        "max_connections",
+        "name",
+        "origins",
+        "path",
+        "proxies",
+        "refused",
+        "subprotocol",
+        "trusted_proxies",
+        "write_buffer",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        max_connections: int = 0,
+        write_buffer: int = WRITE_BUFFER,
+        path: str = "",
+        identity: bool = False,
+        subprotocol: str = "mqtt",
+        origins: frozenset[str] = frozenset(),
+        admission: ConnectionCounts | None = None,
+        keys: bool = False,
+        trusted_proxies: tuple[Network, ...] = (),
+        proxies: tuple[Network, ...] = (),
+    ) -> None:
+        self.name = name
+        self.max_connections = max_connections
+        self.write_buffer = write_buffer
+        self.path = path
+        self.identity = identity
+        self.subprotocol = subprotocol
+        self.origins = origins
+        self.admission = admission or ConnectionCounts()
+        self.keys = keys
+        self.trusted_proxies = trusted_proxies
+        self.proxies = proxies
+        self.connections = 0
+        self.refused: dict[str, int] = {}
+
+    def exempts(self, peer: str) -> bool:
+        """Whether the address of the connection is that of a proxy, and its client's comes with a WebSocket request."""
+        return bool(self.trusted_proxies) and is_among(parse_address(peer_host(peer)), self.trusted_proxies)
+
+    def is_proxy(self, peer: str) -> bool:
+        return is_among(parse_address(peer_host(peer)), self.proxies)
+
+    def enter(self, peer: str, exempt: bool = False) -> bool:
+        """Count a connection that was accepted; False if it is refused. One that entered must leave exactly once."""
+        if self.max_connections and self.connections >= self.max_connections:
+            self.refuse("max_connections", peer, "as many connections as listeners[].max_connections")
+            return False
+        reason = self.admission.enter(peer, exempt, not self.keys)
+        if reason:
+            self.refuse(reason, peer, _DETAILS[reason])
+            return False
+        self.connections += 1
+        return True
+
+    def reveal(self, peer: str) -> bool:
+        """Count a connection that was ``exempt`` by the address of its client; False if it is refused: still exempt."""
+        reason = self.admission.reveal(peer, not self.keys)
+        if reason:
+            self.refuse(reason, peer, _DETAILS[reason])
+        return not reason
+
+    def leave(self, peer: str, exempt: bool = False) -> None:
+        self.connections -= 1
+        self.admission.leave(peer, exempt)
+
+    def refuse(self, reason: str, peer: str = "", detail: str = "") -> None:
+        """Count it; with a ``peer`` it is told to the log."""
+        self.refused[reason] = self.refused.get(reason, 0) + 1
+        if peer:
+            self.admission.tell(Notice(reason, "", peer, detail))

@@ -1,0 +1,241 @@
+"""Open listeners: from a listener's settings to a protocol object for each connection that is accepted."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from starlingmq.config.cluster_section import is_loopback, is_wildcard, split_address
+from starlingmq.net.listeners.accepting import Acceptor, Arriving
+from starlingmq.net.listeners.connection_counts import ConnectionCounts
+from starlingmq.net.listeners.listener_gate import WRITE_BUFFER, ListenerGate
+from starlingmq.net.listeners.nats_tls import NatsTlsConnection
+from starlingmq.net.listeners.revocation_list import Identity
+from starlingmq.net.listeners.socket_connection import Connection, ConnectionDriver
+from starlingmq.net.listeners.sockets import Address, SocketFile, hold_shared, listen_tcp, listen_unix
+from starlingmq.net.listeners.tls import TlsError, revoked_certificates, server_context
+from starlingmq.net.listeners.urls import DEFAULT_PATHS, ListenerError, ListenerSpec, parse_listener
+from starlingmq.net.listeners.websocket import WebSocketConnection
+
+__all__ = ["Listener", "ListenerError", "ListenerSpec", "open_listener", "parse_listener"]
+
+HANDSHAKE_TIMEOUT: Final = 10.0
+"""Seconds for a TLS handshake: until it is done the driver does not know of the connection and has no timer for it."""
+
+_PROTOCOLS: Final = {  # by ALPN
+    "mqtts": ["mqtt"],
+    "wss": ["http/1.1"],
+    "nats+wss": ["http/1.1"],
+    "tls": ["nats"],
+    "https": ["http/1.1"],
+}
+
+
+class Tls(NamedTuple):
+    """What the files of a listener hold: its context, and the client certificates that are revoked."""
+
+    context: ssl.SSLContext
+    revoked: frozenset[Identity]
+
+
+class Listener:
+    """An open listener. ``gate`` counts its connections and what it refused."""
+
+    def __init__(self, spec: ListenerSpec, gate: ListenerGate, tls: Tls | None, file: SocketFile | None) -> None:
+        self.spec = spec
+        self.gate = gate
+        self._tls = tls
+        self._file = file
+        self._acceptor: Acceptor | None = None
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """The TLS context of connections from now on, where there is one."""
+        assert self._tls is not None
+        return self._tls.context
+
+    @property
+    def address(self) -> str:
+        """The URL, with the port that was bound."""
+        return self.gate.name
+
+    @property
+    def bound(self) -> ListenerSpec:
+        """What it was opened with, and the port that came of it."""
+        if self.spec.scheme == "unix":
+            return self.spec
+        _, port = split_address(self.address.partition("://")[2].partition("/")[0], self.address)
+        return self.spec._replace(port=port)
+
+    def advertised(self, node_host: str) -> str:
+        """The URL that clients elsewhere reach it at, "" if they do not; ``node_host`` is where other nodes do."""
+        spec = self.spec
+        if spec.scheme == "unix":
+            return ""
+        scheme, _, rest = self.address.partition("://")
+        authority, slash, path = rest.partition("/")
+        host, port = split_address(authority, self.address)
+        if spec.advertise:
+            authority = spec.advertise
+        elif is_wildcard(host):
+            authority = f"[{node_host}]:{port}" if ":" in node_host else f"{node_host}:{port}"
+        elif is_loopback(host) and not is_loopback(node_host):
+            return ""
+        return f"{scheme}://{authority}{slash}{path}"
+
+    def accept(self, acceptor: Acceptor) -> None:
+        """Accept connections from now on."""
+        self._acceptor = acceptor
+        acceptor.open()
+
+    def close(self) -> None:
+        """Accept no more, and end handshakes; connections that are open stay. May be called again."""
+        if self._acceptor is not None:
+            self._acceptor.close()
+        if self._file is not None:
+            self._file.remove()
+            self._file = None
+
+    def load_tls(self) -> Tls | None:
+        """Read certificate, authorities and revocation lists again; None without TLS. Raises ListenerError."""
+        return load_tls(self.spec)
+
+    def use_tls(self, tls: Tls | None) -> None:
+        """Use it for connections from now on.
+
+        It is another context, so that no session of TLS is resumed that the earlier one let in.
+        """
+        self._tls = tls
+        if tls is not None and self._acceptor is not None and self.spec.scheme != "tls":
+            self._acceptor.context = tls.context
+
+
+async def open_listener(
+    loop: asyncio.AbstractEventLoop,
+    spec: ListenerSpec,
+    driver: ConnectionDriver,
+    *,
+    write_buffer: int = WRITE_BUFFER,
+    handshake_timeout: float = HANDSHAKE_TIMEOUT,
+    admission: ConnectionCounts | None = None,
+) -> Listener:
+    """Bind, and hand what connects to the driver from the next turn of the loop on.
+
+    ``write_buffer`` in bytes (``limits.write_buffer``), ``handshake_timeout`` in seconds (``mqtt.connect_timeout``).
+    ``admission`` counts over all listeners. Raises ListenerError, and then nothing is left bound.
+    """
+    tls = load_tls(spec)
+    try:
+        sockets, file = await _listen(loop, spec)
+    except OSError as error:
+        raise ListenerError(f"{spec}: cannot listen: {error.strerror or error}") from error
+    gate = _gate(spec, str(_bound(spec, sockets)), write_buffer, admission)
+    listener = Listener(spec, gate, tls, file)
+    first = None if tls is None or spec.scheme == "tls" else tls.context  # NATS says INFO before
+    make = _maker(listener, driver, handshake_timeout)
+    listener.accept(Acceptor(sockets, gate, make, first, handshake_timeout))
+    return listener
+
+
+def _gate(spec: ListenerSpec, name: str, write_buffer: int, admission: ConnectionCounts | None) -> ListenerGate:
+    nats = spec.scheme.startswith("nats") or spec.scheme == "tls"
+    return ListenerGate(
+        name,
+        spec.max_connections,
+        write_buffer,
+        spec.path,
+        identity=spec.tls is not None and spec.tls.use_identity_as_username,
+        subprotocol="" if nats else "mqtt",
+        origins=spec.origins,
+        admission=admission,
+        keys=nats or (spec.tls is not None and spec.tls.ca is not None),
+        trusted_proxies=spec.trusted_proxies,
+        proxies=spec.proxy_protocol,
+    )
+
+
+def load_tls(spec: ListenerSpec) -> Tls | None:
+    """What the files of a listener hold now, None if it has no TLS; raises ListenerError."""
+    if spec.tls is None:
+        return None
+    context = tls_context(spec)
+    assert context is not None
+    try:
+        return Tls(context, revoked_certificates(spec.tls))
+    except TlsError as error:
+        raise ListenerError(f"{spec}: {error}") from error
+
+
+def tls_context(spec: ListenerSpec) -> ssl.SSLContext | None:
+    """The TLS context of a listener, None if it has none; raises ListenerError."""
+    if spec.tls is None:
+        return None
+    try:
+        return server_context(spec.tls, _PROTOCOLS[spec.scheme])
+    except TlsError as error:
+        raise ListenerError(f"{spec}: {error}") from error
+
+
+async def _listen(loop: asyncio.AbstractEventLoop, spec: ListenerSpec) -> tuple[list[socket.socket], SocketFile | None]:
+    if spec.scheme == "unix":
+        sock, file = listen_unix(spec.path)
+        return [sock], file
+    return listen_tcp(await _addresses(loop, spec), spec.port, spec.reuse_port), None
+
+
+async def hold_port(loop: asyncio.AbstractEventLoop, spec: ListenerSpec) -> tuple[ListenerSpec, list[socket.socket]]:
+    """Keep the port of a listener for processes that will share it; the listener with its port. Raises ListenerError.
+
+    The sockets hold the port until they are closed.
+    """
+    try:
+        sockets = hold_shared(await _addresses(loop, spec), spec.port)
+    except OSError as error:
+        raise ListenerError(f"{spec}: cannot listen: {error.strerror or error}") from error
+    return spec._replace(port=sockets[0].getsockname()[1], reuse_port=True), sockets
+
+
+async def refuse_taken(loop: asyncio.AbstractEventLoop, spec: ListenerSpec) -> None:
+    """Raise ListenerError if the listener could not be opened now, for who has much to do before it is."""
+    if not spec.reuse_port and spec.scheme != "unix":
+        _, sockets = await hold_port(loop, spec)
+        for sock in sockets:
+            sock.close()
+
+
+async def bind_tcp(loop: asyncio.AbstractEventLoop, spec: ListenerSpec) -> tuple[str, list[socket.socket]]:
+    """Listen for somebody who does the rest: the URL with the port, and the sockets. Raises ListenerError."""
+    try:
+        sockets, _ = await _listen(loop, spec)
+    except OSError as error:
+        raise ListenerError(f"{spec}: cannot listen: {error.strerror or error}") from error
+    return str(_bound(spec, sockets)), sockets
+
+
+async def _addresses(loop: asyncio.AbstractEventLoop, spec: ListenerSpec) -> list[Address]:
+    found = await loop.getaddrinfo(
+        spec.host or None, spec.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
+    )
+    # A name that is twice in the hosts file is still one address.
+    return list(dict.fromkeys((int(family), address) for family, _, _, _, address in found))
+
+
+def _bound(spec: ListenerSpec, sockets: list[socket.socket]) -> ListenerSpec:
+    if spec.scheme == "unix":
+        return spec
+    # The name of an address that is bound already; whether it may be is decided in the settings.
+    every = "0.0.0.0" if any(sock.family == socket.AF_INET for sock in sockets) else "::"  # noqa: S104
+    return spec._replace(host=spec.host or every, port=sockets[0].getsockname()[1])
+
+
+def _maker(listener: Listener, driver: ConnectionDriver, handshake_timeout: float) -> Callable[[str, int], Arriving]:
+    """What makes the protocol object of a connection."""
+    gate, scheme = listener.gate, listener.spec.scheme
+    if scheme == "tls":
+        return lambda peer, full: NatsTlsConnection(driver, gate, peer, full, listener.context, handshake_timeout)
+    if scheme in DEFAULT_PATHS:
+        return lambda peer, full: WebSocketConnection(driver, gate, peer, full)
+    return lambda peer, full: Connection(driver, gate, peer, full)

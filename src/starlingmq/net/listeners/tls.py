@@ -1,0 +1,97 @@
+"""TLS for listeners: the server's context from the settings, and what the client's certificate says."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from starlingmq.config.settings import TlsConfig
+from starlingmq.net.listeners.revocation_list import DerError, Identity, revoked_by
+from starlingmq.net.listeners.tls_handshake import ServerContext
+
+VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+
+
+class TlsError(Exception):
+    """A certificate or key cannot be used; the message is one line that names the file at fault."""
+
+
+class _HasExtraInfo(Protocol):
+    def get_extra_info(self, name: str, default: Any = None) -> Any: ...
+
+
+def server_context(tls: TlsConfig, protocols: list[str]) -> ssl.SSLContext:
+    """A server context that offers ``protocols`` by ALPN; a client that names none of them, or none at all, is let in.
+
+    Without ``tls.ca`` no client certificate is asked for. With it, one that is shown must be good; with
+    ``tls.require_client_cert`` one must be shown. Raises TlsError.
+    """
+    context = ServerContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = VERSIONS[tls.min_version]
+    # Each renegotiation costs the server a handshake that the client only has to ask for.
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    context.set_alpn_protocols(protocols)
+    load_certificate(context, tls)
+    _set_client_verification(context, tls)
+    return context
+
+
+def load_certificate(context: ssl.SSLContext, tls: TlsConfig) -> None:
+    """Give the context the certificate as the files hold it now; open connections keep the one they have."""
+    try:
+        # A callable, so that an encrypted key without a password in the settings is an error and not a prompt.
+        context.load_cert_chain(tls.cert, tls.key, lambda: tls.key_password or "")
+    except (OSError, ValueError) as error:
+        files = tls.cert if tls.key is None else f"{tls.cert} with key {tls.key}"
+        raise TlsError(f"certificate {files}: {_reason(error)}") from error
+
+
+def _set_client_verification(context: ssl.SSLContext, tls: TlsConfig) -> None:
+    if tls.ca is None:
+        if tls.require_client_cert:
+            raise TlsError("require_client_cert needs ca: the authorities that client certificates are checked against")
+        if tls.crl:
+            raise TlsError("crl needs ca: the authorities that client certificates are checked against")
+        return
+    try:
+        context.load_verify_locations(tls.ca)
+    except (OSError, ValueError) as error:
+        raise TlsError(f"certificate authorities {tls.ca}: {_reason(error)}") from error
+    for path in tls.crl:
+        try:
+            context.load_verify_locations(path)
+        except (OSError, ValueError) as error:
+            raise TlsError(f"revocation list {path}: {_reason(error)}") from error
+    if tls.crl:
+        context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
+    context.verify_mode = ssl.CERT_REQUIRED if tls.require_client_cert else ssl.CERT_OPTIONAL
+
+
+def revoked_certificates(tls: TlsConfig) -> frozenset[Identity]:
+    """What the revocation lists name. Raises TlsError."""
+    found: frozenset[Identity] = frozenset()
+    for path in tls.crl:
+        try:
+            found |= revoked_by(Path(path).read_bytes())
+        except (OSError, DerError) as error:
+            raise TlsError(f"revocation list {path}: {_reason(error)}") from error
+    return found
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return f"not usable PEM files ({error.reason or error})"
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def common_name(transport: _HasExtraInfo) -> str | None:
+    """The common name in the subject of the verified client certificate; None without TLS, certificate or name."""
+    certificate = transport.get_extra_info("peercert")
+    if not certificate:
+        return None
+    for relative_name in certificate.get("subject", ()):
+        for key, value in relative_name:
+            if key == "commonName":
+                return str(value)
+    return None

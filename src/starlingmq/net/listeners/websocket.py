@@ -1,0 +1,340 @@
+"""A WebSocket connection, which to the driver looks like any transport that carries MQTT, or NATS.
+
+The law of this file: ``state`` only ever moves down this list, and the state alone says what bytes mean.
+
+| state | bytes that come in | ``write`` |
+|---|---|---|
+| REQUEST | collected until the HTTP request is whole, then answered: OPEN or LINGER | kept: NATS speaks first |
+| OPEN | frames; binary payloads go to the driver | one binary frame |
+| CLOSING | frames, of which only Close still matters; it ends the connection | nothing |
+| LINGER | discarded until the peer hangs up | nothing |
+
+Frames and MQTT packets are unrelated: a packet may span frames and a frame may hold packets [MQTT-6.0.0-2]. Payload is
+passed on as it arrives, so a frame is never held back for its end, and how long it says it is costs no memory.
+A turn of the event loop takes ``FRAMES_A_TURN`` frames of a connection; it is not read further until the rest is taken.
+Time limits: until CONNECT the core's ``connect_timeout`` runs, as for every connection, and it covers the HTTP request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final, cast
+
+from wsproto.frame_protocol import CloseReason, FrameProtocol, Opcode, ParseFailed
+
+from starlingmq.core.limits.address_key import peer_host
+from starlingmq.net.listeners.listener_gate import ListenerGate
+from starlingmq.net.listeners.socket_connection import ConnectionDriver
+from starlingmq.net.listeners.websocket_upgrade import (
+    REQUEST_MAX,
+    REQUEST_START,
+    UpgradeResponse,
+    answer,
+    not_http,
+    request_size,
+    too_large,
+    too_many,
+)
+
+REQUEST: Final = 0
+OPEN: Final = 1
+CLOSING: Final = 2
+LINGER: Final = 3
+
+CLOSE_TIMEOUT: Final = 5.0
+"""Seconds the peer has to take our last words and hang up."""
+
+FRAMES_A_TURN: Final = 64
+"""A frame has six bytes at least, and a read may bring a quarter of a megabyte: tens of thousands of empty frames."""
+
+GO_ON: Final = 0
+HUNG_UP: Final = 1
+TEXT: Final = 2
+BROKEN: Final = 3
+MORE: Final = 4
+
+
+def binary_header(length: int) -> bytes:
+    """The header of an unmasked, unfragmented binary frame, as a server sends it (RFC 6455, 5.2)."""
+    if length < 126:
+        return bytes((0x82, length))
+    if length < 65536:
+        return b"\x82\x7e" + length.to_bytes(2, "big")
+    return b"\x82\x7f" + length.to_bytes(8, "big")
+
+
+class WebSocketConnection(asyncio.Protocol):
+    """One WebSocket connection; also the ``Handle`` that its driver writes to."""
+
+    # fmt: off
+    __slots__ = (
+        "blocked", "client", "deadline", "driver", "early", "exempt", "frames", "full", "gate", "goes_on", "held",
+        "made", "more", "owed_pong", "peer", "request", "state", "stream",
+    )
+    # fmt: on
+
+    stream: asyncio.Transport
+    frames: FrameProtocol
+
+    def __init__(self, driver: ConnectionDriver, gate: ListenerGate, peer: str, full: int = 0) -> None:
+        self.driver = driver
+        self.gate = gate
+        self.peer = peer
+        self.full = full
+        self.exempt = gate.exempts(peer)  # until the request says who the client is
+        self.made = False
+        self.client: Any = None
+        self.state = REQUEST
+        self.request = b""
+        self.early = b""
+        self.blocked = False
+        self.owed_pong: bytes | None = None
+        self.held = False  # the driver takes no more for now
+        self.more = False  # frames that were read wait for their turn
+        self.goes_on: asyncio.Handle | None = None
+        self.deadline: asyncio.TimerHandle | None = None
+
+    # What the transport tells us.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.stream = cast(asyncio.Transport, transport)
+        self.made = True
+        self.stream.set_write_buffer_limits(high=self.gate.write_buffer)
+        self.client = self.driver.opened(self, self.gate.name, self.peer, self.full)
+        if self.gate.identity:
+            self.driver.identified(self.client)
+
+    def data_received(self, data: bytes) -> None:
+        if self.more:
+            self.frames.receive_bytes(data)  # what TLS had already decrypted when reading was paused
+        elif self.state == OPEN:
+            self._receive_open(data)
+        elif self.state == REQUEST:
+            self._receive_request(data)
+        elif self.state == CLOSING:
+            self._receive_closing(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.state = LINGER
+        if self.deadline is not None:
+            self.deadline.cancel()
+        if self.goes_on is not None:
+            self.goes_on.cancel()
+        self.gate.leave(self.peer, self.exempt)
+        if self.client is not None:
+            client, self.client = self.client, None
+            self.driver.lost(client)
+
+    def pause_writing(self) -> None:
+        self.blocked = True
+        self.driver.blocked(self.client)
+
+    def resume_writing(self) -> None:
+        self.blocked = False
+        self._answer_ping()
+        self.driver.drained(self.client)
+
+    # What the driver asks of us.
+
+    def write(self, data: bytes) -> None:
+        if self.state == OPEN:
+            self.stream.write(binary_header(len(data)) + data)  # [MQTT-6.0.0-1]
+        elif self.state == REQUEST:
+            self.early += data
+
+    def can_write_eof(self) -> bool:
+        """No: ``close`` has its own way to have the last word taken, the closing handshake."""
+        return False
+
+    def write_eof(self) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        if self.state == OPEN:
+            self._close(CloseReason.NORMAL_CLOSURE)
+        elif self.state != CLOSING:
+            self.stream.close()
+
+    def abort(self) -> None:
+        self.state = LINGER
+        self.stream.abort()
+
+    def pause_reading(self) -> None:
+        self.held = True
+        self._flow()
+
+    def resume_reading(self) -> None:
+        self.held = False
+        self._flow()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self.stream.get_extra_info(name, default)
+
+    # REQUEST
+
+    def _receive_request(self, data: bytes) -> None:
+        self.request += data
+        size = request_size(self.request)
+        if size > REQUEST_MAX:
+            self._refuse(too_large())
+        elif not self.request.startswith(REQUEST_START[: len(self.request)]):
+            self._refuse(not_http())
+        elif size <= len(self.request):
+            rest = self.request[size:]
+            self._answer_request(answer(self.request[:size], self.gate, peer_host(self.peer)), rest)
+
+    def _answer_request(self, reply: UpgradeResponse, rest: bytes) -> None:
+        if reply.refused:
+            self._refuse(reply)
+            return
+        if self.exempt and not self._reveal(reply.address):
+            self.request = b""
+            self._last_words(too_many().response)
+            return
+        self.request = b""
+        self.state = OPEN
+        self.frames = FrameProtocol(client=False, extensions=[])
+        self.stream.write(reply.response)
+        if self.early:
+            early, self.early = self.early, b""
+            self.write(early)
+        if rest:
+            self._receive_open(rest)
+
+    def _reveal(self, address: str) -> bool:
+        """Count for the client's address instead of the proxy's. The port is still that of the proxy's connection."""
+        port = self.peer.rpartition(":")[2]
+        peer = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+        if not self.gate.reveal(peer):
+            return False
+        self.peer = peer
+        self.exempt = False
+        self.driver.readdressed(self.client, peer, self.gate.admission.full(peer))
+        return True
+
+    def _refuse(self, reply: UpgradeResponse) -> None:
+        self.request = b""
+        self.gate.refuse(reply.refused)
+        self._last_words(reply.response)
+
+    # OPEN and CLOSING
+
+    def _receive_open(self, data: bytes) -> None:
+        payloads: list[bytes] = []
+        ending, code = self._read_frames(data, payloads)
+        if payloads:
+            # One call for all that one read brought, as with TCP: the driver's work is per read, not per frame.
+            self.driver.received(self.client, b"".join(payloads))
+        self._answer_ping()
+        if ending == MORE:
+            self._wait_for_turn()
+        elif self.state != OPEN:
+            self._finish(ending)
+        elif ending == TEXT:
+            self.gate.refuse("text_frame")
+            self._close(code)  # [MQTT-6.0.0-1]
+            self._finish(ending)
+        elif ending == BROKEN:
+            self.gate.refuse("bad_frame")
+            self._last_words(bytes(self.frames.close(code)))
+        elif ending == HUNG_UP:
+            self.stream.write(bytes(self.frames.close(code)))
+            self._hang_up()
+
+    def _receive_closing(self, data: bytes) -> None:
+        ending, _ = self._read_frames(data, [])
+        self._finish(ending)
+
+    def _finish(self, ending: int) -> None:
+        """We have said Close: read on for the peer's, which may stand behind a text frame in the same read."""
+        if ending == TEXT:
+            ending, _ = self._read_frames(b"", [])
+        if ending == MORE:
+            self._wait_for_turn()
+        elif ending != GO_ON:
+            self._hang_up()
+
+    def _wait_for_turn(self) -> None:
+        self.more = True
+        self._flow()
+
+    def _go_on(self) -> None:
+        self.goes_on = None
+        if self.held and self.state == OPEN:
+            return  # until ``resume_reading``
+        self.more = False
+        if self.state == OPEN:
+            self._receive_open(b"")
+        elif self.state == CLOSING:
+            self._receive_closing(b"")
+        self._flow()
+
+    def _flow(self) -> None:
+        """Whether the stream is read. States after OPEN read on for the peer's goodbye and keep nothing of it."""
+        if self.state == LINGER:
+            self.more = False
+        held = self.held and self.state <= OPEN
+        if self.more and not held and self.goes_on is None:
+            self.goes_on = asyncio.get_running_loop().call_soon(self._go_on)
+        if self.more or held:
+            self.stream.pause_reading()
+        else:
+            self.stream.resume_reading()
+
+    def _read_frames(self, data: bytes, payloads: list[bytes]) -> tuple[int, int]:
+        """Collect the payloads in ``data``; returns what ended the reading and the status code that answers it."""
+        self.frames.receive_bytes(data)
+        left = FRAMES_A_TURN
+        try:
+            for frame in self.frames.received_frames():
+                opcode = frame.opcode
+                if opcode is Opcode.BINARY:
+                    payloads.append(cast(bytes, frame.payload))
+                elif opcode is Opcode.PING:
+                    # Of several pings only the last needs an answer (RFC 6455, 5.5.3): so pings cost bounded memory.
+                    self.owed_pong = cast(bytes, frame.payload)
+                elif opcode is Opcode.CLOSE:
+                    return HUNG_UP, cast("tuple[int, str]", frame.payload)[0]
+                elif opcode is Opcode.TEXT and self.state == OPEN:
+                    return TEXT, CloseReason.UNSUPPORTED_DATA
+                left -= 1
+                if left == 0:
+                    return MORE, 0
+        except ParseFailed as error:
+            return BROKEN, error.code
+        return GO_ON, 0
+
+    def _answer_ping(self) -> None:
+        if self.owed_pong is not None and self.state == OPEN and not self.blocked:
+            pong, self.owed_pong = self.owed_pong, None
+            self.stream.write(bytes(self.frames.pong(pong)))
+
+    # How it ends.
+
+    def _close(self, code: int) -> None:
+        """Begin the closing handshake: the peer answers our Close with its own, and then we hang up."""
+        self.state = CLOSING
+        self.stream.write(bytes(self.frames.close(code)))
+        self._set_deadline()
+
+    def _last_words(self, data: bytes) -> None:
+        """Send what the peer need not answer, and wait for it to hang up.
+
+        If we hung up first while more of what it sends is on its way, the kernel would reset the connection, and the
+        reset can overtake ``data``.
+        """
+        self.state = LINGER
+        self.stream.write(data)
+        if self.stream.can_write_eof():
+            self.stream.write_eof()
+            self._set_deadline()
+        else:
+            self.stream.close()
+
+    def _set_deadline(self) -> None:
+        self._flow()
+        self.deadline = asyncio.get_running_loop().call_later(CLOSE_TIMEOUT, self.stream.abort)
+
+    def _hang_up(self) -> None:
+        self.state = LINGER
+        self.stream.close()

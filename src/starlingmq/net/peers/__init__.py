@@ -1,0 +1,1 @@
+"""Connections between nodes: server, streams, codec, and the shell around ClusterState."""

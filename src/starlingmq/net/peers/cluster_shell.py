@@ -1,0 +1,343 @@
+"""The shell around ``cluster.cluster_state``: etcd, the streams to other nodes, and what an operator may ask of a
+member.
+
+Started before the listeners for clients: a node that can not serve yet has nobody to refuse.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from starlingmq._version import __version__
+from starlingmq.cluster.cluster_state import ClusterReady, ClusterState
+from starlingmq.cluster.etcd.etcd_requests import Answer
+from starlingmq.cluster.links.peer_frames import Envelope
+from starlingmq.cluster.membership.members import LATER
+from starlingmq.cluster.operator_rpc import Called
+from starlingmq.config.cluster_section import etcd_tls, split_address
+from starlingmq.config.settings import Config
+from starlingmq.core.broker import BrokerState
+from starlingmq.net.etcd.etcd_client import EtcdClient
+from starlingmq.net.etcd.etcd_server import EtcdServer
+from starlingmq.net.listeners.listeners import Listener
+from starlingmq.net.peers.peer_server import PeerServer
+
+log = logging.getLogger("starlingmq")
+
+ASK_AGAIN: Final = 0.3  # seconds
+STILL_WAITING: Final = 5.0  # seconds after which a start says what it waits for
+GRACE_SECONDS: Final = 1.0  # beyond its time in which the outcome of a question comes, if the node still turns
+ETCD_SECONDS: Final = 10.0  # in which our own etcd is given to answer before we go on without waiting for it
+
+
+class ClusterError(Exception):
+    """This node is not, or not any more, a member of its cluster; one line."""
+
+
+class Cluster:
+    """``clock`` is the driver's, ``poke`` gives it a turn; ``ended`` is called once, when this is no member more."""
+
+    def __init__(self, config: Config, clock: Callable[[], float]) -> None:
+        settings = config.cluster
+        self.config = config
+        self.clock = clock
+        self.name = config.node.name
+        self.state: ClusterState | None = None
+        self.poke: Callable[[], None] = lambda: None
+        self.ended: Callable[[], None] = lambda: None
+        self.on_question: Callable[[bytes], Awaitable[bytes]] = _nobody_answers
+        self.peers = PeerServer(
+            settings,
+            self.name,
+            self._on_envelope,
+            self._on_connected,
+            self._on_disconnected,
+            random.random,
+            secrets.token_bytes,
+        )
+        self.server: EtcdServer | None = None
+        self.client: EtcdClient | None = None
+        self._introduced = 0  # incarnation by which the peers know us; 0: by none yet
+        self._changed = asyncio.Event()  # something that somebody may wait for
+        self._closing = False
+        self._leaving = False
+        self._ended = False
+        self.endpoints: list[str] = []  # of etcd
+        self._asked: dict[int, asyncio.Future[tuple[bytes, str]]] = {}  # by the number of the question
+        self._answering: set[asyncio.Task[None]] = set()
+
+    # Start and end
+
+    async def open(self, broker: BrokerState, facts: dict[bytes, bytes]) -> ClusterState:
+        """Listen for other nodes. Raises ListenError, ConfigError."""
+        await self.peers.start()
+        self.state = ClusterState(
+            broker, self.config.cluster, self.name, self.peers.address, facts, self.clock(), __version__
+        )
+        return self.state
+
+    async def join(self) -> None:
+        """Come into the cluster, and wait until this node serves. Raises EtcdServerError, ClusterError."""
+        assert self.state is not None
+        settings = self.config.cluster
+        tls = etcd_tls(settings)
+        endpoints = list(settings.etcd.endpoints)
+        if not endpoints:
+            self.server = EtcdServer(settings.etcd, self.name, settings.name, self._etcd_dir(), tls)
+            self.server.on_removed = self._changed.set
+            await self.server.start()
+            endpoints = [self.server.address]
+            await self.server.wait_ready(ETCD_SECONDS)  # or until it is known that it never will be
+        self.endpoints = endpoints
+        self.client = EtcdClient(
+            endpoints,
+            self._on_answer,
+            discover=self.server is not None,
+            lease_ttl=settings.lease_ttl,
+            request_timeout=settings.etcd.request_timeout,
+            tls=tls,
+            username=settings.etcd.username,
+            password=settings.etcd.password,
+        )
+        await self.client.start()
+        self.state.start(self.clock())
+        self.poke()
+        while not self.state.serving:
+            if self.state.left:
+                raise ClusterError(f"this node can not join: {self.state.members.problem}")
+            if self.server is not None and self.server.removed:
+                raise ClusterError(
+                    f"this node was taken out of its cluster: delete {self._etcd_dir()}, which counts no more, "
+                    "and set cluster.etcd.join to members that run, so that it joins as a new one"
+                )
+            self._changed.clear()
+            try:
+                await asyncio.wait_for(self._changed.wait(), STILL_WAITING)
+            except TimeoutError:
+                log.warning("not serving yet: %s", self.waits_for())
+
+    def listeners_elsewhere(self) -> list[str]:
+        """What the connected nodes have told of where they are reached."""
+        assert self.state is not None
+        return [url for urls in self.state.reception.open().values() for url in urls]
+
+    def open_to_clients(self, listeners: Iterable[Listener], urls: Iterable[str] = ()) -> None:
+        """Tell the others where clients find this node, and ``urls`` besides, from the next heartbeat on."""
+        assert self.state is not None
+        host, _ = split_address(self.peers.address, "cluster.advertise")
+        own = [url for listener in listeners if (url := listener.advertised(host))]
+        self.state.reception.open_own([*own, *urls])
+        self.poke()
+
+    def _etcd_dir(self) -> Path:
+        settings = self.config.cluster.etcd
+        if settings.data_dir is not None:
+            return Path(settings.data_dir)
+        if self.config.node.data_dir is None:
+            raise ClusterError("a node of a cluster keeps an etcd: give it --data-dir, or name cluster.etcd.endpoints")
+        return Path(self.config.node.data_dir) / "etcd"
+
+    async def hand_over(self, seconds: float) -> None:
+        """Before the end: have clients go to other nodes, and give those what is theirs now. Until that is done, or
+        nobody is there to take it, or the time is over; what is left is kept."""
+        state = self.state
+        if state is None or state.quorum is None or state.left or seconds <= 0:
+            return
+        until = self.clock() + seconds
+        state.begin_drain(self.clock(), seconds)
+        self.poke()
+        done = await self.until(lambda: state.drain.done, seconds)
+        left = state.drain.sessions_left + state.drain.clients_left
+        if not done:
+            log.warning("shutdown_timeout is over: %s sessions and clients are still here; sessions are kept", left)
+        await self.until(state.flushed, until - self.clock())
+
+    def stopping(self) -> None:
+        """What breaks from here on is not worth a warning: nodes are often stopped together."""
+        self.peers.quiet()
+        if self.server is not None:
+            self.server.quiet()
+
+    async def close(self) -> None:
+        """Let go of everything. The node stays registered: it may come back."""
+        self._closing = True
+        for task in self._answering:
+            task.cancel()
+        await self.peers.close()
+        if self.client is not None:
+            await self.client.close()
+        if self.server is not None:
+            await self.server.stop()
+
+    @property
+    def problem(self) -> str:
+        """Why this node is no member any more, if it did not leave by itself."""
+        state = self.state
+        return state.members.problem if state is not None and state.members.state in ("forgotten", "replaced") else ""
+
+    def names(self) -> dict[int, str]:
+        """Of all members, by number."""
+        state = self.state
+        assert state is not None
+        return {state.number: self.name} | {status.member.number: status.member.name for status in state.status()}
+
+    def waits_for(self) -> str:
+        """What a node that does not serve waits for, in words."""
+        state = self.state
+        assert state is not None
+        if state.members.problem:
+            return state.members.problem
+        if state.number == 0:
+            return "etcd has not answered yet (a majority of its members has to run)"
+        members = state.status()
+        away = [status.member.name for status in members if not status.connected]
+        if away:
+            return f"no connection to {', '.join(away)} (a majority of {len(members) + 1} nodes has to be connected)"
+        if state.members.state != "registered":
+            return "the others do not all know of this node yet"
+        return "the routes of the other nodes are not all here yet"
+
+    # What operators ask of other nodes
+
+    async def ask(self, number: int, question: bytes, seconds: float) -> tuple[bytes, str]:
+        """The answer of that node, or b"" and why there is none."""
+        state = self.state
+        assert state is not None
+        asked = state.calls.ask(number, question, self.clock(), seconds)
+        future = self._asked[asked] = asyncio.get_running_loop().create_future()
+        self.poke()
+        try:
+            return await asyncio.wait_for(future, seconds + GRACE_SECONDS)
+        except TimeoutError:
+            return b"", "this node has no time, or stops"
+        finally:
+            del self._asked[asked]
+
+    async def _answer(self, called: Called) -> None:
+        state = self.state
+        assert state is not None
+        state.calls.answer(called, await self.on_question(called.question))
+        self.poke()
+
+    # What comes in
+
+    def _on_envelope(self, envelope: Envelope) -> None:
+        assert self.state is not None
+        self.state.received(envelope, self.clock())
+        self.poke()
+
+    def _on_connected(self, number: int) -> None:
+        assert self.state is not None
+        self.state.connected(number, self.clock())
+        self.poke()
+
+    def _on_disconnected(self, number: int) -> None:
+        assert self.state is not None
+        self.state.disconnected(number, self.clock())
+        self.poke()
+
+    def _on_answer(self, answer: Answer) -> None:
+        assert self.state is not None
+        self.state.answered(answer, self.clock())
+        self.poke()
+
+    # What goes out
+
+    def carry(self, ready: ClusterReady) -> None:
+        """Do what a turn wants done."""
+        state, client = self.state, self.client
+        if client is None or state is None or self._closing:
+            return
+        for request in ready.requests:
+            client.submit(request)
+        if ready.peers is not None:
+            me = state.members.me
+            if me is not None and self._introduced != me.incarnation:
+                self._introduced = me.incarnation
+                self.peers.introduce(me.number, me.incarnation)
+            if self._introduced:
+                self.peers.set_peers(ready.peers)
+        for hop, envelope in ready.now:
+            self.peers.send(hop, envelope)
+        for outcome in ready.outcomes:
+            future = self._asked.get(outcome.number)
+            if future is not None and not future.done():
+                future.set_result((outcome.answer, outcome.problem))
+        for called in ready.called:
+            task = asyncio.ensure_future(self._answer(called))
+            self._answering.add(task)
+            task.add_done_callback(self._answering.discard)
+        for notice in ready.notices:
+            log.warning("%s", notice)
+        for news in ready.news:
+            log.info("%s", news)
+        if state.drain.active or ready.notices or ready.news or ready.requests or ready.peers is not None:
+            self._changed.set()
+        if state.left:
+            self._changed.set()
+            if not self._leaving:
+                self._end()
+
+    # What may become of it
+
+    async def leave(self, seconds: float) -> bool:
+        """Go for good: whether that is done within the time. It goes on afterwards if it is not."""
+        state = self.state
+        assert state is not None
+        self._leaving = True
+        state.leave(self.clock())
+        self.poke()
+        if not await self.until(lambda: state.left, seconds):
+            self._leaving = False
+            return False
+        if self.server is not None:
+            await self.server.leave()
+        self._end()
+        return True
+
+    async def forget(self, name: str, force: bool, seconds: float) -> str:
+        """Take out a node that will not come back; "" or why not."""
+        state = self.state
+        assert state is not None
+        until = self.clock() + seconds
+        while refusal := state.forget(name, force, self.clock()):
+            if not refusal.endswith(LATER) or self.clock() > until:
+                return refusal
+            await asyncio.sleep(ASK_AGAIN)
+        self.poke()
+
+        def gone() -> bool:
+            return all(member.name != name for member in (*state.members.membership.members, *state.members.joining))
+
+        if not await self.until(gone, seconds):
+            return f"{name} was not forgotten: {state.members.problem or 'etcd has not confirmed it'}"
+        if self.server is not None:
+            await self.server.forget(name)
+        return ""
+
+    def _end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self.ended()
+
+    async def until(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Whether something came to be so within the time."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._until(condition), max(seconds, 0.0))
+        return condition()
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self._changed.clear()
+            await self._changed.wait()
+
+
+async def _nobody_answers(question: bytes) -> bytes:
+    return b'{"error":"this node answers no operators","status":503}'

@@ -1,0 +1,230 @@
+"""The stream to one peer: dialled again and again, and written in batches.
+
+What is sent is queued only while the stream stands: what was meant for an earlier one, the cluster says anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from starlingmq.cluster.links.peer_frames import Data, Envelope, MemberInfo
+from starlingmq.net.grpc_extra import grpc
+from starlingmq.net.peers import peer_codec
+from starlingmq.net.peers.peer_handshake import ACCEPTED, CHALLENGE, Dialling, Identity, RefusedError, parts
+
+log = logging.getLogger("starlingmq")
+
+STARTING: Final = "is still starting"  # how a refusal ends that means nothing but: a little later
+SERVICE: Final = "starlingmq.peers.Link"
+CHALLENGE_METHOD: Final = f"/{SERVICE}/Challenge"
+JOIN_METHOD: Final = f"/{SERVICE}/Join"
+OLDER: Final = "it speaks an older protocol between nodes; upgrade it"
+HANDSHAKE_SECONDS: Final = 5.0
+BACK_OFF_FIRST: Final = 0.1
+BACK_OFF_MAX: Final = 2.0  # seconds; a node that was started anew should not wait longer for those that knew it
+BATCH_BYTES: Final = 1024 * 1024  # of one message, unless one envelope alone is larger; each write costs 0.1 ms
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What went out and came in over all streams; ``dropped`` by reason: ``overflow``, ``unconnected``, ``foreign``."""
+
+    envelopes_out: int = 0
+    bytes_out: int = 0
+    writes: int = 0
+    envelopes_in: int = 0
+    bytes_in: int = 0
+    reads: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+
+    def drop(self, reason: str) -> None:
+        self.dropped[reason] = self.dropped.get(reason, 0) + 1
+
+
+class PeerStream:
+    """``bound`` is in bytes: beyond it Data is dropped, beyond twice of it everything."""
+
+    def __init__(
+        self,
+        me: Identity,
+        member: MemberInfo,
+        open_channel: Callable[[str], Any],
+        chance: Callable[[], float],
+        nonce: Callable[[], bytes],
+        bound: int,
+        traffic: Traffic,
+        told: Callable[[int, bool], None],
+    ) -> None:
+        self.member = member
+        self.connected = False
+        self.quiet = False  # we stop: its end is not worth a warning
+        self._me = me
+        self._open_channel = open_channel
+        self._chance = chance
+        self._nonce = nonce
+        self._bound = bound
+        self._traffic = traffic
+        self._told = told
+        self._queue: deque[bytes] = deque()
+        self._queued = 0  # bytes
+        self._wake = asyncio.Event()  # there is something to write, or nothing can be written any more
+        self._hurry = asyncio.Event()  # the peer seems to be there: dial now
+        self._closing = False
+        self._complaint = ""  # why there is no connection, as it was logged last
+        self._task = asyncio.ensure_future(self._run())
+
+    def send(self, envelope: Envelope) -> bool:
+        """Whether it was queued. Never waits."""
+        if not self.connected:
+            self._traffic.drop("unconnected")
+            return False
+        bound = self._bound if type(envelope.body) is Data else 2 * self._bound
+        encoded = peer_codec.encode(envelope)
+        # One envelope is always taken: what is larger than the bound would otherwise never go.
+        if self._queue and self._queued + len(encoded) > bound:
+            self._traffic.drop("overflow")
+            return False
+        self._queue.append(encoded)
+        self._queued += len(encoded)
+        self._wake.set()
+        return True
+
+    def hurry(self) -> None:
+        """Dial without waiting for the end of the back-off."""
+        self._hurry.set()
+
+    async def close(self) -> None:
+        self._closing = True
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        failures = 0
+        # Cancelling alone does not do: gRPC may answer it with an error of its own, wait_for with what came just then.
+        while not self._closing:
+            self._hurry.clear()
+            try:
+                stood = await self._converse()
+            except Exception:
+                log.exception("the stream to node %s failed", self.member.name)
+                stood = False
+            if self._closing:
+                return
+            failures = 1 if stood else min(failures + 1, 10)
+            pause = min(BACK_OFF_MAX, BACK_OFF_FIRST * 2 ** (failures - 1)) * (0.5 + 0.5 * self._chance())
+            try:
+                await asyncio.wait_for(self._hurry.wait(), pause)
+            except TimeoutError:
+                continue
+            # Who is there again is dialled by all: not by all at once.
+            await asyncio.sleep(BACK_OFF_FIRST / 2 * self._chance())
+
+    async def _converse(self) -> bool:
+        """One stream from dialling to its end; whether it stood."""
+        channel = self._open_channel(self.member.address)
+        try:
+            try:
+                async with asyncio.timeout(HANDSHAKE_SECONDS):
+                    call = await self._shake_hands(channel)
+            except TimeoutError:
+                self._complain(f"no answer within {HANDSHAKE_SECONDS:g} seconds")
+                return False
+            except RefusedError as error:
+                self._complain(str(error))
+                return False
+            except (grpc.RpcError, asyncio.InvalidStateError) as error:
+                self._complain(explain(error))
+                return False
+            await self._write_all(call)
+            return True
+        finally:
+            await channel.close()
+
+    async def _shake_hands(self, channel: Any) -> Any:
+        """The call that envelopes go over, once both sides have proved that they know the secret."""
+        dialling = Dialling(self._me, self.member.number, self._nonce())
+        first = channel.stream_stream(CHALLENGE_METHOD)(metadata=tuple(dialling.hello().items()))
+        proof = dialling.proof(await _answer(first, CHALLENGE))
+        first.cancel()
+        call = channel.stream_stream(JOIN_METHOD)(metadata=tuple(proof.items()))
+        dialling.finish(await _answer(call, ACCEPTED))
+        return call
+
+    async def _write_all(self, call: Any) -> None:
+        self._complaint = ""
+        self._queue.clear()
+        self._queued = 0
+        self.connected = True
+        log.info("connected to node %s at %s", self.member.name, self.member.address)
+        ended = asyncio.ensure_future(_end(call))
+        ended.add_done_callback(lambda _: self._wake.set())
+        reason = ""
+        self._told(self.member.number, True)
+        try:
+            while not ended.done():
+                await self._wake.wait()
+                self._wake.clear()
+                while self._queue and not ended.done():
+                    await call.write(self._batch())
+            reason = ended.result()
+        except (grpc.RpcError, asyncio.InvalidStateError) as error:
+            reason = explain(error)
+        finally:
+            self.connected = False
+            ended.cancel()
+            await asyncio.wait([ended])
+            self._told(self.member.number, False)
+        self._complain(reason)
+
+    def _batch(self) -> bytes:
+        batch = [self._queue.popleft()]
+        size = len(batch[0])
+        while self._queue and size + len(self._queue[0]) <= BATCH_BYTES:
+            batch.append(self._queue.popleft())
+            size += len(batch[-1])
+        self._queued -= size
+        message = peer_codec.join(batch)
+        self._traffic.envelopes_out += len(batch)
+        self._traffic.bytes_out += len(message)
+        self._traffic.writes += 1
+        return message
+
+    def _complain(self, reason: str) -> None:
+        if reason != self._complaint:
+            self._complaint = reason
+            level = logging.INFO if self.quiet or reason.endswith(STARTING) else logging.WARNING
+            log.log(level, "no connection to node %s at %s: %s", self.member.name, self.member.address, reason)
+
+
+async def _answer(call: Any, key: str) -> dict[str, bytes]:
+    """The metadata that the listener answers with; its status says why if it refuses."""
+    answer = parts(await call.initial_metadata())
+    if key not in answer:
+        code = await call.code()
+        raise RefusedError(OLDER if code is grpc.StatusCode.UNIMPLEMENTED else one_line(await call.details()))
+    return answer
+
+
+async def _end(call: Any) -> str:
+    """Nothing comes from the listener but the end of the stream; why it ended."""
+    try:
+        while isinstance(await call.read(), bytes):
+            pass
+    except (grpc.RpcError, asyncio.InvalidStateError) as error:
+        return explain(error)
+    return "it hung up"
+
+
+def explain(error: Exception) -> str:
+    """One line of what gRPC says."""
+    return one_line(error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error))
+
+
+def one_line(text: str | None) -> str:
+    words = " ".join((text or "the connection was closed")[:1000].split())
+    return "".join(letter if letter.isprintable() else "?" for letter in words)[:300]

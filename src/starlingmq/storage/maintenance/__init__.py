@@ -1,0 +1,1 @@
+"""Check, backup, compaction and offline work on a data directory."""

@@ -1,0 +1,250 @@
+"""A copy of a data directory taken while the broker works in it, and a data directory made of such a copy.
+
+How the copy is one moment's: the key-value store says what is true as of a journal offset, and whoever reads both
+replays the journal from there. So
+
+1. the key-value store's checkpoint is taken first,
+2. then what the journal has by now: all that the checkpoint speaks of, and some more;
+3. the journal may have been trimmed between the two, for a newer checkpoint than ours: then all is done again.
+
+Nothing has to be synced for this: what is copied is brought to disk as the copy. All this is hard links in a directory
+beside the data, done in a moment. Then the files are brought to the target at leisure: linked where it is on the same
+file system, copied elsewhere. It has another name until it is complete:
+
+    MANIFEST   a line of JSON (sizes and CRCs of the files), a line with its own CRC; written last
+    LAYOUT kv/ journal/ streams/   as in a data directory
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zlib
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol, runtime_checkable
+
+import msgspec
+
+from starlingmq.storage.data_dir import STAGE_PREFIX, DataDir
+from starlingmq.storage.journal import Journal
+from starlingmq.storage.kv import Kv
+from starlingmq.storage.maintenance.file_copy import Progress, Steps, copy, draft_of, is_free, link, put_in_place
+from starlingmq.storage.segment.segment_format import index_name, log_name
+from starlingmq.storage.segment.segment_journal import SegmentJournal
+
+MANIFEST: Final = "MANIFEST"
+FORMAT: Final = 1
+ATTEMPTS_MAX: Final = 10
+
+
+class BackupError(Exception):
+    """A backup that can not be taken, or not be restored; one line that says why."""
+
+
+@runtime_checkable
+class HasCheckpoint(Protocol):
+    """An engine that copies itself: RocksDB."""
+
+    def checkpoint(self, path: Path) -> None: ...
+
+
+class _File(msgspec.Struct, frozen=True):
+    path: str  # relative
+    size: int
+    crc: int
+
+
+class _Version(msgspec.Struct):
+    format: int
+
+
+class _Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    format: int = FORMAT
+    facts: dict[str, str]
+    """Of the data directory."""
+    files: list[_File]
+
+
+class _Part(NamedTuple):
+    """A file in the stage."""
+
+    size: int
+    grows: bool
+    """Its first ``size`` bytes are what is wanted, and they are to be copied."""
+
+
+def backup(data: DataDir, kv: Kv, journal: Journal, target: Path, progress: Progress | None = None) -> int:
+    """Take a backup into ``target``, which must not exist or be empty. The bytes of it.
+
+    Blocks for as long as the copying takes; to be called in a thread of its own, while the broker serves. Under load,
+    the journal had better not be trimmed until ``progress`` is called for the first time: each time it is, the
+    beginning is done again, and after ``ATTEMPTS_MAX`` times given up.
+
+    Raises BackupError, OSError where a disk fails, and what ``progress`` raises; nothing is left at the target then.
+    """
+    _refuse_non_empty(target)
+    stage = data.path / f"{STAGE_PREFIX}{os.getpid()}-{target.name}"
+    draft = draft_of(target)
+    try:
+        parts = _freeze(data, kv, journal, stage)
+        steps = Steps(sum(part.size for part in parts.values()), progress)
+        steps.done(0)
+        files = _bring(stage, draft, parts, steps)
+        _write_manifest(draft, _Manifest(facts=data.facts, files=files))
+        put_in_place(draft, target, last=MANIFEST)
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+        shutil.rmtree(draft, ignore_errors=True)
+    return steps.total
+
+
+def restore(source: Path, target: Path, progress: Progress | None = None) -> int:
+    """Make the data directory ``target``, which must not exist or be empty, of a backup. The bytes of it.
+
+    The backup is checked on the way: BackupError when a file is missing, cut off or changed. Nothing is left at the
+    target then, nor when ``progress`` or a disk raises something.
+    """
+    manifest = read_manifest(source)
+    _refuse_non_empty(target)
+    for file in manifest.files:
+        _check_size(source, file)
+    steps = Steps(sum(file.size for file in manifest.files), progress)
+    draft = draft_of(target)
+    try:
+        for file in manifest.files:
+            (draft / file.path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if copy(source / file.path, draft / file.path, file.size, steps) != file.crc:
+                raise BackupError(f"{source}: {file.path} is damaged: its checksum is wrong; use another backup")
+        put_in_place(draft, target, last="LAYOUT")
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return steps.total
+
+
+def read_manifest(source: Path) -> _Manifest:
+    """What a backup says of itself. BackupError when it is none, is not complete, or is of a format we do not know."""
+    try:
+        text, _, check = (source / MANIFEST).read_bytes().partition(b"\n")
+    except FileNotFoundError:
+        raise BackupError(f"{source}: no MANIFEST: this is no backup, or one that was not finished") from None
+    if check.strip() != b"%08x" % zlib.crc32(text):
+        raise BackupError(f"{source}: MANIFEST is damaged; use another backup")
+    version = msgspec.json.decode(text, type=_Version).format
+    if version != FORMAT:
+        raise BackupError(f"{source}: backup format {version}, and this version of starlingmq knows only {FORMAT}")
+    manifest = msgspec.json.decode(text, type=_Manifest)
+    outside = next((file.path for file in manifest.files if not _is_below(file.path)), None)
+    if outside is not None:
+        raise BackupError(f"{source}: MANIFEST names a file outside the backup: {outside}")
+    return manifest
+
+
+def _is_below(path: str) -> bool:
+    return not Path(path).is_absolute() and ".." not in Path(path).parts
+
+
+def _freeze(data: DataDir, kv: Kv, journal: Journal, stage: Path) -> dict[str, _Part]:
+    """Links in ``stage`` to everything as of one moment."""
+    if not isinstance(kv, HasCheckpoint) or not isinstance(journal, HasCheckpoint | SegmentJournal):
+        raise BackupError("what is kept in memory only can not be backed up")
+    for _ in range(ATTEMPTS_MAX):
+        shutil.rmtree(stage, ignore_errors=True)
+        stage.mkdir(mode=0o700)
+        kept = _kept(journal)
+        shutil.copy2(data.path / "LAYOUT", stage / "LAYOUT")
+        kv.checkpoint(stage / "kv")
+        try:
+            growing = _freeze_journal(data.journal, journal, stage / "journal")
+            growing |= _freeze_streams(data.streams, stage / "streams")
+        except FileNotFoundError:  # trimmed between its being listed and linked
+            continue
+        if kept <= _kept(journal):
+            return {**_whole_files(stage), **growing}
+    raise BackupError(
+        f"{data.path}: the journal is trimmed faster than a backup can begin; try again when it is calmer"
+    )
+
+
+def _kept(journal: Journal) -> frozenset[int]:
+    """What must still be there at the end, by offset: the first record, or its place, and all segments."""
+    return frozenset([journal.first, *(segment.first for segment in journal.segments())])
+
+
+def _freeze_journal(directory: Path, journal: HasCheckpoint | SegmentJournal, stage: Path) -> dict[str, _Part]:
+    """The files of which a part counts: the segment that grows, and the last one, which may grow after a restart."""
+    if isinstance(journal, HasCheckpoint):
+        journal.checkpoint(stage)
+        return {}
+    stage.mkdir(mode=0o700)
+    segments = journal.segments()
+    for segment in segments:
+        os.link(directory / log_name(segment.first), stage / log_name(segment.first))
+    _link_notes(directory, {segment.first for segment in segments}, stage)
+    growing = [segment for segment in segments if segment.grows or segment is segments[-1]]
+    return {f"journal/{log_name(segment.first)}": _Part(segment.bytes, grows=True) for segment in growing}
+
+
+def _freeze_streams(directory: Path, stage: Path) -> dict[str, _Part]:
+    """Streams are ahead of the journal's part, or have it all: what a start lacks it gets from there. So a log's file
+    may be taken as long as it happens to be: an append that is there by half is left out at the start."""
+    growing: dict[str, _Part] = {}
+    for source in sorted(directory.glob("*/STREAM")):
+        name = source.parent.name
+        target = stage / name
+        (target / "log").mkdir(mode=0o700, parents=True)
+        os.link(source, target / "STREAM")
+        with suppress(FileNotFoundError):
+            shutil.copy2(source.parent / "CONSUMERS", target / "CONSUMERS")
+        for log in sorted((source.parent / "log").glob("*.log")):
+            os.link(log, target / "log" / log.name)
+            growing[f"streams/{name}/log/{log.name}"] = _Part(log.stat().st_size, grows=True)
+        firsts = {int(file.stem) for file in (target / "log").iterdir()}
+        _link_notes(source.parent / "log", firsts, target / "log")
+    return growing
+
+
+def _link_notes(directory: Path, firsts: set[int], stage: Path) -> None:
+    """What spares a restored journal reading the segments whole, and taking for lost what was thrown away. These files
+    are replaced, never written to; an index that does not fit is none."""
+    wanted = {index_name(first) for first in firsts}
+    for name in sorted(os.listdir(directory)):
+        if name in wanted or name.endswith(".gone"):
+            with suppress(FileNotFoundError):
+                os.link(directory / name, stage / name)
+
+
+def _whole_files(stage: Path) -> dict[str, _Part]:
+    paths = (path for path in sorted(stage.rglob("*")) if path.is_file())
+    return {str(path.relative_to(stage)): _Part(path.stat().st_size, grows=False) for path in paths}
+
+
+def _bring(stage: Path, target: Path, parts: dict[str, _Part], steps: Steps) -> list[_File]:
+    files = []
+    for name, part in parts.items():
+        (target / name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        crc = (copy if part.grows else link)(stage / name, target / name, part.size, steps)
+        files.append(_File(name, part.size, crc))
+    return files
+
+
+def _write_manifest(directory: Path, manifest: _Manifest) -> None:
+    text = msgspec.json.encode(manifest)
+    with open(directory / MANIFEST, "wb") as file:
+        file.write(b"%b\n%08x\n" % (text, zlib.crc32(text)))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _check_size(source: Path, file: _File) -> None:
+    try:
+        size = (source / file.path).stat().st_size
+    except FileNotFoundError:
+        raise BackupError(f"{source}: {file.path} is missing; use another backup") from None
+    if size != file.size:
+        raise BackupError(f"{source}: {file.path} has {size} bytes instead of {file.size}; use another backup")
+
+
+def _refuse_non_empty(target: Path) -> None:
+    if not is_free(target):
+        raise BackupError(f"{target} is there already and not empty; name a new or an empty directory")

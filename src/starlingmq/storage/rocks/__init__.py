@@ -1,0 +1,1 @@
+"""The `rocksdb` engines: an ordered key-value store and a journal."""

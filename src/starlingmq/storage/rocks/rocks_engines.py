@@ -1,0 +1,270 @@
+"""The engines on RocksDB: ordered keys, and a journal whose keys are the offsets.
+
+A write is in RocksDB's log when it returns, and so survives the death of the process; ``sync`` brings the log to disk.
+Both engines together use no more than ``MEMORY_BYTES_MAX`` of memory for what they buffer and cache.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from rocksdict import WriteBatch
+
+from starlingmq.storage.journal import JournalSegment
+from starlingmq.storage.kv import Batch
+from starlingmq.storage.rocks.rocks_database import MIB, Database, Tuning, is_damage
+
+KV_TUNING: Final = Tuning(memtable_bytes=8 * MIB, memtables=2, cache_bytes=12 * MIB, file_bytes=16 * MIB, bloom=True)
+# Every offset that is asked for is there: a bloom filter would only cost.
+JOURNAL_TUNING: Final = Tuning(8 * MIB, memtables=3, cache_bytes=12 * MIB, file_bytes=64 * MIB, bloom=False)
+MEMORY_BYTES_MAX: Final = 64 * MIB
+
+MARK_BYTES: Final = 1 * MIB
+MARK_RECORDS: Final = 1024
+TRIM_BYTES: Final = 8 * MIB
+"""What is trimmed at once: one range deletion for many records, because many of them slow down reads."""
+
+COMPACT_BYTES: Final = 64 * MIB
+"""What is trimmed before the disk space is asked back."""
+
+RECORD_OVERHEAD: Final = 16
+"""Bytes that a record takes besides itself, about: its key, lengths, a share of the index."""
+
+_META: Final = b""
+_FIRST: Final = (0).to_bytes(8, "big")
+
+
+class RocksKv:
+    """``Kv`` in a directory. ``damage`` says what was lost from the log at opening, "" as a rule."""
+
+    def __init__(self, path: Path) -> None:
+        self._database = Database(path, KV_TUNING)
+        self.damage = self._database.damage
+
+    @property
+    def failed(self) -> bool:
+        """Writes fail. Any write, an empty one too, tries to get over it."""
+        return self._database.failed
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._database.get(key)
+
+    def scan(self, start: bytes, end: bytes | None, limit: int, reverse: bool = False) -> list[tuple[bytes, bytes]]:
+        items = self._database.items_backwards if reverse else self._database.items
+        return list(islice(items(start, end), limit))
+
+    def write(self, batch: Batch) -> None:
+        made = WriteBatch(raw_mode=True)
+        put, delete = made.put, made.delete
+        for key, value in batch.changes.items():
+            if value is None:
+                delete(key)
+            else:
+                put(key, value)
+        self._database.write(made)
+
+    def sync(self) -> None:
+        self._database.sync()
+
+    def checkpoint(self, path: Path) -> None:
+        """A copy of everything as of now in a new directory, by hard links; from any thread, while serving."""
+        self._database.checkpoint(path)
+
+    def compact(self) -> None:
+        """Give back the space of what was deleted. Blocks; from any thread, while serving."""
+        self._database.compact(None, None)
+
+    def close(self) -> None:
+        self._database.close()
+
+
+class RocksJournal:
+    """``Journal`` in a directory.
+
+    Keys, in order:
+
+    - empty: the first offset that is kept and the bytes appended before it (two u64), written at every trim. So an
+      offset is not given again although all records before it are gone.
+    - offset (u64): a record.
+    - offset and a zero byte: a **mark**, the bytes appended up to and including that record (u64); one about every
+      ``MARK_BYTES``. So ``size`` is known without reading everything, and a trim ends at a mark.
+    """
+
+    def __init__(
+        self, path: Path, mark_bytes: int = MARK_BYTES, trim_bytes: int = TRIM_BYTES, at_least: int = 0
+    ) -> None:
+        """Open or create it. ``at_least``: the next offset is not below this, because the owner has seen offsets below
+        it given; ``damage`` tells when records are missing for that reason."""
+        self._database = Database(path, JOURNAL_TUNING)
+        self.damage = self._database.damage
+        self._mark_bytes = mark_bytes
+        self._trim_bytes = trim_bytes
+        self._compacting: threading.Thread | None = None
+        self._freed = 0  # bytes trimmed since the last compaction
+        meta = self._database.get(_META) or bytes(16)
+        self._first = int.from_bytes(meta[:8], "big")
+        self._bytes_before = int.from_bytes(meta[8:], "big")  # appended before first
+        self._cut = self._looked = self._first  # the last mark below what nobody needs, and how far we looked for it
+        self._cut_bytes = self._bytes_before
+        self._next, self._bytes, self._mark, self._mark_total = self._find_end()
+        if self._next < at_least:
+            lost = f"{path}: records {self._next} to {at_least - 1} are lost: they had been given, but are not there"
+            self.damage = f"{self.damage}; {lost}" if self.damage else lost
+            self._next = at_least
+        self._begin = self._next  # what this process has appended begins here
+        # Of that, offset behind the mark and bytes up to there; 120 bytes in memory for each MiB that is kept.
+        self._marks: deque[tuple[int, int]] = deque()
+
+    @property
+    def failed(self) -> bool:
+        """Appends fail. Any append, an empty one too, tries to get over it."""
+        return self._database.failed
+
+    @property
+    def first(self) -> int:
+        return self._first
+
+    @property
+    def next(self) -> int:
+        return self._next
+
+    @property
+    def size(self) -> int:
+        return self._bytes - self._bytes_before
+
+    def append(self, records: Sequence[bytes]) -> int:
+        offset, total = self._next, self._bytes
+        batch = WriteBatch(raw_mode=True)
+        put = batch.put
+        for record in records:
+            put(offset.to_bytes(8, "big"), record)
+            total += len(record) + RECORD_OVERHEAD
+            offset += 1
+        marked = total - self._mark_total >= self._mark_bytes or offset - self._mark >= MARK_RECORDS
+        if marked and records:
+            put(_mark_key(offset - 1), total.to_bytes(8, "big"))
+        self._database.write(batch)
+        begin, self._next, self._bytes = self._next, offset, total
+        if marked:
+            self._mark, self._mark_total = offset, total
+            self._marks.append((offset, total))
+        return begin
+
+    def read(self, offset: int, max_records: int, max_bytes: int) -> list[tuple[int, bytes]]:
+        found: list[tuple[int, bytes]] = []
+        left = max_bytes
+        for key, record in self._database.items(_key(max(offset, self._first)), None):
+            if len(key) != 8:  # a mark
+                continue
+            left -= len(record)
+            if found and (left < 0 or len(found) >= max_records):
+                break
+            found.append((int.from_bytes(key, "big"), record))
+        return found
+
+    def read_at(self, offsets: Sequence[int]) -> list[bytes | None]:
+        """The records at these offsets, in this order; None for those that are gone, damaged, or were never there."""
+        get, first = self._database.get, self._first
+        try:
+            return [get(offset.to_bytes(8, "big")) if offset >= first else None for offset in offsets]
+        except OSError as error:
+            if not is_damage(error):
+                raise
+        return [self._whole(offset) for offset in offsets]
+
+    def _whole(self, offset: int) -> bytes | None:
+        try:
+            return self._database.get(offset.to_bytes(8, "big")) if offset >= self._first else None
+        except OSError as error:
+            if is_damage(error):
+                return None
+            raise
+
+    def segments(self) -> Sequence[JournalSegment]:
+        return []
+
+    def drop(self, first: int) -> None:
+        pass  # there are no segments
+
+    def trim(self, before: int) -> None:
+        before = min(before, self._next)
+        self._look_for_mark(before)
+        if self._cut_bytes - self._bytes_before < self._trim_bytes or self._cut <= self._first:
+            return
+        batch = WriteBatch(raw_mode=True)
+        batch.delete_range(_key(self._first), _key(self._cut))
+        batch.put(_META, _key(self._cut) + self._cut_bytes.to_bytes(8, "big"))
+        self._database.write(batch)
+        self._freed += self._cut_bytes - self._bytes_before
+        self._first, self._bytes_before = self._cut, self._cut_bytes
+        self._give_back()
+
+    def sync(self) -> None:
+        self._database.sync()
+
+    def checkpoint(self, path: Path) -> None:
+        """A copy of everything as of now in a new directory, by hard links; from any thread, while serving."""
+        self._database.checkpoint(path)
+
+    def compact(self) -> None:
+        """Give back the space of what was trimmed. Blocks; from any thread, while serving."""
+        self._database.compact(_FIRST, _key(self._first))
+
+    def close(self) -> None:
+        if self._compacting is not None:
+            self._compacting.join()
+        self._database.close()
+
+    def _find_end(self) -> tuple[int, int, int, int]:
+        """Next offset, bytes appended, and the last mark: the offset behind it and its bytes."""
+        end, since = 0, 0
+        for key, value in self._database.items_backwards(_key(self._first), None):
+            offset = int.from_bytes(key[:8], "big") + 1
+            end = end or offset
+            if len(key) != 8:
+                total = int.from_bytes(value, "big")
+                return end, total + since, offset, total
+            since += len(value) + RECORD_OVERHEAD
+        return end or self._first, self._bytes_before + since, self._first, self._bytes_before
+
+    def _look_for_mark(self, before: int) -> None:
+        """Find the last mark below ``before``. Those of this process are remembered, others are looked for among the
+        keys: at no key twice, however often we are asked."""
+        if before == self._next:
+            self._cut, self._cut_bytes = before, self._bytes
+        elif before > self._looked and self._looked < self._begin:
+            for key in self._database.keys_backwards(_key(self._looked), _key(min(before, self._begin))):
+                if len(key) != 8:
+                    self._cut = int.from_bytes(key[:8], "big") + 1
+                    self._cut_bytes = int.from_bytes(self._database.get(key) or b"", "big")
+                    break
+        self._looked = max(self._looked, before)
+        while self._marks and self._marks[0][0] <= before:
+            mark = self._marks.popleft()
+            if mark[0] > self._cut:
+                self._cut, self._cut_bytes = mark
+
+    def _give_back(self) -> None:
+        if self._freed < COMPACT_BYTES or (self._compacting is not None and self._compacting.is_alive()):
+            return
+        self._freed = 0
+        self._compacting = threading.Thread(target=self._compact_quietly, name="journal-compaction", daemon=True)
+        self._compacting.start()
+
+    def _compact_quietly(self) -> None:
+        with suppress(OSError):  # the next trim tries again; whoever writes hears of a failing disk
+            self.compact()
+
+
+def _key(offset: int) -> bytes:
+    return offset.to_bytes(8, "big")
+
+
+def _mark_key(offset: int) -> bytes:
+    return offset.to_bytes(8, "big") + b"\0"

@@ -1,0 +1,1 @@
+"""The `segment` journal engine: append-only files, rolled by size."""

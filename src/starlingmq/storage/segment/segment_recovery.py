@@ -1,0 +1,268 @@
+"""Opening a journal directory: what of it can be used, and what is reported as lost."""
+
+from __future__ import annotations
+
+import os
+from itertools import pairwise
+
+from starlingmq.storage.file_calls import FileCalls, read_what_can_be, remove_if_there, write_all
+from starlingmq.storage.maintenance.damage_report import Damage
+from starlingmq.storage.segment.segment_file import SegmentFile, records
+from starlingmq.storage.segment.segment_format import (
+    HEADER_SIZE,
+    Gap,
+    Scan,
+    SegmentHeader,
+    UnknownFormat,
+    decode_header,
+    doubt_name,
+    index_name,
+    log_name,
+    parse_gone_name,
+    parse_name,
+)
+from starlingmq.storage.segment.segment_index import decode_index
+from starlingmq.storage.segment.segment_set import SegmentSet, read_file
+
+
+def recover(files: FileCalls, directory: str, open_max: int) -> SegmentSet:
+    """The segments of a directory, which is made if there is none. Segments without an index file are read whole.
+
+    Raises UnknownFormat, before anything is changed, if a file was written by a newer version.
+    """
+    files.make_directory(directory)
+    names = files.names(directory)
+    firsts = sorted(first for name in names if (first := parse_name(name, "log")) is not None)
+    headers = read_headers(files, directory, firsts)
+    salt = next((header.salt for header in reversed(headers.values()) if header is not None), 0)
+    shelf = SegmentSet(files, directory, salt or files.salt(), open_max)
+    try:
+        _fill(shelf, names, firsts, headers, known=bool(salt))
+    except BaseException:
+        shelf.close()
+        raise
+    return shelf
+
+
+def _fill(
+    shelf: SegmentSet, names: list[str], firsts: list[int], headers: dict[int, SegmentHeader | None], known: bool
+) -> None:
+    # Whether a power failure could still undo what the last process did to the directory is not known.
+    shelf.removals = 1 if names else 0
+    shelf.unlisted = bool(names)
+    shelf.gone = sorted(span for name in names if (span := parse_gone_name(name)) is not None)
+    for first in _unusable(shelf, firsts, headers):
+        firsts.remove(first)
+    if firsts and not known:
+        _begin_anew(shelf, firsts)
+        firsts = []
+    for place, first in enumerate(firsts):
+        # Records behind the first one of a segment that is gone are as void as behind one that is there.
+        behind = [*firsts[place + 1 : place + 2], *(span[0] for span in shelf.gone if span[0] > first)]
+        limit = min(behind) if place + 1 < len(firsts) else None
+        _open_segment(shelf, first, headers[first], limit, doubt_name(first) in names)
+    _report_missing(shelf)
+    _clear_away(shelf, names)
+    if shelf.segments:
+        shelf.next = shelf.segments[-1].next
+
+
+def read_headers(files: FileCalls, directory: str, firsts: list[int]) -> dict[int, SegmentHeader | None]:
+    """Those that check. Raises OSError if none does and some could not be read: another day they may be."""
+    headers: dict[int, SegmentHeader | None] = {}
+    failure: OSError | None = None
+    for first in firsts:
+        headers[first] = None
+        try:
+            headers[first] = read_header(files, os.path.join(directory, log_name(first)))
+        except UnknownFormat:
+            raise
+        except OSError as error:
+            failure = error
+    if failure is not None and not any(headers.values()):
+        raise failure
+    return headers
+
+
+def read_header(files: FileCalls, path: str) -> SegmentHeader | None:
+    fd = files.open(path)
+    try:
+        return decode_header(files.read(fd, HEADER_SIZE, 0))
+    except UnknownFormat as error:
+        raise UnknownFormat(0, f"{path} {error.strerror}") from None
+    finally:
+        files.close(fd)
+
+
+def _unusable(shelf: SegmentSet, firsts: list[int], headers: dict[int, SegmentHeader | None]) -> list[int]:
+    """Those to pass over: being thrown away when the process died, or under a wrong name."""
+    unusable: list[int] = []
+    for first in firsts:
+        header = headers[first]
+        path = shelf.path(log_name(first))
+        if any(begin <= first < end for begin, end in shelf.gone):
+            remove_if_there(shelf.files, path)
+        elif header is not None and header.first != first:
+            what = f"The name is wrong, it was made as {log_name(header.first)}; it is set aside."
+            _set_aside(shelf, path, header.first, what)
+        else:
+            continue
+        unusable.append(first)
+    return unusable
+
+
+def _begin_anew(shelf: SegmentSet, firsts: list[int]) -> None:
+    """No header of any segment can be read, so no record can be checked. The names still tell offsets that were given:
+    go on behind them, and only then give the names up: for good, before offsets are given again."""
+    shelf.next = firsts[-1] + 1
+    shelf.begin()
+    for first in firsts:
+        what = "Neither copy of its header nor that of another segment can be read; it is set aside."
+        _set_aside(shelf, shelf.path(log_name(first)), first, what)
+    shelf.settle_names()
+
+
+def _set_aside(shelf: SegmentSet, path: str, first: int, what: str) -> None:
+    files = shelf.files
+    fd = files.open(path)
+    try:
+        size = files.size(fd)
+    finally:
+        files.close(fd)
+    if size > HEADER_SIZE:
+        files.rename(path, path.removesuffix(".log") + ".bad")
+    else:
+        files.remove(path)
+    shelf.damages.add(Damage(path, first, first - 1, size, what))
+
+
+def _open_segment(
+    shelf: SegmentSet, first: int, header: SegmentHeader | None, limit: int | None, doubted: bool
+) -> None:
+    files, path = shelf.files, shelf.path(log_name(first))
+    fd = files.open(path)
+    try:
+        modified = files.modified(fd)
+        size = files.size(fd)
+        known = header or SegmentHeader(first, modified, shelf.salt)
+        segment = SegmentFile(files, path, first, known.salt, known.created)
+        segment.modified = modified
+        segment.fd = fd
+        whole = header is not None and header.whole
+        if not whole:
+            doubted = not _repair_header(shelf, segment, header) or doubted
+        if doubted or not whole or not _take_index(shelf, segment, size, limit):
+            _scan(shelf, segment, size, limit)
+    finally:
+        files.close(fd)
+    segment.fd = -1
+    segment.doubted = doubted
+    # A damaged one grows no more. An empty one is written anew when its turn comes, its header may be torn.
+    segment.sealed = limit is not None or segment.damaged or segment.spoiled or doubted
+    shelf.insert(segment)
+
+
+def _repair_header(shelf: SegmentSet, segment: SegmentFile, header: SegmentHeader | None) -> bool:
+    """Write it again, or the salt would be lost with the segments that still have it. Where that fails, the next sync
+    has to copy the segment."""
+    size = HEADER_SIZE if header is None else HEADER_SIZE // 2
+    what = "The header was damaged; the name and the other segments tell what it said, nothing is lost."
+    shelf.damages.add(Damage(segment.path, segment.first, segment.first - 1, size, what))
+    try:
+        write_all(shelf.files, segment.fd, SegmentHeader(segment.first, segment.created, segment.salt).encode(), 0)
+    except OSError:
+        return False
+    return True
+
+
+def _take_index(shelf: SegmentSet, segment: SegmentFile, size: int, limit: int | None) -> bool:
+    """Whether the index file tells all about the segment; it was written when all of it had been synced."""
+    try:
+        data = read_file(shelf.files, shelf.path(index_name(segment.first)))
+    except OSError:
+        data = b"?"
+    if not data:
+        return False
+    found = decode_index(data, segment.first)
+    if found is None:
+        shelf.report_index(segment)
+        return False
+    _, following, indexed_size = found
+    if indexed_size != size or (limit is not None and following > limit):
+        return False  # of an earlier state of the segment
+    segment.next = segment.synced_next = following
+    segment.size = segment.synced_size = size
+    segment.listed = segment.indexed = True
+    segment.index = None  # when it is needed
+    return True
+
+
+def _scan(shelf: SegmentSet, segment: SegmentFile, size: int, limit: int | None) -> None:
+    data, unreadable = read_what_can_be(shelf.files, segment.fd, max(0, size - HEADER_SIZE), HEADER_SIZE)
+    scan = Scan(data, segment.first, segment.salt, limit)
+    segment.learn(scan)
+    segment.next, segment.size = scan.next, HEADER_SIZE + scan.end
+    if limit is None and scan.group_end < len(data):
+        if scan.ends_whole():
+            _keep_last(segment, scan, len(data))
+        elif unreadable:
+            segment.damaged = True  # do not cut what a better day may read
+        else:
+            _cut_tail(shelf, segment, scan)
+    if unreadable:
+        what = f"{unreadable} bytes can not be read; what was in them is reported as lost where it is known."
+        shelf.damages.add(Damage(segment.path, segment.first, segment.first - 1, unreadable, what))
+    scan.gaps = [gap for gap in scan.gaps if gap.last < segment.next]
+    segment.damaged = segment.damaged or bool(scan.gaps)
+    segment.report(scan, scan.next, HEADER_SIZE, shelf.damages)
+
+
+def _keep_last(segment: SegmentFile, scan: Scan, size: int) -> None:
+    """The last record is as long as it says, but does not check: it was damaged later."""
+    scan.gaps.append(Gap(scan.next, scan.next, scan.end, size))
+    segment.next += 1
+    segment.size = HEADER_SIZE + size
+
+
+def _cut_tail(shelf: SegmentSet, segment: SegmentFile, scan: Scan) -> None:
+    """Leave out the append that did not come to its end. It is cut off when the next segment is begun: see there."""
+    assert segment.index is not None
+    segment.index.cut(scan.group_next)
+    segment.next, segment.size = scan.group_next, HEADER_SIZE + scan.group_end
+    segment.spoiled = True
+    cut = len(scan.data) - scan.group_end
+    what = f"{cut} bytes at the end are left out, where record {segment.next} begins: an append that was not completed."
+    shelf.damages.add(Damage(segment.path, segment.next, segment.next - 1, cut, what))
+
+
+def _report_missing(shelf: SegmentSet) -> None:
+    """Offsets between segments that were not thrown away."""
+    for segment, following in pairwise(shelf.segments):
+        begin = segment.next
+        for span in [*shelf.gone, (following.first, following.first)]:
+            end = min(span[0], following.first)
+            if begin < end:
+                segment.damaged = True
+                _report_range(shelf, segment, begin, end - 1)
+            begin = max(begin, span[1])
+
+
+def _report_range(shelf: SegmentSet, segment: SegmentFile, first: int, last: int) -> None:
+    fd = shelf.files.open(segment.path)
+    try:
+        behind = max(0, shelf.files.size(fd) - segment.size)
+    finally:
+        shelf.files.close(fd)
+    why = f"{behind} bytes at the end do not check" if behind else "it was cut short or a file behind it is missing"
+    shelf.damages.add(Damage(segment.path, first, last, behind, f"{records(first, last)} lost: {why}."))
+
+
+def _clear_away(shelf: SegmentSet, names: list[str]) -> None:
+    """Remove drafts, indexes of segments that are gone, and markers that nothing stands before."""
+    for name in names:
+        first = parse_name(name, "idx")
+        if first is None:
+            first = parse_name(name, "doubt")
+        if name.endswith(".tmp") or (first is not None and first not in shelf.firsts):
+            remove_if_there(shelf.files, shelf.path(name))
+    shelf.sweep()

@@ -1,0 +1,68 @@
+"""How storing is: ok, on a full disk, or on one that fails; since when and why. For the log and whoever asks.
+
+Two things can be in trouble. Without the journal nothing can be accepted that has to be kept (``refusing``). Without
+checkpoints everybody is served, but the journal grows and nothing is given back.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final, Literal
+
+log = logging.getLogger("starlingmq.storage")
+
+State = Literal["ok", "full", "failing"]
+
+FULL: Final = frozenset([errno.ENOSPC, errno.EDQUOT])
+ADVICE: Final[dict[State, str]] = {
+    "full": "free some space in the file system of the data directory",
+    "failing": "look at the kernel's log and at the disk of the data directory",
+    "ok": "",
+}
+
+
+class StorageHealth:
+    """``since`` is Unix seconds; ``failures`` counts how often ``state`` left "ok"."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.state: State = "ok"
+        self.reason = ""
+        self.since = clock()
+        self.refusing = False
+        self.failures = 0
+
+    def __str__(self) -> str:
+        if self.state == "ok":
+            return "ok"
+        since = datetime.fromtimestamp(self.since, UTC).isoformat(timespec="seconds")
+        return f"{self.state} since {since}: {self.reason}"
+
+    def fails(self, error: OSError, refusing: bool) -> bool:
+        """Note a failure; whether that changed anything, which is then logged. ``refusing``: it is the journal's."""
+        state: State = "full" if error.errno in FULL else "failing"
+        if (self.state == state and self.refusing == refusing) or (self.refusing and not refusing):
+            return False
+        if self.state != state:
+            self.since = self._clock()
+        if self.state == "ok":
+            self.failures += 1
+        self.state, self.reason, self.refusing = state, str(error), refusing
+        what = "the disk is full" if state == "full" else "the disk fails"
+        if refusing:
+            then = "whatever has to be stored is refused until it can be"
+        else:
+            then = "no checkpoint can be written, so the journal grows, but everybody is served"
+        log.error("%s (%s): %s; %s", what, self.reason, then, ADVICE[state])
+        return True
+
+    def works(self) -> bool:
+        """Note that all is well; whether that changed anything, which is then logged."""
+        if self.state == "ok":
+            return False
+        log.warning("storing again after %.0f s, and accepting everything", self._clock() - self.since)
+        self.state, self.reason, self.refusing, self.since = "ok", "", False, self._clock()
+        return True

@@ -1,0 +1,1 @@
+"""The logs of streams: files, administration, consumers."""

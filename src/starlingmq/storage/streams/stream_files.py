@@ -1,0 +1,146 @@
+"""Streams in a data directory: ``streams/NAME/`` with
+
+    STREAM     JSON: what the stream is (``Definition``); written whole, or not at all
+    POSITION   two equal u64 in the machine's order: the offset before which everything may be read. Shared memory: who
+               reads maps it, and takes it for true when both agree. It is made again at each start
+    CONSUMERS  JSON: who reads it and how far they are (storage/streams/stream_consumers.py)
+    log/       the records, in segment files
+
+A directory without STREAM is one that was being made or deleted, and is cleared away.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import shutil
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from starlingmq.config.streams_section import StreamConfig
+from starlingmq.core.routing.topics import valid_filter
+from starlingmq.storage.maintenance.file_copy import sync_directory
+from starlingmq.storage.segment.segment_journal import SegmentJournal
+from starlingmq.storage.streams.stream_consumers import read_consumers
+from starlingmq.storage.streams.stream_logs import FILES_MIN, Definition, StreamLog
+
+POSITION_BYTES: Final = 16
+SEGMENT_MIN: Final = 64 << 10
+
+
+class StreamError(Exception):
+    """What was asked for can not be done; one line that says why."""
+
+
+class SharedPosition:
+    """The broker's end of POSITION."""
+
+    def __init__(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.ftruncate(fd, POSITION_BYTES)
+            self._map = mmap.mmap(fd, POSITION_BYTES)
+        finally:
+            os.close(fd)
+        self._words = memoryview(self._map).cast("Q")
+
+    def show(self, next: int) -> None:
+        self._words[0] = next
+        self._words[1] = next
+
+    def close(self) -> None:
+        self._words.release()
+        self._map.close()
+
+
+class StreamDirectory:
+    """``streams/`` of a data directory, which only its owner changes. ``segment_size``: bytes of a file, at most."""
+
+    def __init__(self, path: Path, segment_size: int) -> None:
+        self.path = path
+        self.segment_size = segment_size
+        self._last_number = 0
+
+    def find(self) -> list[Definition]:
+        """All that are there, by name."""
+        if not self.path.is_dir():
+            return []
+        found: list[Definition] = []
+        for directory in sorted(self.path.iterdir()):
+            try:
+                text = (directory / "STREAM").read_bytes()
+            except FileNotFoundError:
+                shutil.rmtree(directory, ignore_errors=True)
+                continue
+            found.append(msgspec.json.decode(text, type=Definition))
+            self._last_number = max(self._last_number, found[-1].number)
+        return found
+
+    def number(self) -> int:
+        """For a new stream: no other one has it, nor had it."""
+        self._last_number = max(self._last_number + 1, int(time.time() * 1000))
+        return self._last_number
+
+    def write(self, definition: Definition) -> None:
+        """Make a stream, or write down what it is from now on."""
+        directory = self.path / definition.name
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        new = directory / "STREAM.new"
+        with open(new, "wb") as file:
+            file.write(msgspec.json.encode(definition) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        new.rename(directory / "STREAM")
+        for changed in (directory, self.path, self.path.parent):
+            sync_directory(changed)
+
+    def open(self, definition: Definition) -> StreamLog:
+        directory = self.path / definition.name
+        size = self.segment_size
+        if definition.retention_size:
+            size = max(SEGMENT_MIN, min(size, definition.retention_size // FILES_MIN))
+        journal = SegmentJournal(str(directory / "log"), segment_bytes=size)
+        log = StreamLog(definition, journal, SharedPosition(directory / "POSITION"))
+        log.consumers = read_consumers(directory / "CONSUMERS")
+        return log
+
+    def delete(self, name: str) -> None:
+        """Once STREAM is gone, so is the stream."""
+        directory = self.path / name
+        (directory / "STREAM").unlink()
+        sync_directory(directory)
+        shutil.rmtree(directory)
+
+
+def definition_of(config: StreamConfig, number: int, created: float) -> Definition:
+    """Raises StreamError for topics that are no filters."""
+    for topic in config.topics:
+        if not valid_filter(topic.encode()) or topic.startswith("$share/"):
+            raise StreamError(f"stream {config.name}: {topic!r} is no topic filter")
+    return Definition(
+        name=config.name,
+        number=number,
+        topics=tuple(dict.fromkeys(config.topics)),
+        retention_time=config.retention_time,
+        retention_size=config.retention_size,
+        when_full=config.when_full,
+        created=created,
+    )
+
+
+def declare(directory: StreamDirectory, wanted: Iterable[StreamConfig], now: float) -> list[Definition]:
+    """What there is to be at start: what is there, as the settings want it, and what they want besides. Blocks.
+    Raises StreamError, OSError."""
+    found = {definition.name: definition for definition in directory.find()}
+    for config in wanted:
+        there = found.get(config.name)
+        number, created = (there.number, there.created) if there else (directory.number(), now)
+        definition = definition_of(config, number, created)
+        if definition != there:
+            directory.write(definition)
+            found[config.name] = definition
+    return list(found.values())

@@ -1,0 +1,169 @@
+"""Questions between nodes whose frames are lost, doubled, late and out of order, and who begin new lives, by seed.
+
+What must hold: a question has one outcome, and in time; an answer is to the question that it is given for; whatever is
+asked is done at most once. Mistakes made on purpose each break one of these within some seeds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+import starlingmq
+from starlingmq.cluster.links.peer_frames import OperatorCall, OperatorReply
+from starlingmq.cluster.operator_rpc import OperatorRpc, Outcome, _Seen
+
+STEP = 0.1  # seconds
+SECONDS = 2.0  # for an answer
+NODES = (1, 2, 3)
+
+Frame = tuple[int, int, int, int, OperatorCall | OperatorReply]  # source, its life, target, its life as known, body
+
+
+class World:
+    """Nodes with one ``OperatorRpc`` each and lives that begin anew; a network that does what the seed draws."""
+
+    def __init__(self, seed: int, make: type[OperatorRpc]) -> None:
+        self.random = Random(seed)
+        self.make = make
+        self.now = 1000.0
+        self.lives = dict.fromkeys(NODES, 1)
+        self.calls = {node: self._begin(node) for node in NODES}
+        self.frames: list[tuple[float, Frame]] = []
+        self.asked: dict[tuple[int, int, int], tuple[bytes, float]] = {}  # (node, life, number) -> question, deadline
+        self.done: Counter[bytes] = Counter()
+        self.count = 0
+        self.complaint = ""
+
+    def _begin(self, node: int) -> OperatorRpc:
+        calls = self.make(lambda _: True)
+        calls.enter(self.lives[node])
+        return calls
+
+    def run(self) -> str:
+        for _ in range(120):
+            self._act()
+            self._step()
+        for _ in range(40):
+            self._step()
+        open_ = [key for key in self.asked if self.lives[key[0]] == key[1]]
+        return self.complaint or ("a question has no outcome" if open_ else "")
+
+    def _act(self) -> None:
+        node = self.random.choice(NODES)
+        if self.random.random() < 0.03:
+            self.lives[node] += 1
+            self.calls[node] = self._begin(node)
+            return
+        other = self.random.choice([each for each in NODES if each != node])
+        self.count += 1
+        question = b"%d" % self.count
+        number = self.calls[node].ask(other, question, self.now, SECONDS)
+        self.asked[node, self.lives[node], number] = question, self.now + SECONDS
+
+    def _step(self) -> None:
+        self.now += STEP
+        for node, calls in self.calls.items():
+            calls.turn(self.now)
+            for target, body in calls.take_out():
+                self._send((node, self.lives[node], target, self.lives[target], body))
+        due = [frame for at, frame in self.frames if at <= self.now]
+        self.frames = [(at, frame) for at, frame in self.frames if at > self.now]
+        self.random.shuffle(due)
+        for frame in due:
+            self._take(frame)
+        for node, calls in self.calls.items():
+            for called in calls.take_called():
+                self.done[called.question] += 1
+                if self.done[called.question] > 1:
+                    self.complaint = "a question was acted upon twice"
+                if self.random.random() < 0.9:
+                    calls.answer(called, b"to " + called.question)
+            for outcome in calls.take_outcomes():
+                self._outcome(node, outcome)
+
+    def _send(self, frame: Frame) -> None:
+        for _ in range(self.random.choice((0, 1, 1, 1, 1, 2))):
+            self.frames.append((self.now + self.random.choice((0.0, 0.0, 0.3, 1.0, 3.0)), frame))
+
+    def _take(self, frame: Frame) -> None:
+        """As ``ClusterState`` does: what was meant for an earlier life is not looked at."""
+        source, life, target, target_life, body = frame
+        if target_life != self.lives[target]:
+            return
+        if isinstance(body, OperatorCall):
+            self.calls[target].called(source, life, body)
+        elif life == self.lives[source]:
+            self.calls[target].replied(source, body, self.now)
+
+    def _outcome(self, node: int, outcome: Outcome) -> None:
+        question, deadline = self.asked.pop((node, self.lives[node], outcome.number), (b"", 0.0))
+        if not question:
+            self.complaint = "an outcome of nothing, or a second one"
+        elif not outcome.problem and outcome.answer != b"to " + question:
+            self.complaint = "the answer to another question"
+        elif self.now > deadline + 2 * STEP:
+            self.complaint = "an outcome that comes too late"
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_questions_have_one_outcome_and_are_acted_upon_once(seed: int) -> None:
+    assert World(seed, OperatorRpc).run() == ""
+
+
+class RemembersNothing(OperatorRpc):
+    def called(self, node: int, incarnation: int, call: OperatorCall) -> None:
+        self._seen[node] = _Seen()
+        super().called(node, incarnation, call)
+
+
+class HearsFormerLives(OperatorRpc):
+    """What is late from a former life begins that one anew."""
+
+    def called(self, node: int, incarnation: int, call: OperatorCall) -> None:
+        if incarnation < self._lives.get(node, 0):
+            self._lives[node] = 0
+        super().called(node, incarnation, call)
+
+
+class TakesAnyAnswer(OperatorRpc):
+    def replied(self, node: int, reply: OperatorReply, now: float) -> None:
+        if reply.number not in self._waiting and self._waiting:
+            reply = OperatorReply(next(iter(self._waiting)), reply.answer)
+        super().replied(node, reply, now)
+
+
+class NumbersFromOneInEachLife(OperatorRpc):
+    def enter(self, incarnation: int) -> None:
+        """As if there had been no other."""
+
+
+class NeverGivesUp(OperatorRpc):
+    def turn(self, now: float) -> None:
+        """Time does not matter."""
+
+
+class ForgetsThatItWasAnswered(OperatorRpc):
+    def replied(self, node: int, reply: OperatorReply, now: float) -> None:
+        waiting = self._waiting.get(reply.number)
+        super().replied(node, reply, now)
+        if waiting is not None:
+            self._waiting[reply.number] = waiting
+
+
+MISTAKES = (
+    RemembersNothing,
+    HearsFormerLives,
+    TakesAnyAnswer,
+    NumbersFromOneInEachLife,
+    NeverGivesUp,
+    ForgetsThatItWasAnswered,
+)
+
+
+@pytest.mark.skipif(starlingmq.compiled(), reason="mistakes are made in classes that are compiled")
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_made_on_purpose_show(mistake: type[OperatorRpc]) -> None:
+    assert any(World(seed, mistake).run() for seed in range(60))

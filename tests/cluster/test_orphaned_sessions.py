@@ -1,0 +1,210 @@
+"""A node that was forgotten is started again, with what it had on its disk (docs/SESSIONS.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tests.cluster.return_world import run
+from tests.cluster.takeover_world import Roamer, RoamingWorld
+from tests.cluster.test_takeover_crashes import clients_of, made
+from tests.sim.node import Node
+from tests.sim.world import LIVENESS_MAX
+
+import starlingmq
+from starlingmq.cluster.etcd.etcd_requests import TxnAnswer
+from starlingmq.cluster.takeover.orphaned_sessions import OrphanedSessions
+from starlingmq.cluster.takeover.ownership import Ownership
+from starlingmq.cluster.takeover.takeover import Takeovers
+
+FOUND = (16, 38)
+"""Worlds in which something was wrong: sessions that were owed to one that had ended, a session that came when a later
+owner had been told that there was none."""
+
+
+class Story:
+    """A subscriber at home, where messages wait for it, and a publisher at another node."""
+
+    def __init__(self) -> None:
+        self.world: RoamingWorld = made()
+        self.home, self.there, self.other = self.world.nodes
+        self.roamer, self.publisher = clients_of(self.world, self.home, self.other, 0)
+        self.world._wait(lambda: self.at(self.home), 5.0, "it does not get home")
+
+    def at(self, node: Node) -> bool:
+        return node.process is not None and "roamer" in node.process.state.ctx.sessions
+
+    def leave(self) -> None:
+        self.roamer.ending = True
+        self.roamer.cut()
+
+    def publish(self, count: int) -> None:
+        self.publisher.left += count
+        for _ in range(count):
+            self.publisher.publish(b"a/1", 2)
+        self.world.pass_time(1.0)
+
+    def take_out(self) -> None:
+        """Home dies, and is forgotten."""
+        world = self.world
+        self.home.down += 1
+        self.home.crash(False)
+        self.home.gone = True
+        world._forget()
+        world._wait(lambda: world.seen["forgets"] > 0, LIVENESS_MAX, "it is not forgotten")
+
+    def start_again(self) -> None:
+        self.home.gone = False
+        self.home.down = 0
+        self.world.start_if_wanted(self.home)
+
+    def joined(self) -> bool:
+        return self.world._all_serve()
+
+    def come(self, node: Node, roamer: Roamer) -> None:
+        roamer.ending = False
+        roamer.homes = [node]
+        roamer.come()
+        self.world._wait(lambda: roamer.online, 10.0, "it is not served")
+
+    def end(self) -> None:
+        world = self.world
+        self.roamer.homes = []
+        world._wait(world._balanced, LIVENESS_MAX, "something is lost")
+        world._wait(lambda: not world.unsettled(), LIVENESS_MAX, "sessions are not where they belong")
+
+    def got(self) -> int:
+        books = self.world.books
+        return sum(count for (name, _), got in books.got.items() if name == "roamer" for count in got.values())
+
+
+def what_nobody_has_claimed_is_there_again(story: Story) -> None:
+    story.leave()
+    story.publish(3)
+    story.take_out()
+    story.start_again()
+    story.world._wait(story.joined, 20.0, "it does not join")
+    story.publish(3)
+    story.come(story.there, story.roamer)
+    assert not story.world.books.lost, "its session was there"
+    story.end()
+    assert story.got() == 6
+
+
+def what_was_claimed_is_not(story: Story) -> None:
+    """Its client has begun anew elsewhere."""
+    story.leave()
+    story.publish(3)
+    story.world._note_who_is_lost(story.home)
+    story.take_out()
+    story.come(story.there, story.roamer)
+    assert story.world.books.lost, "it found a session that is at home"
+    story.start_again()
+    story.world._wait(story.joined, 20.0, "it does not join")
+    story.end()
+    assert story.at(story.there) and not story.at(story.home)
+    assert story.got() == 0, "what its client was told to be gone came all the same"
+
+
+def what_began_with_nothing_does_not_come_back(story: Story) -> None:
+    """A clean start elsewhere, and nobody has a session of that client any more."""
+    story.leave()
+    story.publish(1)
+    story.world._note_who_is_lost(story.home)
+    story.take_out()
+    books, random = story.world.books, story.world.random
+    clean = Roamer(books, random, story.there, "roamer", 5, False)
+    story.come(story.there, clean)
+    clean.ending = True
+    clean.cut()
+    story.world.pass_time(1.0)
+    assert not story.at(story.there)
+    story.start_again()
+    story.world._wait(story.joined, 20.0, "it does not join")
+    story.world.pass_time(1.0)
+    assert not story.at(story.home), "it is back"
+    story.come(story.home, story.roamer)
+    story.end()
+    assert story.got() == 0
+
+
+def what_was_leaving_is_nowhere_twice(story: Story) -> None:
+    """It was on its way to another node, which did not get all of it."""
+    world = story.world
+    story.leave()
+    story.publish(3)
+    world.network.cut([(story.home.host, story.there.host)])
+    world._note_who_is_lost(story.home)
+    story.roamer.ending = False
+    story.roamer.homes = [story.there]
+    story.roamer.come()
+    world.pass_time(0.5)
+    story.take_out()
+    world.network.heal([(story.home.host, story.there.host)])
+    world._wait(lambda: story.roamer.online, 20.0, "it is not served")
+    story.start_again()
+    world._wait(story.joined, 20.0, "it does not join")
+    story.end()
+    assert story.at(story.there) and not story.at(story.home)
+
+
+STORIES = (
+    what_nobody_has_claimed_is_there_again,
+    what_was_claimed_is_not,
+    what_began_with_nothing_does_not_come_back,
+    what_was_leaving_is_nowhere_twice,
+)
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_stories(story: Callable[[Story], None]) -> None:
+    story(Story())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", range(6))
+def test_it_dies_again_at_each_step(step: int) -> None:
+    story = Story()
+    story.leave()
+    story.publish(3)
+    story.take_out()
+    story.start_again()
+    story.home.machine.fuse = 3 + 8 * step
+    story.world.pass_time(4.0)
+    story.home.machine.fuse = 1 << 60
+    story.world.start_if_wanted(story.home)
+    story.world._wait(story.joined, 20.0, "it does not join")
+    story.come(story.there, story.roamer)
+    assert not story.world.books.lost, "its session was there"
+    story.end()
+    assert story.got() == 3
+
+
+@pytest.mark.slow
+def test_worlds() -> None:
+    for seed in FOUND:
+        run(seed)
+
+
+def test_an_etcd_that_was_set_up_anew_says_nothing() -> None:
+    strays = OrphanedSessions(Ownership("c"))
+    strays.enter((3, 4), {"old": 1000, "new": 5})
+    (request,) = strays.take_requests(1.0)
+    strays.answered(TxnAnswer(request.tag, True, 20, ((), ())), {4: None}, 1.0)
+    assert strays.take_decided() == [("old", True), ("new", False)] and not strays
+
+
+MISTAKES: dict[str, tuple[type, str, Callable[..., object], Callable[[Story], None]]] = {
+    "all of it is its own": (OrphanedSessions, "_is_ours", lambda *_: True, what_began_with_nothing_does_not_come_back),
+    "none of it is": (OrphanedSessions, "_is_ours", lambda *_: False, what_nobody_has_claimed_is_there_again),
+    "it is taken for what it was": (Takeovers, "_call_off", lambda *_: None, what_was_leaving_is_nowhere_twice),
+}
+
+
+@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_show(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, method, wrong, story = MISTAKES[name]
+    monkeypatch.setattr(kind, method, wrong)
+    with pytest.raises(AssertionError):
+        story(Story())

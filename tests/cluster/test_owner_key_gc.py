@@ -1,0 +1,55 @@
+"""Keys of owners that a node's earlier lives have left are taken out, and no others."""
+
+from __future__ import annotations
+
+from starlingmq.cluster.etcd.etcd_requests import KeyValue, TxnAnswer
+from starlingmq.cluster.takeover.owner_key_gc import PAGE, PAUSE_SECONDS, OwnerKeyGc
+from starlingmq.cluster.takeover.ownership import Ownership
+
+
+def swept(entries: list[tuple[str, int, int]], here: set[str]) -> list[bytes]:
+    """(client id, node, incarnation) of all keys; what node 1 asks to be deleted in its third life."""
+    ownership = Ownership("test")
+    ownership.enter(1, 3)
+    sweep = OwnerKeyGc(ownership, lambda client_id: client_id in here)
+    sweep.enter(1, 3, 10.0)
+    keys = sorted((ownership.key(client_id, node), b"%d" % life) for client_id, node, life in entries)
+    found = [KeyValue(key, value, 5, 5 + place) for place, (key, value) in enumerate(keys)]
+    now = 10.0
+    while sweep.wake_at():
+        (request,) = sweep.take_requests(now)
+        get = request.success[0]
+        page = [entry for entry in found if entry.key > get.after][: get.limit]  # type: ignore[union-attr]
+        sweep.answered(TxnAnswer(request.tag, True, 9, (tuple(page),)), now)
+        now += PAUSE_SECONDS
+    gone: list[bytes] = []
+    while requests := ownership.take_requests(now):
+        for txn in requests:
+            gone += [operation.key for operation in txn.success]
+            ownership.answered(TxnAnswer(txn.tag, True, 9), now)
+    return gone
+
+
+def test_only_what_an_earlier_life_left_and_nothing_is_here_of() -> None:
+    entries = [("a/b%", 1, 2), ("here", 1, 2), ("others", 2, 2), ("new", 1, 3), ("old", 1, 1)]
+    gone = swept(entries, {"here"})
+    assert gone == [b"/starlingmq/test/owners/a%2Fb%25/1", b"/starlingmq/test/owners/old/1"]
+
+
+def test_more_than_a_page() -> None:
+    assert len(swept([(f"c{number}", 1, 1) for number in range(2 * PAGE + 7)], set())) == 2 * PAGE + 7
+
+
+def test_a_first_life_has_left_nothing() -> None:
+    sweep = OwnerKeyGc(Ownership("test"), lambda _: False)
+    sweep.enter(1, 1, 10.0)
+    assert sweep.take_requests(20.0) == [] and sweep.wake_at() == 0.0
+
+
+def test_what_is_not_answered_is_asked_again() -> None:
+    sweep = OwnerKeyGc(Ownership("test"), lambda _: False)
+    sweep.enter(1, 2, 10.0)
+    (request,) = sweep.take_requests(10.0)
+    sweep.answered(TxnAnswer(request.tag, False, 0, (), "no leader"), 10.0)
+    assert not sweep.take_requests(10.1)
+    assert sweep.take_requests(sweep.wake_at())

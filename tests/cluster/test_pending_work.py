@@ -1,0 +1,125 @@
+"""A turn that is left out would have found nothing to do (cluster.pending_work)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+from unittest.mock import patch
+
+import pytest
+from tests.cluster import drain_world, handshake_world, takeover_world, will_world
+from tests.cluster.fleet import Fleet
+from tests.sim.run import run
+
+import starlingmq
+from starlingmq.cluster.cluster_state import ClusterReady, ClusterState
+from starlingmq.cluster.pending_work import PendingWork
+from starlingmq.cluster.wills.cluster_wills import ClusterWills
+
+pytestmark = pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+
+
+class Left:
+    """How many turns were quiet, and what they would have done."""
+
+    def __init__(self) -> None:
+        self.quiet = 0
+        self.missed: list[str] = []
+
+
+@contextmanager
+def quiet_turns_are_taken() -> Iterator[Left]:
+    """Each turn is a whole one; those that would have been left out are looked at closely."""
+    left = Left()
+    turn, take_ready, is_quiet = ClusterState.turn, ClusterState.take_ready, ClusterState._is_quiet
+    looked_at: dict[ClusterState, tuple[bool, int]] = {}
+
+    def whole_turn(self: ClusterState, now: float) -> None:
+        ready = self.broker.ctx.ready
+        quiet = is_quiet(self, now)
+        before = len(ready.writes) + len(ready.dirty)
+        with patch.object(ClusterState, "_is_quiet", lambda self, now: False):
+            turn(self, now)
+        looked_at[self] = quiet, len(ready.writes) + len(ready.dirty) - before
+
+    def whole_ready(self: ClusterState) -> ClusterReady:
+        ready = take_ready(self)
+        quiet, written = looked_at.pop(self, (False, 0))
+        if quiet:
+            left.quiet += 1
+            told: list[object] = [*ready.requests, *(ready.peers or ()), *ready.notices, *ready.news]
+            told += [type(envelope.body) for _, envelope in ready.now if type(envelope.body).__name__[:4] != "Data"]
+            if told or written or self._pending:
+                left.missed.append(f"{self.name}: {told} {written} {self._pending}")
+        return ready
+
+    with patch.object(ClusterState, "turn", whole_turn), patch.object(ClusterState, "take_ready", whole_ready):
+        yield left
+
+
+Run = Callable[[int], object]
+
+
+def sim(theme: str) -> Run:
+    return lambda seed: run(seed, False, theme)
+
+
+WORLDS: Final[dict[str, Run]] = {
+    "plain": sim(""),
+    "groups": sim("groups_lose_their_primary"),
+    "retained": sim("all_retain"),
+    "lives": sim("many_lives"),
+    "roaming": takeover_world.run,
+    "handshakes": handshake_world.run,
+    "drains": drain_world.run,
+    "wills": will_world.run,
+}
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_what_is_left_out_would_have_done_nothing(name: str) -> None:
+    with quiet_turns_are_taken() as left:
+        for seed in range(2):
+            WORLDS[name](seed)
+    assert left.quiet > 50
+    assert not left.missed, left.missed[:5]
+
+
+def test_turns_of_a_cluster_at_rest_are_left_out() -> None:
+    fleet = Fleet(3)
+    fleet.advance(3.0)
+    with quiet_turns_are_taken() as left:
+        for _ in range(100):
+            fleet[0].turn()
+    assert left.quiet == 100 and not left.missed
+
+
+def sees_no_groups(self: PendingWork) -> bool:
+    groups = self._broker.groups
+    news, groups.news = groups.news, {}
+    try:
+        return see_all(self)
+    finally:
+        groups.news = news
+
+
+see_all = PendingWork.any
+BLIND: Final[dict[str, tuple[type, str, Callable[[Any], bool]]]] = {
+    "plain": (PendingWork, "any", lambda self: False),
+    "groups": (PendingWork, "any", sees_no_groups),
+    "wills": (ClusterWills, "busy", lambda self: False),
+}
+
+
+FOUND_BY: Final = {"wills": 17}  # seeds that find it, where an early one does not
+
+
+@pytest.mark.parametrize("name", BLIND)
+def test_an_errand_that_nobody_looks_at_is_found(name: str) -> None:
+    with patch.object(*BLIND[name]), quiet_turns_are_taken() as left:
+        for seed in (FOUND_BY.get(name, 0), *range(20)):
+            WORLDS[name](seed)
+            if left.missed:
+                return
+    raise AssertionError("nothing was missed")
