@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starlingmq.core.limits.access import EVERY_PUBLISH, PUBLISH, Grant, ReplyGrant, Rights
-from starlingmq.core.nats.response_rights import TOPIC_BYTES, Replies, longest
+from starlingmq.core.limits.response_rights import TOPIC_BYTES, Replies, longest
 
 LIMIT = 4
 

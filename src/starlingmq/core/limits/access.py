@@ -7,7 +7,7 @@ the rules have changed meanwhile. NATS clients get a subscription of which a par
 messages are checked one by one.
 
 A rule may allow replies: who receives a request may publish to its reply topic, where nothing else allows that
-(``core.nats.response_rights``).
+(``core.limits.response_rights``).
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, cast
 
 from starlingmq.core.connection import CLOSED, WORKING, Client
+from starlingmq.core.limits.response_rights import Replies, longest
 from starlingmq.core.message import Message
-from starlingmq.core.nats.response_rights import Replies, longest
 from starlingmq.core.nats.stale_requests import REASON as STALE
 from starlingmq.core.nats.stale_requests import stale
 from starlingmq.core.protocol_handler import ProtocolHandler
