@@ -1,11 +1,14 @@
 """A dict that grows in many small steps: one that holds a million entries stops for some 50 ms when it moves house.
 
-It is 64 dicts, told apart by the hash of the key. Each moves when its own time comes, with a 64th of the entries.
+It is 64 dicts; the CRC-32 of the key says which one. Each moves when its own time comes, with a 64th of the entries.
+A client that picks keys of one CRC gets one dict of them all, and a stop as long as before. ``hash`` would spread those
+too, but differs from process to process, and with it the order of ``items``: the same input would give another output.
 """
 
 from __future__ import annotations
 
 from typing import Final, Generic, TypeVar
+from zlib import crc32
 
 SHARDS: Final = 64  # a power of two; empty, they cost 4 KB
 
@@ -13,7 +16,7 @@ T = TypeVar("T")
 
 
 class ShardedDict(Generic[T]):
-    """bytes -> T, for dicts that may grow large. The order of its keys differs from run to run: sort what shows."""
+    """bytes -> T, for dicts that may grow large. The order of its keys says nothing to a reader: sort what shows."""
 
     _shards: list[dict[bytes, T]]
     _count: int
@@ -26,17 +29,17 @@ class ShardedDict(Generic[T]):
         return self._count
 
     def get(self, key: bytes) -> T | None:
-        return self._shards[hash(key) & (SHARDS - 1)].get(key)
+        return self._shards[crc32(key) & (SHARDS - 1)].get(key)
 
     def set(self, key: bytes, value: T) -> None:
-        shard = self._shards[hash(key) & (SHARDS - 1)]
+        shard = self._shards[crc32(key) & (SHARDS - 1)]
         before = len(shard)
         shard[key] = value
         self._count += len(shard) - before
 
     def pop(self, key: bytes) -> T | None:
         """Removes ``key``; its value, or None if it was not there."""
-        shard = self._shards[hash(key) & (SHARDS - 1)]
+        shard = self._shards[crc32(key) & (SHARDS - 1)]
         before = len(shard)
         value = shard.pop(key, None)
         self._count += len(shard) - before
