@@ -19,6 +19,7 @@ from starlingmq.cluster.etcd.etcd_requests import Delete, Put, Txn
 from starlingmq.cluster.takeover.takeover_target import TakeoverTarget
 from starlingmq.cluster.wills.will_records import FIRING, SETTLED, RegisteredWill, decode_will, encode_will, taken_key
 from starlingmq.cluster.wills.will_settlement import WillSettlements
+from starlingmq.core.connection import Client
 from starlingmq.core.mqtt.connecting import Connecting
 from starlingmq.wire.mqtt import Connack, Connect, Publish, Subscribe, SubscribeRequest, Will
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, WILL_DELAY_INTERVAL, Properties
@@ -149,6 +150,35 @@ def test_a_connack_waits_for_a_will_that_its_node_publishes_and_for_what_that_re
     assert said(watcher) == [b"online 1", b"offline 1", b"online 2"]
     assert retained(fleet) == [b"online 2"] * 3
     assert kept(fleet) == [b"2/c"]
+
+
+def test_a_connack_waits_for_the_copy_of_a_will_though_the_key_that_names_it_is_gone() -> None:
+    """The disk of the new node is slow, so it publishes late. The former node deletes its key meanwhile."""
+    fleet = Fleet(3)
+    watcher = watch(fleet, 2)
+    come(fleet, 0, 4, True)
+    node = fleet[1]
+    wills, write_link = node.cluster.wills, node._write_link
+    held: list[Client] = []
+
+    def hold(client: Client) -> None:
+        if client.transport is wills._stored:
+            held.append(client)
+        else:
+            write_link(client)
+
+    node._write_link = hold  # type: ignore[method-assign]
+    again = ask(fleet, 1, 4, True, number=2)
+    fleet.advance(0.5)
+    assert kept(fleet) == [b"2/\0c/1"]
+    assert not again.output
+    node._write_link = write_link  # type: ignore[method-assign]
+    write_link(held[0])
+    fleet.advance(0.5)
+    assert again.expect(Connack).reason == 0
+    again.send(Publish(TOPIC, b"online 2", 1, True, packet_id=2))
+    assert said(watcher) == [b"online 1", b"offline 1", b"online 2"]
+    assert retained(fleet) == [b"online 2"] * 3
 
 
 def test_a_will_is_given_up_when_its_node_died_while_it_published_it() -> None:
@@ -286,6 +316,6 @@ def test_each_mistake_is_found(mistake: Callable[[], Any], scene: Callable[[], N
 
 
 @pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
-@pytest.mark.parametrize("seed", [11, 21, 58])
+@pytest.mark.parametrize("seed", [11, 21, 58, 622])
 def test_worlds_in_which_clients_stay_online(seed: int) -> None:
     assert run(seed).wills

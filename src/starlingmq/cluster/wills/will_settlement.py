@@ -14,8 +14,11 @@ REGISTERED, due by this CONNECT         takes it: writes SETTLED and a copy of i
 FIRING, or a copy of what it has taken  reads again until it is gone, so published. Its node is not connected, and the
                                         key has not changed for ``fire_seconds``: writes SETTLED, the will is lost
 SETTLED, taken by another node          looks at the copy in that node's name in the same way
-SETTLED                                 is done, once its own copy is published
+SETTLED                                 is done
 ======================================  ========================================================================
+
+It is done only once the copy that this node took, if it took one, is published: the other node deletes its key, and so
+the pointer to that copy, as soon as it has seen SETTLED.
 
 The law: a will is published only by the node whose change of the key says so, and within ``fire_seconds`` after that
 node asked for the change. So what is FIRING for longer is not published any more without another change of its key.
@@ -170,6 +173,9 @@ class WillSettlements:
             del self._looked_at[settlement.key]
 
     def _conclude(self, settlement: Settlement) -> None:
+        if self._unpublished(taken_name(settlement.node, settlement.client_id)):
+            self._look_again(settlement)  # a copy that this node took: the other node may have deleted its key since
+            return
         if not settlement.done:
             settlement.done = True
             settlement.forget_at = self._now + KEPT_SECONDS
@@ -253,10 +259,7 @@ class WillSettlements:
 
     def _look_at_settled(self, settlement: Settlement, value: RegisteredWill, revision: int) -> None:
         if value.taker == self._me:
-            if self._unpublished(taken_name(settlement.node, settlement.client_id)):
-                self._look_again(settlement)
-            else:
-                self._conclude(settlement)
+            self._conclude(settlement)
         elif value.taker:
             del self._looked_at[settlement.key]
             settlement.holder = value.taker
