@@ -402,6 +402,30 @@ def test_who_takes_a_session_back_leaves_to_a_later_owner_what_is_his() -> None:
     assert sorted(found, key=int) == [b"%d" % number for number in range(240)]
 
 
+def test_a_mark_that_a_node_lost_before_a_former_owner_had_it_is_put_again() -> None:
+    """The new owner had it already. The node keeps nothing, so the mark for the former owner is lost with it."""
+    fleet = Fleet(3)
+    client = lasting(fleet, 0)
+    subscribe(client, b"t", 2)
+    client.drop()
+    fleet.mute = {(3, 1)}
+    client = lasting(fleet, 1)
+    assert client.connack.session_present
+    fleet.advance(0.5)
+    (arrival,) = fleet[1].cluster.takeovers.moves.of("c")
+    assert 3 in arrival.marks
+    assert fleet[0].cluster.takeovers.departing() == 1
+    fleet.restart(2)
+    fleet.advance(12.0, 0.05)
+    fleet.speak()
+    fleet.advance(5.0, 0.05)
+    assert fleet[0].cluster.takeovers.departing() == 0, "it waits for the mark"
+    assert not fleet[1].cluster.takeovers.moves.of("c")
+    publish(fleet.connect(2, "p"), b"t", b"0", 2)
+    fleet.advance(0.5)
+    assert published(client.receive()) == [b"0"]
+
+
 def test_a_suback_waits_for_the_marks_if_its_filter_was_not_acknowledged_where_the_session_was() -> None:
     """The publisher's node does not know yet that the former owner has subscribed. It knows the new one's routes; but
     what it sends before its mark is the former owner's, who does not get it."""

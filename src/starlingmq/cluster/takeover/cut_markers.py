@@ -125,16 +125,18 @@ class CutMarkers:
             for arrival in moves.of(client_id):
                 if arrival.later.get(node, arrival.epoch) < epoch:
                     self._coming.overtaken(arrival, node, epoch)
-                if arrival.epoch <= epoch and node not in arrival.marks:
+                if arrival.epoch <= epoch:
                     self._marked(arrival, node)
 
     def _marked(self, arrival: InboundSession, node: int) -> None:
-        arrival.marks[node] = None
-        arrival.changed = True
         for wanting in (self._unasked, self._asked):
             found = wanting.get(node)
             if found is not None:
                 found.pop(arrival, None)
+        if node in arrival.marks:
+            return  # it was asked for again, because of others
+        arrival.marks[node] = None
+        arrival.changed = True
         self._moves.touch(arrival)
         self._coming.open_session(arrival.session)
 
@@ -150,7 +152,8 @@ class CutMarkers:
             return
         if moves.stray(client_id):
             return  # he has no key of ours, and will not ask
-        self._leaving.asked(owner, asked)
+        if not moves.ownership.claiming_anyway(client_id):  # else it was taken back: that owner was told, and is done
+            self._leaving.asked(owner, asked)
         session = sessions.get(client_id)
         if session is not None and self._leaving.stays(session, asked.user):
             return
@@ -168,12 +171,12 @@ class CutMarkers:
                 found.pop(arrival, None)
 
     def reborn(self, node: int) -> None:
-        """What it was asked for in its last life it may not know; what it asked for, it asks for again."""
+        """What it was asked for in its last life it may not know; what it asked for, it asks for again. Marks that came
+        from it are asked for again too: a node without storage loses those that had not reached former owners yet."""
         self._later.pop(node, None)
-        asked = self._asked.pop(node, None)
-        if asked is not None:
-            asked.update(self._unasked.get(node, {}))
-            self._unasked[node] = asked
+        self._asked.pop(node, None)
+        wanting = [arrival for arrival in self._moves.all_arrivals() if arrival.version >= 0]
+        self._unasked[node] = dict.fromkeys(sorted(wanting, key=_version))
 
     def member_came(self, node: int) -> None:
         for arrival in self._moves.all_arrivals():
@@ -184,3 +187,7 @@ class CutMarkers:
         self._unasked.pop(node, None)
         self._asked.pop(node, None)
         self._later.pop(node, None)
+
+
+def _version(arrival: InboundSession) -> int:
+    return arrival.version

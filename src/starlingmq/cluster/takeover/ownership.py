@@ -98,6 +98,11 @@ class Ownership:
         """Whether it has been asked for, and what came of it was not taken yet."""
         return client_id in self._claiming or client_id in self._claims or client_id in self._owned
 
+    def claiming_anyway(self, client_id: str) -> bool:
+        """Whether it is being claimed for more than a CONNECT."""
+        owned = self._owned.get(client_id)
+        return client_id in self._firm or (owned is not None and owned.firm)
+
     def release(self, client_id: str, node: int, epoch: int) -> None:
         """That node has nothing of it any more (itself, or one that is no member any more)."""
         if node == self._node and self.needed(client_id):
