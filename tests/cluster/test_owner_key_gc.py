@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from starlingmq.cluster.etcd.etcd_requests import KeyValue, TxnAnswer
+import pytest
+from tests.cluster.fleet import Fleet
+
+from starlingmq.cluster.etcd.etcd_requests import KeyValue, Put, Txn, TxnAnswer
 from starlingmq.cluster.takeover.owner_key_gc import PAGE, PAUSE_SECONDS, OwnerKeyGc
 from starlingmq.cluster.takeover.ownership import Ownership
+from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL
 
 
 def swept(entries: list[tuple[str, int, int]], here: set[str]) -> list[bytes]:
@@ -53,3 +57,43 @@ def test_what_is_not_answered_is_asked_again() -> None:
     sweep.answered(TxnAnswer(request.tag, False, 0, (), "no leader"), 10.0)
     assert not sweep.take_requests(10.1)
     assert sweep.take_requests(sweep.wake_at())
+
+
+def owner_keys(fleet: Fleet) -> list[bytes]:
+    prefix = fleet[0].cluster.ownership.prefix
+    return [entry.key[len(prefix) :] for entry in fleet.etcd.store.get(prefix, prefix=True)]
+
+
+def claim_late(fleet: Fleet, number: int) -> None:
+    """etcd carries out a claim of that node which it was asked for long ago."""
+    put = Put(fleet[0].cluster.ownership.key("c", number), b"1")
+    fleet.etcd.store.transact(Txn("late", (), (put,)), 0)
+
+
+@pytest.mark.parametrize("late", [1, 2])
+def test_a_claim_that_etcd_carried_out_late_leaves_no_key(late: int) -> None:
+    """Of the former owner, while its session is on its way; or of a node whose client has ended its session since."""
+    fleet = Fleet(3)
+    client = fleet.connect(0, "c", clean_start=False, properties={SESSION_EXPIRY_INTERVAL: 600})
+    client.drop()
+    fleet.mute = {(3, 1)}  # the mark that the former owner waits for
+    client = fleet.connect(1, "c", clean_start=False, properties={SESSION_EXPIRY_INTERVAL: 600})
+    assert client.connack.session_present
+    claim_late(fleet, late)
+    fleet.speak()
+    fleet.advance(1.0)
+    if late == 1:
+        assert owner_keys(fleet) == [b"c/2"]
+    client.disconnect(0, {SESSION_EXPIRY_INTERVAL: 0})
+    fleet.advance(1.0)
+    assert owner_keys(fleet) == []
+
+
+def test_the_key_of_a_node_that_has_something_stays_though_another_one_reports_it() -> None:
+    fleet = Fleet(2)
+    client = fleet.connect(0, "c")
+    (entry,) = fleet.etcd.store.get(fleet[0].cluster.ownership.prefix, prefix=True)
+    fleet[1].cluster.ownership.rewritten.append(("c", 1, entry.mod_revision))
+    fleet.advance(0.5)
+    assert owner_keys(fleet) == [b"c/1"]
+    assert not client.closed

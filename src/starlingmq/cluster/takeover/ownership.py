@@ -56,6 +56,7 @@ class Ownership:
     wanted: Callable[[str], bool]  # whether a CONNECT waits for that client id
     answered_at: float  # when etcd last did something that was asked here
     needed: Callable[[str], bool]  # whether this node must keep its key though it has no session of the client id
+    rewritten: list[tuple[str, int, int]]  # client id, node, epoch: keys that were to go and have been claimed since
 
     def __init__(self, cluster: str) -> None:
         self.transactions = 0
@@ -65,6 +66,7 @@ class Ownership:
         self.wanted = lambda client_id: True
         self.answered_at = 0.0
         self.needed = lambda client_id: False
+        self.rewritten = []
         self._needed: dict[str, int] = {}  # client id -> epoch of our key that goes when it is not needed any more
         self._node = 0
         self._incarnation = 0
@@ -218,9 +220,12 @@ class Ownership:
             self._owned[client_id] = Owned(client_id, answer.revision, others, floor, clean, firm)
         if under_way.releases and not answer.succeeded:
             there = {entry.key: entry.mod_revision for found in answer.found for entry in found}
-            for release in under_way.releases:
-                if there.get(self.key(release[0], release[1])) == release[2]:
-                    self._releases.append(release)
+            for client_id, node, epoch in under_way.releases:
+                found_epoch = there.get(self.key(client_id, node), 0)
+                if found_epoch == epoch:
+                    self._releases.append((client_id, node, epoch))
+                elif found_epoch > epoch:
+                    self.rewritten.append((client_id, node, found_epoch))
 
     def _others(self, client_id: str, found: tuple[KeyValue, ...]) -> tuple[dict[int, int], int]:
         others: dict[int, int] = {}
@@ -233,6 +238,11 @@ class Ownership:
                 floor = int(said) if said.lstrip(b"-").isdigit() else 0
                 highest = max(highest, entry.mod_revision if floor == CLEAN else floor)
         return others, highest
+
+    def take_rewritten(self) -> list[tuple[str, int, int]]:
+        """A claim whose node died, or of which etcd told nothing, may be among them: nobody goes by its key."""
+        rewritten, self.rewritten = self.rewritten, []
+        return rewritten
 
     def take_owned(self) -> list[Owned]:
         owned = list(self._owned.values())

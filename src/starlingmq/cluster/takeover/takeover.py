@@ -38,6 +38,7 @@ from starlingmq.cluster.takeover.transfer_frames import (
     Mark,
     Offer,
     Rebalance,
+    ReleaseKey,
     Said,
     Takeover,
     TransferError,
@@ -272,6 +273,8 @@ class Takeovers:
             self._marks.came(node, said)
         elif isinstance(said, Unknown):
             self._leaving.unknown(node, said.client_id, said.epoch)
+        elif isinstance(said, ReleaseKey):
+            self._look_at_rewritten(said.client_id, self.moves.me, said.epoch)
         elif isinstance(said, Offer):
             strays = [client_id for client_id, _ in said.entries if client_id in self.strays]
             wanted = [entry for entry in said.entries if entry[0] not in self.strays]
@@ -297,6 +300,8 @@ class Takeovers:
         for owned in self._ownership.take_owned():
             self._later.pop(owned.client_id, None)
             self._coming.own(owned, now)
+        for client_id, node, epoch in self._ownership.take_rewritten():
+            self._look_at_rewritten(client_id, node, epoch)
         if self._ctx.aware:
             aware, self._ctx.aware = self._ctx.aware, []
             for session in aware:
@@ -349,6 +354,13 @@ class Takeovers:
         if self._has_strays and not self.strays and not self._later:
             self._has_strays = False
             self.moves.fact(NUMBERS, encode_marks([0, self.moves.me]))
+
+    def _look_at_rewritten(self, client_id: str, node: int, epoch: int) -> None:
+        """A key that was to go is of a later claim. Only its node knows whether it goes by that claim."""
+        if node != self.moves.me and node in self.moves.members:
+            self.say(node, ReleaseKey(client_id, epoch))
+        elif node != self.moves.me or not self.has(client_id):
+            self._ownership.release(client_id, node, epoch)
 
     def _look_at_claims(self, now: float) -> None:
         claims, connecting = self._claims, self._broker.connecting

@@ -135,6 +135,13 @@ class Unknown(msgspec.Struct, array_like=True, tag=8):
     epoch: int
 
 
+class ReleaseKey(msgspec.Struct, array_like=True, tag=9):
+    """To a node: delete your owner key of this epoch, if you have no state of the client id (any more)."""
+
+    client_id: str
+    epoch: int
+
+
 class Offer(msgspec.Struct, array_like=True, tag=20):
     """Of a node that drains: take these sessions over. Client ids, each with its epoch at the sender."""
 
@@ -153,7 +160,7 @@ class Rebalance(msgspec.Struct, array_like=True, tag=22):
     rate: int
 
 
-Said = Takeover | Head | Parts | Whole | Passed | Barrier | Mark | Unknown | Offer | Declined | Rebalance
+Said = Takeover | Head | Parts | Whole | Passed | Barrier | Mark | Unknown | ReleaseKey | Offer | Declined | Rebalance
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: Any = msgspec.msgpack.Decoder(list[Said])
