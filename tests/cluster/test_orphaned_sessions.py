@@ -17,7 +17,7 @@ from starlingmq.cluster.takeover.orphaned_sessions import OrphanedSessions
 from starlingmq.cluster.takeover.ownership import Ownership
 from starlingmq.cluster.takeover.takeover import Takeovers
 
-FOUND = (16, 38)
+FOUND = (16, 38, 89)
 """Worlds in which something was wrong: sessions that were owed to one that had ended, a session that came when a later
 owner had been told that there was none."""
 

@@ -39,8 +39,7 @@ def crash(world: World, random: Random) -> End:
 
     def end() -> None:
         die(node, None)
-        node.down -= 1
-        world.start_if_wanted(node)
+        let_up(world, node)
 
     return end
 
@@ -62,13 +61,18 @@ def crash_all(world: World, random: Random) -> End:
     return end
 
 
+def let_up(world: World, node: Node) -> None:
+    """One fault less keeps it down. None may be left of those before: a node that left and returns starts at once."""
+    node.down = max(0, node.down - 1)
+    world.start_if_wanted(node)
+
+
 def take_down(world: World, node: Node) -> End:
     node.down += 1
     die(node, None)
 
     def end() -> None:
-        node.down -= 1
-        world.start_if_wanted(node)
+        let_up(world, node)
 
     return end
 
@@ -165,8 +169,7 @@ def dies_behind_a_cut(world: World, random: Random) -> End:
 
     def live_and_be_heard() -> None:
         die(node, None)
-        node.down -= 1
-        world.start_if_wanted(node)
+        let_up(world, node)
         end()
 
     return live_and_be_heard
@@ -230,8 +233,7 @@ def _dies(world: World, random: Random, node: Node) -> End:
 
     def end() -> None:
         die(node, None)
-        node.down -= 1
-        world.start_if_wanted(node)
+        let_up(world, node)
 
     return end
 
