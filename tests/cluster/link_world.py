@@ -44,7 +44,7 @@ class Node:
 
     def start(self) -> None:
         self.incarnation += 1
-        self.link: Any = self.world.links.Link(self.incarnation, WINDOW, RESEND)
+        self.link: Any = self.world.links.PeerLink(self.incarnation, WINDOW, RESEND)
         self.known = 0
         self.waiting: list[int] = []  # in memory, to be offered when there is room
         self.offered = self.acknowledged = self.cursor

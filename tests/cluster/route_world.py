@@ -53,7 +53,9 @@ class Node:
         self.waiting: list[int] = []  # versions that a SUBACK waits for
         self.told: tuple[int, int] = (0, 0)
         self.numbers = 0
-        self.routes = self.world.modules["routes"].Routes(self.number, self.incarnation, facts, self.world.log_length)
+        self.routes = self.world.modules["routes"].RouteTable(
+            self.number, self.incarnation, facts, self.world.log_length
+        )
         self.note_told()
         self.routes.restart(self.wants)
         self.note_told()

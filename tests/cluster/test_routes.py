@@ -288,7 +288,7 @@ def test_records_of_another_epoch_are_not_taken_by_their_numbers() -> None:
 
 def test_where_they_are_that_shows() -> None:
     known = "state[0] == body.epoch or (state[0] != 0 and in_history(body.history, state))"
-    wrong = planting.load((("peer_routes", known, "True"),))["routes"].Routes
+    wrong = planting.load((("peer_routes", known, "True"),))["routes"].RouteTable
     with pytest.raises(AssertionError, match="lost"):
         tell_other_records_under_the_same_number(wrong)
 

@@ -114,7 +114,7 @@ class AdminService:
             figures = await asyncio.to_thread(importlib.import_module, "starlingmq.admin.metric_values")
         except ImportError as error:
             raise AdminError(409, f"metrics need {error.name}: pip install 'starlingmq[http]'") from None
-        return {"node": self.place.name, "samples": to_builtins(await figures.samples(figures.Figures(self)))}
+        return {"node": self.place.name, "samples": to_builtins(await figures.samples(figures.MetricValues(self)))}
 
     async def _health(self, report: Report, arguments: Arguments) -> Result:
         return {"node": self.place.name, **to_builtins(readiness(self.place))}
