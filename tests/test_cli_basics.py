@@ -101,13 +101,13 @@ def test_completion_offers_the_commands() -> None:
         (["ctl", "--data-dir", "d", "log"], "options go behind the command: starlingmq ctl COMMAND --data-dir"),
         (["serve", "-c", "none.yaml"], "none.yaml: cannot be read: No such file or directory"),
         (["serve", "--log-level", "loud"], "log.level: 'loud' is not one of"),
-        (["serve", "--listen", "mqtt://0.0.0.0:0"], "set auth.allow_anonymous: true if that is meant"),
+        (["serve", "--listen", "mqtt://0.0.0.0:0"], "set auth.allow_anonymous: true if this is intended"),
         (
             ["config", "check", "--set", "listeners=[{url: 'mqtts://[::1]:1', tls: {cert: none.pem}}]"],
             "none.pem: No such file",
         ),
         (["config", "check", "--set", "mqtt.max_qso=1"], "mqtt.max_qso: unknown key; the nearest is mqtt.max_qos"),
-        (["config", "check", "--set", "listeners=mqtt://0.0.0.0:0"], "would be open to anyone who reaches it"),
+        (["config", "check", "--set", "listeners=mqtt://0.0.0.0:0"], "would accept anyone who can reach it"),
     ],
 )
 def test_bad_input_gets_one_line_and_exit_code_2(args: list[str], complaint: str) -> None:

@@ -161,15 +161,16 @@ class Hooks:
             return self._refusal(question, error)
 
     def _refusal(self, question: HookQuestion, error: BaseException) -> HookAnswer:
-        self._lines.warning("a hook failed; what it was asked about is refused", error=error)
+        self._lines.warning("a hook failed, so the operation that waited for it is refused; fix the hook", error=error)
         reason = Reason.UNSPECIFIED_ERROR if question.kind == AUTHENTICATE else Reason.IMPLEMENTATION_SPECIFIC_ERROR
         return HookAnswer(reason, reasons=[reason] * len(question.requests))
 
     def _too_slow(self, question: HookQuestion) -> HookAnswer:
         client = question.client
-        what = {AUTHENTICATE: "who it is", PUBLISH: "a message"}.get(question.kind, "its subscriptions")
+        what = {AUTHENTICATE: "authentication", PUBLISH: "a message"}.get(question.kind, "subscriptions")
         self._lines.warning(
-            "client %r at %s: no decision about %s in %g s (limits.hook_timeout); it is refused",
+            "client %r at %s: the hook for %s did not return within %g s (limits.hook_timeout), so the "
+            "request is refused",
             client.client_id,
             client.peer,
             what,
@@ -211,7 +212,9 @@ class Hooks:
         result = yield self.authenticate(request)
         if isinstance(result, AuthResult):
             if result.reason == Reason.CONTINUE_AUTHENTICATION and not question.method:
-                raise ValueError("authenticate: AUTH is for clients that named an authentication method")
+                raise ValueError(
+                    "authenticate: AUTH is only for clients that named an authentication method in CONNECT"
+                )
             answer = HookAnswer(result.reason, result.data, result.username)
             answer.rights = result.rights
             answer.valid = result.valid
@@ -260,9 +263,9 @@ def _access(action: Literal["publish", "subscribe"], client: Client, topic: byte
 def _changed(message: Message, publication: Publication) -> Message:
     topic = publication.topic.encode()
     if not valid_topic(topic):
-        raise ValueError(f"on_publish: not a topic: {publication.topic!r}")
+        raise ValueError(f"on_publish: {publication.topic!r} is not a valid topic")
     if not isinstance(publication.payload, bytes):
-        raise TypeError(f"on_publish: a payload is bytes, not {type(publication.payload).__name__}")
+        raise TypeError(f"on_publish: the payload must be bytes, not {type(publication.payload).__name__}")
     properties = b""
     if publication.properties:
         properties = encode_property_bytes(publication.properties)

@@ -88,7 +88,7 @@ class SparingLog:
             return
         self._lines += 1
         if self._left_out:
-            self._logger.warning("%d more lines like the next one were left out", self._left_out)
+            self._logger.warning("%d more lines like the next one were suppressed", self._left_out)
             self._left_out = 0
         self._logger.log(logging.ERROR if error is not None else logging.WARNING, text, *args, exc_info=error)
 
@@ -134,7 +134,11 @@ class NoticeLog:
         count = self._left_out.pop(reason, 0)
         if count:
             told = {"reason": reason, "count": count}
-            what = "lines about connections that go on" if reason == "pubrel_unknown" else "connections closed for this"
+            what = (
+                "log lines about connections that stay open were suppressed"
+                if reason == "pubrel_unknown"
+                else "connections were closed for this reason"
+            )
             log.warning("%s: %d more %s", reason, count, what, extra=told)
 
     def flush(self) -> None:

@@ -13,13 +13,15 @@ LENGTH: Final = 56  # of the text: a byte, 32 of the key, two of CRC-16, lowest 
 def user_key(text: str) -> bytes:
     """The 32 bytes of a user's public key (Ed25519). Raises ValueError if ``text`` is none."""
     if len(text) != LENGTH:
-        raise ValueError(f"{text!r} is no public key of a user: U and 55 more letters and digits")
+        raise ValueError(f"{text!r} is not a public NKey of a user: expected U and 55 more letters and digits")
     try:
         raw = b32decode(text)
     except ValueError:  # binascii.Error is one
-        raise ValueError(f"{text!r} is no public key of a user: it has what base32 has not") from None
+        raise ValueError(
+            f"{text!r} is not a public NKey of a user: it contains characters that are not base32"
+        ) from None
     if raw[0] != USER:
-        raise ValueError(f"{text!r} is no public key of a user: those begin with U")
+        raise ValueError(f"{text!r} is not a public NKey of a user: it must start with U")
     if binascii.crc_hqx(raw[:33], 0) != raw[33] | raw[34] << 8:
-        raise ValueError(f"{text!r} is no public key of a user: its checksum does not fit")
+        raise ValueError(f"{text!r} is not a public NKey of a user: its checksum is wrong")
     return raw[1:33]

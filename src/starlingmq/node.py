@@ -149,7 +149,7 @@ class Broker:
         for address in self.addresses:
             if address.startswith(scheme + "://"):
                 return address
-        raise LookupError(f"no {scheme} listener")
+        raise LookupError(f"this broker has no {scheme} listener")
 
     @property
     def read_at(self) -> str:
@@ -164,13 +164,13 @@ class Broker:
     @property
     def state(self) -> BrokerState:
         """The core, for a look at its counters and sessions. Only to be changed through clients."""
-        assert self._driver is not None, "the broker is not started"
+        assert self._driver is not None, "the broker has not been started"
         return self._driver.state
 
     async def start(self) -> None:
         """Open the listeners and serve from now on. A broker is started once."""
         if self._driver is not None:
-            raise RuntimeError("this broker was started before; make another one")
+            raise RuntimeError("this broker has already been started once; create another one")
         http = [each for each in self.config.listeners if each.url.partition("://")[0] in API_SCHEMES]
         doors = self._doors = ListenerSet(each for each in self.config.listeners if each not in http)
         refuse_open_listeners(self.config, self.hooks.authenticate is not None)
@@ -211,7 +211,7 @@ class Broker:
         assert self._driver is not None
         if not isinstance(self._driver.store, DirectoryStore):
             raise ConfigError(
-                "streams.listen: nothing is kept that could be read; set node.data_dir, and storage.engine"
+                "streams.listen: there are no streams to serve; set node.data_dir, and a storage.engine that persists"
             )
         self._bulk = BulkProcess(self.config)
         await self._bulk.start()
@@ -308,9 +308,11 @@ class Broker:
         if short != quotas.short_of_memory:
             quotas.short_of_memory = short
             log.warning(
-                "the process has %d MiB of memory: %s (limits.memory)",
+                "the process uses %d MiB of memory: %s (limits.memory)",
                 had >> 20,
-                "no client and no message is taken in" if short else "everything is taken in again",
+                "new clients and messages are refused until it uses less"
+                if short
+                else "new clients and messages are accepted again",
             )
         interval = MEMORY_INTERVAL if self.config.limits.memory else UNLIMITED_INTERVAL
         self._memory_timer = asyncio.get_running_loop().call_later(interval, self._watch_memory)
@@ -356,7 +358,7 @@ class Broker:
         try:
             from starlingmq.otel.tracing import Tracing
         except ImportError as error:
-            raise ConfigError(f"tracing.endpoint: needs {error.name}: pip install 'starlingmq[otel]'") from None
+            raise ConfigError(f"tracing.endpoint: needs {error.name}; run pip install 'starlingmq[otel]'") from None
         if self._tracing is not None and self._tracing.goes_on_with(config.tracing):
             return self._tracing
         assert self._driver is not None
@@ -405,7 +407,11 @@ class Broker:
         try:
             await control.start()
         except OSError as error:
-            log.warning("no commands can be taken: %s: %s", control.path, error.strerror or error)
+            log.warning(
+                "operator commands are unavailable, because %s cannot be opened: %s",
+                control.path,
+                error.strerror or error,
+            )
         else:
             self._control = control
 
@@ -448,7 +454,7 @@ class Broker:
         its files, ``streams.define``, ``tracing``, ``log`` and certificates. Raises ConfigError, and then nothing has
         changed.
         """
-        assert self._driver is not None, "the broker is not started"
+        assert self._driver is not None, "the broker has not been started"
         hashing = self._hashing or make_hashing(config.auth, self._bans)
         loaded = [(listener, listener.load_tls()) for listener in self._doors.listeners]
         access = None if self._http is None else self._http.prepare(config, hashing)
@@ -491,7 +497,7 @@ class Broker:
     def _reload_again(self) -> list[str]:
         """What an operator has done from elsewhere; settings that count only after a restart. Raises AdminError."""
         if self.load is None:
-            raise AdminError(409, "this broker is part of a program, which has to reload its settings by itself")
+            raise AdminError(409, "this broker is embedded in a program, which must reload its settings itself")
         before, config = self.config, self.load()
         self.reload(config)
         return needs_restart(before, config)
@@ -504,7 +510,9 @@ class Broker:
         except StreamError as error:
             raise ConfigError(f"streams.define: {error}") from None
         except OSError as error:
-            raise ConfigError(f"streams.define: what they are can not be written: {error.strerror}") from None
+            raise ConfigError(
+                f"streams.define: the definitions cannot be written to the data directory: {error.strerror}"
+            ) from None
 
     async def lame_duck(self) -> None:
         """Stop listening, close NATS clients one after the other over ``nats.lame_duck_duration``, then ``stop``.
@@ -514,7 +522,7 @@ class Broker:
         if self._cluster is None and self._driver is not None:
             await self._doors.close()
             nats, seconds = self.state.nats, self.config.nats.lame_duck_duration
-            log.info("lame duck: closing %d NATS clients within %g s", len(nats.clients), seconds)
+            log.info("lame duck mode: closing %d NATS clients within %g s", len(nats.clients), seconds)
             nats.leaving.begin(self._driver.clock(), seconds)
             self._driver.poke()
             while nats.clients and not self._closed.is_set():
@@ -580,11 +588,11 @@ def _load_http() -> None:
     try:
         importlib.import_module("starlingmq.api.listening")
     except ImportError as error:
-        raise ConfigError(f"listeners: http:// needs {error.name}: pip install 'starlingmq[http]'") from None
+        raise ConfigError(f"listeners: http:// needs {error.name}; run pip install 'starlingmq[http]'") from None
 
 
 async def _no_member(report: Report, arguments: dict[str, str]) -> dict[str, Any]:
-    raise ConfigError("this broker is no member of a cluster (cluster.enabled)")
+    raise ConfigError("this broker is not a member of a cluster; set cluster.enabled to join one")
 
 
 def freeze() -> None:

@@ -101,7 +101,7 @@ class MqttBroker:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(THREAD_SECONDS)
         if self._thread.is_alive():
-            raise RuntimeError("the broker does not stop")
+            raise RuntimeError("the broker did not stop in time")
 
     @property
     def addresses(self) -> list[str]:
@@ -124,7 +124,7 @@ class MqttBroker:
         message = self._messages.take(lambda message: matches(wanted, message.topic.encode()), timeout)
         if message is None:
             others = sorted({message.topic for message in self.messages})
-            raise TimeoutError(f"nothing was published to {filter} within {timeout} s, only to {others}")
+            raise TimeoutError(f"no message on {filter} within {timeout} s, only on {others}")
         return message
 
     def wait_for_event(self, kind: str, client_id: str | None = None, timeout: float = 5.0) -> Event:
@@ -133,7 +133,7 @@ class MqttBroker:
         event = self._events.take(lambda event: event.kind == kind and client_id in (None, event.client_id), timeout)
         if event is None:
             others = [f"{event.kind} {event.client_id}" for event in self._events.items]
-            raise TimeoutError(f"no event {kind} of {client_id or 'anyone'} within {timeout} s, only {others}")
+            raise TimeoutError(f"no event {kind} of {client_id or 'any client'} within {timeout} s, only {others}")
         return event
 
     # In the broker's thread
@@ -182,7 +182,7 @@ class MqttBroker:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", "mqtt_broker(**options): configuration sections, listeners and hooks of the fixture mqtt_broker"
+        "markers", "mqtt_broker(**options): configuration sections, listeners and hooks for the mqtt_broker fixture"
     )
 
 

@@ -43,7 +43,7 @@ async def test_bans_of_operators_outlive_the_broker(serve: Serve, join: Join, as
 async def test_a_reload_says_what_counts_later(serve: Serve, ask: Ask, tmp_path: Path) -> None:
     broker = await serve()
     refused = await ask(broker, "POST", "/api/v1/reload")
-    assert refused.status_code == 409 and "part of a program" in refused.json()["error"]
+    assert refused.status_code == 409 and "embedded in a program" in refused.json()["error"]
     other = load_config(None, ["limits.topic_levels=3", "node.name=another", "limits.write_buffer=100000"], {})
     broker.load = lambda: other
     told = (await ask(broker, "POST", "/api/v1/reload")).json()["nodes"]

@@ -579,4 +579,4 @@ def test_lines_that_strangers_cause_are_bounded_and_what_was_left_out_is_counted
     now = 1.0
     lines.warning("later")
     said = [record.getMessage() for record in caplog.records]
-    assert said == ["line 0", "line 1", "line 2", "7 more lines like the next one were left out", "later"]
+    assert said == ["line 0", "line 1", "line 2", "7 more lines like the next one were suppressed", "later"]

@@ -230,5 +230,5 @@ def test_readers_of_several_machines_need_a_token_and_never_have_the_secret(
 
 def test_the_token_is_not_the_secret_of_the_cluster(tmp_path: Path) -> None:
     same = ["cluster.enabled=true", "cluster.secret=0123456789abcdef", "streams.token=0123456789abcdef"]
-    with pytest.raises(ConfigError, match="is the cluster's secret"):
+    with pytest.raises(ConfigError, match="must differ from the cluster secret"):
         bulk(tmp_path, *same)._token(True)

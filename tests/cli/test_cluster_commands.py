@@ -162,7 +162,7 @@ def test_a_node_that_drains_hands_its_sessions_over_and_serves_again_when_told(c
     code, output, errors = run("ctl", "drain", "--data-dir", data)
     assert code == 0, errors
     assert output.startswith(b"n3 serves no clients: 1 were told where to go, 0 closed, and 1 sessions handed over")
-    assert "sending clients elsewhere: " in errors
+    assert "redirecting clients: " in errors
     assert run("pub", "-L", f"{command.urls[0]}/watched", "-m", "elsewhere", "-q", "1")[0] == 0
     assert watching.finish()[1] == b"elsewhere\n"  # it went where it was told
     assert member_of(control(directory, "n3", "status"), "n3")["draining"]
@@ -216,7 +216,7 @@ def test_a_node_that_was_killed_comes_back_and_one_that_is_gone_is_forgotten(tmp
         assert run("pub", "-L", f"{command.urls[0]}/kept", "-m", "found", "-q", "1")[0] == 0
         assert subscriber(command.urls[0], *kept, "-C", "1").finish()[1] == b"found\n"
     code, _, errors = run("serve", "-c", str(tmp_path / "n3" / "starlingmq.yaml"))
-    assert code == 2 and "has left: delete it, and let the node join anew" in errors
+    assert code == 2 and "has left: delete it, so that the node joins again as a new member" in errors
 
 
 def test_a_node_joins_a_cluster_that_runs(tmp_path: Path) -> None:
@@ -307,7 +307,7 @@ def test_workers_share_one_port_and_one_that_dies_is_replaced(tmp_path: Path) ->
         worker = tmp_path / "data" / "worker-2"
         until(lambda: all_connected(worker))
         assert command.stop() == 0
-    assert "was ended by signal 9; it is started again" in (tmp_path / "log").read_text()
+    assert "was ended by signal 9; it is restarted" in (tmp_path / "log").read_text()
 
 
 def test_what_workers_can_not_be(tmp_path: Path) -> None:
@@ -337,7 +337,9 @@ def test_what_no_broker_runs_for_has_no_cluster(tmp_path: Path) -> None:
     assert code == 2 and "no broker runs there" in errors
     with running(tmp_path / "log", "serve", "--listen", "mqtt://127.0.0.1:0", "--data-dir", str(tmp_path / "data")):
         code, _, errors = run("ctl", "cluster", "status", "--data-dir", str(tmp_path / "data"))
-        assert code == 2 and errors == "error: this broker is no member of a cluster (cluster.enabled)\n"
+        assert (
+            code == 2 and errors == "error: this broker is not a member of a cluster; set cluster.enabled to join one\n"
+        )
 
 
 def member_of(status: dict[str, Any], name: str) -> dict[str, Any]:

@@ -139,7 +139,7 @@ async def test_what_there_is_and_what_is_done_to_it(tmp_path: Path) -> None:
         assert " ok " in ctl("overview")
         assert "settings are read" in ctl("reload")
         assert "banned for 600 s" in ctl("log", "-n", "1000")
-        assert "no member of a cluster" in ctl("links")
+        assert "not a member of a cluster" in ctl("links")
         assert "no queue groups" in ctl("groups", "--everywhere")
         assert ctl("trace", "--topic", "#", "-W", "0.1") == ""
         assert ctl("health") == "ok\n" and ctl.json("health")["reasons"] == []

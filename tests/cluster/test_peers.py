@@ -197,16 +197,16 @@ async def test_an_envelope_that_is_not_digested_spoils_no_others(
     two.peers._on_envelope = fail_once
     assert one.send(1, two) and one.send(2, two)
     await two.until(lambda: two.sequences() == [2])
-    assert "an envelope of node one failed" in caplog.text
+    assert "internal error in a message of node one" in caplog.text
 
 
 async def test_why_there_is_no_connection_is_said_once(nodes: Nodes, caplog: pytest.LogCaptureFixture) -> None:
     one, two = await nodes.start("one", 1), await nodes.start("two", 2, **SECRET)
     one.peers.set_peers([two.info()])
     await one.until(lambda: one.attempts >= 4)
-    reason = "node one does not know the secret of the cluster"
+    reason = "node one does not know the cluster secret; set the same cluster.secret on all nodes"
     assert [record.message for record in caplog.records if record.name == "starlingmq"] == [
-        f"refused a node: {reason}",
+        f"refused the connection of a node: {reason}",
         f"no connection to node two at {two.peers.address}: {reason}",
     ]
 

@@ -468,7 +468,7 @@ async def test_a_node_joins_one_leaves_and_one_is_forgotten(tmp_path: Path) -> N
         fourth.start()
         assert fourth.process is not None
         assert await asyncio.to_thread(fourth.process.wait, SECONDS) > 0
-        assert "this node was taken out of its cluster" in fourth.said()
+        assert "this node was removed from its cluster" in fourth.said()
         shutil.rmtree(fourth.data_dir / "etcd")
         cluster.nodes.append(fourth)
         fourth.start()

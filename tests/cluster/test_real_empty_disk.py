@@ -39,7 +39,7 @@ async def test_a_node_with_an_empty_disk_joins_again_under_its_settings(tmp_path
             lost.start()
             await cluster.whole()
             assert len(two.status()["members"]) == 3
-            assert "its former member is taken out of etcd" in lost.said()
+            assert "its former etcd member is removed" in lost.said()
         await finds_it(three)
         three.kill()  # and it is a member like any other: the cluster lives without another one
         three.start()

@@ -250,7 +250,7 @@ async def test_a_hook_may_not_ask_on_who_cannot_answer(
         assert (await peer.expect(Connack)).reason == Reason.UNSPECIFIED_ERROR
     await peer.ended()
     await peer.close()
-    assert "AUTH is for clients that named an authentication method" in caplog.text
+    assert "AUTH is only for clients that named an authentication method" in caplog.text
 
 
 async def test_data_for_who_named_no_method_stays_here(serve: Serve) -> None:

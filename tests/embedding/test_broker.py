@@ -123,9 +123,9 @@ async def test_a_start_that_fails_leaves_nothing_open(tmp_path: Path) -> None:
 
 
 async def test_settings_that_are_refused_open_nothing() -> None:
-    with pytest.raises(ConfigError, match=r"would be open to anyone"):
+    with pytest.raises(ConfigError, match=r"would accept anyone"):
         await Broker(listeners=["mqtt://0.0.0.0:0"]).start()
-    with pytest.raises(ListenerError, match="a listener starts with one of"):
+    with pytest.raises(ListenerError, match="a listener URL must start with one of"):
         await Broker(listeners=["mqtt:1883"]).start()
     # Somebody decides who may connect: then it is no open door.
     async with Broker(listeners=["mqtt://0.0.0.0:0"], authenticate=lambda request: False) as broker:
@@ -141,7 +141,7 @@ async def test_stopping_twice_and_at_the_same_time() -> None:
     await asyncio.wait_for(waiting, PATIENCE)
     await broker.stop()
     assert refuses(address)
-    with pytest.raises(RuntimeError, match="started before"):
+    with pytest.raises(RuntimeError, match="already been started once"):
         await broker.start()
 
 

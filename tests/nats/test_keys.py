@@ -64,7 +64,7 @@ def test_the_text_of_a_key() -> None:
         ANN.text[:-1] + "\u00e9",
         ANN.text + "A",
     ):
-        with pytest.raises(ValueError, match="no public key of a user"):
+        with pytest.raises(ValueError, match="not a public NKey of a user"):
             user_key(text)
 
 

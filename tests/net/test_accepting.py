@@ -233,8 +233,8 @@ async def test_accepting_waits_while_descriptors_are_short_and_then_goes_on(
         while few.short:
             await asyncio.sleep(0.01)
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
-        "file descriptors run short",
-        "there are enough file descriptors again",
+        "file descriptors are running out",
+        "file descriptors are available again; new connections are accepted",
     ]
     late.close()
     await until_empty(listener)

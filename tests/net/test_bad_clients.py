@@ -418,7 +418,7 @@ def test_every_reason_has_lines_of_its_own_and_what_is_left_out_is_counted(caplo
     now = 1.0
     notices.add(Notice("one", "c", "peer:1", "detail"))
     assert [record.getMessage() for record in caplog.records[3:]] == [
-        "one: 8 more connections closed for this",
+        "one: 8 more connections were closed for this reason",
         "closed peer:1 of client 'c': detail (one)",
     ]
     for _ in range(20):
@@ -434,7 +434,7 @@ def test_what_goes_on_is_not_called_closed(caplog: pytest.LogCaptureFixture) -> 
     notices.flush()
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("WARNING", "peer:1 of client 'c': PUBREL 7 is unknown (pubrel_unknown)"),
-        ("WARNING", "pubrel_unknown: 2 more lines about connections that go on"),
+        ("WARNING", "pubrel_unknown: 2 more log lines about connections that stay open were suppressed"),
     ]
 
 
@@ -447,11 +447,11 @@ def test_the_end_of_a_flood_is_counted_too(caplog: pytest.LogCaptureFixture) -> 
     (timer,) = timers.waiting  # one for all that is left out
     assert timer.delay == 1.0
     timer.call()
-    assert caplog.records[-1].getMessage() == "one: 8 more connections closed for this"
+    assert caplog.records[-1].getMessage() == "one: 8 more connections were closed for this reason"
     timer.call()
     assert len(caplog.records) == 3
     notices.add(Notice("one", "c", "peer:1", "detail"))
     assert timers.waiting[0].cancelled
     notices.flush()  # the broker stops
-    assert caplog.records[-1].getMessage() == "one: 1 more connections closed for this"
+    assert caplog.records[-1].getMessage() == "one: 1 more connections were closed for this reason"
     assert timers.waiting[1].cancelled

@@ -93,7 +93,7 @@ async def test_progress_comes_before_the_result(control: Fixture) -> None:
 async def test_one_long_action_at_a_time_and_brief_ones_beside_it(control: Fixture) -> None:
     _, writer = await control.begin("work")
     await control.work.begun.wait()
-    assert await control.ask("work") == {"error": "work is running; wait until it is done"}
+    assert await control.ask("work") == {"error": "work is running; try again when it has finished"}
     assert await control.ask("brief") == {"result": {"brief": True}}
     writer.close()
 
@@ -114,7 +114,7 @@ async def test_stopping_ends_what_runs_and_who_has_said_nothing(control: Fixture
     await control.work.begun.wait()
     await asyncio.wait_for(control.server.stop(), 5)
     assert control.work.called_off
-    assert json.loads((await reader.read()).splitlines()[-1]) == {"error": "work was called off"}
+    assert json.loads((await reader.read()).splitlines()[-1]) == {"error": "work was cancelled"}
     assert await silent.read() == b""
     assert not control.path.exists()
     writer.close()
@@ -132,7 +132,7 @@ async def test_only_so_many_are_served(control: Fixture) -> None:
 @pytest.mark.asyncio
 async def test_what_fails_says_so_in_a_line(control: Fixture) -> None:
     assert await control.ask("fail") == {"error": "file: is not there"}
-    assert "no action" in (await control.ask("other"))["error"]
+    assert "unknown action" in (await control.ask("other"))["error"]
 
 
 STRANGER = """import socket, sys
@@ -179,6 +179,6 @@ async def test_requests_that_are_half_sent_or_too_long_make_room_for_others(
         writer.close()
     reader, writer = await asyncio.open_unix_connection(str(control.path))
     writer.write(b" " * (REQUEST_BYTES_MAX + 2))
-    assert b"can not be understood" in await reader.readline()
+    assert b"the request is malformed" in await reader.readline()
     writer.close()
     assert await control.ask("brief") == {"result": {"brief": True}}

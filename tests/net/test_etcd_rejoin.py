@@ -49,7 +49,7 @@ async def test_members_are_told_at_the_port_for_members(tmp_path: Path) -> None:
 async def test_a_member_that_runs_is_not_driven_out_by_an_empty_disk(tmp_path: Path) -> None:
     async with three(tmp_path) as servers:
         twin = EtcdServer(servers[2].settings, "c", "test", tmp_path / "elsewhere")
-        with pytest.raises(EtcdServerError, match="an etcd of node c runs at"):
+        with pytest.raises(EtcdServerError, match="the etcd of node c already runs at"):
             await twin.start()
         other = EtcdServer(
             type(twin.settings)(
@@ -59,7 +59,7 @@ async def test_a_member_that_runs_is_not_driven_out_by_an_empty_disk(tmp_path: P
             "test",
             tmp_path / "d",
         )
-        with pytest.raises(EtcdServerError, match="is of the etcd member of node c"):
+        with pytest.raises(EtcdServerError, match="belongs to the etcd member of node c"):
             await other.start()
         await asyncio.gather(twin.stop(), other.stop())
 

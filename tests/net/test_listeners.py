@@ -238,7 +238,7 @@ async def test_the_socket_file_of_a_living_process_is_not_replaced(listen: Open,
 async def test_a_file_that_is_no_socket_is_not_touched(listen: Open, tmp_path: Path) -> None:
     path = tmp_path / "broker.sock"
     path.write_text("precious")
-    with pytest.raises(ListenerError, match="no socket is in the way"):
+    with pytest.raises(ListenerError, match="a file exists there that is not a socket"):
         await listen(f"unix://{path}")
     assert path.read_text() == "precious"
 

@@ -256,7 +256,7 @@ def test_settings_of_the_proxy_protocol() -> None:
     with pytest.raises(ConfigError, match=r"listeners\[0\].proxy_protocol\[0\]: 'here' is not a network"):
         load(None, ["listeners=[{url: 'mqtt://127.0.0.1:0', proxy_protocol: [here]}]"])
     for url in ("unix:///tmp/mqtt.sock", "http://127.0.0.1:0"):
-        with pytest.raises(ConfigError, match=r"listeners\[0\].proxy_protocol: .* listeners do not have it"):
+        with pytest.raises(ConfigError, match=r"listeners\[0\].proxy_protocol: not supported by .* listeners"):
             load(None, [f"listeners=[{{url: '{url}', proxy_protocol: [10.0.0.0/8]}}]"])
 
 

@@ -113,7 +113,7 @@ async def test_a_revoked_certificate_gets_an_alert_and_others_come_in(
     assert (await alert_of(listener.address, context)).endswith("ALERT_CERTIFICATE_REVOKED")
     await until_empty(listener)
     assert listener.gate.refused == {"client_certificate": 1}
-    assert told == ["its certificate is refused: certificate revoked"]
+    assert told == ["its certificate was rejected: certificate revoked"]
     _, writer = await connect(listener.address, client_context(certificates, good))
     await driver.client()
     writer.close()
@@ -129,7 +129,7 @@ async def test_a_list_that_has_expired_lets_nobody_in(listen: Open, certificates
     context = client_context(certificates, certificates.issue("good.example"))
     assert "ALERT" in await alert_of(listener.address, context)
     await until_empty(listener)
-    assert told == ["its certificate is refused: CRL has expired"]
+    assert told == ["its certificate was rejected: CRL has expired"]
 
 
 @pytest.mark.parametrize("content", [None, b"nothing", b"-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n"])

@@ -129,7 +129,7 @@ async def test_an_expired_client_certificate_gets_an_alert_and_one_line_in_the_l
     )
     assert driver.clients == []
     await until_empty(listener)
-    assert told == ["its certificate is refused: certificate has expired"]
+    assert told == ["its certificate was rejected: certificate has expired"]
 
 
 @pytest.mark.parametrize("certificate", ["none", "of another authority"])
@@ -203,7 +203,7 @@ async def test_a_new_certificate_is_shown_after_a_reload(
         ({"cert": "missing.pem"}, "certificate missing.pem: No such file or directory"),
         ({"cert": __file__}, "not usable PEM files"),
         ({"require_client_cert": True}, "require_client_cert needs ca"),
-        ({"ca": "missing.pem"}, "certificate authorities missing.pem: No such file or directory"),
+        ({"ca": "missing.pem"}, "CA certificates missing.pem: No such file or directory"),
         ({"ca": __file__}, "not usable PEM files"),
     ],
 )

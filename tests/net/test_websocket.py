@@ -145,9 +145,9 @@ async def test_pages_of_other_origins_stay_outside(
 
 @pytest.mark.parametrize("origin", ["app.example.org", "https://app.example.org/", "https://", "*", "ftp://a"])
 def test_what_is_no_origin_is_said_so(origin: str) -> None:
-    with pytest.raises(ListenerError, match="is no origin"):
+    with pytest.raises(ListenerError, match="is not an origin"):
         parse_listener(ListenerConfig(url="ws://:0", origins=(origin,)))
-    with pytest.raises(ListenerError, match="only a listener for WebSockets"):
+    with pytest.raises(ListenerError, match="origins are supported by WebSocket listeners only"):
         parse_listener(ListenerConfig(url="mqtt://:0", origins=(ORIGIN,)))
 
 

@@ -196,10 +196,13 @@ async def test_without_the_package_one_line_says_what_to_install(monkeypatch: py
 @pytest.mark.parametrize(
     ("tracing", "line"),
     [
-        ({"endpoint": "127.0.0.1:4318"}, "tracing.endpoint: '127.0.0.1:4318' is no URL of http:// or https://"),
-        ({"endpoint": "http://[::1/"}, "tracing.endpoint: 'http://[::1/' is no URL"),
-        ({"endpoint": "https://me:key@host/"}, "tracing.endpoint: names and passwords belong into tracing.headers"),
-        ({"headers_file": "x"}, "tracing.headers_file: there is nowhere to send it; set tracing.endpoint"),
+        (
+            {"endpoint": "127.0.0.1:4318"},
+            "tracing.endpoint: '127.0.0.1:4318' is not a URL starting with http:// or https://",
+        ),
+        ({"endpoint": "http://[::1/"}, "tracing.endpoint: 'http://[::1/' is not a URL"),
+        ({"endpoint": "https://me:key@host/"}, "tracing.endpoint: a URL must not contain a user name or password"),
+        ({"headers_file": "x"}, "tracing.headers_file: has no effect without tracing.endpoint; set tracing.endpoint"),
         ({"ratio": 1.5}, "tracing.ratio: "),
         ({"rate": 0}, "tracing.rate: "),
     ],

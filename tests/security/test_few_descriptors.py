@@ -90,7 +90,7 @@ async def test_a_flood_of_silent_connections_leaves_storage_and_health_their_des
         port = urlsplit(getattr(broker, flooded)).port
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(FLOOD)]
         async with within(CONNECT_SECONDS):
-            while not broker.lines("run short"):
+            while not broker.lines("are running out"):
                 await asyncio.sleep(0.02)
         most = 0
         for number in range(50):
@@ -103,7 +103,7 @@ async def test_a_flood_of_silent_connections_leaves_storage_and_health_their_des
         async with within(60):  # the silent ones are closed in the end, and whoever waits is let in
             late = await Peer.connect(broker.mqtt, "late")
         assert await late.publish("t/late") == 0
-        assert len(broker.lines("run short")) == 1
+        assert len(broker.lines("are running out")) == 1
         for _, writer in silent:
             writer.close()
         for peer in (subscriber, publisher, late):

@@ -118,9 +118,9 @@ def test_without_bounds_everything_waits(tmp_path: Path) -> None:
 
 
 def test_bounds_that_can_not_be_kept_are_refused() -> None:
-    with pytest.raises(ConfigError, match="is for segment files"):
+    with pytest.raises(ConfigError, match="applies to segment files only"):
         load_config(None, ["storage.retention_time=1h"])
-    with pytest.raises(ConfigError, match="is for segment files"):
+    with pytest.raises(ConfigError, match="applies to segment files only"):
         load_config(None, ["storage.retention_size=1GiB", "node.data_dir=x", "storage.journal=rocksdb"])
     with pytest.raises(ConfigError, match=r"twice storage\.segment_size"):
         load_config(None, ["storage.retention_size=64MiB", "node.data_dir=x"])

@@ -52,7 +52,10 @@ class DrainActions:
     async def start(self) -> None:
         """Raises DrainError when clients have nowhere to go."""
         if not self.state.drain.active and not self.state.reception.welcoming():
-            raise DrainError("no other node takes clients at the moment: they would have nowhere to go")
+            raise DrainError(
+                "no other node accepts clients at the moment, so the clients of this node cannot be "
+                "redirected; try again when another node serves"
+            )
         await self.begin()
 
     async def begin(self, for_good: bool = False) -> None:
@@ -76,9 +79,9 @@ class DrainActions:
             clients = max(clients, drain.clients_left)
             sessions = max(sessions, drain.sessions_left)
             if drain.clients_left:
-                report("sending clients elsewhere", clients - drain.clients_left, clients, "clients")
+                report("redirecting clients", clients - drain.clients_left, clients, "clients")
             else:
-                report("handing sessions over", sessions - drain.sessions_left, sessions, "sessions")
+                report("handing over sessions", sessions - drain.sessions_left, sessions, "sessions")
             await asyncio.sleep(REPORT_SECONDS)
 
     def result(self) -> Result:
@@ -100,7 +103,7 @@ class DrainActions:
         """Spread clients over the nodes; until all are where they were sent, or do not come."""
         state = self.state
         if not state.reception.welcoming():
-            raise DrainError("no other node takes clients at the moment")
+            raise DrainError("no other node accepts clients at the moment; try again when one serves")
         before = self._counts()
         total = surplus(before)
         state.rebalance(rate, self.cluster.clock())

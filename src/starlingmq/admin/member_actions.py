@@ -125,13 +125,13 @@ class MemberActions:
         state = self.cluster.state
         assert state is not None
         if state.routes is None:
-            raise MemberActionError("this node has not joined yet: it knows of no routes")
+            raise MemberActionError("this node has not joined the cluster yet, so it has no routes; try again later")
         prefix = arguments.get("prefix", "").encode()
         wanted = arguments.get("name", "")
         limit = min(int(arguments.get("limit", ROUTES_MAX)), ROUTES_MAX)
         names = self.cluster.names()
         if wanted and wanted not in names.values():
-            raise MemberActionError(f"there is no node {wanted}; there are {', '.join(sorted(names.values()))}")
+            raise MemberActionError(f"there is no node {wanted}; the members are {', '.join(sorted(names.values()))}")
         nodes = []
         for number, name in sorted(names.items(), key=lambda item: item[1]):
             if wanted in ("", name):
@@ -153,7 +153,7 @@ class MemberActions:
         state = self.cluster.state
         assert state is not None
         if len(state.members.membership.members) == 1:
-            raise MemberActionError("this node is the only one of its cluster: stop it instead")
+            raise MemberActionError("this node is the only member of its cluster; stop it instead")
         drained = state.drain.active
         await self.drain.begin(for_good=True)
         await self.drain.follow(report)
@@ -163,8 +163,8 @@ class MemberActions:
             if not drained:
                 await self.drain.cancel()
             raise MemberActionError(
-                f"{left + waiting:,} persistent sessions can not be handed over and would be lost"
-                + (f" ({waiting:,} wait for nodes that are away)" if waiting else ": no other node takes them")
+                f"{left + waiting:,} persistent sessions cannot be handed over and would be lost"
+                + (f" ({waiting:,} wait for unreachable nodes)" if waiting else ": no other node accepts them")
                 + "; try again when all nodes serve, or leave with --force"
             )
         messages = await self._wait_for_lines(report)
@@ -172,8 +172,8 @@ class MemberActions:
             if not drained:
                 await self.drain.cancel()
             raise MemberActionError(
-                f"{messages:,} messages wait here for members of shared groups and would be lost: "
-                "let members take them, or leave with --force"
+                f"{messages:,} messages wait here for members of shared groups and would be lost; let "
+                "members receive them, or leave with --force"
             )
         task = asyncio.create_task(self.cluster.leave(LEAVE_SECONDS))
         owed = self._owed()
@@ -184,9 +184,9 @@ class MemberActions:
         if not task.result():
             left = self._owed()
             raise MemberActionError(
-                f"still leaving, with {left:,} messages to be taken by other nodes"
+                f"this node is still leaving: {left:,} messages have yet to be taken by other nodes"
                 if left
-                else "still leaving: etcd has not confirmed it"
+                else "this node is still leaving: etcd has not confirmed it"
             )
         return {"left": self.cluster.name}
 
@@ -210,7 +210,7 @@ class MemberActions:
             left += sum(0 if line.window is None else line.window.unanswered() for line in lines)
             if not left or self.cluster.clock() >= until:
                 return left
-            report("handing over what waits for groups", 0, left, "messages")
+            report("handing over messages of groups", 0, left, "messages")
             await asyncio.sleep(REPORT_SECONDS)
 
     def _owed(self) -> int:

@@ -38,7 +38,7 @@ log = logging.getLogger("starlingmq.admin")
 FOR_NODES: Final = ("stream.create", "stream.trim", "stream.delete", "storage.stats")
 """Actions of the control socket that other nodes may ask for, too."""
 OF_THE_CLUSTER: Final = ("cluster.status", "cluster.routes")
-ALONE: Final = "this broker is no member of a cluster (cluster.enabled)"
+ALONE: Final = "this broker is not a member of a cluster; set cluster.enabled to join one"
 
 Arguments = dict[str, str]
 Result = dict[str, Any]

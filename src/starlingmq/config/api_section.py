@@ -13,14 +13,17 @@ API_SCHEMES: Final = ("http", "https")
 
 class ApiConfig(Section, frozen=True):
     token_file: Annotated[
-        str, Meta(description="File with a token on each line, of 16 signs or more, that opens the HTTP API.")
+        str, Meta(description="File with one API token per line, each of at least 16 characters.")
     ] = ""
     users: Annotated[
-        tuple[str, ...], Meta(description="Names in the password file who may use the HTTP API with their password.")
+        tuple[str, ...], Meta(description="Users of the password file who may use the HTTP API with their password.")
     ] = ()
     hosts: Annotated[
         tuple[str, ...],
-        Meta(description="Host names besides localhost that browsers may call a loopback listener without those."),
+        Meta(
+            description="Host names besides localhost under which browsers may reach a loopback listener "
+            "that has no authentication."
+        ),
     ] = ()
 
 
@@ -35,4 +38,6 @@ def check_api(api: ApiConfig, password_file: str) -> None:
         raise ConfigError("auth.api.users: needs auth.password.file")
     for index, host in enumerate(api.hosts):
         if not host or "/" in host or (":" in host and not host.startswith("[")):
-            raise ConfigError(f"auth.api.hosts[{index}]: {host!r} is no host name; it has no scheme and no port")
+            raise ConfigError(
+                f"auth.api.hosts[{index}]: {host!r} is not a host name; leave out the scheme and the port"
+            )

@@ -16,122 +16,147 @@ METHODS = ("certificate", "scram", "jwt", "password", "http")
 
 
 class PasswordConfig(Section, frozen=True):
-    file: Annotated[str, Meta(description="File with names and hashes, written by starlingmq passwd.")] = ""
+    file: Annotated[
+        str, Meta(description="File with user names and password hashes, written by starlingmq passwd.")
+    ] = ""
     first_user: Annotated[
         str,
         Meta(
-            description="User whom starlingmq serve makes, with a random password printed once to standard error, "
-            "when file does not exist. Empty: none."
+            description="User that starlingmq serve creates if the file does not exist. Its random password "
+            "is printed once to stderr. Empty: none."
         ),
     ] = ""
     remember: Annotated[
         Duration,
-        Meta(description="How long a good login is remembered, so that it is not hashed again; 0 hashes each time."),
+        Meta(
+            description="How long a successful login is cached, so that the password is not hashed again; 0 "
+            "disables the cache."
+        ),
     ] = 300.0
     waiting_per_address: Annotated[
         int,
         Meta(
             ge=1,
             le=2000,
-            description="Logins from one address (IPv6: one /64) that wait to be checked at once; more get 0x89.",
+            description="Logins from one address (IPv6: one /64) that may wait for verification at once; "
+            "further ones get 0x89.",
         ),
     ] = 100
 
 
 class JwtConfig(Section, frozen=True):
-    secret_file: Annotated[str, Meta(description="File with the secret of HS256, HS384 and HS512 tokens.")] = ""
+    secret_file: Annotated[str, Meta(description="File with the shared secret for HS256, HS384 and HS512 tokens.")] = ""
     public_key_file: Annotated[
-        str, Meta(description="PEM file with the public key of RS, PS or ES tokens, RSA or elliptic curve.")
+        str, Meta(description="PEM file with the public key for RS, PS or ES tokens (RSA or elliptic curve).")
     ] = ""
-    jwks_file: Annotated[str, Meta(description="File with several keys as JSON Web Key Set (RFC 7517).")] = ""
-    username_claim: Annotated[str, Meta(min_length=1, description="Claim that is the user name.")] = "sub"
-    client_id_claim: Annotated[
-        str, Meta(description="Claim that has to be the client id; none is asked for without.")
-    ] = ""
+    jwks_file: Annotated[str, Meta(description="File with a JSON Web Key Set (RFC 7517).")] = ""
+    username_claim: Annotated[str, Meta(min_length=1, description="Claim that contains the user name.")] = "sub"
+    client_id_claim: Annotated[str, Meta(description="Claim that must equal the client id. Empty: not checked.")] = ""
     acl_claim: Annotated[
-        str, Meta(min_length=1, description="Claim with a list of rules as in the ACL file, which come before those.")
+        str,
+        Meta(
+            min_length=1,
+            description="Claim with a list of rules as in the ACL file; they are evaluated before the ACL file.",
+        ),
     ] = "acl"
-    issuer: Annotated[str, Meta(description="What iss has to be; anything without.")] = ""
-    audience: Annotated[str, Meta(description="What aud has to name; anything without.")] = ""
-    leeway: Annotated[Duration, Meta(description="How far clocks may be apart.")] = 5.0
-    require_expiry: Annotated[bool, Meta(description="Whether a token without exp is refused.")] = True
+    issuer: Annotated[str, Meta(description="Required value of the iss claim. Empty: not checked.")] = ""
+    audience: Annotated[str, Meta(description="Value that the aud claim must contain. Empty: not checked.")] = ""
+    leeway: Annotated[Duration, Meta(description="Allowed clock difference when exp and nbf are checked.")] = 5.0
+    require_expiry: Annotated[bool, Meta(description="Whether tokens without an exp claim are refused.")] = True
 
 
 class HttpAuthConfig(Section, frozen=True):
     url: Annotated[
-        str, Meta(description="Where a client is asked about by POST; see the manual for the form.", extra=SECRET_URL)
+        str,
+        Meta(
+            description="URL of the service that is asked about each client by POST; docs/SECURITY.md "
+            "describes the request.",
+            extra=SECRET_URL,
+        ),
     ] = ""
-    timeout: Annotated[PositiveDuration, Meta(description="How long an answer may take before it is a refusal.")] = 3.0
-    cache: Annotated[Duration, Meta(description="How long an answer is remembered that does not say it.")] = 10.0
-    connections: Annotated[int, Meta(ge=1, description="Connections to the service at once.")] = 32
+    timeout: Annotated[
+        PositiveDuration, Meta(description="Timeout of a request; when it expires, the client is refused.")
+    ] = 3.0
+    cache: Annotated[Duration, Meta(description="How long a response is cached if it does not say so itself.")] = 10.0
+    connections: Annotated[int, Meta(ge=1, description="Maximum number of connections to the service.")] = 32
     waiting_per_address: Annotated[
         int,
         Meta(
             ge=1,
             le=2000,
-            description="Logins from one address (IPv6: one /64) that wait for the service at once; more get 0x89.",
+            description="Logins from one address (IPv6: one /64) that may wait for the service at once; "
+            "further ones get 0x89.",
         ),
     ] = 500
     headers: Annotated[
-        tuple[str, ...], Meta(description="Headers to send, name: value, such as one that says who asks.", extra=SECRET)
+        tuple[str, ...],
+        Meta(description="Request headers (name: value), for example one that authenticates the broker.", extra=SECRET),
     ] = ()
 
 
 class AclConfig(Section, frozen=True):
-    file: Annotated[str, Meta(description="YAML file with rules: who may publish what, and so on.")] = ""
+    file: Annotated[str, Meta(description="YAML file with rules for publishing and subscribing.")] = ""
 
 
 class FailuresConfig(Section, frozen=True):
     delay: Annotated[
-        Duration, Meta(description="How long the refusal of a wrong login waits, twice as long each time, up to 5 s.")
+        Duration, Meta(description="Delay of the response to a failed login. It doubles with each failure, up to 5 s.")
     ] = 0.2
-    limit: Annotated[Count, Meta(description="Wrong logins from one address before it is banned; 0 never.")] = 20
-    window: Annotated[PositiveDuration, Meta(description="Time in which they are counted.")] = 60.0
-    ban: Annotated[PositiveDuration, Meta(description="How long it is banned then.")] = 300.0
+    limit: Annotated[
+        Count, Meta(description="Failed logins from one address before the address is banned; 0 disables these bans.")
+    ] = 20
+    window: Annotated[PositiveDuration, Meta(description="Time window in which failed logins are counted.")] = 60.0
+    ban: Annotated[PositiveDuration, Meta(description="Duration of the ban.")] = 300.0
     exempt: Annotated[
         tuple[str, ...],
         Meta(
-            description="Networks whose addresses are not banned for wrong logins, such as that of a load balancer "
-            "without PROXY protocol. There wrong logins are counted by user name only, and delayed."
+            description="Networks that are never banned for failed logins, such as that of a load balancer "
+            "without PROXY protocol. Failed logins from there are counted and delayed by user "
+            "name only."
         ),
     ] = ()
 
 
 class FlappingConfig(Section, frozen=True):
     limit: Annotated[
-        Count, Meta(description="CONNECTs with one client id before it is banned for a while; 0 never.")
+        Count,
+        Meta(description="CONNECT packets with one client id before the client id is banned; 0 disables these bans."),
     ] = 0
-    window: Annotated[PositiveDuration, Meta(description="Time in which they are counted.")] = 60.0
-    ban: Annotated[PositiveDuration, Meta(description="How long the client id is banned then.")] = 60.0
+    window: Annotated[PositiveDuration, Meta(description="Time window in which CONNECT packets are counted.")] = 60.0
+    ban: Annotated[PositiveDuration, Meta(description="Duration of the ban.")] = 60.0
 
 
 class AuthConfig(Section, frozen=True):
     allow_anonymous: Annotated[
         bool | None,
         Meta(
-            description="Whether clients without credentials may connect; unset allows them on loopback "
-            "addresses and Unix sockets only, and refuses to open another listener to everyone."
+            description="Whether clients without credentials may connect. Unset: they may on loopback "
+            "addresses and Unix sockets only, and the broker does not start with any other "
+            "listener that has no authentication."
         ),
     ] = None
     session_owner: Annotated[
         Literal["user", "client_id", "refuse"],
         Meta(
-            description="Whose a session is. user: the user's who made it; another user with this client id begins a "
-            "new session, and the earlier one ends. refuse: another user is refused as long as the session lives. "
-            "client_id: users with the same client id share its session."
+            description="Owner of a session. user: the user who created it; if another user connects with "
+            "the same client id, the session ends and a new one begins. refuse: other users are "
+            "refused while the session exists. client_id: all users with the same client id "
+            "share the session."
         ),
     ] = "user"
     methods: Annotated[
         tuple[Literal["certificate", "scram", "jwt", "password", "http"], ...],
-        Meta(description="Ways of finding out who a client is, asked in this order; by default those that are set up."),
+        Meta(
+            description="Authentication methods in the order in which they are tried. Empty: all that are configured."
+        ),
     ] = ()
     password: Annotated[PasswordConfig, Meta(description="User names and passwords in a file.")] = PasswordConfig()
-    jwt: Annotated[JwtConfig, Meta(description="Signed tokens in place of passwords.")] = JwtConfig()
-    http: Annotated[HttpAuthConfig, Meta(description="A service that is asked.")] = HttpAuthConfig()
-    acl: Annotated[AclConfig, Meta(description="What clients may do.")] = AclConfig()
-    failures: Annotated[FailuresConfig, Meta(description="What wrong logins lead to.")] = FailuresConfig()
-    flapping: Annotated[FlappingConfig, Meta(description="What comes of clients that come and go.")] = FlappingConfig()
-    api: Annotated[ApiConfig, Meta(description="Who may use the HTTP API and the dashboard.")] = ApiConfig()
+    jwt: Annotated[JwtConfig, Meta(description="Signed tokens (JWT) in place of passwords.")] = JwtConfig()
+    http: Annotated[HttpAuthConfig, Meta(description="An HTTP service that authenticates clients.")] = HttpAuthConfig()
+    acl: Annotated[AclConfig, Meta(description="What clients may publish and subscribe to.")] = AclConfig()
+    failures: Annotated[FailuresConfig, Meta(description="Bans after failed logins.")] = FailuresConfig()
+    flapping: Annotated[FlappingConfig, Meta(description="Bans of clients that connect too often.")] = FlappingConfig()
+    api: Annotated[ApiConfig, Meta(description="Access to the HTTP API and the dashboard.")] = ApiConfig()
 
 
 def methods_of(auth: AuthConfig) -> tuple[str, ...]:
@@ -166,7 +191,7 @@ def check_auth(auth: AuthConfig) -> None:
         "password": (auth.password.file, "auth.password.file"),
         "jwt": (
             auth.jwt.secret_file or auth.jwt.public_key_file or auth.jwt.jwks_file,
-            "auth.jwt.secret_file, public_key_file or jwks_file",
+            "auth.jwt.secret_file, auth.jwt.public_key_file or auth.jwt.jwks_file",
         ),
         "http": (auth.http.url, "auth.http.url"),
     }

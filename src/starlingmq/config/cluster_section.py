@@ -21,7 +21,7 @@ DEFAULT_LISTEN: Final = "127.0.0.1:7883"
 class EtcdTlsConfig(Section, frozen=True):
     """One certificate for all that etcd does; it must be good for servers and for clients."""
 
-    ca: Annotated[str, Meta(min_length=1, description="PEM file with the authorities that certificates come from.")]
+    ca: Annotated[str, Meta(min_length=1, description="PEM file with the CA certificates.")]
     cert: Annotated[str, Meta(min_length=1, description="PEM file with the certificate chain of this node.")]
     key: Annotated[str, Meta(min_length=1, description="PEM file with its private key, not encrypted.")]
 
@@ -30,58 +30,64 @@ class EtcdConfig(Section, frozen=True):
     endpoints: Annotated[
         tuple[str, ...],
         Meta(
-            description="An etcd that exists, as host:port of its members; none: this node runs a member of its own.",
+            description="Members of an existing etcd cluster, as host:port. Empty: this node runs an etcd "
+            "member of its own.",
             extra=SECRET_URL,
         ),
     ] = ()
     request_timeout: Annotated[
-        PositiveDuration, Meta(description="How long an answer may take before it is given up and the next one asked.")
+        PositiveDuration,
+        Meta(description="Timeout of a request to one etcd member, after which the next member is tried."),
     ] = 3.0
     tls: Annotated[
         EtcdTlsConfig | None,
-        Meta(description="Certificates for clients and members; none: a node's own etcd takes those of cluster.tls."),
+        Meta(
+            description="Certificates for etcd clients and members. Empty: the node's own etcd uses those "
+            "of cluster.tls."
+        ),
     ] = None
     allowed_name: Annotated[
         str,
         Meta(
             pattern=r"^(|\*|[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?)(?!\n)$",
-            description="DNS name that a certificate must have (as subject alternative name) to be let in by the "
-            "node's own etcd; the certificates of all nodes have it, and no other certificate of the authority. "
-            "An asterisk: every certificate of the authority, which then must serve nothing but this cluster.",
+            description="DNS name (subject alternative name) that a certificate must have to access the "
+            "node's own etcd. The certificates of all nodes must have it, and no other "
+            "certificate of the CA may. An asterisk allows every certificate of the CA; that CA "
+            "must then be used for this cluster only.",
         ),
     ] = ""
-    username: Annotated[str, Meta(description="User of an etcd that asks for one; empty: none.")] = ""
-    password: Annotated[str, Meta(description="Password of that user.", extra=SECRET)] = ""
+    username: Annotated[str, Meta(description="User name for an etcd with authentication. Empty: none.")] = ""
+    password: Annotated[str, Meta(description="Password of this user.", extra=SECRET)] = ""
     binary: Annotated[
-        str, Meta(min_length=1, description="The etcd program, by its path or as it is found on the PATH.")
+        str, Meta(min_length=1, description="The etcd program: a path, or a name that is looked up in PATH.")
     ] = "etcd"
     data_dir: Annotated[
-        str | None, Meta(description="Directory of the node's own etcd; by default etcd in node.data_dir.")
+        str | None, Meta(description="Data directory of the node's own etcd. Default: etcd in node.data_dir.")
     ] = None
     host: Annotated[
-        str, Meta(min_length=1, description="Address that the node's own etcd listens on and is reached at.")
+        str, Meta(min_length=1, description="Host name or address that the node's own etcd listens on and advertises.")
     ] = "127.0.0.1"
-    client_port: Annotated[Port, Meta(description="Port for clients of the node's own etcd; 0 takes a free one.")] = (
-        2379
-    )
-    peer_port: Annotated[
-        Port, Meta(description="Port for other members of the node's own etcd; 0 takes a free one.")
-    ] = 2380
+    client_port: Annotated[Port, Meta(description="Client port of the node's own etcd; 0 selects a free port.")] = 2379
+    peer_port: Annotated[Port, Meta(description="Peer port of the node's own etcd; 0 selects a free port.")] = 2380
     initial_members: Annotated[
         tuple[str, ...],
-        Meta(description="All members of an etcd that begins now, each as node name=host:peer port; none: it alone."),
+        Meta(
+            description="Initial members when bootstrapping etcd, each as node name=host:peer port. Empty: "
+            "a single member."
+        ),
     ] = ()
     join: Annotated[
         tuple[str, ...],
-        Meta(description="A running etcd that this node's own becomes a member of, as host:port of its members."),
+        Meta(description="Members of a running etcd cluster that this node's own etcd joins, as host:port."),
     ] = ()
-    quota: Annotated[PositiveSize, Meta(description="Bytes that etcd keeps before it takes no more writes.")] = (
-        2 * 1024 * 1024 * 1024
-    )
+    quota: Annotated[
+        PositiveSize, Meta(description="Size of the etcd database above which etcd refuses writes (its backend quota).")
+    ] = 2 * 1024 * 1024 * 1024
     compaction_retention: Annotated[
         PositiveDuration,
         Meta(
-            description="How long etcd remembers changes; an eighth of the quota is for retained messages in that time."
+            description="How long etcd keeps its revision history before compaction; one eighth of the quota "
+            "is reserved for retained messages written in that time."
         ),
     ] = 300.0
 
@@ -89,12 +95,14 @@ class EtcdConfig(Section, frozen=True):
 class ClusterTlsConfig(Section, frozen=True):
     cert: Annotated[
         str | None,
-        Meta(description="PEM file with this node's certificate chain; shown to who dials and who is dialled."),
+        Meta(
+            description="PEM file with this node's certificate chain, presented on incoming and outgoing connections."
+        ),
     ] = None
     key: Annotated[str | None, Meta(description="PEM file with its private key, not encrypted.")] = None
-    ca: Annotated[
-        str | None, Meta(description="PEM file with the authorities that the other nodes' certificates come from.")
-    ] = None
+    ca: Annotated[str | None, Meta(description="PEM file with the CA certificates used to verify the other nodes.")] = (
+        None
+    )
 
 
 class ClusterConfig(Section, frozen=True):
@@ -103,126 +111,153 @@ class ClusterConfig(Section, frozen=True):
         str,
         Meta(
             pattern=r"^[A-Za-z0-9._-]{1,128}(?!\n)$",
-            description="Name that all nodes of one cluster share; keys in etcd begin with it.",
+            description="Cluster name, the same on all nodes; it is the prefix of all keys in etcd.",
         ),
     ] = "starling"
     listen: Annotated[
-        str, Meta(description="Where the other nodes reach this one, host:port; port 0 takes a free one.")
+        str,
+        Meta(
+            description="Address (host:port) on which this node accepts connections of other nodes; "
+            "port 0 selects a free port."
+        ),
     ] = DEFAULT_LISTEN
     advertise: Annotated[
-        str, Meta(description="Address host:port that the other nodes dial; empty is the one that is listened on.")
+        str, Meta(description="Address (host:port) that other nodes connect to. Empty: the listening address.")
     ] = ""
     secret: Annotated[
         str,
         Meta(
-            description="What all nodes of the cluster know and nobody else, 16 bytes or more; empty asks for none.",
+            description="Shared secret of all nodes, at least 16 bytes. Empty: none is required.",
             extra=SECRET,
         ),
     ] = ""
     secret_file: Annotated[
         str | None,
-        Meta(description="File with the secret, in place of cluster.secret; white space around it is cut off."),
+        Meta(
+            description="File with the shared secret, in place of cluster.secret; surrounding white space is ignored."
+        ),
     ] = None
     tls: Annotated[
-        ClusterTlsConfig, Meta(description="Certificates for both directions between nodes; none leaves it plain.")
+        ClusterTlsConfig,
+        Meta(description="Certificates for mutual TLS between nodes. Empty: connections are not encrypted."),
     ] = ClusterTlsConfig()
     allow_insecure: Annotated[
         bool,
-        Meta(description="Whether to listen on an address that other machines reach without both TLS and a secret."),
+        Meta(description="Whether to listen on a non-loopback address without both TLS and a secret."),
     ] = False
     heartbeat_interval: Annotated[
-        PositiveDuration, Meta(description="How often a node tells the others that it is there, and whom it hears.")
+        PositiveDuration,
+        Meta(
+            description="Interval of the heartbeats that a node sends to all others, with the list of nodes it hears."
+        ),
     ] = 0.5
     member_timeout: Annotated[
-        PositiveDuration, Meta(description="Silence after which another node counts as not connected.")
+        PositiveDuration, Meta(description="Silence after which another node counts as disconnected.")
     ] = 2.0
     isolation_timeout: Annotated[
         Duration,
         Meta(
-            description="Time without a majority after which a node sends its MQTT clients away (5.0: 0x9C), so that "
-            "they try another one. 0 keeps them."
+            description="Time without a majority after which a node disconnects its MQTT clients (5.0: "
+            "0x9C), so that they try another node. 0 keeps them."
         ),
     ] = 10.0
     subscribe_ack_timeout: Annotated[
         PositiveDuration,
-        Meta(description="How long a SUBSCRIBE waits for the connected nodes to know of it before it is refused."),
+        Meta(description="How long a SUBSCRIBE waits until the connected nodes have the route before it is refused."),
     ] = 5.0
     takeover_timeout: Annotated[
         PositiveDuration,
-        Meta(description="A CONNECT is refused when etcd, which knows its owner, has been silent for twice this long."),
+        Meta(
+            description="CONNECT packets are refused when etcd, which stores the session owners, has not "
+            "answered for twice this time."
+        ),
     ] = 3.0
     takeover_limit: Annotated[
         PositiveDuration,
         Meta(
-            description="How long a CONNECT waits for its session from a node that is slow, but heard. Then it is "
-            "refused as busy, so that the client tries again; the session goes on moving meanwhile."
+            description="How long a CONNECT waits for its session from a slow node that still sends "
+            "heartbeats. Then it is refused as busy, so that the client tries again; the "
+            "transfer of the session continues meanwhile."
         ),
     ] = 120.0
     handshake_window: Annotated[
         PositiveDuration,
-        Meta(description="How long questions about QoS 2 handshakes are collected for one call to each other node."),
+        Meta(description="How long QoS 2 handshake lookups are collected into one request to each other node."),
     ] = 0.03
     handshake_timeout: Annotated[
         PositiveDuration,
         Meta(
-            description="How long a PUBREL waits for nodes that may know its handshake and can not be reached, before "
-            "it is answered as unknown."
+            description="How long a PUBREL waits for unreachable nodes that may know its packet identifier "
+            "before it is answered as unknown."
         ),
     ] = 10.0
     handshake_memory: Annotated[
         PositiveDuration,
         Meta(
-            description="How long a node keeps the QoS 2 handshakes that a client began or completed here before it "
-            "went to another node."
+            description="How long a node keeps the QoS 2 handshakes that a client started or completed here "
+            "before it moved to another node."
         ),
     ] = 86400.0
     link_window: Annotated[
         PositiveSize,
-        Meta(description="Bytes that may be on the way to one node before it has acknowledged any of them."),
+        Meta(description="Unacknowledged bytes that may be in flight to one node."),
     ] = 8 * 1024 * 1024
     forward_bytes: Annotated[
         PositiveSize,
-        Meta(description="Bytes kept for one node that cannot be reached before what is for it is refused."),
+        Meta(description="Bytes buffered for one unreachable node before further data for it is refused."),
     ] = 1024 * 1024 * 1024
     resend_interval: Annotated[
         PositiveDuration,
-        Meta(description="Time without progress after which what a node has not acknowledged is sent to it again."),
+        Meta(description="Time without progress after which unacknowledged data is sent to a node again."),
     ] = 2.0
     route_log: Annotated[
         Count,
-        Meta(description="Changes of routes kept for nodes that were away; who lacks older ones gets all routes."),
+        Meta(
+            description="Route changes kept for nodes that were disconnected. A node that missed more than "
+            "these gets all routes."
+        ),
     ] = 100_000
     drain_rate: Annotated[
         int,
         Meta(
             ge=1,
-            description="Clients sent elsewhere, and sessions handed over, in a second when a node drains or clients "
-            "are spread anew; a shutdown that would take too long goes faster.",
+            description="Clients redirected, and sessions handed over, per second while a node drains or "
+            "clients are rebalanced. A shutdown that would take too long goes faster.",
         ),
     ] = 500
     retained_inline: Annotated[
         PositiveSize,
-        Meta(description="Bytes from which on a retained message is kept by nodes, and etcd only knows by which."),
+        Meta(
+            description="Size above which the payload of a retained message is stored by nodes instead of "
+            "etcd; etcd then only stores the names of these nodes."
+        ),
     ] = 1024
     retained_copies: Annotated[
-        Count, Meta(description="How many nodes have a copy of such a message, beside the one where it was published.")
+        Count,
+        Meta(
+            description="Number of copies of such a message, in addition to the one on the node where it was published."
+        ),
     ] = 1
-    retained_cache: Annotated[
-        Size, Meta(description="Bytes of such messages kept for later that were fetched from other nodes.")
-    ] = 64 * 1024 * 1024
+    retained_cache: Annotated[Size, Meta(description="Cache size for such messages fetched from other nodes.")] = (
+        64 * 1024 * 1024
+    )
     retained_window: Annotated[
         Duration,
-        Meta(description="Time between two lots of retained messages for etcd; of one topic only the last one goes."),
+        Meta(
+            description="Interval between two batches of retained messages written to etcd. Of several "
+            "messages on one topic, only the last is written."
+        ),
     ] = 0.02
     lease_ttl: Annotated[
         int,
         Meta(
             ge=2,
             extra={"unit": "seconds"},
-            description="How long etcd takes a node for online that it does not hear of.",
+            description="Time to live of a node's etcd lease. A node that no other node hears counts as "
+            "online until its lease expires.",
         ),
     ] = 10
-    etcd: Annotated[EtcdConfig, Meta(description="Where the cluster keeps what needs one truth.")] = EtcdConfig()
+    etcd: Annotated[EtcdConfig, Meta(description="The etcd that stores cluster-wide data.")] = EtcdConfig()
 
 
 def check_cluster(cluster: ClusterConfig, node_name: str) -> None:
@@ -231,25 +266,26 @@ def check_cluster(cluster: ClusterConfig, node_name: str) -> None:
     if cluster.member_timeout <= cluster.heartbeat_interval:
         raise ConfigError("cluster.member_timeout: must be longer than cluster.heartbeat_interval")
     if cluster.secret and cluster.secret_file:
-        raise ConfigError("cluster.secret_file: cluster.secret is there already; set one of the two")
+        raise ConfigError("cluster.secret_file: cluster.secret is set as well; set only one of them")
     if cluster.secret:
         _check_secret(cluster.secret.encode(), "cluster.secret")
     files = (cluster.tls.cert, cluster.tls.key, cluster.tls.ca)
     if any(files) and not all(files):
         raise ConfigError(
-            "cluster.tls: needs all of cert, key and ca: each node shows a certificate and checks the other's"
+            "cluster.tls: cert, key and ca are all required, because nodes verify each other's certificates"
         )
     if cluster.advertise:
         check_dialled(cluster.advertise, "cluster.advertise")
     elif cluster.enabled and is_wildcard(host):
         raise ConfigError(
-            f"cluster.advertise: nobody can dial {cluster.listen}; set the address that reaches this node"
+            f"cluster.advertise: {cluster.listen} is not an address other nodes can connect to; set "
+            "cluster.advertise to one"
         )
     _check_etcd(cluster.etcd, node_name)
     if not plain_name(node_name):
         raise ConfigError(f"node.name: must be 1 to {NAME_BYTES_MAX} bytes of printable text")
     if cluster.enabled and "/" in node_name:
-        raise ConfigError(f"node.name: {node_name!r} has a slash, which the name of a member of a cluster cannot have")
+        raise ConfigError(f"node.name: {node_name!r} contains a slash, which is not allowed in a cluster")
 
 
 def refuse_open_cluster(cluster: ClusterConfig) -> None:
@@ -260,13 +296,14 @@ def refuse_open_cluster(cluster: ClusterConfig) -> None:
     etcd = cluster.etcd
     if not etcd.endpoints and not is_loopback(etcd.host) and etcd_tls(cluster) is None:
         raise ConfigError(
-            f"cluster.etcd.host: {etcd.host} is reached from other machines; set cluster.etcd.tls or cluster.tls, "
-            "or cluster.allow_insecure: true if all of them are trusted"
+            f"cluster.etcd.host: {etcd.host} is reachable from other machines; set cluster.etcd.tls or "
+            "cluster.tls, or cluster.allow_insecure: true if all of them are trusted"
         )
     if not etcd.endpoints and not is_loopback(etcd.host) and not etcd.allowed_name:
         raise ConfigError(
-            "cluster.etcd.allowed_name: any certificate of the authority would open etcd, a client's too; set a DNS "
-            "name that the certificates of all nodes have and no other, or '*' if the authority is of this cluster only"
+            "cluster.etcd.allowed_name: any certificate of the CA, even a client's, would open etcd; set "
+            "a DNS name that the certificates of all nodes have and no other certificate has, or '*' if "
+            "the CA is used for this cluster only"
         )
     if is_loopback(host):
         return
@@ -274,8 +311,8 @@ def refuse_open_cluster(cluster: ClusterConfig) -> None:
     lacking += [] if cluster.secret or cluster.secret_file else ["cluster.secret or cluster.secret_file"]
     if lacking:
         raise ConfigError(
-            f"cluster.listen: {cluster.listen} is reached from other machines; set {' and '.join(lacking)}, "
-            "or cluster.allow_insecure: true if all of them are trusted"
+            f"cluster.listen: {cluster.listen} is reachable from other machines; set "
+            f"{' and '.join(lacking)}, or cluster.allow_insecure: true if all of them are trusted"
         )
 
 
@@ -305,7 +342,7 @@ def split_address(address: str, setting: str) -> tuple[str, int]:
     bracketed = host.startswith("[") and host.endswith("]")
     plain = host[1:-1] if bracketed else host
     if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535 or (":" in plain) != bracketed:
-        raise ConfigError(f"{setting}: {address!r} is not host:port (an IPv6 address goes in brackets)")
+        raise ConfigError(f"{setting}: {address!r} is not host:port (an IPv6 address needs brackets)")
     return plain, int(port)
 
 
@@ -313,12 +350,12 @@ def check_dialled(address: str, setting: str) -> None:
     """Raise ConfigError for an address that nobody can dial."""
     host, port = split_address(address, setting)
     if port == 0 or is_wildcard(host):
-        raise ConfigError(f"{setting}: nobody can dial {address}")
+        raise ConfigError(f"{setting}: {address} is not an address other nodes can connect to")
 
 
 def _check_secret(secret: bytes, what: str) -> None:
     if len(secret) < SECRET_BYTES_MIN:
-        raise ConfigError(f"{what}: {len(secret)} bytes are too few for a secret; take {SECRET_BYTES_MIN} or more")
+        raise ConfigError(f"{what}: {len(secret)} bytes are too few for a secret; use {SECRET_BYTES_MIN} or more")
 
 
 def is_loopback(host: str) -> bool:
@@ -351,17 +388,23 @@ def _check_etcd(etcd: EtcdConfig, node_name: str) -> None:
         if not name or not _is_address(address):
             raise ConfigError(f"cluster.etcd.initial_members[{index}]: {entry!r} is not node name=host:port")
     if names and node_name not in names:
-        raise ConfigError(f"cluster.etcd.initial_members: this node, {node_name}, is not among them")
+        raise ConfigError(f"cluster.etcd.initial_members: this node, {node_name}, is missing; add it")
     own = f"[{etcd.host}]" if ":" in etcd.host else etcd.host
     if names and names[node_name] != f"{own}:{etcd.peer_port}":
         raise ConfigError(
-            f"cluster.etcd.initial_members: this node is there with {names[node_name]}, "
-            f"and cluster.etcd.host and peer_port say {own}:{etcd.peer_port}"
+            f"cluster.etcd.initial_members: lists this node with {names[node_name]}, but "
+            f"cluster.etcd.host and peer_port are {own}:{etcd.peer_port}; make them equal"
         )
     if names and etcd.join:
-        raise ConfigError("cluster.etcd.join: does not go with initial_members: an etcd begins, or it joins one")
+        raise ConfigError(
+            "cluster.etcd.join: cannot be combined with initial_members; set join to join a running etcd, or "
+            "initial_members to bootstrap a new one"
+        )
     if etcd.endpoints and (names or etcd.join):
-        raise ConfigError("cluster.etcd.endpoints: name an etcd that exists; then this node has none that could join")
+        raise ConfigError(
+            "cluster.etcd.endpoints: cannot be combined with settings of the node's own etcd; remove "
+            "endpoints, initial_members or join"
+        )
 
 
 def _is_address(text: str) -> bool:

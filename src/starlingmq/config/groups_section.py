@@ -15,44 +15,46 @@ class QueueGroupsConfig(Section, frozen=True):
     strategy: Annotated[
         Strategy,
         Meta(
-            description="Who of a group gets a message: anyone at random, one after the other, always the same, by "
-            "topic, by publisher, who has least to acknowledge, or a member at the node where it came in."
+            description="How the member that gets a message is selected: at random, in turn, always the same "
+            "member, by a hash of the topic or of the publisher, the member with the fewest "
+            "unacknowledged messages, or a member on the node where the message was published."
         ),
     ] = "random"
-    strategies: Annotated[
-        dict[str, Strategy], Meta(description="The same for groups of one name: a name, and its strategy.")
-    ] = field(default_factory=dict)
+    strategies: Annotated[dict[str, Strategy], Meta(description="Strategies of individual groups, by group name.")] = (
+        field(default_factory=dict)
+    )
     storage: Annotated[
         Literal["journal", "memory"],
         Meta(
-            description="Where messages of groups wait: in the journal, as storage.engine and storage.journal say, "
-            "or in memory though there is one."
+            description="Where messages of groups wait: in the journal (as storage.engine and "
+            "storage.journal select), or in memory only."
         ),
     ] = "journal"
     max_waiting: Annotated[
         Count,
-        Meta(description="Messages that wait for a group at one node before the oldest is dropped; 0 sets no limit."),
+        Meta(description="Messages queued for a group on one node before the oldest is dropped; 0 sets no limit."),
     ] = 1_000_000
     max_waiting_bytes: Annotated[
-        Size, Meta(description="Bytes that wait for a group at one node before the oldest is dropped; 0 sets no limit.")
+        Size,
+        Meta(description="Bytes queued for a group on one node before the oldest message is dropped; 0 sets no limit."),
     ] = 1024 * 1024 * 1024
     retention: Annotated[
         Duration,
-        Meta(description="How long a message waits that no member takes before it is dropped; 0 as long as it takes."),
+        Meta(description="How long a message waits for a member of its group before it is dropped; 0 sets no limit."),
     ] = 0.0
     nats_wait: Annotated[
         Duration,
         Meta(
-            description="How long a message of a NATS client waits for NATS clients, in the line of a queue group or "
-            "at a node that is down, before it is dropped; 0 as long as it takes. A group with an MQTT member at QoS 1 "
-            "or 2 keeps it."
+            description="How long a message of a NATS client waits for NATS clients, in a queue group or on "
+            "a node that is down, before it is dropped; 0 sets no limit. A group with an MQTT "
+            "member at QoS 1 or 2 keeps such messages longer."
         ),
     ] = 5.0
     grace: Annotated[
         Duration,
         Meta(
-            description="How long a group stays, and messages wait for it, after its last member was lost with its "
-            "connection; 0 not at all."
+            description="How long a group and its queued messages are kept after its last member lost its "
+            "connection; 0 ends the group at once."
         ),
     ] = 30.0
     poll_interval: Annotated[
@@ -61,10 +63,10 @@ class QueueGroupsConfig(Section, frozen=True):
             ge=0.02,
             le=0.05,
             extra={"unit": "duration"},
-            description="How long the primary of a group rests when it found nothing to pull, 20ms to 50ms; a second "
-            "while others tell it.",
+            description="How long the primary of a group pauses after a pull that returned nothing, 20ms to "
+            "50ms; one second if other nodes notify it.",
         ),
     ] = 0.03
     notify: Annotated[
-        bool, Meta(description="Whether nodes tell the primary of a group at once that something waits there.")
+        bool, Meta(description="Whether nodes notify the primary of a group at once when a message is queued for it.")
     ] = True

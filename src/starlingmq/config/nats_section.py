@@ -12,24 +12,28 @@ from starlingmq.nkeys import user_key
 
 class NatsConfig(Section, frozen=True):
     max_payload: Annotated[
-        PositiveSize, Meta(le=64 * 1024 * 1024, description="Largest payload a client may publish, headers included.")
+        PositiveSize, Meta(le=64 * 1024 * 1024, description="Largest payload a client may publish, including headers.")
     ] = 1024 * 1024
     max_control_line: Annotated[
-        int, Meta(ge=256, le=1024 * 1024, description="Bytes a line with a command may have, CONNECT included.")
+        int, Meta(ge=256, le=1024 * 1024, description="Longest protocol line of a client in bytes, including CONNECT.")
     ] = 4096
-    ping_interval: Annotated[
-        PositiveDuration, Meta(description="How long a client may be silent before it is sent a PING.")
-    ] = 120.0
+    ping_interval: Annotated[PositiveDuration, Meta(description="Silence after which a client is sent a PING.")] = 120.0
     max_pings_out: Annotated[
-        int, Meta(ge=1, description="PINGs that may go unanswered before the connection is stale and closed.")
+        int, Meta(ge=1, description="Unanswered PINGs after which a connection is stale and closed.")
     ] = 2
     connect_urls: Annotated[
         tuple[str, ...],
-        Meta(description="What clients are told they may reconnect to, host:port; by default all nodes' listeners."),
+        Meta(
+            description="Addresses (host:port) sent to clients for reconnecting. Empty: the NATS listeners "
+            "of all nodes."
+        ),
     ] = ()
     lame_duck_duration: Annotated[
         Duration,
-        Meta(description="How long the clients of a node that leaves its cluster are closed one after the other."),
+        Meta(
+            description="Period over which a node that leaves the cluster (lame duck mode) closes its "
+            "clients one by one."
+        ),
     ] = 10.0
     max_pending_replies: Annotated[
         int,
@@ -42,15 +46,21 @@ class NatsConfig(Section, frozen=True):
     ] = 16384
     nkeys: Annotated[
         tuple[str, ...],
-        Meta(description="Public keys (U...) of users who may come in; with any, NATS clients have to sign with one."),
+        Meta(
+            description="Public NKeys (U...) of users who may connect. If set, NATS clients must sign the "
+            "server's nonce with one of them."
+        ),
     ] = ()
     token_file: Annotated[
         str,
-        Meta(description="File with a token on each line, of 16 signs or more; NATS clients have to show one of them."),
+        Meta(
+            description="File with one token per line, each of at least 16 characters. If set, NATS clients "
+            "must present one of them."
+        ),
     ] = ""
     no_auth_user: Annotated[
         str,
-        Meta(description="User name of NATS clients that show no credentials; empty: they stay anonymous."),
+        Meta(description="User name given to NATS clients without credentials. Empty: they stay anonymous."),
     ] = ""
 
 

@@ -64,7 +64,7 @@ def parse_duration(text: str) -> float:
     number, unit = _quantity(text, "a duration such as 500ms, 30s, 5m or 1h")
     factor = DURATION_UNITS.get(unit or "s")
     if factor is None:
-        raise ValueError(f"{unit!r} is no unit of time (use {', '.join(DURATION_UNITS)})")
+        raise ValueError(f"{unit!r} is not a unit of time (use {', '.join(DURATION_UNITS)})")
     # Milliseconds are divided, not multiplied by 0.001: 300ms is then exactly the 0.3 that a person would write.
     return number / 1000 if unit == "ms" else number * factor
 
@@ -82,7 +82,7 @@ def parse_size(text: str) -> int:
     number, unit = _quantity(text, "a size such as 512, 64KiB or 1MiB")
     factor = SIZE_UNITS.get(unit.lower() or "b")
     if factor is None:
-        raise ValueError(f"{unit!r} is no unit of size (use KiB, MiB, GiB, kB, MB or GB)")
+        raise ValueError(f"{unit!r} is not a unit of size (use KiB, MiB, GiB, kB, MB or GB)")
     return int(number * factor)
 
 

@@ -79,75 +79,83 @@ class NodeConfig(Section, frozen=True):
         str,
         Meta(
             min_length=1,
-            description="Unique name of this node; by default starling@ and the host name.",
+            description="Unique name of this node. Default: starling@ followed by the host name.",
         ),
     ] = field(default_factory=_default_name)
     data_dir: Annotated[
-        str | None, Meta(description="Directory for everything that outlives the process; none keeps nothing.")
+        str | None, Meta(description="Directory for all persistent data. Empty: nothing is stored on disk.")
     ] = None
     shutdown_timeout: Annotated[
-        Duration, Meta(description="How long a graceful shutdown may take before the remaining connections are cut.")
+        Duration,
+        Meta(description="Time limit of a graceful shutdown; the remaining connections are closed when it expires."),
     ] = 30.0
     event_loop: Annotated[
         Literal["auto", "uvloop", "asyncio"],
-        Meta(description="Event loop to run on; auto takes uvloop where there is one."),
+        Meta(description="Event loop to use; auto uses uvloop if it is installed."),
     ] = "auto"
 
 
 class TlsConfig(Section, frozen=True):
     cert: Annotated[str, Meta(min_length=1, description="PEM file with the certificate chain of the listener.")]
     key: Annotated[
-        str | None, Meta(description="PEM file with the private key; by default it is read from the certificate file.")
+        str | None, Meta(description="PEM file with the private key. Empty: the key is read from the certificate file.")
     ] = None
     key_password: Annotated[str | None, Meta(description="Password of an encrypted private key.", extra=SECRET)] = None
     ca: Annotated[
-        str | None, Meta(description="PEM file with the authorities that client certificates are checked against.")
+        str | None, Meta(description="PEM file with the CA certificates used to verify client certificates.")
     ] = None
     crl: Annotated[
         tuple[str, ...],
         Meta(
-            description="PEM files with revocation lists, one of each authority that issues client certificates; "
-            "revoked ones are refused. Read again at a reload, which also disconnects their clients."
+            description="PEM files with certificate revocation lists, one for each CA that issues client "
+            "certificates. Clients with a revoked certificate are refused. A reload reads the "
+            "files again and disconnects clients whose certificate has been revoked."
         ),
     ] = ()
     require_client_cert: Annotated[
-        bool, Meta(description="Whether a client without a certificate from one of those authorities is refused.")
+        bool, Meta(description="Whether clients must present a certificate issued by one of these CAs.")
     ] = False
     use_identity_as_username: Annotated[
-        bool, Meta(description="Whether the common name of the client certificate stands in for the user name.")
+        bool, Meta(description="Whether the common name of the client certificate is used as the user name.")
     ] = False
-    min_version: Annotated[Literal["1.2", "1.3"], Meta(description="Lowest TLS version that is accepted.")] = "1.2"
+    min_version: Annotated[Literal["1.2", "1.3"], Meta(description="Lowest TLS version accepted.")] = "1.2"
 
 
 class ListenerConfig(Section, frozen=True):
     url: Annotated[
         str,
         Meta(
-            description="Where to listen: mqtt://host:port, mqtts://host:port, ws://host:port/path, "
-            "wss://host:port/path, unix:///path, nats://host:port, tls://host:port, nats+ws://host:port, "
-            "nats+wss://host:port (NATS), http://host:port or https://host:port (API and dashboard); "
-            "port 0 takes a free one.",
+            description="URL to listen on: mqtt://host:port, mqtts://host:port, ws://host:port/path, "
+            "wss://host:port/path, unix:///path (MQTT), nats://host:port, tls://host:port, "
+            "nats+ws://host:port, nats+wss://host:port (NATS), http://host:port or "
+            "https://host:port (API and dashboard). Port 0 selects a free port.",
             extra=SECRET_URL,
         ),
     ]
     tls: Annotated[
-        TlsConfig | None, Meta(description="Certificates of an mqtts, wss, tls, nats+wss, https listener.")
+        TlsConfig | None, Meta(description="Certificates of an mqtts, wss, tls, nats+wss or https listener.")
     ] = None
     max_connections: Annotated[
-        Count, Meta(description="Connections this listener holds at once; 0 means only limits.max_connections counts.")
+        Count,
+        Meta(
+            description="Maximum number of connections on this listener; 0 means that only "
+            "limits.max_connections applies."
+        ),
     ] = 0
     origins: Annotated[
         tuple[str, ...],
         Meta(
-            description="Whose pages may open a WebSocket here, as https://app.example.org; all without. What is no "
-            "page in a browser names no origin, and is let in."
+            description="Origins of web pages that may open a WebSocket on this listener, such as "
+            "https://app.example.org. Empty: all. Clients that send no Origin header (not "
+            "browsers) are always accepted."
         ),
     ] = ()
     proxy_protocol: Annotated[
         tuple[str, ...],
         Meta(
-            description="Networks of load balancers that begin each connection with a PROXY protocol header (v1, v2), "
-            "as 10.0.0.0/8. If set, connections without it or from elsewhere are refused. Not for http and unix."
+            description="Networks of load balancers that start each connection with a PROXY protocol header "
+            "(v1 or v2), such as 10.0.0.0/8. If set, connections without the header or from "
+            "other addresses are refused. Not available for http and unix listeners."
         ),
     ] = ()
     trusted_proxies: Annotated[
@@ -159,13 +167,17 @@ class ListenerConfig(Section, frozen=True):
     ] = ()
     reuse_port: Annotated[
         bool,
-        Meta(description="Whether other processes of the user may listen there too; the system picks who serves."),
+        Meta(
+            description="Whether other processes of the same user may listen on the same port "
+            "(SO_REUSEPORT); the kernel distributes connections among them."
+        ),
     ] = False
     advertise: Annotated[
         str,
         Meta(
-            description="Where clients of other nodes are told to go when they are to come here, host:port; empty is "
-            "what is listened on, with the host of cluster.advertise where that is every address."
+            description="Address (host:port) given to clients of other nodes that are redirected to this "
+            "node. Empty: the listening address; if that is a wildcard address, the host of "
+            "cluster.advertise."
         ),
     ] = ""
 
@@ -173,69 +185,82 @@ class ListenerConfig(Section, frozen=True):
 class MqttConfig(Section, frozen=True):
     retry_interval: Annotated[
         Duration,
-        Meta(description="When unanswered QoS 1 and 2 packets are sent again to a 3.1 or 3.1.1 client; 0 never."),
+        Meta(
+            description="Time after which unacknowledged QoS 1 and 2 packets are sent again to a 3.1 or "
+            "3.1.1 client; 0 disables it."
+        ),
     ] = 30.0
     max_inflight: Annotated[
         Count,
         Meta(
             le=65535,
-            description="QoS 1 and 2 messages a client may leave unacknowledged; 0 leaves it to the protocol.",
+            description="QoS 1 and 2 messages that may be in flight to a client; 0 leaves the limit to the protocol.",
         ),
     ] = 0
     max_mqueue_len: Annotated[
         Count,
-        Meta(description="Messages that wait for a client before the oldest is dropped; 0 sets no limit."),
+        Meta(description="Messages queued for a client before the oldest is dropped; 0 sets no limit."),
     ] = 1000
     mqueue_store_qos0: Annotated[
-        bool, Meta(description="Whether QoS 0 messages too are queued for a client that is away or slow.")
+        bool, Meta(description="Whether QoS 0 messages are queued as well for a disconnected or slow client.")
     ] = True
     max_awaiting_rel: Annotated[
         Count,
-        Meta(le=65535, description="QoS 2 messages a client may have open before PUBREL; 0 leaves it to the protocol."),
+        Meta(
+            le=65535,
+            description="QoS 2 messages of a client that may wait for their PUBREL; 0 leaves the "
+            "limit to the protocol.",
+        ),
     ] = 0
     await_rel_timeout: Annotated[
         Duration,
         Meta(
-            description="How long a QoS 2 message waits for its PUBREL, and a completed one is remembered, while the "
-            "client is connected. While it is away, both are kept as long as its session."
+            description="How long, while the client is connected, a QoS 2 message waits for its PUBREL and a "
+            "completed one is remembered. While the client is disconnected, both are kept as "
+            "long as its session."
         ),
     ] = 300.0
     unknown_pubrel: Annotated[
         Literal["close_once", "complete", "end_session"],
         Meta(
-            description="Answer to a PUBREL that no node knows, of a 3.1 or 3.1.1 client. close_once: the connection "
-            "is closed, the session stays, and the same PUBREL again gets PUBCOMP. complete: PUBCOMP at once. "
-            "end_session: as close_once, but the session ends too, so session present tells of the loss. Each is "
-            "counted and logged. MQTT 5 clients get PUBCOMP 0x92 instead."
+            description="Response to a PUBREL of a 3.1 or 3.1.1 client whose packet identifier no node "
+            "knows. close_once: the connection is closed, the session is kept, and a repeated "
+            "PUBREL gets PUBCOMP. complete: PUBCOMP at once. end_session: like close_once, but "
+            "the session ends too, so session present = 0 reports the loss. Each case is counted "
+            "and logged. MQTT 5 clients get PUBCOMP 0x92 instead."
         ),
     ] = "close_once"
     max_qos: Annotated[int, Meta(ge=0, le=2, description="Highest QoS that is accepted and granted.")] = 2
     retain_available: Annotated[bool, Meta(description="Whether clients may publish retained messages.")] = True
     wildcard_subscription: Annotated[bool, Meta(description="Whether filters may contain + and #.")] = True
-    shared_subscription: Annotated[bool, Meta(description="Whether $share/group/filter may be subscribed to.")] = True
-    subscription_identifier: Annotated[bool, Meta(description="Whether subscriptions may carry an identifier.")] = True
+    shared_subscription: Annotated[bool, Meta(description="Whether clients may subscribe to $share/group/filter.")] = (
+        True
+    )
+    subscription_identifier: Annotated[
+        bool, Meta(description="Whether subscriptions may carry a subscription identifier.")
+    ] = True
     max_session_expiry: Annotated[
         Seconds,
         Meta(
             le=NO_SESSION_EXPIRY,
-            description="Longest session expiry granted to an MQTT 5 client; 4294967295 sets no limit.",
+            description="Longest session expiry interval granted to an MQTT 5 client; 4294967295 sets no limit.",
         ),
     ] = NO_SESSION_EXPIRY
     session_expiry_v3: Annotated[
         Seconds,
         Meta(
             le=NO_SESSION_EXPIRY,
-            description="How long a 3.1 or 3.1.1 session that is not clean is kept; 4294967295 for ever.",
+            description="Session expiry of 3.1 and 3.1.1 sessions with clean session = 0; 4294967295 means never.",
         ),
     ] = 7 * 86400
     server_keep_alive: Annotated[
-        Seconds, Meta(le=65535, description="Keep-alive imposed on MQTT 5 clients; 0 accepts what the client asks for.")
+        Seconds, Meta(le=65535, description="Keep-alive imposed on MQTT 5 clients; 0 accepts the client's value.")
     ] = 0
     max_keep_alive: Annotated[
-        Seconds, Meta(le=65535, description="Longest keep-alive a client may ask for; 0 sets no limit.")
+        Seconds, Meta(le=65535, description="Longest keep-alive a client may request; 0 sets no limit.")
     ] = 0
     connect_timeout: Annotated[
-        PositiveDuration, Meta(description="How long a new connection may take until its CONNECT is complete.")
+        PositiveDuration, Meta(description="Time limit for a new connection to send its complete CONNECT.")
     ] = 10.0
     topic_alias_max: Annotated[
         int,
@@ -247,147 +272,218 @@ class MqttConfig(Section, frozen=True):
     ] = 16
     response_information: Annotated[
         str,
-        Meta(description="Topic prefix for clients that ask for response information; empty tells none."),
+        Meta(description="Topic prefix sent to clients that request response information. Empty: none is sent."),
     ] = ""
     server_reference: Annotated[
         str,
-        Meta(description="Server that MQTT 5 clients are sent to at shutdown; empty names none."),
+        Meta(description="Server reference sent to MQTT 5 clients at shutdown. Empty: none is sent."),
     ] = ""
-    sys_interval: Annotated[Duration, Meta(description="How often $SYS topics are published; 0 never.")] = 10.0
+    sys_interval: Annotated[
+        Duration, Meta(description="Interval at which $SYS topics are published; 0 disables them.")
+    ] = 10.0
     empty_client_id: Annotated[
-        bool, Meta(description="Whether a client may leave its client id to the broker; if not, it gets 0x85 (3.x: 2).")
+        bool,
+        Meta(
+            description="Whether a client may connect with an empty client id and be assigned one. If "
+            "not, it gets 0x85 (3.x: 2)."
+        ),
     ] = True
     strict_client_id: Annotated[
         bool, Meta(description="Whether only client ids of 1 to 23 letters and digits are accepted.")
     ] = False
     retained_batch: Annotated[
-        int, Meta(ge=1, description="Retained messages replayed to a new subscription before others get their turn.")
+        int,
+        Meta(
+            ge=1,
+            description="Retained messages sent to a new subscription in one batch, before other "
+            "clients get their turn.",
+        ),
     ] = 500
 
 
 class LimitsConfig(Section, frozen=True):
     max_packet_size: Annotated[
-        PositiveSize, Meta(le=268_435_460, description="Largest packet a client may send, header included.")
+        PositiveSize, Meta(le=268_435_460, description="Largest packet a client may send, including its fixed header.")
     ] = 1024 * 1024
     write_buffer: Annotated[
-        PositiveSize, Meta(description="Bytes that wait on a connection before the client counts as not reading.")
+        PositiveSize, Meta(description="Unsent bytes on a connection above which the client counts as slow.")
     ] = 1024 * 1024
-    max_connections: Annotated[Count, Meta(description="Connections over all listeners; 0 sets no limit.")] = 0
+    max_connections: Annotated[
+        Count, Meta(description="Maximum number of connections on all listeners together; 0 sets no limit.")
+    ] = 0
     connections_per_address: Annotated[
-        Count, Meta(description="Connections from one address, or one IPv6 network (/64); 0 sets no limit.")
+        Count,
+        Meta(description="Maximum number of connections from one address, or one IPv6 network (/64); 0 sets no limit."),
     ] = 0
     connections_per_user: Annotated[
-        Count, Meta(description="Connections of one user name; 0 sets no limit, and nameless clients have none.")
+        Count,
+        Meta(
+            description="Maximum number of connections of one user name; 0 sets no limit. Anonymous "
+            "clients are not limited."
+        ),
     ] = 0
     connect_rate: Annotated[
-        Count, Meta(description="CONNECTs a second over all listeners; those beyond are refused. 0 sets no limit.")
+        Count,
+        Meta(
+            description="CONNECT packets accepted per second on all listeners together; further ones "
+            "are refused. 0 sets no limit."
+        ),
     ] = 0
     message_rate: Annotated[
-        Count, Meta(description="Messages a second from one client; beyond it is not read for a while. 0 no limit.")
+        Count,
+        Meta(
+            description="Messages read per second from one client; above it, reading from the client "
+            "pauses. 0 sets no limit."
+        ),
     ] = 0
     byte_rate: Annotated[
-        Size, Meta(description="Bytes a second from one client; beyond it is not read for a while. 0 sets no limit.")
+        Size,
+        Meta(
+            description="Bytes read per second from one client; above it, reading from the client "
+            "pauses. 0 sets no limit."
+        ),
     ] = 0
-    sessions: Annotated[Count, Meta(description="Sessions, those without a connection included; 0 sets no limit.")] = 0
+    sessions: Annotated[
+        Count, Meta(description="Maximum number of sessions, including disconnected ones; 0 sets no limit.")
+    ] = 0
     memory: Annotated[
         Size,
-        Meta(description="Memory of the process above which no client and no message is taken in; 0 sets no limit."),
+        Meta(description="Memory of the process above which new clients and messages are refused; 0 sets no limit."),
     ] = 0
-    topic_levels: Annotated[int, Meta(ge=1, le=65535, description="Levels a topic or a filter may have.")] = 256
-    max_topic_length: Annotated[int, Meta(ge=1, le=65535, description="Bytes a topic or a filter may have.")] = 65535
-    subscriptions_per_client: Annotated[Count, Meta(description="Subscriptions of one session; 0 sets no limit.")] = 0
-    client_id_length: Annotated[int, Meta(ge=1, le=65535, description="Bytes a client id may have.")] = 65535
-    retained_messages: Annotated[Count, Meta(description="Retained messages kept; 0 sets no limit.")] = 0
+    topic_levels: Annotated[int, Meta(ge=1, le=65535, description="Maximum number of levels of a topic or filter.")] = (
+        256
+    )
+    max_topic_length: Annotated[
+        int, Meta(ge=1, le=65535, description="Maximum size of a topic or filter in bytes.")
+    ] = 65535
+    subscriptions_per_client: Annotated[
+        Count, Meta(description="Maximum number of subscriptions of a session; 0 sets no limit.")
+    ] = 0
+    client_id_length: Annotated[int, Meta(ge=1, le=65535, description="Maximum size of a client id in bytes.")] = 65535
+    retained_messages: Annotated[Count, Meta(description="Maximum number of retained messages; 0 sets no limit.")] = 0
     retained_bytes: Annotated[
-        Size, Meta(description="Topics, payloads and properties of all retained messages together; 0 sets no limit.")
+        Size,
+        Meta(
+            description="Maximum total size of the topics, payloads and properties of all retained "
+            "messages; 0 sets no limit."
+        ),
     ] = 0
     connect_size: Annotated[
         PositiveSize,
-        Meta(description="Largest CONNECT, will included: what a client nobody knows yet may make us keep."),
+        Meta(
+            description="Largest CONNECT, including its will. This bounds the memory that an "
+            "unauthenticated client can use."
+        ),
     ] = 256 * 1024
     hook_timeout: Annotated[
-        PositiveDuration, Meta(description="How long a hook may take before what it was asked about is refused.")
+        PositiveDuration,
+        Meta(description="Time limit of a hook; when it expires, the operation that waits for the hook is refused."),
     ] = 30.0
     queue_bytes: Annotated[
         Size,
-        Meta(description="Bytes that wait for one client before the oldest message is dropped; 0 sets no limit."),
+        Meta(description="Bytes queued for a client before the oldest message is dropped; 0 sets no limit."),
     ] = 64 * 1024 * 1024
     publisher_hold: Annotated[
         Duration,
-        Meta(description="How long a full receiver holds its publishers back before messages for it are dropped."),
+        Meta(description="How long a slow receiver delays its publishers before messages for it are dropped."),
     ] = 1.0
     producers: Annotated[
-        Count, Meta(description="Producers whose numbered messages are known, such as partitions of Spark sinks.")
+        Count,
+        Meta(
+            description="Maximum number of producers (such as Spark sink partitions) whose sequence "
+            "numbers are remembered to detect duplicates."
+        ),
     ] = 100_000
     producer_expiry: Annotated[
         PositiveDuration,
-        Meta(description="How long a producer that is not heard of is known: a batch may be tried again that late."),
+        Meta(
+            description="How long the sequence number of an inactive producer is remembered. A batch may be "
+            "repeated within this time."
+        ),
     ] = 7 * 86400.0
     log_rate: Annotated[
-        Count, Meta(description="Log lines a second and a reason; what is beyond is counted. 0 sets no limit.")
+        Count,
+        Meta(
+            description="Log lines per second for each reason; further lines are counted instead of "
+            "written. 0 sets no limit."
+        ),
     ] = 5
 
 
 class StorageConfig(Section, frozen=True):
     engine: Annotated[
         Literal["auto", "memory", "rocksdb"],
-        Meta(description="Engine for sessions and retained messages; auto is rocksdb with a data directory."),
+        Meta(
+            description="Storage engine for sessions and retained messages; auto uses rocksdb if node.data_dir is set."
+        ),
     ] = "auto"
     journal: Annotated[
         Literal["auto", "memory", "rocksdb", "segment"],
-        Meta(description="Engine for what is committed each turn; auto is segment files with a data directory."),
+        Meta(
+            description="Journal for writes before they reach the engine; auto uses segment files if "
+            "node.data_dir is set."
+        ),
     ] = "auto"
     durability: Annotated[
         Literal["auto", "memory", "process", "power"],
         Meta(
-            description="What an acknowledged message survives: nothing, the end of the process, or of the power as "
-            "well (fsync); auto is process with a data directory."
+            description="Failure that acknowledged messages survive: none, a crash of the process, or a "
+            "power failure as well (fsync). auto uses process if node.data_dir is set."
         ),
     ] = "auto"
     segment_size: Annotated[
-        PositiveSize, Meta(description="Bytes of journal in one file, and between checkpoints.")
+        PositiveSize, Meta(description="Size of a journal segment file, and of the journal between two checkpoints.")
     ] = 64 * 1024 * 1024
     retention_time: Annotated[
         Duration,
-        Meta(description="How long messages wait for absent clients in segment files at least; 0 as long as it takes."),
+        Meta(
+            description="Minimum time that messages for disconnected clients are kept in segment files; 0: "
+            "until they are delivered or expire."
+        ),
     ] = 0.0
     retention_size: Annotated[
         Size,
-        Meta(description="Bytes of segment files from which on the oldest messages that wait are dropped; 0 no bound."),
+        Meta(
+            description="Total size of segment files above which the oldest queued messages are dropped; 0 "
+            "sets no limit."
+        ),
     ] = 0
 
 
 class LogConfig(Section, frozen=True):
     level: Annotated[
-        Literal["debug", "info", "warning", "error"], Meta(description="Least severe log line that is written.")
+        Literal["debug", "info", "warning", "error"], Meta(description="Lowest severity that is logged.")
     ] = "info"
     format: Annotated[
         Literal["auto", "text", "json"],
-        Meta(description="Shape of a log line; auto is text on a terminal, else JSON."),
+        Meta(description="Format of log lines; auto is text on a terminal, otherwise JSON."),
     ] = "auto"
 
 
 class Config(Section, frozen=True):
     """Everything that can be set. Immutable; ``Config()`` is the default broker on 127.0.0.1:1883."""
 
-    node: Annotated[NodeConfig, Meta(description="This process and where it keeps its files.")] = NodeConfig()
+    node: Annotated[NodeConfig, Meta(description="This process and its files.")] = NodeConfig()
     listeners: Annotated[
-        tuple[ListenerConfig, ...], Meta(description="Where clients connect: URLs, or sections with a url.")
+        tuple[ListenerConfig, ...], Meta(description="Addresses that clients connect to: URLs, or sections with a url.")
     ] = (ListenerConfig(url=DEFAULT_LISTENER),)
-    mqtt: Annotated[MqttConfig, Meta(description="What the protocol offers and how long things take.")] = MqttConfig()
-    nats: Annotated[NatsConfig, Meta(description="What NATS clients are offered.")] = NatsConfig()
-    limits: Annotated[LimitsConfig, Meta(description="Bounds on everything a client can make grow.")] = LimitsConfig()
-    auth: Annotated[AuthConfig, Meta(description="Who may connect, and do what.")] = AuthConfig()
-    storage: Annotated[StorageConfig, Meta(description="What is kept and how safely.")] = StorageConfig()
-    log: Annotated[LogConfig, Meta(description="What is written to stderr.")] = LogConfig()
-    cluster: Annotated[ClusterConfig, Meta(description="What makes this node one of several.")] = ClusterConfig()
-    queue_groups: Annotated[QueueGroupsConfig, Meta(description="How the members of a group share messages.")] = (
-        QueueGroupsConfig()
+    mqtt: Annotated[MqttConfig, Meta(description="MQTT features and timers.")] = MqttConfig()
+    nats: Annotated[NatsConfig, Meta(description="NATS features and timers.")] = NatsConfig()
+    limits: Annotated[LimitsConfig, Meta(description="Limits on everything that a client can make grow.")] = (
+        LimitsConfig()
     )
+    auth: Annotated[AuthConfig, Meta(description="Authentication and authorization.")] = AuthConfig()
+    storage: Annotated[StorageConfig, Meta(description="Storage and durability.")] = StorageConfig()
+    log: Annotated[LogConfig, Meta(description="Log lines, which are written to stderr.")] = LogConfig()
+    cluster: Annotated[ClusterConfig, Meta(description="Membership in a cluster.")] = ClusterConfig()
+    queue_groups: Annotated[
+        QueueGroupsConfig, Meta(description="How the members of a shared subscription or queue group share messages.")
+    ] = QueueGroupsConfig()
     streams: Annotated[
-        StreamsConfig, Meta(description="What is kept to be read again, in bulk, and where it is read.")
+        StreamsConfig,
+        Meta(description="Streams, which keep messages for bulk readers, and the address where they are read."),
     ] = StreamsConfig()
-    tracing: Annotated[TracingConfig, Meta(description="Which messages OpenTelemetry is told of.")] = TracingConfig()
+    tracing: Annotated[TracingConfig, Meta(description="OpenTelemetry tracing of messages.")] = TracingConfig()
 
 
 def load_config(path: str | Path | None, overrides: Iterable[str] = (), env: Mapping[str, str] | None = None) -> Config:
@@ -447,8 +543,8 @@ def refuse_open_listeners(config: Config, authenticated: bool) -> None:
         requires_certificate = listener.tls is not None and listener.tls.require_client_cert
         if not requires_certificate and not is_local(listener.url):
             raise ConfigError(
-                f"listeners[{index}]: {without_login(listener.url)} would be open to anyone who reaches it; "
-                "set auth.allow_anonymous: true if that is meant"
+                f"listeners[{index}]: {without_login(listener.url)} would accept anyone who can reach it; "
+                "set up authentication, or set auth.allow_anonymous: true if this is intended"
             )
 
 
@@ -459,8 +555,8 @@ def _refuse_open_api(config: Config) -> None:
             continue
         if not is_local(listener.url):
             raise ConfigError(
-                f"listeners[{index}]: {without_login(listener.url)} would let anyone who reaches it administer this "
-                "broker; set auth.api.token_file or auth.api.users"
+                f"listeners[{index}]: {without_login(listener.url)} would let anyone who can reach it "
+                "administer this broker; set auth.api.token_file or auth.api.users"
             )
 
 
@@ -501,20 +597,25 @@ def _check_listeners(config: Config) -> None:
         try:
             urlsplit(listener.url)
         except ValueError as error:
-            raise ConfigError(f"listeners[{index}].url: {shown!r} is no URL: {error}") from None
+            raise ConfigError(f"listeners[{index}].url: {shown!r} is not a valid URL: {error}") from None
         if scheme not in SCHEMES or not separator or not rest:
             raise ConfigError(
-                f"listeners[{index}].url: {shown!r} is no listener, such as mqtt://127.0.0.1:1883; "
-                "it starts with one of " + ", ".join(f"{known}://" for known in SCHEMES)
+                (
+                    f"listeners[{index}].url: {shown!r} is not a listener URL, such as mqtt://127.0.0.1:1883; "
+                    "it must start with one of "
+                )
+                + ", ".join(f"{known}://" for known in SCHEMES)
             )
         if scheme in ("mqtts", "wss", "tls", "nats+wss", "https") and listener.tls is None:
-            raise ConfigError(f"listeners[{index}]: {shown} needs a tls section with at least a cert")
+            raise ConfigError(f"listeners[{index}]: {shown} needs a tls section with at least cert")
         parse_networks(listener.trusted_proxies, f"listeners[{index}].trusted_proxies")
         parse_networks(listener.proxy_protocol, f"listeners[{index}].proxy_protocol")
         if listener.proxy_protocol and scheme in (*API_SCHEMES, "unix"):
-            raise ConfigError(f"listeners[{index}].proxy_protocol: {scheme} listeners do not have it")
+            raise ConfigError(f"listeners[{index}].proxy_protocol: not supported by {scheme} listeners; remove it")
         if listener.trusted_proxies and scheme not in HTTP_SCHEMES:
-            raise ConfigError(f"listeners[{index}].trusted_proxies: only HTTP and WebSocket listeners have them")
+            raise ConfigError(
+                f"listeners[{index}].trusted_proxies: supported by HTTP and WebSocket listeners only; remove it"
+            )
         if listener.advertise:
             check_dialled(listener.advertise, f"listeners[{index}].advertise")
 
@@ -523,9 +624,14 @@ def _check_storage(config: Config) -> None:
     storage = config.storage
     for key in ("retention_time", "retention_size"):
         if getattr(storage, key) and (config.node.data_dir is None or storage.journal not in ("auto", "segment")):
-            raise ConfigError(f"storage.{key}: is for segment files; set node.data_dir, and storage.journal: segment")
+            raise ConfigError(
+                f"storage.{key}: applies to segment files only; set node.data_dir, and storage.journal: segment"
+            )
     if 0 < storage.retention_size < 2 * storage.segment_size:
-        raise ConfigError("storage.retention_size: must be twice storage.segment_size or more: whole files go")
+        raise ConfigError(
+            "storage.retention_size: must be at least twice storage.segment_size, because whole segment "
+            "files are deleted"
+        )
     keeps = storage.engine != "memory"
     if config.node.data_dir is None:
         for key in ("engine", "journal", "durability"):
@@ -536,4 +642,4 @@ def _check_storage(config: Config) -> None:
     for key in ("journal", "durability"):
         value = getattr(storage, key)
         if value != "auto" and (value == "memory") == keeps:
-            raise ConfigError(f"storage.{key}: {value} does not go with storage.engine: {storage.engine}")
+            raise ConfigError(f"storage.{key}: {value} is not supported with storage.engine: {storage.engine}")

@@ -23,67 +23,87 @@ class StreamConfig(Section, frozen=True):
         ),
     ]
     topics: Annotated[
-        tuple[str, ...], Meta(min_length=1, description="Topic filters of what it keeps; # and + as in MQTT.")
+        tuple[str, ...],
+        Meta(min_length=1, description="Filters of the topics that the stream keeps; + and # as in MQTT."),
     ]
-    retention_time: Annotated[Duration, Meta(description="How long a message is kept at least; 0 sets no limit.")] = (
+    retention_time: Annotated[Duration, Meta(description="Minimum time that a message is kept; 0 sets no limit.")] = (
         7 * 86400.0
     )
     retention_size: Annotated[
-        Size, Meta(description="Bytes of files that each node keeps of the stream at most; 0 sets no limit.")
+        Size, Meta(description="Maximum size of the stream's segment files on each node; 0 sets no limit.")
     ] = 0
     when_full: Annotated[
         Literal["drop_oldest", "refuse"],
-        Meta(description="What happens at retention_size: the oldest file goes, or QoS 1 and 2 are refused (0x97)."),
+        Meta(
+            description="What happens when retention_size is reached: delete the oldest segment file, or "
+            "refuse QoS 1 and 2 messages (0x97)."
+        ),
     ] = "drop_oldest"
 
 
 class StreamsConfig(Section, frozen=True):
     define: Annotated[
         tuple[StreamConfig, ...],
-        Meta(description="Streams that there are from the start; others are made by starlingmq ctl stream create."),
+        Meta(description="Streams that exist from the start; starlingmq ctl stream create creates others."),
     ] = ()
     events: Annotated[
         bool,
-        Meta(description="Tell on $events/ what becomes of each message; a stream of such topics asks by itself."),
+        Meta(
+            description="Publish audit events of each message to $events/. A stream of these topics enables "
+            "this by itself."
+        ),
     ] = False
     listen: Annotated[
-        str, Meta(description="Where streams are read in bulk, host:port; port 0 takes a free one, empty is nowhere.")
+        str,
+        Meta(
+            description="Address (host:port) where bulk readers read streams; port 0 selects a free "
+            "port. Empty: no listener."
+        ),
     ] = ""
     advertise: Annotated[
-        str, Meta(description="Address host:port at which readers reach streams.listen; empty is the one bound.")
+        str,
+        Meta(description="Address (host:port) at which readers reach streams.listen. Empty: the listening address."),
     ] = ""
     token: Annotated[
         str,
         Meta(
-            description="Token that readers show, 16 bytes or more, one for all nodes, not the cluster's secret. "
-            "Empty: a single broker on loopback makes one, in streams.token of its data directory.",
+            description="Token that readers present, at least 16 bytes, the same on all nodes and different "
+            "from the cluster secret. Empty: a single broker on loopback creates one in the file "
+            "streams.token of its data directory.",
             extra=SECRET,
         ),
     ] = ""
     token_file: Annotated[
-        str | None, Meta(description="File with the token, in place of streams.token; white space is cut off.")
+        str | None,
+        Meta(description="File with the token, in place of streams.token; surrounding white space is ignored."),
     ] = None
     memory: Annotated[
         PositiveSize,
-        Meta(description="Memory of the process that streams are read from, beyond which it is started again."),
+        Meta(description="Memory of the process that serves bulk readers; above it, the process is restarted."),
     ] = 1024**3
     calls: Annotated[
-        int, Meta(ge=1, description="Calls of readers at once; a quarter of them from one address, and at least one.")
+        int,
+        Meta(
+            ge=1,
+            description="Maximum number of concurrent calls of readers. One address may use a "
+            "quarter of them, at least one.",
+        ),
     ] = 256
     nice: Annotated[
         int,
         Meta(
             ge=0,
             le=19,
-            description="How far the process that streams are read from stands back for the broker, as nice has it; "
-            "19 is furthest.",
+            description="Scheduling priority (nice value) of the process that serves bulk readers; 19 is the "
+            "lowest priority.",
         ),
     ] = 10
     processors: Annotated[
         tuple[Annotated[int, Meta(ge=0)], ...],
         Meta(
-            description="The processors (numbers, from 0) that this process may use; none: all that the broker may. "
-            "Where it has one that the broker does not need, publishers wait far less while somebody reads."
+            description="CPUs (numbers from 0) that this process may use. Empty: all CPUs of the broker. "
+            "Publishers wait far less while readers read if the process has a CPU that the "
+            "broker does not need."
         ),
     ] = ()
 
@@ -93,11 +113,11 @@ def check_streams(streams: StreamsConfig, data_dir: str | None) -> None:
     names = [stream.name for stream in streams.define]
     for index, stream in enumerate(streams.define):
         if stream.name in names[:index]:
-            raise ConfigError(f"streams.define[{index}].name: {stream.name} is there already")
+            raise ConfigError(f"streams.define[{index}].name: {stream.name} is defined twice; rename one of them")
     if data_dir is None and (streams.define or streams.listen):
         raise ConfigError("streams: need a data directory; set node.data_dir")
     if streams.token and streams.token_file:
-        raise ConfigError("streams.token_file: streams.token is there already; set one of the two")
+        raise ConfigError("streams.token_file: streams.token is set as well; set only one of them")
     if streams.token:
         _check_token(streams.token.encode(), "streams.token")
 
@@ -117,6 +137,6 @@ def streams_token(streams: StreamsConfig) -> bytes:
 
 def _check_token(token: bytes, what: str) -> None:
     if len(token) < TOKEN_BYTES_MIN:
-        raise ConfigError(f"{what}: {len(token)} bytes are too few for a token; take {TOKEN_BYTES_MIN} or more")
+        raise ConfigError(f"{what}: {len(token)} bytes are too few for a token; use {TOKEN_BYTES_MIN} or more")
     if not token.isascii() or not token.decode().isprintable():
-        raise ConfigError(f"{what}: a token has printable ASCII characters only")
+        raise ConfigError(f"{what}: a token may contain printable ASCII characters only")

@@ -16,23 +16,29 @@ class TracingConfig(Section, frozen=True):
     endpoint: Annotated[
         str,
         Meta(
-            description="Where spans go by OTLP/HTTP, as http://127.0.0.1:4318/v1/traces; empty traces nothing.",
+            description="URL that spans are exported to by OTLP/HTTP, such as "
+            "http://127.0.0.1:4318/v1/traces. Empty: tracing is off.",
             extra=SECRET_URL,
         ),
     ] = ""
     ratio: Annotated[
-        float, Meta(ge=0.0, le=1.0, description="Share of the messages without a trace of their own that are traced.")
+        float,
+        Meta(ge=0.0, le=1.0, description="Fraction of messages without a trace context of their own that are traced."),
     ] = 0.01
     parents: Annotated[
         bool,
-        Meta(description="Whether what a message's own traceparent says, sampled or not, goes before tracing.ratio."),
+        Meta(description="Whether the sampled flag of a message's own traceparent overrides tracing.ratio."),
     ] = True
     rate: Annotated[
-        int, Meta(ge=1, le=1000, description="Messages a second that are traced at most; those beyond are counted.")
+        int,
+        Meta(ge=1, le=1000, description="Maximum number of traced messages per second; further ones are counted only."),
     ] = 100
     headers_file: Annotated[
         str | None,
-        Meta(description="File with a header, Name: value, on each line that every export brings, as for log-in."),
+        Meta(
+            description="File with request headers for each export, one Name: value per line, for example "
+            "for authentication."
+        ),
     ] = None
 
 
@@ -40,7 +46,7 @@ def check_tracing(tracing: TracingConfig) -> None:
     """Raise ConfigError for what no type checks."""
     if not tracing.endpoint:
         if tracing.headers_file:
-            raise ConfigError("tracing.headers_file: there is nowhere to send it; set tracing.endpoint")
+            raise ConfigError("tracing.headers_file: has no effect without tracing.endpoint; set tracing.endpoint")
         return
     try:
         parts = urlsplit(tracing.endpoint)
@@ -48,9 +54,13 @@ def check_tracing(tracing: TracingConfig) -> None:
     except ValueError:
         whole = False
     if whole and (parts.username or parts.password):
-        raise ConfigError("tracing.endpoint: names and passwords belong into tracing.headers_file")
+        raise ConfigError(
+            "tracing.endpoint: a URL must not contain a user name or password; put them into tracing.headers_file"
+        )
     if not whole:
-        raise ConfigError(f"tracing.endpoint: {without_login(tracing.endpoint)!r} is no URL of http:// or https://")
+        raise ConfigError(
+            f"tracing.endpoint: {without_login(tracing.endpoint)!r} is not a URL starting with http:// or https://"
+        )
 
 
 def tracing_headers(tracing: TracingConfig) -> dict[str, str]:
@@ -64,7 +74,7 @@ def tracing_headers(tracing: TracingConfig) -> dict[str, str]:
             f"tracing.headers_file: {tracing.headers_file} cannot be read: {error.strerror or error}"
         ) from error
     except UnicodeDecodeError:
-        raise ConfigError(f"tracing.headers_file: {tracing.headers_file} is not all ASCII") from None
+        raise ConfigError(f"tracing.headers_file: {tracing.headers_file} contains non-ASCII characters") from None
     headers = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):

@@ -34,9 +34,7 @@ class _Loader(yaml.SafeLoader):
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} is there twice", key_node.start_mark
-                )
+                raise yaml.constructor.ConstructorError(None, None, f"duplicate key {key!r}", key_node.start_mark)
             seen.append(key)
         return super().construct_mapping(node, deep)
 
@@ -52,7 +50,7 @@ def read_yaml(path: str | Path) -> Tree:
     if tree is None:
         return {}
     if not isinstance(tree, dict):
-        raise ConfigError(f"{path}: expected sections such as 'mqtt:' at the top, got {_kind(tree)}")
+        raise ConfigError(f"{path}: expected sections such as 'mqtt:' at the top level, got {_kind(tree)}")
     return tree
 
 
@@ -67,18 +65,20 @@ def _parse(text: str, source: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark is not None else source
-        raise ConfigError(f"{place}: {_without_values(error.problem or error.context or 'is not YAML')}") from None
+        raise ConfigError(
+            f"{place}: {_without_values(error.problem or error.context or 'is not valid YAML')}"
+        ) from None
     except (yaml.YAMLError, ValueError, AttributeError, RecursionError) as error:
         # Their words can have the value in them. AttributeError is that of a tag such as !!timestamp for other text.
         name = type(error).__name__
-        raise ConfigError(f"{source}: is not YAML ({name}); text with odd signs goes in quotes") from None
+        raise ConfigError(f"{source}: is not valid YAML ({name}); quote text with special characters") from None
 
 
 def _without_values(problem: str) -> str:
     """What YAML says of a mistake, without the names of tags and aliases: a value may begin with ! or * by mistake."""
     for start in ("found undefined alias", "found undefined tag", "could not determine a constructor for the tag"):
         if problem.startswith(start):
-            return f"{start}; text that begins with ! & or * goes in quotes"
+            return f"{start}; quote text that begins with !, & or *"
     return problem
 
 
@@ -89,7 +89,7 @@ def set_path(tree: Tree, keys: list[str], value: Any) -> None:
         if below is None:
             below = tree[key] = {}
         if not isinstance(below, dict):
-            raise ConfigError(f"{'.'.join(keys[: depth + 1])}: is not a section, so it has no {keys[depth + 1]!r}")
+            raise ConfigError(f"{'.'.join(keys[: depth + 1])}: is not a section, so it has no key {keys[depth + 1]!r}")
         tree = below
     tree[keys[-1]] = value
 

@@ -48,7 +48,7 @@ def _kept_token(path: Path) -> bytes:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with open(fd, "w", encoding="ascii") as file:
             file.write(secrets.token_hex(32) + "\n")
-        log.info("readers of streams show the token in %s (option token)", path)
+        log.info("the token for readers of streams (option token) is in %s", path)
     path.chmod(0o600)
     return path.read_bytes().strip()
 
@@ -67,7 +67,9 @@ class BulkProcess:
     async def start(self) -> None:
         streams = self.config.streams
         if importlib.util.find_spec("pyarrow") is None:
-            raise ConfigError("streams.listen: needs pyarrow; pip install 'starlingmq[streams]', or leave it empty")
+            raise ConfigError(
+                "streams.listen: needs pyarrow; run pip install 'starlingmq[streams]', or leave streams.listen empty"
+            )
         host, port = split_address(streams.listen, "streams.listen")
         settings = self._settings(host, port)
         bound = await self._begin(settings)
@@ -85,8 +87,8 @@ class BulkProcess:
         tls = config.cluster.tls
         if not is_loopback(host) and not tls.cert and not config.cluster.allow_insecure:
             raise ConfigError(
-                f"streams.listen: {config.streams.listen} is reached from other machines; set cluster.tls, "
-                "or cluster.allow_insecure: true if all of them are trusted"
+                f"streams.listen: {config.streams.listen} is reachable from other machines; set "
+                "cluster.tls, or cluster.allow_insecure: true if all of them are trusted"
             )
         pems = {}
         for name, path in (("cert", tls.cert), ("key", tls.key)):
@@ -114,7 +116,9 @@ class BulkProcess:
         token = streams_token(config.streams)
         if token:
             if hmac.compare_digest(token, cluster_secret(config.cluster)):
-                raise ConfigError("streams.token: is the cluster's secret, not for readers; set another one")
+                raise ConfigError(
+                    "streams.token: must differ from the cluster secret, because readers know it; set another one"
+                )
             return token
         if not alone or config.cluster.enabled:
             raise ConfigError(
@@ -125,7 +129,9 @@ class BulkProcess:
         try:
             return _kept_token(path)
         except OSError as error:
-            raise ConfigError(f"streams.token: {path}: {error.strerror}; or set a token") from error
+            raise ConfigError(
+                f"streams.token: {path}: {error.strerror}; make the file accessible, or set streams.token"
+            ) from error
 
     async def _begin(self, settings: dict[str, Any]) -> int:
         """The port it listens on. Raises ConfigError with what it said when it does not."""
@@ -144,7 +150,9 @@ class BulkProcess:
                 process.kill()
             said = (await process.stderr.read()).decode(errors="replace").strip().splitlines()
             raise ConfigError(
-                said[-1] if said else "streams.listen: the process that streams are read from does not start"
+                said[-1]
+                if said
+                else ("streams.listen: the process that serves bulk readers did not start; see its log lines above")
             )
         self.pid = process.pid
         return int(number)
@@ -159,7 +167,7 @@ class BulkProcess:
             self.pid = 0
             if self._stopping:
                 return
-            log.error("the process that streams are read from ended with %d; it is begun again", code)
+            log.error("the process that serves bulk readers ended with exit status %d; it is restarted", code)
             await asyncio.sleep(AGAIN_SECONDS)
             try:
                 await self._begin(settings)

@@ -113,7 +113,7 @@ class ControlServer:
         self._open[task] = called_off
         try:
             if not _may_ask(writer):
-                _write(writer, {"error": "the control socket is for the user that the broker runs as"})
+                _write(writer, {"error": "the control socket is only for the user that the broker runs as"})
             elif crowded or self._stopping:
                 _write(writer, {"error": "the broker is stopping" if self._stopping else "too many requests at once"})
             else:
@@ -137,10 +137,10 @@ class ControlServer:
         except (TimeoutError, ConnectionError):
             return
         except KeyError as error:
-            _write(writer, {"error": f"there is no action {error}"})
+            _write(writer, {"error": f"unknown action {error}"})
             return
         except ValueError as error:  # too long, no JSON, or not of this form
-            _write(writer, {"error": f"the request can not be understood: {error}"})
+            _write(writer, {"error": f"the request is malformed: {error}"})
             return
         self._acting.add(task)
         watch = asyncio.ensure_future(_hung_up(reader, called_off))
@@ -161,7 +161,7 @@ class ControlServer:
             yield
             return
         if self._running:
-            raise ControlBusy(f"{self._running} is running; wait until it is done")
+            raise ControlBusy(f"{self._running} is running; try again when it has finished")
         self._running = action
         try:
             yield
@@ -192,7 +192,7 @@ def _explain(action: str, error: Exception) -> str:
         reason = error.strerror or str(error)
         return f"{error.filename}: {reason}" if error.filename else reason
     if type(error).__module__.startswith("starlingmq."):
-        return str(error) or f"{action} was called off"
+        return str(error) or f"{action} was cancelled"
     log.exception("%s failed", action)
     return f"unexpected {type(error).__name__}: {error}"
 

@@ -174,7 +174,9 @@ class Driver:
             if self.cluster is not None:
                 self.cluster.turn(self._began)
         except Exception:
-            log.exception("a turn failed")  # a mistake of ours in serving one must not leave all others unserved
+            log.exception(
+                "internal error in a turn of the event loop; please report it"
+            )  # a mistake of ours in serving one must not leave all others unserved
         ready = state.take_ready()
         self._carry_out(ready)
         ready.renew()  # nothing of it is kept alive
@@ -257,7 +259,9 @@ class Driver:
         try:
             client.transport.write(data)
         except Exception:
-            log.exception("a transport failed; its connection is cut")  # the others are still to be served
+            log.exception(
+                "internal error in a transport; its connection is closed"
+            )  # the others are still to be served
             client.transport.abort()
 
     def _pause(self, client: Client) -> None:
@@ -275,7 +279,7 @@ class Driver:
         try:
             listener(what)
         except Exception:
-            log.exception("a listener for events failed")
+            log.exception("an event listener raised an exception; fix it")
 
     # Storage
 
@@ -289,7 +293,11 @@ class Driver:
             try:
                 messages = self.store.load(self.state.wanted(session))
             except OSError as error:
-                log.error("messages for %s can not be read: %s; it is tried again", session.client_id, error)
+                log.error(
+                    "queued messages of %s cannot be read from storage: %s; the read is retried",
+                    session.client_id,
+                    error,
+                )
                 self.loop.call_later(READ_AGAIN, self._read_again, session)
             else:
                 self.state.loaded(session, messages, self.clock())
@@ -301,7 +309,7 @@ class Driver:
             try:
                 audit.named(self.store.load(offsets))
             except OSError as error:
-                log.error("dropped messages can not be read: %s; events of them come later", error)
+                log.error("dropped messages cannot be read from storage: %s; their events are published later", error)
                 self.loop.call_later(READ_AGAIN, self._schedule)
             else:
                 self._schedule()

@@ -20,7 +20,7 @@ try:
     import grpc.aio
 except ImportError as error:
     raise ClusterExtraMissing(
-        f"a cluster needs grpcio and protobuf ({error}): pip install 'starlingmq[cluster]'"
+        f"a cluster needs grpcio and protobuf ({error}); run pip install 'starlingmq[cluster]'"
     ) from None
 
 __all__ = ["google", "grpc"]

@@ -118,7 +118,7 @@ class EtcdCalls:
             except EtcdError as error:
                 if not left or not error.elsewhere:
                     raise
-        raise EtcdError("there is no endpoint to ask")
+        raise EtcdError("no etcd endpoint is known; set cluster.etcd.endpoints")
 
     async def open(self, method: Method[Q, A]) -> EtcdStream[Q, A]:
         """A stream to the present endpoint. Raises EtcdError."""
@@ -221,7 +221,7 @@ class EtcdStream(Generic[Q, A]):
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            raise EtcdError("left for another endpoint", "MOVED", elsewhere=True) from None
+            raise EtcdError("changed to another endpoint", "MOVED", elsewhere=True) from None
         if not isinstance(answer, self._method.answer):
             raise self._ended("")
         return answer
@@ -231,7 +231,7 @@ class EtcdStream(Generic[Q, A]):
 
     def _ended(self, details: str) -> EtcdError:
         self._calls.leave(self.endpoint)
-        return EtcdError(f"etcd at {self.endpoint}: {details or 'the stream was ended'}", elsewhere=True)
+        return EtcdError(f"etcd at {self.endpoint}: {details or 'the stream was closed'}", elsewhere=True)
 
 
 def _credentials(tls: EtcdTlsConfig) -> grpc.ChannelCredentials:

@@ -103,7 +103,9 @@ class EtcdClient:
             try:
                 await self.calls.call(REVOKE, pb.LeaseRevokeRequest(id=self.lease))
             except EtcdError as error:
-                log.info("the lease runs out by itself: %s", error)
+                log.info(
+                    "revoking the etcd lease failed, so the node counts as online until the lease expires: %s", error
+                )
         await self.calls.close()
 
     # Transactions.
@@ -130,7 +132,7 @@ class EtcdClient:
         try:
             await asyncio.wait_for(self._granted.wait(), self.calls.timeout)
         except TimeoutError:
-            raise EtcdError("etcd has granted no lease yet", elsewhere=True) from None
+            raise EtcdError("etcd has not granted a lease yet", elsewhere=True) from None
 
     # Watches.
 
@@ -144,7 +146,7 @@ class EtcdClient:
                     response = await stream.begin(watch_request(watch, revision))
                     while not response.compact_revision:
                         if response.canceled:
-                            raise EtcdError(f"the watch was ended by etcd: {response.cancel_reason}")
+                            raise EtcdError(f"etcd cancelled the watch: {response.cancel_reason}")
                         if response.events:
                             event = watch_event(watch, response)
                             revision = event.revision + 1
@@ -230,7 +232,7 @@ class EtcdClient:
         if available is not self._available:
             self._available = available
             if available:
-                log.info("etcd answers at %s", self.calls.endpoint)
+                log.info("connected to etcd at %s", self.calls.endpoint)
             else:
                 log.warning("etcd does not answer: %s", reason)
             self._on_answer(EtcdState(available, reason))

@@ -66,10 +66,10 @@ def range_end(prefix: bytes) -> bytes:
 def _compare(compare: Compare) -> pb.Compare:
     message = pb.Compare(key=compare.key, result=RESULTS[compare.operator])
     if compare.target == "value":
-        assert isinstance(compare.operand, bytes), "a value is compared with bytes"
+        assert isinstance(compare.operand, bytes), "a value must be compared with bytes"
         message.target, message.value = pb.Compare.VALUE, compare.operand
         return message
-    assert isinstance(compare.operand, int), "a revision is compared with a number"
+    assert isinstance(compare.operand, int), "a revision must be compared with a number"
     if compare.target == "create_revision":
         message.target, message.create_revision = pb.Compare.CREATE, compare.operand
     else:

@@ -38,8 +38,8 @@ def find_program(binary: str) -> str:
     program = shutil.which(binary)
     if program is None:
         raise EtcdServerError(
-            f"there is no program {binary!r}, which a cluster keeps its members in: apt-get install etcd-server, "
-            "or set cluster.etcd.binary, or cluster.etcd.endpoints to one that runs elsewhere"
+            f"etcd program {binary!r} not found; run apt-get install etcd-server, or set "
+            "cluster.etcd.binary, or set cluster.etcd.endpoints to an existing etcd"
         )
     return program
 
@@ -88,7 +88,7 @@ class EtcdProcess:
             await asyncio.wait_for(asyncio.shield(self._process.wait()), STOP_SECONDS)
         except TimeoutError:
             # So does the last one of a cluster that is stopped: nobody is left to take over from it.
-            log.info("etcd does not end when it is asked to; it is killed")
+            log.info("etcd did not exit after SIGTERM; it is killed")
             self.kill()
         await self.wait()
 

@@ -83,7 +83,8 @@ class EtcdServer:
         program = find_program(self.settings.binary)
         if (self.data_dir / LEFT_FILE).exists():
             raise EtcdServerError(
-                f"{self.data_dir} is of an etcd member that has left: delete it, and let the node join anew"
+                f"{self.data_dir} belongs to an etcd member that has left: delete it, so that the node "
+                "joins again as a new member"
             )
         try:
             self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -156,7 +157,9 @@ class EtcdServer:
                 if self.removed and name == self._name:
                     return True  # it ended over that before it could say so
                 if monotonic() > until:
-                    log.error("etcd still counts the member of %s (etcdctl member remove mends it): %s", name, error)
+                    log.error(
+                        "removing this node's etcd member failed; remove %s with etcdctl member remove: %s", name, error
+                    )
                     return False
                 await asyncio.sleep(ASK_AGAIN)
 
@@ -247,7 +250,7 @@ class EtcdServer:
                 except EtcdError as error:
                     # Another learner, members that are away, no answer: all of it may pass.
                     if monotonic() > until:
-                        raise EtcdServerError(f"this node's etcd can not join: {error}") from None
+                        raise EtcdServerError(f"this node's etcd cannot join: {error}") from None
                 await asyncio.sleep(ASK_AGAIN)
         finally:
             await calls.close()
@@ -265,14 +268,16 @@ class EtcdServer:
         for member in former:
             if member.name != self._name:
                 raise EtcdServerError(
-                    f"{self.peer_url} is of the etcd member of node {member.name}: give this one another "
-                    f"cluster.etcd.host or peer_port, or run starlingmq ctl cluster forget {member.name} elsewhere"
+                    f"{self.peer_url} belongs to the etcd member of node {member.name}: set another "
+                    "cluster.etcd.host or peer_port for this node, or run starlingmq ctl cluster forget "
+                    f"{member.name} on another node"
                 )
             if await is_alive(self.peer_url):
                 raise EtcdServerError(
-                    f"an etcd of node {member.name} runs at {self.peer_url}: give this node another name and address"
+                    f"the etcd of node {member.name} already runs at {self.peer_url}: change node.name "
+                    "and the address of this node"
                 )
-            log.warning("the disk of this node is empty: its former member is taken out of etcd, and it joins again")
+            log.warning("the disk of this node is empty: its former etcd member is removed, and the node joins again")
             await remove(calls, member.id)
         return bool(former)
 
@@ -290,7 +295,7 @@ class EtcdServer:
             code = await self._process.wait()
             self._answers.clear()
             if self._process.removed:
-                log.error("etcd has ended: this node's member was taken out of it")
+                log.error("etcd has exited, because this node's member was removed")
                 self.removed = True
                 self._answers.set()  # who waits for it need not
                 self.on_removed()
@@ -298,7 +303,7 @@ class EtcdServer:
             pause = BACKOFF[0] if monotonic() - began > LONG_RUN else min(pause * 2, BACKOFF[1])
             how = f"was ended by signal {-code}" if code < 0 else f"ended with exit status {code}"
             last = f" ({self._process.last})" if self._process.last and code > 0 else ""
-            log.error("etcd %s%s; it is started again in %.1f s", how, last, pause)
+            log.error("etcd %s%s; it is restarted in %.1f s", how, last, pause)
             await asyncio.sleep(pause)
             self.restarts += 1
             if self._process.bootstrapped:  # the others began between our asking them and its start
@@ -322,7 +327,7 @@ class EtcdServer:
                 log.debug("etcd does not answer: %s", error)
                 silent += answered
                 if silent >= SILENT_MAX and self._process is not None and self._process.pid == pid:
-                    log.error("etcd does not answer: %s; it is killed and started again", error)
+                    log.error("etcd does not answer: %s; it is killed and restarted", error)
                     self._process.kill()
                     silent = 0
             else:
@@ -342,9 +347,9 @@ class EtcdServer:
         try:
             await promote(calls, member)
         except EtcdError as error:
-            log.debug("etcd: not promoted yet: %s", error)
+            log.debug("etcd: this node's member cannot become a voting member yet: %s", error)
         else:
-            log.info("etcd: this node's member has caught up and counts from now on")
+            log.info("etcd: this node's member has caught up and is a voting member now")
         finally:
             await calls.close()
 

@@ -130,7 +130,11 @@ class Acceptor:
         gate = self.gate
         behind_proxy = bool(gate.proxies)
         if behind_proxy and not gate.is_proxy(peer):
-            gate.refuse("not_a_proxy", peer, "its address is not in listeners[].proxy_protocol")
+            gate.refuse(
+                "not_a_proxy",
+                peer,
+                "its address is not in listeners[].proxy_protocol, so it may not send a PROXY header",
+            )
             sock.close()
             return
         exempt = behind_proxy or gate.exempts(peer)
@@ -159,7 +163,7 @@ class Acceptor:
         if isinstance(error, HandshakeError):
             self.gate.refuse(error.reason, arrival.peer if error.detail else "", error.detail)
         elif error is not None and not isinstance(error, OSError):  # it is gone already
-            log.error("%s: a connection failed while it was opened", self.gate.name, exc_info=error)
+            log.error("%s: opening a connection failed; the connection is closed", self.gate.name, exc_info=error)
 
     def _protocol(self, arrival: _Arrival) -> Any:
         arrival.protocol = self._make(arrival.peer, arrival.full)

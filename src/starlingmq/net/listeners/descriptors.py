@@ -57,8 +57,9 @@ class Descriptors:
         if not self.short:
             self.short = True
             log.warning(
-                "file descriptors run short: %d of %d are kept for storage and links, so new connections wait until "
-                "others end; raise the limit (ulimit -n, LimitNOFILE=) or set limits.max_connections",
+                "file descriptors are running out: %d of %d are reserved for storage and links, so new "
+                "connections wait until others close; raise the limit (ulimit -n, LimitNOFILE=) or set "
+                "limits.max_connections",
                 self.limit - self.for_clients,
                 self.limit,
             )
@@ -99,7 +100,7 @@ class Descriptors:
             self._quiet += LOOK_AGAIN
         if self._quiet >= OVER_AFTER:
             self.short = False
-            log.warning("there are enough file descriptors again")
+            log.warning("file descriptors are available again; new connections are accepted")
         elif self._timer is None:
             self._look_later()
 

@@ -89,7 +89,7 @@ def _of_elements(text: str) -> Iterator[str]:
             name, value, end = match.groups()
             if name.lower() == "for":
                 if current is not None:
-                    raise ForwardedError("an element of Forwarded has for= twice")
+                    raise ForwardedError("an element of the Forwarded header has two for= parameters")
                 current = re.sub(r"\\(.)", r"\1", value[1:-1]) if value.startswith('"') else value
             seen = True
         else:

@@ -11,9 +11,9 @@ from starlingmq.net.listeners.connection_counts import ConnectionCounts
 
 WRITE_BUFFER = 1024 * 1024
 _DETAILS: Final = {
-    "server_busy": "far more connections than limits.max_connections",
-    "quota_exceeded": "far more connections of its address than limits.connections_per_address",
-    "banned": "its address is banned and has connections enough to be told so",
+    "server_busy": "far too many connections (limits.max_connections)",
+    "quota_exceeded": "far too many connections from its address (limits.connections_per_address)",
+    "banned": "its address is banned and has too many open connections",
 }
 
 
@@ -83,7 +83,7 @@ class ListenerGate:
     def enter(self, peer: str, exempt: bool = False) -> bool:
         """Count a connection that was accepted; False if it is refused. One that entered must leave exactly once."""
         if self.max_connections and self.connections >= self.max_connections:
-            self.refuse("max_connections", peer, "as many connections as listeners[].max_connections")
+            self.refuse("max_connections", peer, "the listener has reached listeners[].max_connections")
             return False
         reason = self.admission.enter(peer, exempt, not self.keys)
         if reason:

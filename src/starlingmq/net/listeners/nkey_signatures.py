@@ -13,7 +13,9 @@ def verifier(needed: bool) -> Verify | None:
         from nacl.signing import VerifyKey
     except ImportError:
         if needed:
-            raise ConfigError("nats.nkeys: signatures need PyNaCl: pip install 'starlingmq[nkeys]'") from None
+            raise ConfigError(
+                "nats.nkeys: verifying signatures needs PyNaCl; run pip install 'starlingmq[nkeys]'"
+            ) from None
         return None
 
     def verify(key: bytes, message: bytes, signature: bytes) -> bool:

@@ -61,14 +61,14 @@ def parse(data: bytes) -> ProxyHeader | int:
         return _version_2(data)
     if V1.startswith(data[: len(V1)]):
         return _version_1(data)
-    raise ProxyError("the connection does not begin with a PROXY header")
+    raise ProxyError("the connection does not start with a PROXY header")
 
 
 def _version_1(data: bytes) -> ProxyHeader | int:
     end = data.find(b"\n", 0, V1_MAX)
     if end < 0:
         if len(data) >= V1_MAX:
-            raise ProxyError("a PROXY header of version 1 has no end")
+            raise ProxyError("a PROXY header of version 1 does not end in CRLF")
         return max(V1_MIN - len(data), 1 if data.endswith(b"\r") else 2)
     line = data[: end + 1]
     if (line.startswith(b"PROXY UNKNOWN ") or line == b"PROXY UNKNOWN\r\n") and line.endswith(b"\r\n"):
@@ -81,9 +81,9 @@ def _version_1(data: bytes) -> ProxyHeader | int:
     try:
         host, _ = make(source), make(destination)
     except ValueError:
-        raise ProxyError("a PROXY header of version 1 has a bad address") from None
+        raise ProxyError("a PROXY header of version 1 has an invalid address") from None
     if max(int(port), int(to_port)) > 0xFFFF:
-        raise ProxyError("a PROXY header of version 1 has a bad port")
+        raise ProxyError("a PROXY header of version 1 has an invalid port")
     return ProxyHeader(len(line), _peer(host, int(port)))
 
 

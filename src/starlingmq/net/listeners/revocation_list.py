@@ -29,13 +29,13 @@ def revoked_by(pem: bytes) -> frozenset[Identity]:
     """The certificates that the lists in a PEM file revoke. Raises DerError."""
     lists = _PEM.findall(pem)
     if not lists:
-        raise DerError("there is no -----BEGIN X509 CRL----- in it")
+        raise DerError("it contains no -----BEGIN X509 CRL-----")
     found: set[Identity] = set()
     for text in lists:
         try:
             der = binascii.a2b_base64(b"".join(text.split()), strict_mode=True)
         except binascii.Error as error:
-            raise DerError(f"a list is not base64: {error}") from None
+            raise DerError(f"a revocation list is not valid base64: {error}") from None
         found |= _revoked(der)
     return frozenset(found)
 
@@ -47,7 +47,7 @@ def identity(certificate: bytes) -> Identity:
     if tag == _VERSION:
         tag, start, end = _element(certificate, end, len(certificate))
     if tag != _INTEGER:
-        raise DerError("a certificate without a serial number")
+        raise DerError("a certificate has no serial number")
     serial = int.from_bytes(certificate[start:end], "big", signed=True)
     _, _, issuer = _element(certificate, end, len(certificate))  # after the algorithm
     _, _, after = _element(certificate, issuer, len(certificate))
@@ -78,7 +78,7 @@ def _serials(der: bytes, at: int, limit: int) -> list[int]:
         _, start, after = _element(der, at, limit)
         tag, start, end = _element(der, start, after)
         if tag != _INTEGER:
-            raise DerError("an entry of a list without a serial number")
+            raise DerError("an entry of a revocation list has no serial number")
         found.append(int.from_bytes(der[start:end], "big", signed=True))
         at = after
     return found
@@ -88,21 +88,21 @@ def _inside(der: bytes, at: int, limit: int) -> tuple[int, int]:
     """Where the content of a sequence begins and ends."""
     tag, start, end = _element(der, at, limit)
     if tag != _SEQUENCE:
-        raise DerError("no sequence where one has to be")
+        raise DerError("expected a DER sequence")
     return start, end
 
 
 def _element(der: bytes, at: int, limit: int) -> tuple[int, int, int]:
     """Tag, beginning and end of the content of the element at ``at``."""
     if at + 2 > limit:
-        raise DerError("it ends too early")
+        raise DerError("it is truncated")
     tag, length, start = der[at], der[at + 1], at + 2
     if length >= 0x80:
         size = length & 0x7F
         if not 1 <= size <= 4 or start + size > limit:
-            raise DerError("an element with a bad length")
+            raise DerError("an element has an invalid length")
         length = int.from_bytes(der[start : start + size], "big")
         start += size
     if start + length > limit:
-        raise DerError("it ends too early")
+        raise DerError("it is truncated")
     return tag, start, start + length

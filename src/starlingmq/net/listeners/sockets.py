@@ -149,7 +149,7 @@ def _remove_stale(path: str) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise FileExistsError(errno.EEXIST, "a file that is no socket is in the way")
+        raise FileExistsError(errno.EEXIST, "a file exists there that is not a socket")
     if _somebody_listens(path):
         raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
     os.unlink(path)

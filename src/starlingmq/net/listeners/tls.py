@@ -50,14 +50,14 @@ def load_certificate(context: ssl.SSLContext, tls: TlsConfig) -> None:
 def _set_client_verification(context: ssl.SSLContext, tls: TlsConfig) -> None:
     if tls.ca is None:
         if tls.require_client_cert:
-            raise TlsError("require_client_cert needs ca: the authorities that client certificates are checked against")
+            raise TlsError("require_client_cert needs ca, the CA certificates used to verify client certificates")
         if tls.crl:
-            raise TlsError("crl needs ca: the authorities that client certificates are checked against")
+            raise TlsError("crl needs ca, the CA certificates used to verify client certificates")
         return
     try:
         context.load_verify_locations(tls.ca)
     except (OSError, ValueError) as error:
-        raise TlsError(f"certificate authorities {tls.ca}: {_reason(error)}") from error
+        raise TlsError(f"CA certificates {tls.ca}: {_reason(error)}") from error
     for path in tls.crl:
         try:
             context.load_verify_locations(path)

@@ -132,12 +132,12 @@ async def handshake(upgrade: Coroutine[Any, Any, T], sock: socket.socket) -> T:
 
 def _explained(error: Exception) -> HandshakeError:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return HandshakeError("client_certificate", f"its certificate is refused: {error.verify_message}")
+        return HandshakeError("client_certificate", f"its certificate was rejected: {error.verify_message}")
     if isinstance(error, ssl.SSLError):
         if error.reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
-            return HandshakeError("client_certificate", "it has no certificate, and tls.require_client_cert is set")
+            return HandshakeError("client_certificate", "it sent no certificate, but tls.require_client_cert is set")
         name = str(error.reason or error).replace("_", " ").lower()
         return HandshakeError("tls_handshake", f"the TLS handshake failed: {name}")
     if isinstance(error, TimeoutError | ConnectionAbortedError):
-        return HandshakeError("handshake_timeout", "no TLS handshake within mqtt.connect_timeout")
+        return HandshakeError("handshake_timeout", "the TLS handshake was not completed within mqtt.connect_timeout")
     return HandshakeError("tls_handshake", "")

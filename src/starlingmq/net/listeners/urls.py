@@ -96,7 +96,7 @@ def parse_listener(config: ListenerConfig) -> ListenerSpec:
 def _origins(scheme: str, origins: tuple[str, ...]) -> frozenset[str]:
     """As browsers write them (RFC 6454, 6.2): in small letters, without the port that the scheme has anyway."""
     if origins and not scheme.endswith(("ws", "wss")):
-        raise ValueError("only a listener for WebSockets has origins")
+        raise ValueError("origins are supported by WebSocket listeners only")
     found = set()
     for origin in origins:
         parts = urlsplit(origin.lower())
@@ -106,7 +106,8 @@ def _origins(scheme: str, origins: tuple[str, ...]) -> frozenset[str]:
             or origin.lower() != f"{parts.scheme}://{parts.netloc}"
         ):
             raise ValueError(
-                f"{origin!r} is no origin: scheme, host and perhaps port, as in https://app.example.org:8443"
+                f"{origin!r} is not an origin: expected scheme, host and optional port, as in "
+                "https://app.example.org:8443"
             )
         found.add(origin.lower().removesuffix(":443" if parts.scheme == "https" else ":80"))
     return frozenset(found)
@@ -115,9 +116,9 @@ def _origins(scheme: str, origins: tuple[str, ...]) -> frozenset[str]:
 def _parse(url: str) -> ListenerSpec:
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in SCHEMES:
-        raise ValueError("a listener starts with one of " + ", ".join(f"{known}://" for known in SCHEMES))
+        raise ValueError("a listener URL must start with one of " + ", ".join(f"{known}://" for known in SCHEMES))
     if not url.isprintable() or " " in url:
-        raise ValueError("a listener has no blanks and no control characters")
+        raise ValueError("a listener URL must not contain blanks or control characters")
     if scheme == "unix":
         return ListenerSpec(scheme, path=_unix_path(rest))
     host, port, path = _split(url)
@@ -126,7 +127,7 @@ def _parse(url: str) -> ListenerSpec:
     if scheme in DEFAULT_PATHS:
         return ListenerSpec(scheme, host, port, path or DEFAULT_PATHS[scheme])
     if path not in ("", "/"):
-        raise ValueError(f"only ws:// and wss:// have a path, so not {path}")
+        raise ValueError(f"only ws:// and wss:// listeners have a path; remove {path}")
     return ListenerSpec(scheme, host, port)
 
 
@@ -134,33 +135,33 @@ def _split(url: str) -> tuple[str, int | None, str]:
     """Host, port and path of a URL that is not a Unix socket's."""
     authority = url.partition("://")[2].partition("/")[0]
     if authority.count(":") > 1 and "[" not in authority:
-        raise ValueError("an IPv6 address is written in brackets, as in mqtt://[::1]:1883")
+        raise ValueError("an IPv6 address needs brackets, as in mqtt://[::1]:1883")
     if "@" in authority:
-        raise ValueError("a listener has no user name and no password")
+        raise ValueError("a listener URL must not contain a user name or password")
     parts = urlsplit(url)
     if parts.query or parts.fragment:
-        raise ValueError("a listener has no ?query and no #fragment")
+        raise ValueError("a listener URL must not contain a ?query or #fragment")
     host = parts.hostname or ""
     if host.isdigit():
-        raise ValueError(f"{host} is no host; for that port on every address write {parts.scheme}://:{host}")
+        raise ValueError(f"{host} is not a host; for this port on all addresses, write {parts.scheme}://:{host}")
     try:
         port = parts.port
     except ValueError:
-        raise ValueError("a port is a number from 0 to 65535") from None
+        raise ValueError("the port must be a number from 0 to 65535") from None
     return host, port, parts.path
 
 
 def _unix_path(path: str) -> str:
     if not path.startswith("/") or path.endswith("/"):
-        raise ValueError("a Unix socket is named by the absolute path of a file, as in unix:///run/starlingmq.sock")
+        raise ValueError("a Unix socket needs the absolute path of a file, as in unix:///run/starlingmq.sock")
     if len(path.encode()) > UNIX_PATH_MAX:
-        raise ValueError(f"the path of a Unix socket has at most {UNIX_PATH_MAX} bytes")
+        raise ValueError(f"the path of a Unix socket may have at most {UNIX_PATH_MAX} bytes")
     return path
 
 
 def _check_tls(scheme: str, tls: TlsConfig | None) -> None:
     encrypted = scheme in ENCRYPTED
     if encrypted and tls is None:
-        raise ValueError("needs a tls section with at least a cert")
+        raise ValueError("needs a tls section with at least cert")
     if not encrypted and tls is not None:
-        raise ValueError(f"{scheme}:// is not encrypted, its tls section would have no effect")
+        raise ValueError(f"{scheme}:// is not encrypted; remove its tls section or change the scheme")

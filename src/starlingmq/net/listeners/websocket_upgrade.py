@@ -55,12 +55,10 @@ def answer(request: bytes, gate: ListenerGate, peer: str) -> UpgradeResponse:
     if not isinstance(asked, Request):
         return refuse(HTTPStatus.BAD_REQUEST, "bad_request", "the request is malformed")
     if asked.target.partition("?")[0] != gate.path:
-        return refuse(HTTPStatus.NOT_FOUND, "bad_path", f"the WebSocket is at {gate.path}")
+        return refuse(HTTPStatus.NOT_FOUND, "bad_path", f"the WebSocket path is {gate.path}")
     origins = [value for name, value in asked.extra_headers if name.lower() == b"origin"]
     if gate.origins and any(origin.decode("latin-1").lower() not in gate.origins for origin in origins):
-        return refuse(
-            HTTPStatus.FORBIDDEN, "bad_origin", "pages of this origin may not come here (listeners[].origins)"
-        )
+        return refuse(HTTPStatus.FORBIDDEN, "bad_origin", "this origin is not allowed (listeners[].origins)")
     subprotocol = gate.subprotocol
     if subprotocol and subprotocol not in asked.subprotocols:  # [MQTT-6.0.0-3]
         return refuse(HTTPStatus.BAD_REQUEST, "bad_subprotocol", f"the WebSocket subprotocol must be {subprotocol}")
@@ -76,17 +74,19 @@ def answer(request: bytes, gate: ListenerGate, peer: str) -> UpgradeResponse:
 
 def too_large() -> UpgradeResponse:
     return refuse(
-        HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request_too_large", f"a request has at most {REQUEST_MAX} bytes"
+        HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+        "request_too_large",
+        f"a request may have at most {REQUEST_MAX} bytes",
     )
 
 
 def too_many() -> UpgradeResponse:
     """The gate counts why."""
-    return refuse(HTTPStatus.TOO_MANY_REQUESTS, "", "too many connections of this address")
+    return refuse(HTTPStatus.TOO_MANY_REQUESTS, "", "too many connections from this address")
 
 
 def not_http() -> UpgradeResponse:
-    return refuse(HTTPStatus.BAD_REQUEST, "bad_request", "this port speaks WebSocket, which begins with GET")
+    return refuse(HTTPStatus.BAD_REQUEST, "bad_request", "this port speaks WebSocket; the request must be a GET")
 
 
 def refuse(status: HTTPStatus, reason: str, text: str, headers: str = "") -> UpgradeResponse:
@@ -103,6 +103,9 @@ def _no_websocket(error: RemoteProtocolError) -> UpgradeResponse:
     hint = error.event_hint
     if getattr(hint, "status_code", 0) == HTTPStatus.UPGRADE_REQUIRED:
         return refuse(
-            HTTPStatus.UPGRADE_REQUIRED, "bad_request", "WebSocket version 13 only", "Sec-WebSocket-Version: 13\r\n"
+            HTTPStatus.UPGRADE_REQUIRED,
+            "bad_request",
+            "only WebSocket version 13 is supported",
+            "Sec-WebSocket-Version: 13\r\n",
         )
-    return refuse(HTTPStatus.BAD_REQUEST, "bad_request", f"no WebSocket request: {error}")
+    return refuse(HTTPStatus.BAD_REQUEST, "bad_request", f"not a WebSocket request: {error}")

@@ -111,11 +111,12 @@ class Cluster:
         self.poke()
         while not self.state.serving:
             if self.state.left:
-                raise ClusterError(f"this node can not join: {self.state.members.problem}")
+                raise ClusterError(f"this node cannot join the cluster: {self.state.members.problem}")
             if self.server is not None and self.server.removed:
                 raise ClusterError(
-                    f"this node was taken out of its cluster: delete {self._etcd_dir()}, which counts no more, "
-                    "and set cluster.etcd.join to members that run, so that it joins as a new one"
+                    f"this node was removed from its cluster: delete {self._etcd_dir()}, which is "
+                    "obsolete, and set cluster.etcd.join to running members, so that it joins as a new "
+                    "node"
                 )
             self._changed.clear()
             try:
@@ -141,7 +142,10 @@ class Cluster:
         if settings.data_dir is not None:
             return Path(settings.data_dir)
         if self.config.node.data_dir is None:
-            raise ClusterError("a node of a cluster keeps an etcd: give it --data-dir, or name cluster.etcd.endpoints")
+            raise ClusterError(
+                "a cluster node runs etcd, which needs a directory: set node.data_dir (--data-dir), or use "
+                "an existing etcd with cluster.etcd.endpoints"
+            )
         return Path(self.config.node.data_dir) / "etcd"
 
     async def hand_over(self, seconds: float) -> None:
@@ -156,7 +160,10 @@ class Cluster:
         done = await self.until(lambda: state.drain.done, seconds)
         left = state.drain.sessions_left + state.drain.clients_left
         if not done:
-            log.warning("shutdown_timeout is over: %s sessions and clients are still here; sessions are kept", left)
+            log.warning(
+                "node.shutdown_timeout expired with %s sessions and clients not handed over; sessions are kept on disk",
+                left,
+            )
         await self.until(state.flushed, until - self.clock())
 
     def stopping(self) -> None:
@@ -195,14 +202,14 @@ class Cluster:
         if state.members.problem:
             return state.members.problem
         if state.number == 0:
-            return "etcd has not answered yet (a majority of its members has to run)"
+            return "etcd has not answered yet (a majority of its members must run)"
         members = state.status()
         away = [status.member.name for status in members if not status.connected]
         if away:
-            return f"no connection to {', '.join(away)} (a majority of {len(members) + 1} nodes has to be connected)"
+            return f"no connection to {', '.join(away)} (a majority of {len(members) + 1} nodes must be connected)"
         if state.members.state != "registered":
-            return "the others do not all know of this node yet"
-        return "the routes of the other nodes are not all here yet"
+            return "not all other nodes know this node yet"
+        return "the routes of the other nodes are still being received"
 
     # What operators ask of other nodes
 
@@ -216,7 +223,7 @@ class Cluster:
         try:
             return await asyncio.wait_for(future, seconds + GRACE_SECONDS)
         except TimeoutError:
-            return b"", "this node has no time, or stops"
+            return b"", "this node is overloaded or stopping"
         finally:
             del self._asked[asked]
 

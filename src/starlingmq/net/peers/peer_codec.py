@@ -72,10 +72,10 @@ def decode(data: bytes) -> Envelope:
     try:
         message = pb.Envelope.FromString(data)
     except DecodeError as error:
-        raise FrameError(f"an envelope of {len(data)} bytes can not be read") from error
+        raise FrameError(f"an envelope of {len(data)} bytes is malformed") from error
     envelope = _envelope(message)
     if envelope is None:
-        raise FrameError("the body of an envelope is of a kind that this version does not know")
+        raise FrameError("unknown kind of envelope")
     return envelope
 
 
@@ -95,7 +95,7 @@ def split(data: bytes) -> list[Envelope]:
     try:
         messages = pb.Dialler.FromString(data).envelopes
     except DecodeError as error:
-        raise FrameError(f"a message of {len(data)} bytes can not be read") from error
+        raise FrameError(f"a message of {len(data)} bytes is malformed") from error
     return [envelope for envelope in map(_envelope, messages) if envelope is not None]
 
 
@@ -215,14 +215,14 @@ def _to_call(message: pb.HandshakeCall) -> HandshakeCall:
         users = _users.decode(message.users) if message.users else ()
         return HandshakeCall(message.number, _questions.decode(message.questions), users)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise FrameError(f"questions about handshakes can not be read: {error}") from error
+        raise FrameError(f"a request about handshakes is malformed: {error}") from error
 
 
 def _to_reply(message: pb.HandshakeReply) -> HandshakeReply:
     try:
         return HandshakeReply(message.number, message.since, _answers.decode(message.answers))
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise FrameError(f"answers about handshakes can not be read: {error}") from error
+        raise FrameError(f"a response about handshakes is malformed: {error}") from error
 
 
 def _put_data(body: Data, field: pb.Data) -> None:

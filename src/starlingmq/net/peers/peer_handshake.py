@@ -106,11 +106,13 @@ class Dialling:
         encoded, ticket = answer.get(CHALLENGE, b""), answer.get(TICKET, b"")
         challenge = _challenge(encoded)
         if len(challenge.nonce) != NONCE_BYTES or not plain_name(challenge.name) or not ticket:
-            raise RefusedError("it does not answer as a node would")
+            raise RefusedError("it does not speak the protocol between nodes")
         if challenge.number != self.target:
-            raise RefusedError(f"node {challenge.name} (number {challenge.number}) is there, not number {self.target}")
+            raise RefusedError(
+                f"the node there is {challenge.name} (number {challenge.number}), not number {self.target}"
+            )
         if not self.me.version_min <= challenge.version <= self.me.version_max:
-            raise RefusedError(f"it wants protocol version {challenge.version}, which this node does not speak")
+            raise RefusedError(f"it selected protocol version {challenge.version}, which this node does not support")
         self.version = challenge.version
         self._challenge = encoded
         proof = _proof(b"dialler", self.me.secret, self._hello, encoded)
@@ -120,7 +122,7 @@ class Dialling:
         """From the listener's answer to the second call. Raises RefusedError."""
         expected = _proof(b"listener", self.me.secret, self._hello, self._challenge)
         if not hmac.compare_digest(answer.get(ACCEPTED, b""), expected):
-            raise RefusedError("it does not know the secret of the cluster")
+            raise RefusedError("it does not know the cluster secret; set the same cluster.secret on all nodes")
 
 
 class Answering:
@@ -137,17 +139,20 @@ class Answering:
         hello = _hello(encoded)
         me = self.me
         if len(hello.nonce) != NONCE_BYTES or not hello.number or not plain_name(hello.name):
-            raise RefusedError("that is not how a node begins")
+            raise RefusedError("not a valid handshake of a node")
         if hello.cluster != me.cluster:
-            other = hello.cluster if plain_name(hello.cluster) else "another one"
-            raise RefusedError(f"node {me.name} is of cluster {me.cluster}, node {hello.name} of {other}")
+            other = hello.cluster if plain_name(hello.cluster) else "another cluster"
+            raise RefusedError(
+                f"node {me.name} belongs to cluster {me.cluster}, node {hello.name} to {other}; set the same "
+                "cluster.name on both"
+            )
         if hello.target != me.number:
-            raise RefusedError(f"this is node {me.name} (number {me.number}), not number {hello.target}")
+            raise RefusedError(f"this node is {me.name} (number {me.number}), not number {hello.target}")
         version = min(me.version_max, hello.version_max)
         if version < max(me.version_min, hello.version_min):
             raise RefusedError(
-                f"node {me.name} speaks protocol versions {me.version_min} to {me.version_max}, "
-                f"node {hello.name} {hello.version_min} to {hello.version_max}; upgrade the older one"
+                f"node {me.name} supports protocol versions {me.version_min} to {me.version_max}, node "
+                f"{hello.name} {hello.version_min} to {hello.version_max}; upgrade the older one"
             )
         challenge = pb.Challenge(
             version=version,
@@ -166,15 +171,17 @@ class Answering:
         ticket, proof = told.get(TICKET, b""), told.get(PROOF, b"")
         until, seal = ticket[:8], ticket[8:]
         if not hmac.compare_digest(seal, self._seal(until, peer, encoded, challenge)):
-            raise RefusedError("that is not how a node begins")
+            raise RefusedError("not a valid handshake of a node")
         if int.from_bytes(until, "big") <= now * 1000:
-            raise RefusedError("its handshake took too long")
+            raise RefusedError("its handshake timed out")
         hello, answered = _hello(encoded), _challenge(challenge)
         if not hmac.compare_digest(proof, _proof(b"dialler", self.me.secret, encoded, challenge)):
-            raise RefusedError(f"node {hello.name} does not know the secret of the cluster")
+            raise RefusedError(
+                f"node {hello.name} does not know the cluster secret; set the same cluster.secret on all nodes"
+            )
         self._used = {each: time for each, time in self._used.items() if time > now}
         if seal in self._used:
-            raise RefusedError(f"the proof of node {hello.name} was used before")
+            raise RefusedError(f"node {hello.name} sent a proof that was used before")
         self._used[seal] = now + TICKET_SECONDS
         accepted = _proof(b"listener", self.me.secret, encoded, challenge)
         return Proved(hello.name, hello.number, hello.incarnation, answered.version, accepted)
@@ -206,11 +213,11 @@ def _hello(data: bytes) -> pb.Hello:
     try:
         return pb.Hello.FromString(data)
     except DecodeError:
-        raise RefusedError("that is not how a node begins") from None
+        raise RefusedError("not a valid handshake of a node") from None
 
 
 def _challenge(data: bytes) -> pb.Challenge:
     try:
         return pb.Challenge.FromString(data)
     except DecodeError:
-        raise RefusedError("it does not answer as a node would") from None
+        raise RefusedError("it does not speak the protocol between nodes") from None

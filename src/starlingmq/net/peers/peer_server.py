@@ -212,7 +212,8 @@ class PeerServer:
     async def _serve_older(self, _: object, context: Any) -> None:
         """A node of protocol version 1 dials, whose handshake came in messages."""
         reason = (
-            f"node {self._name} speaks a newer protocol between nodes than the node that dials it; upgrade that one"
+            f"node {self._name} speaks a newer protocol between nodes than the node that connects to it; "
+            "upgrade the connecting node"
         )
         await self._refuse(context, reason)
 
@@ -268,7 +269,7 @@ class PeerServer:
         incarnation, older = self._inbound.get(proved.number, (0, None))
         if older is not None:
             if proved.incarnation < incarnation:
-                raise RefusedError(f"node {proved.name} has been started anew since")
+                raise RefusedError(f"node {proved.name} has been restarted since")
             older.cancel()
         self._inbound[proved.number] = (proved.incarnation, task)
         stream = self._streams.get(proved.number)
@@ -281,7 +282,7 @@ class PeerServer:
             try:
                 envelopes = peer_codec.split(message)
             except peer_codec.FrameError as error:
-                log.warning("node %s: %s; the stream is closed", proved.name, error)
+                log.warning("node %s: %s; its stream is closed", proved.name, error)
                 return
             traffic.reads += 1
             traffic.bytes_in += len(message)
@@ -295,7 +296,7 @@ class PeerServer:
                 try:
                     self._on_envelope(envelope)
                 except Exception:
-                    log.exception("an envelope of node %s failed", proved.name)
+                    log.exception("internal error in a message of node %s", proved.name)
 
     def _note_refusal(self, reason: str) -> None:
         """Once for each reason, and no more than a line in ``REFUSALS_LOGGED``: strangers choose the words."""
@@ -310,7 +311,12 @@ class PeerServer:
         self._strangers.add(reason)
         more = f" (and {self._refusals_unlogged} more that were not logged)" if self._refusals_unlogged else ""
         self._refusal_logged, self._refusals_unlogged = now, 0
-        log.log(logging.INFO if reason.endswith(STARTING) else logging.WARNING, "refused a node: %s%s", reason, more)
+        log.log(
+            logging.INFO if reason.endswith(STARTING) else logging.WARNING,
+            "refused the connection of a node: %s%s",
+            reason,
+            more,
+        )
 
 
 def _server_options(settings: ClusterConfig) -> list[tuple[str, int]]:
@@ -362,6 +368,6 @@ def _read_files(tls: ClusterTlsConfig) -> tuple[bytes, bytes, bytes] | None:
         except OSError as error:
             raise TlsError(f"cluster.tls: {path}: {error.strerror}") from error
         if b"-----BEGIN " not in contents[-1]:
-            raise TlsError(f"cluster.tls: {path} is no PEM file")
+            raise TlsError(f"cluster.tls: {path} is not a PEM file")
     key, chain, authorities = contents
     return key, chain, authorities

@@ -23,7 +23,7 @@ STARTING: Final = "is still starting"  # how a refusal ends that means nothing b
 SERVICE: Final = "starlingmq.peers.Link"
 CHALLENGE_METHOD: Final = f"/{SERVICE}/Challenge"
 JOIN_METHOD: Final = f"/{SERVICE}/Join"
-OLDER: Final = "it speaks an older protocol between nodes; upgrade it"
+OLDER: Final = "it supports only an older protocol between nodes; upgrade it"
 HANDSHAKE_SECONDS: Final = 5.0
 BACK_OFF_FIRST: Final = 0.1
 BACK_OFF_MAX: Final = 2.0  # seconds; a node that was started anew should not wait longer for those that knew it
@@ -111,7 +111,7 @@ class PeerStream:
             try:
                 stood = await self._converse()
             except Exception:
-                log.exception("the stream to node %s failed", self.member.name)
+                log.exception("internal error in the stream to node %s; the stream is reopened", self.member.name)
                 stood = False
             if self._closing:
                 return
@@ -217,7 +217,7 @@ async def _end(call: Any) -> str:
             pass
     except (grpc.RpcError, asyncio.InvalidStateError) as error:
         return explain(error)
-    return "it hung up"
+    return "it closed the connection"
 
 
 def explain(error: Exception) -> str:
