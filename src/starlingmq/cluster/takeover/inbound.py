@@ -38,6 +38,7 @@ class InboundSession:
     best_held: int  # in which epoch
     whole: bool
     open: bool  # the client went on, or would have
+    unsettled: bool  # open without a CONNECT: the wills of its sources were not settled
     version: int  # of our routes, that who marks must have; UNVERSIONED: it is to be told
     discarded: bool  # nothing of it is wanted
     marks: dict[int, None]
@@ -67,6 +68,7 @@ class InboundSession:
         self.best_held = 0
         self.whole = False
         self.open = False
+        self.unsettled = False
         self.version = UNVERSIONED
         self.discarded = False
         self.marks = {}
@@ -176,7 +178,7 @@ class InboundSession:
             self.best_held,
             self.owned,
             0 if self.session is None else self.session.number,
-            self.open,
+            self.open and not self.unsettled,
             list(self.former),
             list(self.vague),
             self.discarded,
@@ -199,6 +201,7 @@ class InboundSession:
         arrival.later = value.later
         arrival.user = value.user
         arrival.open = arrival.whole = opened or value.discarded
+        arrival.unsettled = value.discarded and not value.open
         arrival.willed = dict.fromkeys(arrival.sources(), 0)
         arrival.former = dict.fromkeys(value.former)
         arrival.vague = dict.fromkeys(value.vague)

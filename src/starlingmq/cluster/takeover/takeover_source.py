@@ -116,6 +116,7 @@ class TakeoverSource:
         client came back here meanwhile, and found it."""
         moves = self._moves
         for arrival in arrivals:
+            arrival.unsettled = arrival.unsettled or not arrival.open
             arrival.discarded = arrival.open = arrival.changed = True
             moves.touch(arrival)
         earlier = moves.deferred.get(client_id)

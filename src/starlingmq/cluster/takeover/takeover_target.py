@@ -20,6 +20,7 @@ from starlingmq.cluster.takeover.transfer_frames import (
     Part,
     Parts,
     Passed,
+    ReleaseKey,
     Takeover,
     Unknown,
     Whole,
@@ -91,6 +92,10 @@ class TakeoverTarget:
                     arrival.willed.setdefault(node, 0)
             elif user is not None:
                 arrival.user = user
+            if arrival.unsettled and claim is not None:
+                arrival.unsettled = arrival.open = False
+                for node in arrival.sources():
+                    arrival.willed.setdefault(node, 0)
             arrival.owned = epoch
             arrival.changed = True
             moves.touch(arrival)
@@ -389,7 +394,7 @@ class TakeoverTarget:
                 arrival.willed[node] = head.will
                 arrival.unreleased[node] = epoch
             elif head.held != OVERTAKEN:
-                moves.ownership.release(arrival.client_id, node, epoch)
+                self._release(arrival, node, epoch)
             elif not moves.ownership.claiming(arrival.client_id):
                 self._refuse_owner_of(arrival, head.owner)
             if head.held == OVERTAKEN and arrival.open:
@@ -529,8 +534,15 @@ class TakeoverTarget:
         if said.done:
             epoch = arrival.streaming.get(node, 0)
             moves.gone(arrival, node)
-            moves.ownership.release(arrival.client_id, node, epoch)
+            self._release(arrival, node, epoch)
         self.open_session(arrival.session)
+
+    def _release(self, arrival: InboundSession, node: int, epoch: int) -> None:
+        """That node has no state left; but it may have a will, and the next CONNECT must find its key then."""
+        if arrival.unsettled and node in self._moves.members:
+            self._moves.say(node, ReleaseKey(arrival.client_id, epoch))
+        else:
+            self._moves.ownership.release(arrival.client_id, node, epoch)
 
     # What is here
 
