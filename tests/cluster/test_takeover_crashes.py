@@ -11,6 +11,7 @@ from tests.sim.network import End, Network
 from tests.sim.node import Node
 from tests.sim.world import LIVENESS_MAX
 
+from starlingmq.cluster.etcd.etcd_requests import Put, Txn
 from starlingmq.cluster.links.peer_frames import Data, Envelope
 from starlingmq.core.session.session import Session
 
@@ -142,6 +143,42 @@ def test_who_waits_for_a_mark_only_does_so_after_a_crash() -> None:
     mute(world)
     roamer.ending = False
     roamer.come()
+    world._wait(lambda: not world.unsettled(), LIVENESS_MAX, "sessions are not where they belong")
+    world._wait(world._balanced, LIVENESS_MAX, "something is lost")
+    assert got(world) == [1]
+
+
+def test_a_window_that_was_whole_before_a_crash_is_whole_after_it() -> None:
+    """The new owner has the session, and still waits for a third node that may have a later one, when it crashes. The
+    former owner does not say again that the window is complete. The third node can not be reached then."""
+    world = made()
+    home, new, third = world.nodes
+    roamer, publisher = clients_of(world, home, third, 0)
+    assert new.process is not None and third.process is not None
+    ownership = new.process.cluster.ownership
+    key = ownership.key("roamer", third.process.cluster.number)
+    world.etcd.model.store.transact(Txn("a claim of the third node", (), (Put(key, b"1"),)), 0)
+    mute(world, [(third, new), (third, home)])
+    roamer.ending = True
+    roamer.cut()
+    roamer.ending, roamer.homes = False, [new]
+    roamer.come()
+    world.pass_time(0.5)
+    (arrival,) = new.process.cluster.takeovers.moves.of("roamer")
+    assert arrival.whole and not arrival.open
+    roamer.ending = True
+    new.crash(False)
+    mute(world, [(third, home)], [(third, new), (new, third)])
+    world.pass_time(1.5)
+    world.start_if_wanted(new)
+    world.pass_time(1.5)
+    begin_elsewhere(world, roamer, new)
+    mute(world)
+    world._wait(world._all_serve, 10.0, "not all serve")
+    roamer.left, publisher.left = 1, 1
+    roamer.subscribe(b"a/#", 2)
+    world._wait(lambda: roamer.left == 0 and roamer.finished(), 5.0, "it is not subscribed")
+    publisher.publish(b"a/1", 2)
     world._wait(lambda: not world.unsettled(), LIVENESS_MAX, "sessions are not where they belong")
     world._wait(world._balanced, LIVENESS_MAX, "something is lost")
     assert got(world) == [1]

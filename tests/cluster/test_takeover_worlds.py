@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from tests.cluster.takeover_world import RoamingWorld, run
 
-FAULTY = (*range(1, 13), 16, 30, 38, 49, 53, 145, 250, 554, 1322, 1692, 1798, 3076)
+FAULTY = (*range(1, 13), 16, 30, 38, 49, 53, 145, 250, 301, 554, 1322, 1692, 1798, 3076)
 """Worlds with faults; those from 16 on found something: what was taken before a crash and taken again after it, a
 session that waited for itself, what waited for a disk that worked again, a node that joined twice,
 marks that were there before the session, a node that was taken out and came back, a session that was
-taken back though a later owner had it, claims that etcd carried out late."""
+taken back though a later owner had it, claims that etcd carried out late,
+a new owner that crashed before it had answered its client."""
 
 
 def calm() -> list[int]:

@@ -184,6 +184,7 @@ class InboundSession:
             self.discarded,
             self.later,
             self.user,
+            self.whole,
         )
 
     @staticmethod
@@ -200,7 +201,8 @@ class InboundSession:
         arrival.discarded = value.discarded
         arrival.later = value.later
         arrival.user = value.user
-        arrival.open = arrival.whole = opened or value.discarded
+        arrival.open = opened or value.discarded
+        arrival.whole = arrival.open or value.whole
         arrival.unsettled = value.discarded and not value.open
         arrival.willed = dict.fromkeys(arrival.sources(), 0)
         arrival.former = dict.fromkeys(value.former)

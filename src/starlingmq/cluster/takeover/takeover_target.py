@@ -364,7 +364,8 @@ class TakeoverTarget:
         elif isinstance(said, Parts):
             self._parts(node, arrival, said)
         elif isinstance(said, Whole):
-            arrival.whole = arrival.whole or arrival.best == node
+            if arrival.best == node and not arrival.whole:
+                arrival.whole = arrival.changed = True
             self._moves.touch(arrival)
         else:
             known = len(arrival.former), arrival.unknown()

@@ -202,6 +202,7 @@ class InboundValue(msgspec.Struct, array_like=True):
     discarded: bool = False
     later: dict[int, int] = {}
     user: str | None = None
+    whole: bool = False
 
 
 _arrival = msgspec.msgpack.Decoder(InboundValue)
