@@ -16,21 +16,17 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from bench.frames import ACK_SIZE, publish
 from bench.process import cpu_seconds
+from bench.streams_broker import PAYLOAD, TOPICS, Broker
 from bench.wire import open_connection
 from starlingmq.spark.read_options import Options
 from starlingmq.spark.source import Part, read_part
 
-if TYPE_CHECKING:
-    from bench.pipeline import Broker
-
-PAYLOAD = 100
-TOPICS = 100
 BURST_S = 0.001
 NICEST = 19
 FIRST = -15

@@ -17,7 +17,7 @@ from starlingmq.core.mqtt.connecting import Connecting
 from starlingmq.core.mqtt.publishing import Publishing
 from starlingmq.core.mqtt.subscribing import Subscribing
 from starlingmq.core.nats.lame_duck import LameDuck
-from starlingmq.core.nats.nats_client import NatsClient
+from starlingmq.core.nats.nats_client import NatsClient, NatsPort, NatsSubscription
 from starlingmq.core.nats.nats_connecting import NatsConnecting
 from starlingmq.core.nats.nats_errors import WORDS, NatsErrors
 from starlingmq.core.nats.nats_publishing import NatsPublishing
@@ -57,15 +57,11 @@ class TellJob(Job):
         return not self.left
 
 
-class Nats:
+class Nats(NatsPort):
     """All NATS connections of a broker; what one of them knows is its NatsClient."""
 
-    ctx: Context
-    delivery: Delivery
     ending: Ending
-    config: NatsConfig
     reader: NatsReader
-    spellings: SubjectCache
     keys: NkeyAuth
     info: ServerInfo
     errors: NatsErrors
@@ -103,8 +99,8 @@ class Nats:
         self.entry = NatsConnecting(ctx, connecting, ending, deadlines, self.errors, self.keys, config)
         self.publishing = NatsPublishing(ctx, router, delivery, publishing, self.errors, self.spellings)
         self.subscribing = NatsSubscribing(ctx, router, subscribing, self.errors)
-        self.leaving = LameDuck(self)
         self.clients = {}
+        self.leaving = LameDuck(ctx, ending, self.clients, self.tell_all)
         self.waiting = []
         self._connections = 0
         self._telling = None
@@ -236,6 +232,17 @@ class Nats:
         else:
             self.subscribing.answered(client, nats, answer)
 
+    # Subscriptions
+
+    def settled(self, client: Client, nats: NatsClient, known: bool) -> None:
+        self.subscribing.settled(client, nats, known)
+
+    def unsubscribe(self, nats: NatsClient, sub: NatsSubscription) -> None:
+        self.subscribing.unsubscribe(nats, sub)
+
+    def revoke(self, client: Client, nats: NatsClient) -> None:
+        self.subscribing.revoke(client, nats)
+
     # Time, slow clients, the end
 
     def caught_up(self) -> None:
@@ -273,3 +280,7 @@ class Nats:
             self.ctx.send(client, self.info.frame(client, nats, True))
         elif reason in WORDS:
             self.ctx.send(client, error_frame(WORDS[reason]))
+
+    def shut(self, nats: NatsClient) -> None:
+        self.clients.pop(nats.number, None)
+        self.subscribing.shut(nats)

@@ -7,10 +7,12 @@ first, so many by each moment that they would all be gone evenly by the end; non
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
-if TYPE_CHECKING:
-    from starlingmq.core.nats.commands import Nats
+from starlingmq.core.connection import Client
+from starlingmq.core.context import Context
+from starlingmq.core.session.ending import Ending
 
 TICK: Final = 0.05  # seconds between two looks at least
 CLOSED_PER_LOOK: Final = 1000
@@ -20,15 +22,22 @@ class LameDuck:
     due_at: float  # when ``tick`` is to be called next; 0.0: nobody is leaving, or nobody is left
     begun: bool
     closed: int  # clients that were closed since it began
-    _owner: Nats
+    _ctx: Context
+    _ending: Ending
+    _clients: dict[int, Client]
+    _tell_all: Callable[[], None]
     _end: float
     _each: float  # seconds for one client
 
-    def __init__(self, owner: Nats) -> None:
+    def __init__(self, ctx: Context, ending: Ending, clients: dict[int, Client], tell_all: Callable[[], None]) -> None:
+        """``clients``: all there are, the oldest first; ``tell_all`` sends them INFO once more."""
         self.due_at = 0.0
         self.begun = False
         self.closed = 0
-        self._owner = owner
+        self._ctx = ctx
+        self._ending = ending
+        self._clients = clients
+        self._tell_all = tell_all
         self._end = 0.0
         self._each = 0.0
 
@@ -37,27 +46,27 @@ class LameDuck:
         if self.begun and now + seconds >= self._end:
             return
         self._end = now + seconds
-        self._each = seconds / max(1, len(self._owner.clients))
+        self._each = seconds / max(1, len(self._clients))
         self.due_at = now + max(TICK, self._each)
         if not self.begun:
             self.begun = True
             self.closed = 0
-            self._owner.tell_all()
+            self._tell_all()
 
     def cancel(self) -> None:
         """It stays: nobody is closed any more, and all are told so."""
         if self.begun:
             self.begun = False
             self.due_at = self._end = 0.0
-            self._owner.tell_all()
+            self._tell_all()
 
     def tick(self) -> None:
-        now = self._owner.ctx.now
+        now = self._ctx.now
         if self.due_at == 0.0 or now < self.due_at:
             return
-        clients = self._owner.clients
+        clients = self._clients
         stay = math.ceil((self._end - now) / self._each) if now < self._end else 0
         for client in list(clients.values())[: min(len(clients) - stay, CLOSED_PER_LOOK)]:
-            self._owner.ending.close(client, "lame duck")
+            self._ending.close(client, "lame duck")
             self.closed += 1
         self.due_at = now + max(TICK, min(self._each, self._end - now)) if clients else 0.0

@@ -14,19 +14,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, cast
 
+from starlingmq.config.nats_section import NatsConfig
 from starlingmq.core.connection import CLOSED, WORKING, Client
+from starlingmq.core.context import Context
 from starlingmq.core.limits.response_rights import Replies, longest
 from starlingmq.core.message import Message
 from starlingmq.core.nats.stale_requests import REASON as STALE
 from starlingmq.core.nats.stale_requests import stale
+from starlingmq.core.nats.subject_cache import SubjectCache
 from starlingmq.core.protocol_handler import ProtocolHandler
+from starlingmq.core.routing.delivery import Delivery
 from starlingmq.core.session.session import Session, Subscription
 from starlingmq.wire.nats_frames import OK_FRAME, message_tail
 from starlingmq.wire.nats_headers import carried, response_topic
 from starlingmq.wire.nats_subjects import subject_of
 
 if TYPE_CHECKING:
-    from starlingmq.core.nats.commands import Nats
     from starlingmq.core.ready import HookAnswer, HookQuestion
 
 SHAPE: Final = 64  # of a message's kept head and tail: for NATS; MQTT's are below (see core.routing.delivery)
@@ -66,8 +69,50 @@ class NatsSubscription(Subscription):
         return b"$share/%b/%b" % (self.name, self.filter) if self.name else self.filter
 
 
+class NatsPort:
+    """What a NATS connection asks of the broker: its commands, its subscriptions, and what all connections share."""
+
+    ctx: Context
+    delivery: Delivery
+    config: NatsConfig
+    spellings: SubjectCache
+
+    def handle(self, client: Client, nats: NatsClient, data: bytes) -> None:
+        """Take commands from ``data``, keep the rest."""
+        raise NotImplementedError
+
+    def answered(self, client: Client, nats: NatsClient, question: HookQuestion, answer: HookAnswer) -> None:
+        """What a hook said."""
+        raise NotImplementedError
+
+    def settled(self, client: Client, nats: NatsClient, known: bool) -> None:
+        """All nodes know of its subscriptions; or not ``known``: they could not be told in time."""
+        raise NotImplementedError
+
+    def unsubscribe(self, nats: NatsClient, sub: NatsSubscription) -> None:
+        raise NotImplementedError
+
+    def revoke(self, client: Client, nats: NatsClient) -> None:
+        """End the subscriptions that go beyond its rights."""
+        raise NotImplementedError
+
+    def ping(self, client: Client, nats: NatsClient) -> None:
+        raise NotImplementedError
+
+    def slow(self, client: Client, nats: NatsClient, size: int, publisher: Session | None) -> None:
+        """The client takes less than it is sent."""
+        raise NotImplementedError
+
+    def last_words(self, client: Client, nats: NatsClient, reason: int) -> None:
+        raise NotImplementedError
+
+    def shut(self, nats: NatsClient) -> None:
+        """The connection is over."""
+        raise NotImplementedError
+
+
 class NatsClient(ProtocolHandler):
-    owner: Nats
+    owner: NatsPort
     number: int  # of the connection
     tls: bool
     verbose: bool
@@ -89,7 +134,7 @@ class NatsClient(ProtocolHandler):
     waiting: NatsSubscription | None  # that a hook is asked about
     replies: Replies | None  # what it may publish in reply; None: no rule allows replies
 
-    def __init__(self, owner: Nats, number: int, tls: bool) -> None:
+    def __init__(self, owner: NatsPort, number: int, tls: bool) -> None:
         self.owner = owner
         self.number = number
         self.tls = tls
@@ -124,17 +169,16 @@ class NatsClient(ProtocolHandler):
         return self.echo
 
     def settled(self, client: Client, known: bool) -> None:
-        self.owner.subscribing.settled(client, self, known)
+        self.owner.settled(client, self, known)
 
     def last_words(self, client: Client, reason: int) -> None:
         self.owner.last_words(client, self, reason)
 
     def revoke(self, client: Client) -> None:
-        self.owner.subscribing.revoke(client, self)
+        self.owner.revoke(client, self)
 
     def shut(self, client: Client) -> None:
-        self.owner.clients.pop(self.number, None)
-        self.owner.subscribing.shut(self)
+        self.owner.shut(self)
 
     def silent(self, client: Client) -> bool:
         if self.pings_out >= self.owner.config.max_pings_out:
@@ -213,7 +257,7 @@ class NatsClient(ProtocolHandler):
         if sub.limit != 0:
             sub.count += 1
             if sub.count >= sub.limit:
-                owner.subscribing.unsubscribe(self, sub)
+                owner.unsubscribe(self, sub)
         else:
             sub.count += 1
 

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from starlingmq import __version__
+from starlingmq._version import __version__
 from starlingmq.cluster.links.peer_frames import Envelope, MemberInfo
 from starlingmq.config.cluster_section import ClusterConfig, ClusterTlsConfig, cluster_secret, split_address
 from starlingmq.net.grpc_extra import grpc
