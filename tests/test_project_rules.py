@@ -1,8 +1,4 @@
-"""Rules of the repository that no type checker knows: who may import whom, and what the pure parts may not touch.
-
-The imports are read from the source, so that those inside functions count as well, and those for type checkers in all
-rules but the one on circles: two classes may know of each other.
-"""
+"""Rules of the repository that no type checker knows: who may import whom, and what the pure parts may not touch."""
 
 from __future__ import annotations
 
@@ -11,15 +7,11 @@ import json
 import symtable
 import tomllib
 from collections.abc import Iterable, Iterator
-from functools import cache
-from pathlib import Path
 from typing import Final
 
 import pytest
 
-ROOT: Final = Path(__file__).resolve().parent.parent
-SOURCE: Final = ROOT / "src"
-PACKAGE: Final = "starlingmq"
+from tests.source_tree import PACKAGE, ROOT, imported, modules, ours, text, tree
 
 # A module may import from its own rank and from lower ones.
 RANKS: Final = (
@@ -81,59 +73,6 @@ PURE_BUILTINS: Final = frozenset([
 # fmt: on
 """Not among them: ``hash``, which differs from process to process, ``id``, which is an address; ``open``, ``input``,
 ``print``; what reaches names by text (``eval``, ``exec``, ``__import__``, ``getattr``, ``globals``, ``vars``)."""
-
-
-@cache
-def modules() -> dict[str, Path]:
-    """Every module of the package by its full name, in order."""
-    found = {}
-    for path in sorted((SOURCE / PACKAGE).rglob("*.py")):
-        parts = list(path.relative_to(SOURCE).with_suffix("").parts)
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
-
-
-def text(module: str) -> str:
-    return modules()[module].read_text(encoding="utf-8")
-
-
-@cache
-def tree(module: str) -> ast.Module:
-    return ast.parse(text(module))
-
-
-def for_type_checkers(module: str) -> set[ast.AST]:
-    """The nodes below ``if TYPE_CHECKING:``."""
-    blocks = (node for node in ast.walk(tree(module)) if isinstance(node, ast.If))
-    guarded = (block for block in blocks if ast.unparse(block.test).endswith("TYPE_CHECKING"))
-    return {node for block in guarded for statement in block.body for node in ast.walk(statement)}
-
-
-def imported(module: str, at_runtime: bool = False) -> Iterator[str]:
-    """Full names of what the module imports, ours and others'; ``from a import b`` gives ``a.b``."""
-    is_package = modules()[module].name == "__init__.py"
-    skipped = for_type_checkers(module) if at_runtime else set()
-    for node in ast.walk(tree(module)):
-        if node in skipped:
-            continue
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = module.split(".")
-            above = base[: len(base) - node.level + is_package] if node.level else []
-            origin = ".".join(above + ([node.module] if node.module else []))
-            yield from (f"{origin}.{alias.name}" for alias in node.names)
-
-
-@cache
-def ours(module: str, at_runtime: bool = False) -> tuple[str, ...]:
-    """The modules of the package that this one imports, each once, in order."""
-    found: dict[str, None] = {}
-    for name in imported(module, at_runtime):
-        known = name if name in modules() else name.rpartition(".")[0]
-        if known in modules() and known != module:
-            found[known] = None
-    return tuple(found)
 
 
 def part(module: str) -> str:
@@ -204,24 +143,6 @@ def test_the_pure_parts_need_all_that_they_may_import() -> None:
     names = {name for module in modules() if part(module) in PURE for name in imported(module)}
     used = names | {name.rpartition(".")[0] for name in names}
     assert sorted(set(PURE_IMPORTS) - used) == []
-
-
-def test_no_circular_imports() -> None:
-    finished: set[str] = set()
-
-    def visit(module: str, path: tuple[str, ...]) -> None:
-        if module in path:
-            pytest.fail("circular import: " + " -> ".join((*path[path.index(module) :], module)))
-        if module in finished:
-            return
-        for name in ours(module, at_runtime=True):
-            if name != PACKAGE:  # what it offers, it loads at first use
-                visit(name, (*path, module))
-        finished.add(module)
-
-    for module in modules():
-        if module != PACKAGE:
-            visit(module, ())
 
 
 def test_every_file_is_reached() -> None:

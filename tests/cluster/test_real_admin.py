@@ -78,6 +78,7 @@ async def is_banned(node: Node, client_id: str) -> bool:
 
 
 async def test_any_node_answers_for_all_and_says_who_does_not(three: Cluster) -> None:
+    """Long because three processes start once for all of it, and each part finds what the one before has left."""
     one, two, last = three.nodes
     operator, other = Operator(one), Operator(two)
     clients = [await connected(node, f"{node.name}-{number}") for node in three.nodes for number in range(3)]

@@ -93,6 +93,7 @@ def test_the_kv_is_a_sorted_dict_that_survives(tmp_path: Path) -> None:
 
 
 def test_the_journal_is_a_list_that_survives(tmp_path: Path) -> None:
+    """Long because the rules are methods of one machine."""
     numbers = itertools.count()
 
     class AsTheListSays(RuleBasedStateMachine):

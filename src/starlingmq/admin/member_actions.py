@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from starlingmq._version import __version__
 from starlingmq.admin.drain_actions import DrainActions
+from starlingmq.cluster.cluster_state import ClusterState
 from starlingmq.net.control_socket import Action, Report
 from starlingmq.net.peers.cluster_shell import Cluster
 
@@ -22,6 +23,56 @@ class MemberActionError(Exception):
 
 
 Result = dict[str, Any]
+
+
+def _this_member(cluster: Cluster, state: ClusterState) -> Result:
+    me = state.members.me
+    return {
+        "name": cluster.name,
+        "number": state.number,
+        "incarnation": me.incarnation if me is not None else 0,
+        "address": cluster.peers.address,
+        "version": __version__,
+        "state": state.members.state,
+        "online": state.number in state.members.online,
+        "connected": True,
+        "this": True,
+        "through": "",
+        "queued": 0,
+        "queued_bytes": 0,
+        "unacknowledged": 0,
+        "behind": False,
+        "routes": len(state.routes.table(state.number)) if state.routes is not None else 0,
+        "draining": state.drain.active,
+        "clients": state.broker.ctx.counters.clients_connected,
+    }
+
+
+def _other_members(state: ClusterState) -> list[Result]:
+    """As this node sees them."""
+    names = {status.member.number: status.member.name for status in state.status()}
+    return [
+        {
+            "name": status.member.name,
+            "number": status.member.number,
+            "incarnation": status.member.incarnation,
+            "address": status.member.address,
+            "version": status.member.version,
+            "state": "registered" if status.member.registered else "joining",
+            "online": status.online,
+            "connected": status.connected,
+            "this": False,
+            "through": names.get(status.through, ""),
+            "queued": status.queued,
+            "queued_bytes": status.queued_bytes,
+            "unacknowledged": status.unacknowledged,
+            "behind": status.behind,
+            "routes": len(state.routes.table(status.member.number)) if state.routes is not None else 0,
+            "draining": state.reception.drains(status.member.number),
+            "clients": state.reception.clients(status.member.number),
+        }
+        for status in state.status()
+    ]
 
 
 class MemberActions:
@@ -47,57 +98,15 @@ class MemberActions:
         cluster = self.cluster
         state = cluster.state
         assert state is not None
-        me = state.members.me
-        own = {
-            "name": cluster.name,
-            "number": state.number,
-            "incarnation": me.incarnation if me is not None else 0,
-            "address": cluster.peers.address,
-            "version": __version__,
-            "state": state.members.state,
-            "online": state.number in state.members.online,
-            "connected": True,
-            "this": True,
-            "through": "",
-            "queued": 0,
-            "queued_bytes": 0,
-            "unacknowledged": 0,
-            "behind": False,
-            "routes": len(state.routes.table(state.number)) if state.routes is not None else 0,
-            "draining": state.drain.active,
-            "clients": state.broker.ctx.counters.clients_connected,
-        }
-        names = {status.member.number: status.member.name for status in state.status()}
-        others = [
-            {
-                "name": status.member.name,
-                "number": status.member.number,
-                "incarnation": status.member.incarnation,
-                "address": status.member.address,
-                "version": status.member.version,
-                "state": "registered" if status.member.registered else "joining",
-                "online": status.online,
-                "connected": status.connected,
-                "this": False,
-                "through": names.get(status.through, ""),
-                "queued": status.queued,
-                "queued_bytes": status.queued_bytes,
-                "unacknowledged": status.unacknowledged,
-                "behind": status.behind,
-                "routes": len(state.routes.table(status.member.number)) if state.routes is not None else 0,
-                "draining": state.reception.drains(status.member.number),
-                "clients": state.reception.clients(status.member.number),
-            }
-            for status in state.status()
-        ]
         counters = state.broker.ctx.counters
         traffic = cluster.peers.traffic
+        members = [_this_member(cluster, state), *_other_members(state)]
         return {
             "cluster": cluster.config.cluster.name,
             "node": cluster.name,
             "serving": state.serving,
             "waits_for": "" if state.serving else cluster.waits_for(),
-            "members": sorted([own, *others], key=lambda member: str(member["name"])),
+            "members": sorted(members, key=lambda member: str(member["name"])),
             "revision": state.members.membership.revision,
             "etcd": {
                 "own": cluster.server is not None,

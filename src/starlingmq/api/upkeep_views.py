@@ -83,6 +83,10 @@ class ByNode(Struct, frozen=True):
 
 
 def routes(served: Served) -> list[HTTPRouteHandler]:
+    return [*_ban_routes(served), *_stream_routes(served), *_settings_routes(served)]
+
+
+def _ban_routes(served: Served) -> list[HTTPRouteHandler]:
     @get("/bans", summary="Who may not come in for a while, at each node")
     async def bans(node: Node = "") -> BanList:
         return convert(await served.ask("bans", node=node), BanList)
@@ -106,6 +110,10 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
         told = await served.ask("ban.lift", kind=kind, name=name, by=served.who(request))
         return Lifted("lifted", told["nodes"], convert(told["missing"], list[Missing]))
 
+    return [bans, ban, lift]
+
+
+def _stream_routes(served: Served) -> list[HTTPRouteHandler]:
     @get("/storage", summary="What is kept, and how")
     async def storage(node: AtNode = "") -> dict[str, Any]:
         return await served.ask("storage.stats", node=node)
@@ -138,6 +146,10 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
     async def end(name: StreamName, node: Node = "") -> ByNode:
         return convert(await served.ask("streams.delete", name=name, node=node), ByNode)
 
+    return [storage, streams, create, trim, end]
+
+
+def _settings_routes(served: Served) -> list[HTTPRouteHandler]:
     @get("/config", summary="The settings in force, without secrets")
     async def config(node: AtNode = "") -> dict[str, Any]:
         return await served.ask("config", node=node)
@@ -150,4 +162,4 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
     async def listeners(node: AtNode = "") -> dict[str, Any]:
         return await served.ask("listeners", node=node)
 
-    return [bans, ban, lift, storage, streams, create, trim, end, config, reload, listeners]
+    return [config, reload, listeners]

@@ -36,30 +36,34 @@ class StoppedError(Exception):
     """The broker has stopped without being told to; one line."""
 
 
+Listen = Annotated[
+    list[str] | None,
+    typer.Option(metavar="URL", help="Where to listen instead of what the settings say; may be given again."),
+]
+ClusterAddress = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="Be a member of a cluster, and let its other nodes reach this one here."),
+]
+Join = Annotated[
+    list[str] | None,
+    typer.Option(metavar="HOST:PORT", help="etcd of a member of the cluster to join; may be given again."),
+]
+Etcd = Annotated[
+    list[str] | None,
+    typer.Option(metavar="HOST:PORT", help="An etcd to use instead of one of our own; may be given again."),
+]
+
+
 def command(
     config: Annotated[
         str | None, typer.Option("--config", "-c", metavar="FILE", help="YAML file with settings.")
     ] = None,
-    listen: Annotated[
-        list[str] | None,
-        typer.Option(metavar="URL", help="Where to listen instead of what the settings say; may be given again."),
-    ] = None,
+    listen: Listen = None,
     data_dir: Annotated[str | None, typer.Option(metavar="DIR", help="Directory for what is kept.")] = None,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of this node, one of its own.")] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT", help="Be a member of a cluster, and let its other nodes reach this one here."
-        ),
-    ] = None,
-    join: Annotated[
-        list[str] | None,
-        typer.Option(metavar="HOST:PORT", help="etcd of a member of the cluster to join; may be given again."),
-    ] = None,
-    etcd: Annotated[
-        list[str] | None,
-        typer.Option(metavar="HOST:PORT", help="An etcd to use instead of one of our own; may be given again."),
-    ] = None,
+    cluster: ClusterAddress = None,
+    join: Join = None,
+    etcd: Etcd = None,
     workers: Annotated[
         int | None, typer.Option(metavar="N", help="Run N brokers that share the ports, one for each core.")
     ] = None,

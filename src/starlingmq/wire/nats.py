@@ -177,6 +177,7 @@ class NatsReader:
         """PUB subject [reply] size, HPUB subject [reply] header-size size; then so many bytes, then CR LF.
 
         Byte by byte: this is the path of every message, and compiled it is quicker than making a list of words.
+        Long because calls on the way would cost every message time.
         """
         size = len(data)
         first = second = third = fourth = at  # where the words begin ...

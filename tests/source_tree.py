@@ -1,0 +1,107 @@
+"""What the source says of itself, for the rules that are tests: modules, their syntax trees, who imports whom.
+
+The imports are read from the source, so that those inside functions count as well, and those for type checkers.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+SOURCE: Final = ROOT / "src"
+PACKAGE: Final = "starlingmq"
+ABOVE: Final = {PACKAGE: SOURCE, "bench": ROOT, "tests": ROOT}
+GENERATED: Final = "_pb2"
+
+
+@cache
+def modules(top: str = PACKAGE) -> dict[str, Path]:
+    """Every module of a package by its full name, in order; with all that is below it."""
+    found = {}
+    for path in sorted((ABOVE[top] / top).rglob("*.py")):
+        if "node_modules" not in path.parts:
+            parts = list(path.relative_to(ABOVE[top]).with_suffix("").parts)
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def written(top: str = PACKAGE) -> dict[str, Path]:
+    """Those of them that people write."""
+    return {name: path for name, path in modules(top).items() if not name.endswith(GENERATED)}
+
+
+def path_of(module: str) -> Path:
+    return modules(module.partition(".")[0])[module]
+
+
+@cache
+def text(module: str) -> str:
+    return path_of(module).read_text(encoding="utf-8")
+
+
+@cache
+def tree(module: str) -> ast.Module:
+    return ast.parse(text(module))
+
+
+def for_type_checkers(module: str) -> set[ast.AST]:
+    """The nodes below ``if TYPE_CHECKING:``."""
+    blocks = (node for node in ast.walk(tree(module)) if isinstance(node, ast.If))
+    guarded = (block for block in blocks if ast.unparse(block.test).endswith("TYPE_CHECKING"))
+    return {node for block in guarded for statement in block.body for node in ast.walk(statement)}
+
+
+def imported(module: str, at_runtime: bool = False) -> Iterator[str]:
+    """Full names of what the module imports, ours and others'; ``from a import b`` gives ``a.b``."""
+    is_package = path_of(module).name == "__init__.py"
+    skipped = for_type_checkers(module) if at_runtime else set()
+    for node in ast.walk(tree(module)):
+        if node in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = module.split(".")
+            above = base[: len(base) - node.level + is_package] if node.level else []
+            origin = ".".join(above + ([node.module] if node.module else []))
+            yield from (f"{origin}.{alias.name}" for alias in node.names)
+
+
+@cache
+def ours(module: str, at_runtime: bool = False) -> tuple[str, ...]:
+    """The modules of the same package that this one imports, each once, in order."""
+    known = modules(module.partition(".")[0])
+    names = (name if name in known else name.rpartition(".")[0] for name in imported(module, at_runtime))
+    return tuple(dict.fromkeys(name for name in names if name in known and name != module))
+
+
+def cycles(graph: Mapping[str, tuple[str, ...]]) -> list[list[str]]:
+    """The largest sets of nodes in which each leads to each other; nodes of their own left out. (Tarjan.)"""
+    index: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        index[node] = lowest[node] = len(index)
+        stack.append(node)
+        for other in graph[node]:
+            if other not in index:
+                visit(other)
+                lowest[node] = min(lowest[node], lowest[other])
+            elif other in stack:
+                lowest[node] = min(lowest[node], index[other])
+        if lowest[node] == index[node]:
+            members = stack[stack.index(node) :]
+            del stack[stack.index(node) :]
+            if len(members) > 1:
+                found.append(sorted(members))
+
+    for node in graph:
+        if node not in index:
+            visit(node)
+    return found
