@@ -79,6 +79,11 @@ def ours(module: str, at_runtime: bool = False) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name in known and name != module))
 
 
+def part(module: str) -> str:
+    """The package or file directly below ours that the module belongs to; empty for the package itself."""
+    return module.partition(".")[2].partition(".")[0]
+
+
 def cycles(graph: Mapping[str, tuple[str, ...]]) -> list[list[str]]:
     """The largest sets of nodes in which each leads to each other; nodes of their own left out. (Tarjan.)"""
     index: dict[str, int] = {}

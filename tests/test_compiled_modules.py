@@ -12,9 +12,9 @@ import pytest
 
 import starlingmq
 from compiling.modules import MODULES, PACKAGE, PACKAGES, ROOT, MissingModule, hot_modules, module_name
-from tests.test_project_rules import modules, ours, part
+from tests.source_tree import modules, ours, part
 
-MAY_BE_INTERPRETED: Final = ("config", "config_nats", "nkeys")
+MAY_BE_INTERPRETED: Final = ("config", "nkeys")
 """What the packages that are compiled as a whole import of ours and do not call for each message."""
 
 

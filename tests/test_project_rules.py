@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from tests.source_tree import PACKAGE, ROOT, imported, modules, ours, text, tree
+from tests.source_tree import PACKAGE, ROOT, imported, modules, ours, part, text, tree
 
 # A module may import from its own rank and from lower ones.
 RANKS: Final = (
@@ -73,11 +73,6 @@ PURE_BUILTINS: Final = frozenset([
 # fmt: on
 """Not among them: ``hash``, which differs from process to process, ``id``, which is an address; ``open``, ``input``,
 ``print``; what reaches names by text (``eval``, ``exec``, ``__import__``, ``getattr``, ``globals``, ``vars``)."""
-
-
-def part(module: str) -> str:
-    """The package or file directly below ours that the module belongs to; empty for the package itself."""
-    return module.partition(".")[2].partition(".")[0]
 
 
 def rank(module: str) -> int:
