@@ -27,6 +27,7 @@ def measured(seconds: float, module: str, *arguments: str) -> None:
 def test_the_quick_benchmark_measures_every_section(tmp_path: Path) -> None:
     measured(140, "bench", "--quick", "--peers", "starlingmq", "--out", str(tmp_path))
     results = json.loads((tmp_path / "results.json").read_text())
+    assert results["throughput"] and all(results[name] for name in ("paced", "memory", "subscriptions", "wildcards"))
     for cell in results["throughput"]:
         assert cell["errors"] == {}
         assert cell["capacity"]["delivered_per_s"] > 0

@@ -43,6 +43,7 @@ def test_the_dashboard_is_what_its_script_writes() -> None:
 
 def test_each_alert_says_what_it_means_and_what_to_look_at() -> None:
     (group,) = yaml.safe_load((DEPLOY / "prometheus/alerts.yaml").read_text(encoding="utf-8"))["groups"]
+    assert len(group["rules"]) > 5
     for rule in group["rules"]:
         assert rule["labels"]["severity"] in ("critical", "warning")
         assert rule["annotations"]["summary"] and rule["annotations"]["description"].endswith((".", "?")), rule["alert"]

@@ -107,13 +107,17 @@ def test_nothing_that_is_handed_out_lets_anybody_in_without_a_password() -> None
 
 def test_manifests_speak_tls_or_say_why_not() -> None:
     """An address without TLS in a line, or in the block that it is in, needs the words "without TLS" above it."""
+    spoken = probes = 0
     for path in sorted(KUBERNETES.glob("*.yaml")):
         lines = path.read_text(encoding="utf-8").splitlines()
         for at, line in enumerate(lines):
             if re.search(r"\b(http|mqtt|nats|ws)://|allow_insecure|scheme: HTTP\b", line):
                 assert re.match(r"\s*# Without TLS, because ", lines[at - 1]), f"{path.name}: {line}"
+                spoken += 1
             if "httpGet" in line and "health}" not in line:
                 assert "scheme: HTTPS" in line, f"{path.name}: {line}"
+                probes += 1
+    assert spoken and probes, "nothing was looked at"
 
 
 def test_the_certificates_fit_what_uses_them() -> None:

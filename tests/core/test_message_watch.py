@@ -122,8 +122,9 @@ def test_nobody_else_is_told_of_what_a_watch_sees(world: World) -> None:
     spy = world.connect("spy")
     subscribe(spy, b"$events/#", 0)
     author = world.connect("author")
-    watching(world, filter=b"#")
+    watch = watching(world, filter=b"#")
     publish(author, b"a")
+    assert kinds(watch) == [("accepted", "author")]
     assert not [packet for packet in spy.receive() if isinstance(packet, Publish)]
 
 
