@@ -61,9 +61,9 @@ def compare(results: Results) -> Comparison:
         *(row for cell in results.throughput for row in cell_rows("In memory", cell)),
         *(row for place in results.paced for row in paced_rows(place)),
         *(row for idle in results.memory for row in memory_rows(idle)),
-        *(row for place in results.subscriptions for row in filter_rows(place, "filters that do not match")),
+        *(row for place in results.subscriptions for row in filter_rows(place, "filters without a match")),
         *(row for place in results.wildcards for row in filter_rows(place, "filters with wildcards")),
-        *(row for cell in results.persistent for row in cell_rows("Sessions that are kept", cell)),
+        *(row for cell in results.persistent for row in cell_rows("Persistent sessions", cell)),
         *(row for nats in results.nats for row in nats_rows(nats)),
     ]
     places: list[Cell | Paced | Idle | Filters | NatsCell] = [
@@ -88,28 +88,28 @@ def cell_rows(section: str, cell: Cell) -> Iterator[Row]:
         peer: median([run.broker_cpu * 1e6 / run.delivered_per_s for run in runs if run.delivered_per_s])
         for peer, runs in cell.runs.items()
     }
-    yield Row(section, name, "us of CPU a message", True, cpu)
+    yield Row(section, name, "us of CPU per message", True, cpu)
 
 
 def paced_rows(place: Paced) -> Iterator[Row]:
     name = f"{place.pairs} pairs, {place.rate:,.0f} messages/s, QoS {place.qos}"
     yield Row(
-        "At a steady pace",
+        "Paced load",
         name,
-        "us of CPU a message",
+        "us of CPU per message",
         True,
         {peer: median([run.cpu_us_per_message for run in runs]) for peer, runs in place.runs.items()},
     )
     for number, share in enumerate(("p50", "p99", "p99.9")):
         found = {peer: median([run.latency_us[number] for run in runs]) for peer, runs in place.runs.items()}
-        yield Row("At a steady pace", name, f"us until it is there, {share}", True, found)
+        yield Row("Paced load", name, f"us of latency, {share}", True, found)
 
 
 def memory_rows(idle: Idle) -> Iterator[Row]:
-    name = f"{idle.connections:,} idle clients, a filter each"
+    name = f"{idle.connections:,} idle clients, one filter each"
     for unit, fewer, of in (
-        ("bytes a client", True, lambda run: run.rss_per_connection),
-        ("MB of the empty broker", True, lambda run: run.before.rss / 1e6),
+        ("bytes per client", True, lambda run: run.rss_per_connection),
+        ("MB of the idle broker", True, lambda run: run.before.rss / 1e6),
         ("connections/s", False, lambda run: run.accepted_per_s),
     ):
         yield Row("Memory", name, unit, fewer, {peer: median([*map(of, runs)]) for peer, runs in idle.runs.items()})
@@ -118,10 +118,10 @@ def memory_rows(idle: Idle) -> Iterator[Row]:
 def filter_rows(place: Filters, what: str) -> Iterator[Row]:
     name = f"{place.filters:,} {what}"
     for unit, fewer, of in (
-        ("us of CPU a message", True, lambda run: run.cpu_us_per_message),
+        ("us of CPU per message", True, lambda run: run.cpu_us_per_message),
         ("s to subscribe", True, lambda run: run.load_s),
         ("MB", True, lambda run: run.rss / 1e6),
-        ("ms that others wait at most", True, lambda run: run.ping_max_ms),
+        ("ms of longest stall", True, lambda run: run.ping_max_ms),
     ):
         yield Row(
             "Many filters", name, unit, fewer, {peer: median([*map(of, runs)]) for peer, runs in place.runs.items()}
@@ -136,11 +136,11 @@ def nats_rows(cell: NatsCell) -> Iterator[Row]:
     kind = "a queue group" if cell.queue else "subjects"
     name = f"NATS, {kind} {cell.publishers}:{cell.subscribers}"
     kept = ("starlingmq-nats-process", JETSTREAM)
-    for section, chosen in (("NATS", [p for p in cell.runs if p not in kept]), ("NATS, kept", kept)):
+    for section, chosen in (("NATS", [p for p in cell.runs if p not in kept]), ("NATS, durable", kept)):
         peers_here = [peer for peer in chosen if cell.rate(peer)]
         yield Row(section, name, "messages/s", False, {peer: cell.rate(peer) or 0.0 for peer in peers_here})
         cpu = {peer: 1e6 / (cell.per_cpu_second(peer) or 1.0) for peer in peers_here}
-        yield Row(section, name, "us of CPU a message", True, cpu)
+        yield Row(section, name, "us of CPU per message", True, cpu)
 
 
 # The page
@@ -164,12 +164,12 @@ def worse(found: Comparison) -> str:
         (row.against(peer), row, peer) for row in found.rows for peer in row.others() if row.against(peer) < 1 / EQUAL
     ]
     if not rows:
-        return "Nothing that was measured."
+        return "No figure."
     shown = []
     for times, row, peer in sorted(rows, key=lambda each: each[0]):
         ours = number(row.figures[row.ours])
         shown.append((f"{row.what}: {row.unit}", f"{peer} {number(row.figures[peer])}", ours, f"{1 / times:.2f}"))
-    return table(("what", "who is better", "StarlingMQ", "times better"), shown)
+    return table(("what", "better broker", "StarlingMQ", "factor"), shown)
 
 
 def figures(found: Comparison) -> str:
@@ -182,7 +182,7 @@ def figures(found: Comparison) -> str:
         head = ["what", "unit", *names]
         parts.append(table(head, ([row.what, row.unit, *(figure(row, name) for name in names)] for row in rows)) + "\n")
     if found.failed:
-        parts.append("Did not come to their end:\n\n" + "\n".join(f"- {text}" for text in found.failed))
+        parts.append("Not completed:\n\n" + "\n".join(f"- {text}" for text in found.failed))
     return "\n".join(parts).rstrip()
 
 
