@@ -5,7 +5,7 @@ Everything is of all nodes together. Each figure is linear in a few terms that f
 - a heartbeat goes from each node to each other one and names the members, so its bytes grow with them;
 - a filter is told to each other node;
 - a message to another node is one copy in a frame that is acknowledged;
-- a session that moves is told to each node, and each node says to each other one where its stream is divided
+- a takeover is told to each node, and each node says to each other one where its stream is divided
   (docs/SESSIONS.md, marks), its new owner tells its filters anew and the old one takes them back;
 - etcd keeps one key for each client id.
 """
@@ -51,12 +51,10 @@ LAWS = (
     ),
     Law("a filter", "bytes", _per("subscribe", "bytes"), lambda n: (n - 1,), "N-1"),
     Law("a message to another node", "bytes", _per("publish there", "bytes"), lambda n: (1,), "1"),
-    Law("a session that moves", "bytes", _per("move", "bytes"), lambda n: (1, n - 1, n * (n - 1)), "1, N-1, N(N-1)"),
-    Law(
-        "a session that moves", "us of CPU", _per("move", "cpu_us"), lambda n: (1, n - 1, n * (n - 1)), "1, N-1, N(N-1)"
-    ),
-    Law("a client's first CONNECT", "writes of etcd", _per("connect", "puts"), lambda n: (1,), "1"),
-    Law("a session that moves", "writes of etcd", _per("move", "puts"), lambda n: (1,), "1"),
+    Law("a takeover", "bytes", _per("move", "bytes"), lambda n: (1, n - 1, n * (n - 1)), "1, N-1, N(N-1)"),
+    Law("a takeover", "us of CPU", _per("move", "cpu_us"), lambda n: (1, n - 1, n * (n - 1)), "1, N-1, N(N-1)"),
+    Law("a client's first CONNECT", "etcd writes", _per("connect", "puts"), lambda n: (1,), "1"),
+    Law("a takeover", "etcd writes", _per("move", "puts"), lambda n: (1,), "1"),
     Law("a client id in etcd", "bytes", lambda counted: counted.key_bytes_per_client, lambda n: (1,), "1"),
 )
 

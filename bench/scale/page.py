@@ -32,14 +32,14 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def costs(scale: Scale) -> str:
     found = scale.costs
     rows = [
-        ("a message of QoS 1, read by itself and written by itself", f"{found.message_us:.1f} us"),
-        ("what another node adds to a message, at both", f"{found.hop_us:.2f} us"),
+        ("a QoS 1 message, read and written alone", f"{found.message_us:.1f} us"),
+        ("a hop to another node, at both nodes", f"{found.hop_us:.2f} us"),
         ("a connection with its first filter", f"{found.connection_us:.0f} us"),
         ("an idle connection with its session and filter", f"{found.connection_bytes:,.0f} bytes"),
         ("a filter of another node", f"{found.filter_us:.1f} us, {found.filter_bytes:,.0f} bytes"),
         ("a node of three without clients", f"{found.idle_share:.1%} of a core"),
     ]
-    return f"{scale.version}, {found.machine}, {found.started}\n\n" + table(("what", "of a node's process"), rows)
+    return f"{scale.version}, {found.machine}, {found.started}\n\n" + table(("item", "cost to a node's process"), rows)
 
 
 def model(scale: Scale) -> str:
@@ -52,7 +52,7 @@ def model(scale: Scale) -> str:
             cells.append(f"{number(fitted.predict(counted.nodes))} / {number(law.figure(counted))}")
         rows.append([*cells, f"{max(error(fitted, scale), key=abs):+.1%}"])
     held = [f"{counted.nodes} nodes, {counted.clients:,} clients" for counted in scale.held]
-    return table(("what, of all nodes together", "terms", "coefficients", *held, "worst"), rows)
+    return table(("item, sum over all nodes", "terms", "coefficients", *held, "worst"), rows)
 
 
 def error(fitted: Fitted, scale: Scale) -> list[float]:
@@ -69,7 +69,7 @@ def reach(scale: Scale) -> str:
         for clients, nodes in zip(FLEETS, sizes, strict=True)
     ]
     names = sorted(found[-1], key=lambda name: -found[-1][name])
-    head = ["share of what there is", *(f"{c:,} on {n}" for c, n in zip(FLEETS, sizes, strict=True))]
+    head = ["share of capacity", *(f"{c:,} on {n}" for c, n in zip(FLEETS, sizes, strict=True))]
     return table(head, ([name, *(share(each[name]) for each in found)] for name in names))
 
 
@@ -84,7 +84,7 @@ def first(scale: Scale) -> str:
             if load.share > 1 and load.name not in ends:
                 ends[load.name] = f"{number(clients)} on {nodes} nodes"
         clients *= 1.05
-    return table(("what is not enough any more", "from so many clients on"), ends.items())
+    return table(("exhausted resource", "from this number of clients on"), ends.items())
 
 
 def share(value: float) -> str:

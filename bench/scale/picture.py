@@ -16,7 +16,7 @@ from bench.scale.reach import Fleet, Room, loads, nodes_for
 from bench.scale.results import Scale
 
 DPI = 130
-SHOWN = ("heartbeats", "a filter", "a message to another node", "a session that moves")
+SHOWN = ("heartbeats", "a filter", "a message to another node", "a takeover")
 
 
 def draw(scale: Scale, path: Path) -> None:
@@ -36,7 +36,7 @@ def fit_panel(scale: Scale, axes: Axes) -> None:
         axes.plot([c.nodes for c in scale.fitted], [law.figure(c) for c in scale.fitted], "o", color=colour)
         axes.plot([c.nodes for c in scale.held], [law.figure(c) for c in scale.held], "D", color=colour, mfc="white")
     axes.set(
-        xscale="log", yscale="log", xlabel="nodes", title="Between all nodes: model, fitted (dots), not seen (diamonds)"
+        xscale="log", yscale="log", xlabel="nodes", title="Sum over all nodes: model, fitted (dots), predicted (diamonds)"
     )
     axes.legend(frameon=False)
     axes.grid(alpha=0.25)
@@ -53,7 +53,7 @@ def reach_panel(scale: Scale, axes: Axes) -> None:
     for name, shares in sorted(lines.items(), key=lambda line: -line[1][-1]):
         axes.plot(sizes, shares, label=name)
     axes.axhline(1, color="black", linewidth=1)
-    axes.set(xscale="log", yscale="log", ylim=(1e-3, 10), xlabel="clients, on as many nodes as they need in peace")
-    axes.set_title("Share of what there is; above 1 it does not work")
+    axes.set(xscale="log", yscale="log", ylim=(1e-3, 10), xlabel="clients, on as many nodes as normal operation needs")
+    axes.set_title("Share of capacity; above 1 it does not work")
     axes.legend(frameon=False, fontsize=8)
     axes.grid(alpha=0.25)

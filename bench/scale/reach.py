@@ -57,27 +57,25 @@ def loads(clients: int, nodes: int, fitted: Sequence[Fitted], costs: Costs, flee
         """Microseconds a second when so many clients come to a node."""
         passing = messages * (costs.message_us + away * costs.hop_us) + each / fleet.ping_s * costs.message_us
         told = coming * (nodes - 1) * costs.filter_us  # what all others tell
-        return (
-            passing + coming * (costs.connection_us + laws["a session that moves", "us of CPU"].predict(nodes)) + told
-        )
+        return passing + coming * (costs.connection_us + laws["a takeover", "us of CPU"].predict(nodes)) + told
 
     def sent(coming: float) -> float:
         """Bytes a second that a node sends to others."""
         beats = laws["heartbeats", "bytes/s"].predict(nodes) / nodes
-        return beats + messages * away * size("a message to another node") + coming * size("a session that moves")
+        return beats + messages * away * size("a message to another node") + coming * size("a takeover")
 
-    writes = laws["a session that moves", "writes of etcd"].predict(nodes)
+    writes = laws["a takeover", "etcd writes"].predict(nodes)
     memory = each * costs.connection_bytes + clients * away * costs.filter_bytes
     found = [
         Load("a node's core", core(visits) / 1e6 / room.core),
-        Load("a node's core while all come back", core(storm) / 1e6 / room.core),
+        Load("a node's core while all reconnect", core(storm) / 1e6 / room.core),
         Load("a node's memory", memory / room.memory),
         Load("filters of other nodes, of a node's memory", clients * away * costs.filter_bytes / room.memory),
-        Load("what a node sends to others", sent(visits) / room.link),
-        Load("what a node sends to others while all come back", sent(storm) / room.link),
-        Load("writes of etcd", clients / fleet.visit_s * writes / room.etcd_writes),
-        Load("writes of etcd while all come back", clients / fleet.storm_s * writes / room.etcd_writes),
-        Load("what etcd holds", clients * size("a client id in etcd") * room.etcd_overhead / room.etcd_bytes),
+        Load("traffic of a node to others", sent(visits) / room.link),
+        Load("traffic of a node to others while all reconnect", sent(storm) / room.link),
+        Load("etcd writes", clients / fleet.visit_s * writes / room.etcd_writes),
+        Load("etcd writes while all reconnect", clients / fleet.storm_s * writes / room.etcd_writes),
+        Load("data in etcd", clients * size("a client id in etcd") * room.etcd_overhead / room.etcd_bytes),
     ]
     return sorted(found, key=lambda load: -load.share)
 
