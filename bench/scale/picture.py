@@ -36,7 +36,7 @@ def fit_panel(scale: Scale, axes: Axes) -> None:
         axes.plot([c.nodes for c in scale.fitted], [law.figure(c) for c in scale.fitted], "o", color=colour)
         axes.plot([c.nodes for c in scale.held], [law.figure(c) for c in scale.held], "D", color=colour, mfc="white")
     axes.set(
-        xscale="log", yscale="log", xlabel="nodes", title="Sum over all nodes: model, fitted (dots), predicted (diamonds)"
+        xscale="log", yscale="log", xlabel="nodes", title="Sum of all nodes: model, fitted (dots), predicted (diamonds)"
     )
     axes.legend(frameon=False)
     axes.grid(alpha=0.25)
