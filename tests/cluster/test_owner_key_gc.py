@@ -8,7 +8,7 @@ from tests.cluster.fleet import Fleet
 from starlingmq.cluster.etcd.etcd_requests import KeyValue, Put, Txn, TxnAnswer
 from starlingmq.cluster.takeover.owner_key_gc import PAGE, PAUSE_SECONDS, OwnerKeyGc
 from starlingmq.cluster.takeover.ownership import Ownership
-from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL
+from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, Properties
 
 
 def swept(entries: list[tuple[str, int, int]], here: set[str]) -> list[bytes]:
@@ -97,3 +97,20 @@ def test_the_key_of_a_node_that_has_something_stays_though_another_one_reports_i
     fleet.advance(0.5)
     assert owner_keys(fleet) == [b"c/1"]
     assert not client.closed
+
+
+def test_the_key_stays_while_a_session_may_still_come() -> None:
+    """The client ends its session at a node to which an earlier one is still on its way."""
+    fleet = Fleet(3)
+    properties: Properties = {SESSION_EXPIRY_INTERVAL: 600}
+    fleet.connect(0, "c", clean_start=False, properties=properties).drop()
+    fleet.parted = {(1, 2), (2, 1), (1, 3), (3, 1)}
+    fleet.advance(3.0)
+    client = fleet.connect(1, "c", clean_start=False, properties=properties)
+    assert not client.connack.session_present
+    client.disconnect(0, {SESSION_EXPIRY_INTERVAL: 0})
+    fleet.advance(1.0)
+    assert owner_keys(fleet) == [b"c/1", b"c/2"]
+    fleet.speak()
+    fleet.advance(5.0)
+    assert owner_keys(fleet) == [b"c/%d" % node.cluster.number for node in fleet.nodes if "c" in node.state.ctx.sessions]

@@ -374,7 +374,7 @@ class Takeovers:
         for client_id, epoch in self._claims.take_released():
             for arrival in self.moves.of(client_id):
                 self.moves.touch(arrival)  # nobody is there to get the rest of it
-            if client_id not in self._ctx.sessions and client_id not in waiting:
+            if not (client_id in self._ctx.sessions or client_id in waiting or client_id in self.moves.arrivals):
                 self._ownership.release(client_id, self.moves.me, epoch)
 
     def _first(self, claims: dict[str, OwnerClaim]) -> float:
