@@ -7,19 +7,24 @@ from collections.abc import Callable
 import pytest
 from tests.cluster.return_world import run
 from tests.cluster.takeover_world import Roamer, RoamingWorld
-from tests.cluster.test_takeover_crashes import clients_of, made
+from tests.cluster.test_takeover_crashes import clients_of, got, made
+from tests.harness import World
+from tests.sim.network import End, Network
 from tests.sim.node import Node
 from tests.sim.world import LIVENESS_MAX
 
 import starlingmq
 from starlingmq.cluster.etcd.etcd_requests import TxnAnswer
+from starlingmq.cluster.links.peer_frames import DataAck, Envelope
 from starlingmq.cluster.takeover.orphaned_sessions import OrphanedSessions
 from starlingmq.cluster.takeover.ownership import Ownership
 from starlingmq.cluster.takeover.takeover import Takeovers
+from starlingmq.core.routing.peer_receivers import SEQUENCE_SHIFT
 
-FOUND = (16, 38, 89)
+FOUND = (16, 38, 89, 106, 174)
 """Worlds in which something was wrong: sessions that were owed to one that had ended, a session that came when a later
-owner had been told that there was none."""
+owner had been told that there was none, a node that sent again what had arrived, a
+session without a key."""
 
 
 class Story:
@@ -178,6 +183,57 @@ def test_it_dies_again_at_each_step(step: int) -> None:
     assert not story.world.books.lost, "its session was there"
     story.end()
     assert story.got() == 3
+
+
+def lose_acknowledgements(world: RoamingWorld, one: Node, other: Node) -> None:
+    """Of messages of ``other`` to ``one``, by whichever nodes they go."""
+
+    def send(source: End, number: int, envelope: Envelope) -> None:
+        numbers = [node.process.cluster.number for node in (one, other) if node.process is not None]
+        if not (isinstance(envelope.body, DataAck) and [envelope.source, envelope.target] == numbers):
+            Network.send(world.network, source, number, envelope)
+
+    world.network.send = send  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("receiver", ["stays", "is started again"])
+def test_what_a_node_had_sent_before_it_was_forgotten_does_not_come_twice(receiver: str) -> None:
+    """It has not heard that the messages arrived, sends them again under its new number, and new ones after them."""
+    world = made()
+    home, there, _ = world.nodes
+    roamer, publisher = clients_of(world, there, home, 0)
+    lose_acknowledgements(world, there, home)
+    publisher.left = 4
+    publisher.publish(b"a/1", 2)
+    publisher.publish(b"a/1", 1)
+    world._wait(lambda: got(world) == [1, 1], 5.0, "they do not come")
+    home.down += 1
+    home.crash(False)
+    home.gone = True
+    world._forget()
+    world._wait(lambda: world.seen["forgets"] > 0, LIVENESS_MAX, "it is not forgotten")
+    if receiver == "is started again":
+        there.crash(False)
+        world.start_if_wanted(there)
+        world._wait(lambda: roamer.online and world._all_serve(), 20.0, "it does not serve")
+        world.pass_time(2.0)
+    del world.network.send
+    home.gone, home.down = False, 0
+    world.start_if_wanted(home)
+    world._wait(world._all_serve, 20.0, "it does not join")
+    publisher.publish(b"a/1", 2)
+    publisher.publish(b"a/1", 1)
+    world._wait(world._balanced, LIVENESS_MAX, "something is lost")
+    assert got(world) == [1, 1, 1, 1]
+
+
+def test_messages_of_a_node_that_was_restored_from_a_backup_are_not_taken_for_earlier_ones() -> None:
+    """Its incarnations begin again where the backup was made: sequences were used before, for other messages."""
+    peers = World().state.peers
+    peers.restore({1: 5 << SEQUENCE_SHIFT | 7}, {})
+    assert peers.add(4, None, None, first=1, since=5).highest == 0
+    assert peers.add(5, None, None, first=1, since=6).highest == 5 << SEQUENCE_SHIFT | 7
+    assert peers.heard() == {4: 0, 5: 5 << SEQUENCE_SHIFT | 7, 1: 5 << SEQUENCE_SHIFT | 7}
 
 
 @pytest.mark.slow

@@ -58,7 +58,7 @@ from starlingmq.cluster.routes.route_facts import last_epoch
 from starlingmq.cluster.routes.route_table import RouteTable
 from starlingmq.cluster.takeover.owner_key_gc import OwnerKeyGc
 from starlingmq.cluster.takeover.ownership import Ownership
-from starlingmq.cluster.takeover.takeover import FACTS, Takeovers
+from starlingmq.cluster.takeover.takeover import FACTS, Takeovers, first_number
 from starlingmq.cluster.takeover.transfer_frames import Declined, Rebalance
 from starlingmq.cluster.wills.cluster_wills import FACTS as WILL_FACTS
 from starlingmq.cluster.wills.cluster_wills import ClusterWills
@@ -131,7 +131,7 @@ class ClusterState:
         self.left = False
         self.frames_passed_on = 0
         settle = SETTLE_TIMEOUTS * config.member_timeout
-        self.members = Members(config.name, name, address, version, settle, last_epoch(facts))
+        self.members = Members(config.name, name, address, version, settle, last_epoch(facts), first_number(facts))
         self.reception = NodeDirectory(broker.ctx.doors)
         self.lines: dict[int, PeerTransport] = {}
         self.quorum: Quorum | None = None
@@ -404,7 +404,7 @@ class ClusterState:
         self.relay = Relay(me.number, self.quorum)
         self.routes = RouteTable(me.number, me.incarnation, self._facts, config.route_log)
         self._facts = {}
-        another = self.takeovers.enter(me.number, me.incarnation, self._session_facts)
+        another = self.takeovers.enter(me.number, me.incarnation, self._session_facts, me.first)
         self.calls.enter(me.incarnation)
         self.owner_sweep.enter(me.number, me.incarnation, self.broker.ctx.now)
         self.groups.enter(me.number, me.incarnation)
@@ -456,10 +456,10 @@ class ClusterState:
             self._broken.pop(number, None)
             self.broker.groups.reach(number, True)
         config = self.config
-        for number in others:
+        for number, member in others.items():
             if number not in self.lines:
                 link = PeerLink(self._incarnation, config.link_window, config.resend_interval)
-                self.lines[number] = PeerTransport(self.broker, number, link, config.link_window)
+                self.lines[number] = PeerTransport(self.broker, member, link, config.link_window)
                 routes.member(number)
         if not self._strangers_gone and self.members.state == "registered":
             self._strangers_gone = True

@@ -31,6 +31,8 @@ class MemberInfo:
     address: str  # host:port of its link listener
     version: str = ""  # of the software
     registered: bool = True  # False: joining, not counted yet
+    first: int = 0  # the first number that its data directory was used under; 0: ``number``
+    since: int = 0  # incarnation in which it joined under ``number``, if ``first`` is another one
 
 
 @dataclass(frozen=True, slots=True)

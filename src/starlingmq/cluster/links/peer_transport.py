@@ -12,7 +12,7 @@ from collections import deque
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from starlingmq.cluster.links.peer_frames import DataAck
+from starlingmq.cluster.links.peer_frames import DataAck, MemberInfo
 from starlingmq.cluster.links.peer_link import PeerLink
 from starlingmq.config.settings import ClusterConfig
 from starlingmq.core.routing.forward_batch import ForwardReader, count_tracked
@@ -82,11 +82,11 @@ class PeerTransport:
     lost_at: float  # when it was last connected, while it is not; 0.0: it never was
     behind_since: float  # since when it is connected but its routes are not all here; 0.0: they are
 
-    def __init__(self, broker: BrokerState, number: int, link: PeerLink, window: int) -> None:
+    def __init__(self, broker: BrokerState, member: MemberInfo, link: PeerLink, window: int) -> None:
         self._broker = broker
         self._window = window
         self.link = link
-        self.peer = broker.peers.add(number, DataPort(self), AckPort(self))
+        self.peer = broker.peers.add(member.number, DataPort(self), AckPort(self), member.first, member.since)
         self.data_frames = 0
         self.lost_at = 0.0
         self.behind_since = 0.0

@@ -70,9 +70,11 @@ class Members:
         version: str,
         settle: float = SETTLE_SECONDS,
         last_incarnation: int = 0,
+        first: int = 0,
     ) -> None:
         """``settle``: seconds in which nobody can rely any more on what others said before; over ``member_timeout``.
-        ``last_incarnation`` of this node, under whatever number: ids of its messages go on."""
+        ``last_incarnation`` of this node, under whatever number: ids of its messages go on.
+        ``first``: the first number that its data directory was used under; 0: it is new."""
         self.state = "new"
         self.problem = ""
         self.membership = Membership(0, ())
@@ -83,6 +85,7 @@ class Members:
         self._version = version
         self._settle = settle
         self._last = last_incarnation
+        self._first = first
         self._keys = Keys(cluster)
         self._registry = Registry(self._keys)
         self._adopted = Membership(0, ())
@@ -374,7 +377,8 @@ class Members:
         online = Put(keys.online(name), b"%d" % incarnation, leased=True)
         compares = [registry.unchanged(key) for key in (keys.registered(name), keys.joining(name), keys.online(name))]
         if there is None:
-            me = MemberInfo(name, registry.number, incarnation, self._address, self._version, registered=False)
+            first, since = self._first, incarnation if self._first else 0
+            me = MemberInfo(name, registry.number, incarnation, self._address, self._version, False, first, since)
             compares.append(Compare(keys.next_number, "mod_revision", "=", registry.number_revision))
             number = Put(keys.next_number, b"%d" % (me.number + 1))
             writes: list[Operation] = [number, Put(keys.joining(name), member_value(me), leased=True)]

@@ -31,12 +31,14 @@ class Keys:
 
 def member_value(member: MemberInfo) -> bytes:
     """What a registered or a joining key holds."""
-    facts = {
+    facts: dict[str, Any] = {
         "number": member.number,
         "incarnation": member.incarnation,
         "address": member.address,
         "version": member.version,
     }
+    if member.first:
+        facts["first"], facts["since"] = member.first, member.since
     return json.dumps(facts).encode()
 
 
@@ -45,7 +47,9 @@ def member_from(name: str, value: bytes, registered: bool) -> MemberInfo:
     try:
         facts: dict[str, Any] = json.loads(value)
         number, incarnation = int(facts["number"]), int(facts["incarnation"])
-        return MemberInfo(name, number, incarnation, str(facts["address"]), str(facts["version"]), registered)
+        address, version = str(facts["address"]), str(facts["version"])
+        first, since = int(facts.get("first", 0)), int(facts.get("since", 0))
+        return MemberInfo(name, number, incarnation, address, version, registered, first, since)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{error!r} is missing or wrong") from error
 

@@ -35,6 +35,7 @@ ARRIVAL: Final = FACTS + b"a"
 DEPARTURE: Final = FACTS + b"d"
 EARLY: Final = FACTS + b"e"
 NUMBERS: Final = FACTS + b"n"  # the newest epoch that may be of a stray, and the numbers that we have had since
+FIRST: Final = FACTS + b"f"  # the first number that this data directory was used under
 
 Turned = tuple[str, int]  # client id, epoch of its new owner
 

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable
 from starlingmq.cluster.takeover.cut_markers import CutMarkers
 from starlingmq.cluster.takeover.drain_offers import DrainOffers
 from starlingmq.cluster.takeover.inbound import InboundSession
-from starlingmq.cluster.takeover.migrations import ARRIVAL, DEPARTURE, EARLY, FACTS, NUMBERS, Migrations, key
+from starlingmq.cluster.takeover.migrations import ARRIVAL, DEPARTURE, EARLY, FACTS, FIRST, NUMBERS, Migrations, key
 from starlingmq.cluster.takeover.orphaned_sessions import OrphanedSessions
 from starlingmq.cluster.takeover.outbound import OutboundSession, departed
 from starlingmq.cluster.takeover.ownership import CLEAN, Ownership
@@ -129,11 +129,13 @@ class Takeovers:
 
     # A life begins
 
-    def enter(self, me: int, incarnation: int, facts: dict[bytes, bytes]) -> bool:
+    def enter(self, me: int, incarnation: int, facts: dict[bytes, bytes], first: int) -> bool:
         """Our number is known. ``facts`` are ours of an earlier life; whether we had another number then."""
         moves = self.moves
         moves.me = me
         self._ownership.enter(me, incarnation)
+        if FIRST not in facts:
+            moves.fact(FIRST, encode_marks([first or me]))
         known = facts.get(NUMBERS)
         ceiling, *numbers = (0, me) if known is None else decode_marks(known)
         another = numbers[-1] != me
@@ -406,6 +408,15 @@ class Takeovers:
         notices = self.moves.notices
         self.moves.notices = []
         return notices
+
+
+def first_number(facts: dict[bytes, bytes]) -> int:
+    """The first number that the data directory with these facts was used under; 0: none yet."""
+    first = facts.get(FIRST)
+    if first is not None:
+        return decode_marks(first)[0]
+    numbers = facts.get(NUMBERS)  # of a version without ``FIRST``
+    return 0 if numbers is None else decode_marks(numbers)[1]
 
 
 def _epoch(session: Session) -> int:

@@ -29,6 +29,7 @@ from starlingmq.core.session.qos import WINDOW_MAX
 from starlingmq.core.session.session import NEVER, NODE_PREFIX, Session, Subscription
 
 SEQUENCE_SHIFT: Final = 40  # a message's sequence: incarnation << 40 | counter
+FORMER_MAX: Final = 256  # numbers of nodes that are no members any more, of which the highest sequence is kept
 
 
 def link(name: str, transport: Any) -> Client:
@@ -46,14 +47,16 @@ def link(name: str, transport: Any) -> Client:
 
 class PeerReceiver:
     number: int
+    first: int  # the first number of that node's data directory: it was removed and has joined again since, or the same
     session: Session
     client: Client  # the link: what is written to its transport goes to that node, in order
     acks: Client
     highest: int  # sequence of the last message that came from there
     begun: bool  # it was connected since we started
 
-    def __init__(self, number: int, session: Session, data: Any, acks: Any) -> None:
+    def __init__(self, number: int, first: int, session: Session, data: Any, acks: Any) -> None:
         self.number = number
+        self.first = first
         self.session = session
         self.client = link(session.client_id, data)
         self.client.session = session
@@ -71,7 +74,7 @@ class PeerReceivers:
     publishing: Publishing
     ending: Ending
     by_number: dict[int, PeerReceiver]
-    highest: dict[int, int]  # of nodes that are not added (yet, or any more: one that was joining may be back)
+    highest: dict[int, int]  # of all numbers, also of nodes that are no members (any more): they may join again
     facts: dict[bytes, bytes]  # what was found there of the cluster's state machines
     control: Callable[[int, bytes], None] | None  # takes what a node has to say to this one, in order with messages
 
@@ -104,14 +107,20 @@ class PeerReceivers:
         heard = dict(self.highest)
         for number, peer in self.by_number.items():
             heard[number] = peer.highest
+            heard[peer.first] = max(heard.get(peer.first, 0), peer.highest)
         return heard
 
     def join(self, node: int, incarnation: int) -> None:
         self.ctx.node = node
         self.ctx.sequence = incarnation << SEQUENCE_SHIFT
 
-    def add(self, number: int, data: Any, acks: Any) -> PeerReceiver:
-        """A node of the cluster; ``data`` and ``acks`` take, by ``write``, what is for it."""
+    def add(self, number: int, data: Any, acks: Any, first: int = 0, since: int = 0) -> PeerReceiver:
+        """A node of the cluster; ``data`` and ``acks`` take, by ``write``, what is for it.
+
+        ``first``: the first number of its data directory (0: ``number``). The node sends again the messages of its
+        earlier numbers that were not acknowledged. ``since``: its incarnation when it joined under ``number``. If we
+        know messages of that incarnation already, a backup was restored there: then sequences are used a second time,
+        and those of its earlier numbers tell nothing."""
         ctx = self.ctx
         client_id = NODE_PREFIX + str(number)
         session = ctx.sessions.get(client_id)
@@ -125,8 +134,12 @@ class PeerReceivers:
             if ctx.recording:
                 session.kept = True
                 ctx.write(Write(SESSION_PUT, session))
-        peer = self.by_number[number] = PeerReceiver(number, session, data, acks)
-        peer.highest = self.highest.pop(number, 0)
+        first = first or number
+        peer = self.by_number[number] = PeerReceiver(number, first, session, data, acks)
+        peer.highest = self.highest.get(number, 0)
+        earlier = self.highest.get(first, 0)
+        if earlier >> SEQUENCE_SHIFT < since:
+            peer.highest = max(peer.highest, earlier)
         return peer
 
     def remove(self, number: int) -> None:
@@ -135,17 +148,24 @@ class PeerReceivers:
         if peer is not None:
             self.down(peer)
             self.ending.end(peer.session)
-            self.highest[number] = peer.highest
+            self._keep(peer)
 
     def release(self, number: int) -> None:
         """The line to that node begins anew, with another ``add``: what waits for it stays."""
         peer = self.by_number.pop(number)
         self.down(peer)
-        self.highest[number] = peer.highest
+        self._keep(peer)
+
+    def _keep(self, peer: PeerReceiver) -> None:
+        """It may be added again, under this number or another one."""
+        self.highest[peer.number] = peer.highest
+        self.highest[peer.first] = max(self.highest.get(peer.first, 0), peer.highest)
 
     def strangers(self, members: dict[int, None]) -> None:
-        """Give up what an earlier run kept for nodes that are no members any more."""
-        for number in [number for number in self.highest if number not in members]:
+        """Give up what an earlier run kept for nodes that are no members any more. What was heard of them is kept: with
+        their data directories they may join again, and send again what they had sent."""
+        former = sorted([number for number in self.highest if number not in members])
+        for number in former[:-FORMER_MAX]:
             del self.highest[number]
             if self.ctx.recording:
                 self.ctx.write(Write(FACT_DELETE, topic=HEARD_FACT + str(number).encode()))

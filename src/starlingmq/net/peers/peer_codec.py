@@ -167,12 +167,21 @@ def _from_member(member: MemberInfo) -> pb.MemberInfo:
         address=member.address,
         version=member.version,
         joining=not member.registered,
+        first=member.first,
+        since=member.since,
     )
 
 
 def _to_member(message: pb.MemberInfo) -> MemberInfo:
     return MemberInfo(
-        message.name, message.number, message.incarnation, message.address, message.version, not message.joining
+        message.name,
+        message.number,
+        message.incarnation,
+        message.address,
+        message.version,
+        not message.joining,
+        message.first,
+        message.since,
     )
 
 

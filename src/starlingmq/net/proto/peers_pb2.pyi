@@ -91,20 +91,24 @@ class Envelope(_message.Message):
     def __init__(self, source: _Optional[int] = ..., incarnation: _Optional[int] = ..., target: _Optional[int] = ..., target_incarnation: _Optional[int] = ..., relayed: _Optional[bool] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping[str, object]]] = ..., route_records: _Optional[_Union[RouteRecords, _Mapping[str, object]]] = ..., route_applied: _Optional[_Union[RouteApplied, _Mapping[str, object]]] = ..., sync_request: _Optional[_Union[SyncRequest, _Mapping[str, object]]] = ..., route_snapshot: _Optional[_Union[RouteSnapshot, _Mapping[str, object]]] = ..., data: _Optional[_Union[Data, _Mapping[str, object]]] = ..., data_ack: _Optional[_Union[DataAck, _Mapping[str, object]]] = ..., handshake_call: _Optional[_Union[HandshakeCall, _Mapping[str, object]]] = ..., handshake_reply: _Optional[_Union[HandshakeReply, _Mapping[str, object]]] = ..., group_pull: _Optional[_Union[GroupPull, _Mapping[str, object]]] = ..., group_report: _Optional[_Union[GroupReport, _Mapping[str, object]]] = ..., operator_call: _Optional[_Union[OperatorCall, _Mapping[str, object]]] = ..., operator_reply: _Optional[_Union[OperatorReply, _Mapping[str, object]]] = ...) -> None: ...
 
 class MemberInfo(_message.Message):
-    __slots__ = ("name", "number", "incarnation", "address", "version", "joining")
+    __slots__ = ("name", "number", "incarnation", "address", "version", "joining", "first", "since")
     NAME_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     JOINING_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
     name: str
     number: int
     incarnation: int
     address: str
     version: str
     joining: bool
-    def __init__(self, name: _Optional[str] = ..., number: _Optional[int] = ..., incarnation: _Optional[int] = ..., address: _Optional[str] = ..., version: _Optional[str] = ..., joining: _Optional[bool] = ...) -> None: ...
+    first: int
+    since: int
+    def __init__(self, name: _Optional[str] = ..., number: _Optional[int] = ..., incarnation: _Optional[int] = ..., address: _Optional[str] = ..., version: _Optional[str] = ..., joining: _Optional[bool] = ..., first: _Optional[int] = ..., since: _Optional[int] = ...) -> None: ...
 
 class Membership(_message.Message):
     __slots__ = ("revision", "members")
