@@ -62,11 +62,17 @@ class RoamingBooks(Books):
         """Whether nobody can keep it: what it was about is gone with a node."""
         if self.lossy:
             self.excused["a node that keeps nothing crashed"] += 1
-        elif promise.since <= self.gone.get(promise.subscriber, 0.0):
+        elif any(promise.since <= self.gone.get(name, 0.0) for name in self._sharing(promise)):
             self.excused["its session was at a node that left for good"] += 1
         else:
             return False
         return True
+
+    def _sharing(self, promise: Promise) -> list[str]:
+        """Whose sessions may have been given what that one did not get; a member may have had no SUBACK."""
+        if not promise.filter.startswith(b"$share/"):
+            return [promise.subscriber]
+        return [other.subscriber for other in self.promises if other.filter == promise.filter]
 
     def _owed(self, promise: Promise, sent: Sent, calm: bool) -> bool:
         return super()._owed(promise, sent, calm) and not self.excuse(promise)

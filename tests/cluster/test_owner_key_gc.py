@@ -113,4 +113,6 @@ def test_the_key_stays_while_a_session_may_still_come() -> None:
     assert owner_keys(fleet) == [b"c/1", b"c/2"]
     fleet.speak()
     fleet.advance(5.0)
-    assert owner_keys(fleet) == [b"c/%d" % node.cluster.number for node in fleet.nodes if "c" in node.state.ctx.sessions]
+    assert owner_keys(fleet) == [
+        b"c/%d" % node.cluster.number for node in fleet.nodes if "c" in node.state.ctx.sessions
+    ]
