@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import binascii
-from base64 import b32decode
+from base64 import b32decode, b32encode
 from typing import Final
 
+SERVER: Final = 13 << 3  # the first byte of a server's id; as text it begins with N
 USER: Final = 20 << 3  # the first byte of a user's public key; as text it begins with U
 LENGTH: Final = 56  # of the text: a byte, 32 of the key, two of CRC-16, lowest first
 
@@ -25,3 +26,9 @@ def user_key(text: str) -> bytes:
     if binascii.crc_hqx(raw[:33], 0) != raw[33] | raw[34] << 8:
         raise ValueError(f"{text!r} is not a public NKey of a user: its checksum is wrong")
     return raw[1:33]
+
+
+def server_id(raw: bytes) -> str:
+    """32 bytes as the id of a server: its tools tell an id from a name by this form."""
+    body = bytes((SERVER,)) + raw
+    return b32encode(body + binascii.crc_hqx(body, 0).to_bytes(2, "little")).decode()

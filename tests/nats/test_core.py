@@ -39,7 +39,7 @@ def test_the_server_speaks_first() -> None:
     assert info["host"] == "127.0.0.1"
     assert info["port"] == 4222
     assert info["client_id"] == 1
-    assert len(info["server_id"]) == 32
+    assert len(info["server_id"]) == 56 and info["server_id"].startswith("N")
     assert "auth_required" not in info
     assert "tls_required" not in info
     assert NatsPeer(World(), "tls://127.0.0.1:4222").info["tls_required"] is True

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal
 from msgspec import Struct, field
 
 from starlingmq.admin.local_node import LocalNode
+from starlingmq.admin.readiness import readiness
 from starlingmq.core.connection import Client
 from starlingmq.core.nats.nats_client import NatsClient
 from starlingmq.core.nats.server_info import GO, PROTOCOL, PROTOCOL_VERSION
@@ -25,6 +26,7 @@ from starlingmq.process import memory
 
 CONNECTIONS_MAX: Final = 1024  # on a page of connz, as at nats-server
 SUBSCRIPTIONS_MAX: Final = 1000  # shown of one connection
+ACCOUNT: Final = "$G"  # the only one: nats-server's name for it where none are set up
 NANOSECONDS: Final = 1_000_000_000
 
 Sort = Literal["cid", "subs", "pending", "msgs_to", "msgs_from", "bytes_to", "bytes_from", "start", "last", "idle"]
@@ -40,9 +42,12 @@ class Varz(Struct, frozen=True):
     version: str
     starlingmq: str
     proto: int
+    git_commit: str
     go: str
     host: str
     port: int
+    auth_required: bool
+    tls_required: bool
     max_connections: int
     ping_interval: int
     ping_max: int
@@ -87,6 +92,7 @@ class Connection(Struct, frozen=True, omit_defaults=True):
     in_bytes: int
     out_bytes: int
     subscriptions: int
+    account: str
     name: str = ""
     lang: str = ""
     version: str = ""
@@ -115,6 +121,12 @@ class Subsz(Struct, frozen=True):
     limit: int
 
 
+class Healthz(Struct, frozen=True, omit_defaults=True):
+    status: str
+    status_code: int = 0
+    error: str = ""
+
+
 class NatsMonitor:
     def __init__(self, place: LocalNode) -> None:
         self._place = place
@@ -123,7 +135,7 @@ class NatsMonitor:
         place = self._place
         config, state, now = place.config(), place.state, place.driver.clock()
         counters, nats = state.ctx.counters, state.nats
-        host, port = self._listener()
+        scheme, host, port = self._listener()
         uptime = max(now - state.sys.started_at, 0.001)
         slow = counters.dropped.get("slow_consumer", 0)
         peers = 0 if place.cluster is None else max(len(place.cluster.names()) - 1, 0)
@@ -133,9 +145,12 @@ class NatsMonitor:
             version=PROTOCOL_VERSION,
             starlingmq=nats.info.version,
             proto=PROTOCOL,
+            git_commit=nats.info.version,
             go=GO,
             host=host,
             port=port,
+            auth_required=nats.info.auth_required(),
+            tls_required=scheme == "tls",
             max_connections=config.limits.max_connections,
             ping_interval=int(config.nats.ping_interval * NANOSECONDS),
             ping_max=config.nats.max_pings_out,
@@ -164,11 +179,27 @@ class NatsMonitor:
             slow_consumer_stats=SlowConsumers(slow),
         )
 
-    def connz(self, sort: Sort, offset: int, limit: int, subscriptions: bool) -> Connz:
-        """``sort`` other than by number puts the largest first. ``limit`` is at most ``CONNECTIONS_MAX``."""
+    def connz(
+        self,
+        sort: Sort,
+        offset: int,
+        limit: int,
+        subscriptions: bool,
+        cid: int = 0,
+        user: str = "",
+        nobody: bool = False,
+    ) -> Connz:
+        """``sort`` other than by number puts the largest first. ``limit`` is at most ``CONNECTIONS_MAX``. Only the
+        connection ``cid``, or those of ``user``, where one is given; ``nobody``: an empty page."""
         state, now = self._place.state, self._place.driver.clock()
         clients = state.nats.clients
         limit = min(limit, CONNECTIONS_MAX)
+        if cid or user or nobody:
+            clients = {
+                number: client
+                for number, client in clients.items()
+                if not nobody and cid in (0, number) and user in ("", client.username)
+            }
         if sort == "cid":
             shown = list(islice(clients.values(), offset, offset + limit))
         else:
@@ -183,13 +214,17 @@ class NatsMonitor:
         now = rfc3339(self._place.driver.clock())
         return Subsz(state.nats.info.server_id, now, count, state.router.cached(), count, 0, 0)
 
-    def _listener(self) -> tuple[str, int]:
-        """Host and port of the first NATS listener; "" and 0 if there is none."""
+    def healthz(self) -> Healthz:
+        reasons = readiness(self._place).reasons
+        return Healthz("unavailable", 503, "; ".join(reasons)) if reasons else Healthz("ok", 200)
+
+    def _listener(self) -> tuple[str, str, int]:
+        """Scheme, host and port of the first NATS listener; "" and 0 if there is none."""
         for listener in self._place.listeners():
             if listener.spec.scheme in ("nats", "tls"):
                 host, _, port = listener.address.partition("://")[2].partition("/")[0].rpartition(":")
-                return host.strip("[]"), int(port)
-        return "", 0
+                return listener.spec.scheme, host.strip("[]"), int(port)
+        return "", "", 0
 
 
 def connection(client: Client, now: float, subscriptions: bool) -> Connection:
@@ -211,6 +246,7 @@ def connection(client: Client, now: float, subscriptions: bool) -> Connection:
         in_bytes=client.bytes_in,
         out_bytes=client.bytes_out,
         subscriptions=len(nats.subscriptions),
+        account=ACCOUNT,
         name=nats.name,
         lang=nats.lang,
         version=nats.library_version,

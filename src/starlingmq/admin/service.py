@@ -16,6 +16,7 @@ from starlingmq.admin.live_settings import SettingActions
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.log_tail import LogTail
 from starlingmq.admin.messages import MessageActions
+from starlingmq.admin.nats_answers import NatsAnswers
 from starlingmq.admin.node_rpc import NodeRpc, nothing_to_report
 from starlingmq.admin.operator_bans import BanActions
 from starlingmq.admin.operator_problem import AdminError
@@ -64,10 +65,14 @@ class AdminService:
         self._activity = Activity(place.driver)
         local |= self._watches.actions() | self._activity.actions()
         local |= bans.actions() | self._log.actions() | self._own_actions()
+        self._nats = NatsAnswers(place)
+        local |= self._nats.actions()
         words = StreamGossip(actions, directory) if directory is not None else None
         if words is not None:
             local |= words.actions()
         self.desk = NodeRpc(place.name, local, place.cluster)
+        self._nats.desk = self.desk
+        place.driver.on_request = self._nats.take
         self.rounds = None if place.cluster is None else PeerPoller(place.cluster, self.desk, bans, words)
         if self.rounds is not None:
             self.desk.actions |= self.rounds.actions()
@@ -88,6 +93,7 @@ class AdminService:
     async def stop(self) -> None:
         self.place.lag.stop()
         self._log.stop()
+        self._nats.stop()
         self._watches.stop()
         self._activity.stop()
         self.traces.stop()

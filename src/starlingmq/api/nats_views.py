@@ -7,18 +7,10 @@ from typing import Annotated
 from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import Parameter
-from msgspec import Struct
 
-from starlingmq.admin.nats_monitor import CONNECTIONS_MAX, Connz, NatsMonitor, Sort, Subsz, Varz
-from starlingmq.admin.readiness import readiness
+from starlingmq.admin.nats_monitor import CONNECTIONS_MAX, Connz, Healthz, NatsMonitor, Sort, Subsz, Varz
 from starlingmq.api.guard import HEALTH
 from starlingmq.api.served import Served
-
-
-class Healthz(Struct, frozen=True, omit_defaults=True):
-    status: str
-    status_code: int = 0
-    error: str = ""
 
 
 def routes(served: Served) -> list[HTTPRouteHandler]:
@@ -45,9 +37,7 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
 
     @get("/healthz", summary="Whether clients should come here, in nats-server's JSON", tags=["nats"], opt=HEALTH)
     async def healthz() -> Response[Healthz]:
-        found = readiness(served.place)
-        if found.reasons:
-            return Response(Healthz("unavailable", 503, "; ".join(found.reasons)), status_code=503)
-        return Response(Healthz("ok"), status_code=200)
+        found = monitor.healthz()
+        return Response(found if found.error else Healthz("ok"), status_code=found.status_code)
 
     return [varz, connz, subsz, healthz]

@@ -119,6 +119,8 @@ class Chain:
             return AuthResult(Reason.NOT_AUTHORIZED)
         rights = self._rights(request.client_id, name, request.peer, verdict.rules)
         standing = (method, verdict.proof)
+        if rights is not None:
+            rights.proved = proved(standing, name, request.certificate_name)
         return AuthResult(verdict.reason, verdict.data, verdict.username, rights, verdict.valid, standing)
 
     async def reader(self, username: str | None, password: bytes | None, peer: str) -> tuple[int, Rights | None]:
@@ -137,7 +139,10 @@ class Chain:
         """What somebody who is connected may do by the rules of now."""
         granted = client.rights.source if client.rights is not None else None
         assert granted is None or isinstance(granted, tuple)
-        return self._rights(client.client_id, client.username, client.peer, granted)
+        rights = self._rights(client.client_id, client.username, client.peer, granted)
+        if rights is not None:
+            rights.proved = proved(client.standing, client.username, client.certificate_name)
+        return rights
 
     def standing_of(self, client: Client) -> int:
         """Why somebody who is connected, or was when it left its will, would not be let in now; 0: it would."""
@@ -232,6 +237,19 @@ class Chain:
     def _tell_of(self, ban: Ban | None, now: float) -> None:
         if ban is not None:
             self._lines.warning("%s %r is banned for %.0f s: %s", ban.kind, ban.name, ban.until - now, ban.reason)
+
+
+def proved(standing: object, username: str, certificate_name: str) -> bool:
+    """Whether a client has proved who it is. A name without a password, where nobody is asked for one, proves nothing;
+    nor does a hook that has let in somebody without a name."""
+    if certificate_name and username == certificate_name:
+        return True
+    method, proof = standing if isinstance(standing, tuple) else (ANONYMOUS, None)
+    if method == HOOK:
+        return bool(username)
+    if method is NatsLogin:
+        return proof is not None
+    return bool(method != ANONYMOUS)
 
 
 async def _asked(hook: Authenticate, request: AuthRequest) -> Verdict:

@@ -156,6 +156,26 @@ class HookAnswer:
         self.standing = None
 
 
+class SystemRequest:
+    """What a NATS client asks of the broker (core.nats.system_requests). ``kind`` is one of the names there, or USER;
+    ``server`` is the id of the server that is asked, "" for all."""
+
+    client: Client
+    kind: str
+    server: str
+    reply: bytes  # a topic
+    options: bytes
+    answered: bool
+
+    def __init__(self, client: Client, kind: str, server: str, reply: bytes, options: bytes) -> None:
+        self.client = client
+        self.kind = kind
+        self.server = server
+        self.reply = reply
+        self.options = options
+        self.answered = False
+
+
 class Event:
     """Something that happened, for ``on_event`` hooks. ``kind`` is one of: connected, disconnected, subscribed,
     unsubscribed, session_discarded, dropped, held. ``detail`` says more (a filter, a reason)."""
@@ -197,6 +217,7 @@ class Ready:
     spills: list[Session]  # have messages that may be let go of once ``writes`` are stored
     reads: list[Session]  # need messages read back: ``BrokerState.wanted`` says which
     questions: list[HookQuestion]
+    requests: list[SystemRequest]  # NATS clients ask about the broker
     events: list[Event]
     notices: list[Notice]
 
@@ -209,6 +230,7 @@ class Ready:
         self.spills = []
         self.reads = []
         self.questions = []
+        self.requests = []
         self.events = []
         self.notices = []
 
@@ -229,6 +251,8 @@ class Ready:
             self.reads = []
         if self.questions:
             self.questions = []
+        if self.requests:
+            self.requests = []
         if self.events:
             self.events = []
         if self.notices:

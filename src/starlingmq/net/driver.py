@@ -19,7 +19,7 @@ from starlingmq.cluster.cluster_state import ClusterReady, ClusterState
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.connection import Client
 from starlingmq.core.observe.audit import Audit
-from starlingmq.core.ready import Event, HookAnswer, HookQuestion, Notice, Ready
+from starlingmq.core.ready import Event, HookAnswer, HookQuestion, Notice, Ready, SystemRequest
 from starlingmq.core.session.session import Session
 from starlingmq.net.listeners.socket_connection import Handle
 from starlingmq.net.listeners.tls import common_name
@@ -84,6 +84,7 @@ class Driver:
         self._scheduled = False
         self._began = 0.0  # when the work of this turn began
         self._tickets: deque[CommitTicket] = deque()
+        self.on_request: Callable[[SystemRequest], None] | None = None  # gets what NATS clients ask of the broker
         self._awaited: list[asyncio.Future[bool]] = []  # who wants to know whether this turn's writes are stored
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -244,6 +245,9 @@ class Driver:
         if ready.events and self.on_event is not None:
             for event in ready.events:
                 self._tell(self.on_event, event)
+        if ready.requests and self.on_request is not None:
+            for request in ready.requests:
+                self._tell(self.on_request, request)
         if ready.notices and self.on_notice is not None:
             for notice in ready.notices:
                 self._tell(self.on_notice, notice)

@@ -127,6 +127,7 @@ class Rights:
     grants: list[Grant]
     default: bool
     replies: bool  # a rule allows some
+    proved: bool  # they are those of a client that has proved who it is, and not only said a name
     source: object  # a note of whoever made them
     _publishes: dict[bytes, int]
     _receives: dict[bytes, bool]
@@ -135,6 +136,7 @@ class Rights:
         self.grants = grants
         self.default = default
         self.replies = any(grant.allow and grant.actions & REPLY for grant in grants)
+        self.proved = False
         self.source = None
         self._publishes = {}
         self._receives = {}
@@ -174,6 +176,18 @@ class Rights:
             if grant.actions & PUBLISH and not grant.allow and grant.publishes & 1:
                 return None
         return None
+
+    def may_ask(self, topic: bytes) -> bool:
+        """Whether the broker answers requests to this topic below ``$SYS/REQ``: operators have a rule that names those
+        two levels. Rules with wildcards there, and ``default``, allow it to nobody."""
+        levels = topic.split(b"/")
+        for grant in self.grants:
+            if grant.actions & PUBLISH and grant.publishes & 1 and grant.matches(levels):
+                if not grant.allow:
+                    return False
+                if grant.levels[:2] == levels[:2]:
+                    return self.proved
+        return False
 
     def may_subscribe(self, filter: bytes, group: bytes) -> bool:
         """``group`` b"": an ordinary subscription."""

@@ -25,6 +25,7 @@ from starlingmq.core.nats.nats_subscribing import NatsSubscribing
 from starlingmq.core.nats.nkey_auth import NkeyAuth
 from starlingmq.core.nats.server_info import ServerInfo
 from starlingmq.core.nats.subject_cache import SubjectCache
+from starlingmq.core.nats.system_requests import SystemRequests
 from starlingmq.core.ready import AUTHENTICATE, HookAnswer, HookQuestion
 from starlingmq.core.ready import PUBLISH as ASK_PUBLISH
 from starlingmq.core.routing.delivery import Delivery
@@ -66,6 +67,7 @@ class Nats(NatsPort):
     info: ServerInfo
     errors: NatsErrors
     entry: NatsConnecting
+    system: SystemRequests
     publishing: NatsPublishing
     subscribing: NatsSubscribing
     leaving: LameDuck
@@ -97,7 +99,8 @@ class Nats(NatsPort):
         self.info = ServerInfo(ctx, self.keys, config, secret, version)
         self.errors = NatsErrors(ctx, ending)
         self.entry = NatsConnecting(ctx, connecting, ending, deadlines, self.errors, self.keys, config)
-        self.publishing = NatsPublishing(ctx, router, delivery, publishing, self.errors, self.spellings)
+        self.system = SystemRequests(ctx, router)
+        self.publishing = NatsPublishing(ctx, router, delivery, publishing, self.errors, self.spellings, self.system)
         self.subscribing = NatsSubscribing(ctx, router, subscribing, self.errors)
         self.clients = {}
         self.leaving = LameDuck(ctx, ending, self.clients, self.tell_all)

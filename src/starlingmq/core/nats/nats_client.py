@@ -132,6 +132,7 @@ class NatsClient(ProtocolHandler):
     owed: bytes  # ... and what the client is sent when they do
     reply: bytes  # of the message that a hook is asked about, as a topic
     waiting: NatsSubscription | None  # that a hook is asked about
+    requests: int  # to the broker itself that are not answered yet (core.nats.system_requests)
     replies: Replies | None  # what it may publish in reply; None: no rule allows replies
 
     def __init__(self, owner: NatsPort, number: int, tls: bool) -> None:
@@ -155,6 +156,7 @@ class NatsClient(ProtocolHandler):
         self.owed = b""
         self.reply = b""
         self.waiting = None
+        self.requests = 0
         self.replies = None
 
     # What others ask of it

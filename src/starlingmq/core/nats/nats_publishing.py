@@ -19,16 +19,18 @@ from starlingmq.core.limits.publish_admission import (
 )
 from starlingmq.core.message import Message
 from starlingmq.core.mqtt.publishing import Publishing
-from starlingmq.core.nats.nats_client import NatsClient, NatsSubscription
+from starlingmq.core.nats.nats_client import NatsClient
 from starlingmq.core.nats.nats_errors import NatsErrors
+from starlingmq.core.nats.no_responders import lonely, say_no_responders
 from starlingmq.core.nats.subject_cache import SubjectCache
+from starlingmq.core.nats.system_requests import USER_INFO, SystemRequests
 from starlingmq.core.ready import PUBLISH as ASK_PUBLISH
 from starlingmq.core.ready import HookAnswer, HookQuestion
 from starlingmq.core.routing.delivery import Delivery
-from starlingmq.core.routing.router import Route, Router
+from starlingmq.core.routing.router import Router
 from starlingmq.core.session.session import Session
 from starlingmq.wire.nats import HPUB, NatsError, NatsReader
-from starlingmq.wire.nats_frames import NO_RESPONDERS, OK_FRAME, message_head, message_tail
+from starlingmq.wire.nats_frames import OK_FRAME
 from starlingmq.wire.nats_headers import properties_of
 from starlingmq.wire.nats_subjects import subject_of, topic_of
 from starlingmq.wire.reasons import MqttError
@@ -41,13 +43,6 @@ WHY: Final[dict[int, str]] = {
 }
 
 
-def lonely(route: Route) -> bool:
-    """Whether nobody is there to answer: at most groups whose members were lost, and may come back too late."""
-    if route.subscriptions or route.streams:
-        return False
-    return not any(group.somebody() for group in route.groups)
-
-
 class NatsPublishing:
     ctx: Context
     router: Router
@@ -55,6 +50,7 @@ class NatsPublishing:
     publishing: Publishing
     errors: NatsErrors
     spellings: SubjectCache
+    system: SystemRequests
 
     def __init__(
         self,
@@ -64,6 +60,7 @@ class NatsPublishing:
         publishing: Publishing,
         errors: NatsErrors,
         spellings: SubjectCache,
+        system: SystemRequests,
     ) -> None:
         self.ctx = ctx
         self.router = router
@@ -71,6 +68,7 @@ class NatsPublishing:
         self.publishing = publishing
         self.errors = errors
         self.spellings = spellings
+        self.system = system
 
     def publish(self, client: Client, nats: NatsClient, reader: NatsReader, kind: int) -> None:
         """What ``reader`` has just read. Raises NatsError."""
@@ -100,7 +98,12 @@ class NatsPublishing:
             return
         message = Message(topic, reader.payload, 0, False, properties, 0.0, session.client_id, ctx.now)
         rights = client.rights
-        if rights is not None and not rights.may_publish(topic, 0, False) and not nats.may_reply(client, topic):
+        if (
+            rights is not None
+            and not rights.may_publish(topic, 0, False)
+            and topic != USER_INFO
+            and not nats.may_reply(client, topic)
+        ):
             self.errors.may_not_publish(client, reader.subject, "not_authorized")
             return
         if ctx.ask_publish:
@@ -136,7 +139,8 @@ class NatsPublishing:
             return
         verdict = admit(ctx, route, route.kept)
         if verdict != ADMITTED and verdict != POSTPONED:  # for that ``Nats.handle`` has waited
-            self._turn_down(client, message, verdict)
+            if not route.reserved or not self.system.take(client, nats, message, reply):
+                self._turn_down(client, message, verdict)
             return
         if route.kept:  # somebody wants it at QoS 1: it is stored for whoever wants it stored
             message.qos = 1
@@ -147,14 +151,14 @@ class NatsPublishing:
             else:
                 ctx.send(client, OK_FRAME)
         if reply and nats.no_responders and lonely(route):
-            self._no_responders(client, session, reply)
+            say_no_responders(ctx, self.router, client, reply)
             return
         if message.retain:  # a hook made it so
             found = self.publishing.route(message, session)
         else:
             found = self.delivery.fan_out(message, route, session)
         if found == len(route.streams) and reply and nats.no_responders:  # a stream answers nobody
-            self._no_responders(client, session, reply)
+            say_no_responders(ctx, self.router, client, reply)
 
     def _turn_down(self, client: Client, message: Message, verdict: int) -> None:
         """A message that is not admitted, in the words of NATS."""
@@ -162,12 +166,3 @@ class NatsPublishing:
             self.errors.isolated(client)
         else:
             self.errors.may_not_publish(client, subject_of(message.topic), COUNTED[verdict], WHY[verdict])
-
-    def _no_responders(self, client: Client, session: Session, reply: bytes) -> None:
-        """Tell a requester at once that nobody will answer."""
-        for subscription in self.router.resolve(reply).subscriptions:
-            if subscription.session is session and isinstance(subscription, NatsSubscription):
-                head = b"H" + message_head(subject_of(reply))
-                tail = message_tail(b"", NO_RESPONDERS, b"")
-                self.ctx.send(client, b"%b%b%b" % (head, subscription.sid, tail))
-                return

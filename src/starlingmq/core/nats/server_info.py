@@ -15,6 +15,7 @@ from starlingmq.core.connection import Client
 from starlingmq.core.context import Context
 from starlingmq.core.nats.nats_client import NatsClient
 from starlingmq.core.nats.nkey_auth import NkeyAuth
+from starlingmq.nkeys import server_id
 from starlingmq.wire.nats_frames import info_frame
 
 PROTOCOL: Final = 1  # clients may be sent INFO at any time
@@ -43,7 +44,7 @@ class ServerInfo:
         self.ctx = ctx
         self.keys = keys
         self.config = config
-        self.server_id = hashlib.blake2b(b"nats", key=secret[:64], digest_size=16).hexdigest().upper()
+        self.server_id = server_id(hashlib.blake2b(b"nats", key=secret[:64], digest_size=32).digest())
         self.server_name = ""
         self.cluster = ""
         self.version = version
@@ -66,8 +67,11 @@ class ServerInfo:
         own = [] if leaving else self._own.get(kind, [])
         return list(dict.fromkeys(own + self._others.get(kind, [])))
 
-    def frame(self, client: Client, nats: NatsClient, leaving: bool) -> bytes:
+    def auth_required(self) -> bool:
         ctx = self.ctx
+        return ctx.ask_authenticate or not ctx.allow_anonymous or len(self.keys.known) != 0
+
+    def frame(self, client: Client, nats: NatsClient, leaving: bool) -> bytes:
         host, _, port = client.listener.partition("://")[2].partition("/")[0].rpartition(":")
         fields: dict[str, object] = {
             "server_id": self.server_id,
@@ -84,7 +88,7 @@ class ServerInfo:
             "client_id": nats.number,
             "client_ip": client.peer.rpartition(":")[0].strip("[]"),
         }
-        if ctx.ask_authenticate or not ctx.allow_anonymous or self.keys.known:
+        if self.auth_required():
             fields["auth_required"] = True
         nonce = self.keys.nonce(nats.number)
         if nonce:

@@ -1,0 +1,239 @@
+"""Answers to ``$SYS.REQ.>``: each node is asked, and what it says is handed on as it comes, in nats-server's JSON.
+
+A request carries options: nats-server's own, and a filter by which a node says nothing (``server_name``, ``host``,
+``cluster``, ``exact_match``, ``tags``, ``domain``). A node that is away says nothing either, as a server that is down.
+
+An answer has at most ``nats.max_payload`` bytes. A page of connections that is longer is made shorter, and says so in
+``limit``; of anything else an error is said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final, get_args
+
+import msgspec
+from msgspec import Struct
+
+from starlingmq.admin.local_node import LocalNode
+from starlingmq.admin.nats_monitor import ACCOUNT, CONNECTIONS_MAX, Connz, NatsMonitor, Sort, Varz
+from starlingmq.admin.nats_stats import Accountz, AnsweringServer, Jsz, ServerId, account_statz, server_info, statsz
+from starlingmq.admin.nats_user import user_info
+from starlingmq.admin.node_rpc import NodeRpc, ours
+from starlingmq.core.ready import SystemRequest
+from starlingmq.net.control_socket import Action, Report
+
+log = logging.getLogger("starlingmq.admin")
+
+OPTIONS_MAX: Final = 4096  # bytes
+SORTS: Final = frozenset(get_args(Sort))
+CLOSED: Final = 1  # nats-server's ``state`` of connections that are closed, of which nothing is kept here
+
+Arguments = dict[str, str]
+
+
+class Filter(Struct, frozen=True):
+    """What every request may have."""
+
+    server_name: str = ""
+    host: str = ""
+    cluster: str = ""
+    exact_match: bool = False
+    tags: list[str] | None = None
+    domain: str = ""
+
+
+class ConnzOptions(Struct, frozen=True):
+    sort: str = ""
+    subscriptions: bool = False
+    subscriptions_detail: bool = False
+    offset: int = 0
+    limit: int = 0
+    cid: int = 0
+    state: int = 0
+    user: str = ""
+    acc: str = ""
+
+
+class ApiError(Struct, frozen=True):
+    code: int
+    description: str
+
+
+class Answer(Struct, frozen=True, omit_defaults=True):
+    server: AnsweringServer
+    data: Any = None
+    error: ApiError | None = None
+
+
+class StatszAnswer(Struct, frozen=True):
+    server: AnsweringServer
+    statsz: Any
+
+
+class NatsAnswers:
+    """``desk`` asks other nodes."""
+
+    def __init__(self, place: LocalNode) -> None:
+        self._place = place
+        self._monitor = NatsMonitor(place)
+        self._seq = 0
+        self._asking: set[asyncio.Task[None]] = set()
+        self.desk: NodeRpc | None = None
+
+    def actions(self) -> dict[str, Action]:
+        """For other nodes."""
+        return {"nats.request": self._asked}
+
+    def stop(self) -> None:
+        for task in self._asking:
+            task.cancel()
+
+    # Requests of clients of this node
+
+    def take(self, request: SystemRequest) -> None:
+        if request.kind == "USER":
+            varz = self._monitor.varz()
+            answer = Answer(self._head(varz), user_info(request.client, self._place.driver.clock()))
+            self._hand_on(request, msgspec.json.encode(answer))
+            self._close(request)
+            return
+        task = asyncio.ensure_future(self._ask(request))
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+
+    async def _ask(self, request: SystemRequest) -> None:
+        """Have all nodes asked at once."""
+        assert self.desk is not None
+        asked = (self._ask_one(request, name) for _, name in self.desk.members())
+        for failed in await asyncio.gather(*asked, return_exceptions=True):
+            if isinstance(failed, Exception):
+                log.error("a request for %s failed", request.kind, exc_info=failed)
+        self._close(request)
+
+    async def _ask_one(self, request: SystemRequest, name: str) -> None:
+        assert self.desk is not None
+        if name == self.desk.name:
+            answer = self.answer(request.kind, request.server, request.options)
+        else:
+            options = request.options[: OPTIONS_MAX + 1].decode(errors="replace")
+            asked = {"kind": request.kind, "server": request.server, "options": options}
+            try:
+                found = (await self.desk.at(name, "nats.request", asked)).get("answer")
+            except Exception as error:
+                if not ours(error):
+                    raise
+                log.debug("%s gives no answer to a request for %s: %s", name, request.kind, error)
+                return
+            answer = found.encode() if isinstance(found, str) else b""
+        if answer:
+            self._hand_on(request, answer)
+
+    def _hand_on(self, request: SystemRequest, answer: bytes) -> None:
+        driver = self._place.driver
+        driver.state.nats.system.answer(request, answer, driver.clock())
+        driver.poke()
+
+    def _close(self, request: SystemRequest) -> None:
+        driver = self._place.driver
+        driver.state.nats.system.close(request, driver.clock())
+        driver.poke()
+
+    # What this node says
+
+    async def _asked(self, report: Report, arguments: Arguments) -> dict[str, Any]:
+        kind, server, options = (arguments.get(name, "") for name in ("kind", "server", "options"))
+        return {"answer": self.answer(kind, server, options.encode()).decode()}
+
+    def answer(self, kind: str, server: str, options: bytes) -> bytes:
+        """b"": this node has nothing to say."""
+        varz = self._monitor.varz()
+        if server and server != varz.server_id:
+            return b""
+        try:
+            if len(options) > OPTIONS_MAX:
+                raise ValueError(f"the options have more than {OPTIONS_MAX} bytes")
+            if options and not _fits(msgspec.json.decode(options, type=Filter), varz):
+                return b""
+            if kind == "CONNZ":
+                return self._connections(varz, options)
+            data = self._data(kind, varz)
+        except (ValueError, RecursionError) as error:  # msgspec's are ValueErrors
+            return msgspec.json.encode(Answer(self._head(varz), error=ApiError(400, str(error))))
+        answer = msgspec.json.encode(data)
+        if len(answer) > self._size_max():
+            return self._too_long(varz)
+        return answer
+
+    def _data(self, kind: str, varz: Varz) -> Any:
+        """The whole answer. Raises ValueError."""
+        head = self._head(varz)
+        if kind == "STATSZ":
+            return StatszAnswer(head, statsz(varz, self._peers()))
+        if kind == "IDZ":
+            return ServerId(head.name, head.host, head.id)
+        about: dict[str, Callable[[], Any]] = {
+            "VARZ": lambda: varz,
+            "SUBSZ": self._monitor.subsz,
+            "HEALTHZ": self._monitor.healthz,
+            "ACCOUNTZ": lambda: Accountz(varz.server_id, varz.now, "", [ACCOUNT]),
+            "JSZ": lambda: Jsz(varz.server_id, varz.now, True, 0, 0),
+            "STATZ": lambda: account_statz(varz, self._monitor),
+        }
+        if kind not in about:
+            raise ValueError(f"{kind}: there is no such request")
+        return Answer(head, about[kind]())
+
+    def _connections(self, varz: Varz, options: bytes) -> bytes:
+        asked = msgspec.json.decode(options, type=ConnzOptions) if options else ConnzOptions()
+        if asked.offset < 0 or (asked.sort and asked.sort not in SORTS):
+            raise ValueError(f"sort: one of {', '.join(sorted(SORTS))}; offset: 0 or more")
+        limit = asked.limit if 0 < asked.limit <= CONNECTIONS_MAX else CONNECTIONS_MAX
+        while True:
+            page = self._page(asked, limit)
+            answer = msgspec.json.encode(Answer(self._head(varz), page))
+            if len(answer) <= self._size_max():
+                return answer
+            if limit == 1:
+                return self._too_long(varz)
+            limit = max(min(limit, page.num_connections) // 2, 1)
+
+    def _page(self, asked: ConnzOptions, limit: int) -> Connz:
+        sort: Any = asked.sort or "cid"
+        subscriptions = asked.subscriptions or asked.subscriptions_detail
+        closed = asked.state == CLOSED or asked.acc not in ("", ACCOUNT)
+        return self._monitor.connz(sort, asked.offset, limit, subscriptions, asked.cid, asked.user, closed)
+
+    def _too_long(self, varz: Varz) -> bytes:
+        error = ApiError(413, "the answer is longer than nats.max_payload")
+        return msgspec.json.encode(Answer(self._head(varz), error=error))
+
+    def _head(self, varz: Varz) -> AnsweringServer:
+        self._seq += 1
+        return server_info(varz, self._seq)
+
+    def _size_max(self) -> int:
+        return self._place.config().nats.max_payload
+
+    def _peers(self) -> list[tuple[int, str]]:
+        cluster = self._place.cluster
+        if cluster is None or cluster.state is None:
+            return []
+        members = (status for status in cluster.state.status() if status.connected)
+        return sorted((status.member.number, status.member.name) for status in members)
+
+
+def _fits(filter: Filter, varz: Varz) -> bool:
+    """Whether this server is meant."""
+    if filter.tags or filter.domain:  # there are none here
+        return False
+    own = (
+        (filter.server_name, varz.server_name),
+        (filter.host, varz.host),
+        (filter.cluster, varz.cluster.get("name", "")),
+    )
+    if filter.exact_match:
+        return all(not wanted or wanted == name for wanted, name in own)
+    return all(wanted in name for wanted, name in own)

@@ -1,0 +1,27 @@
+"""A request that nobody answers: its requester is told at once, with the status 503, if it asked for that."""
+
+from __future__ import annotations
+
+from starlingmq.core.connection import Client
+from starlingmq.core.context import Context
+from starlingmq.core.nats.nats_client import NatsSubscription
+from starlingmq.core.routing.router import Route, Router
+from starlingmq.wire.nats_frames import NO_RESPONDERS, message_head, message_tail
+from starlingmq.wire.nats_subjects import subject_of
+
+
+def lonely(route: Route) -> bool:
+    """Whether nobody is there to answer: at most groups whose members were lost, and may come back too late."""
+    if route.subscriptions or route.streams:
+        return False
+    return not any(group.somebody() for group in route.groups)
+
+
+def say_no_responders(ctx: Context, router: Router, client: Client, reply: bytes) -> None:
+    """Send the status to the subscription of this client for its reply topic."""
+    for subscription in router.resolve(reply).subscriptions:
+        if subscription.session is client.session and isinstance(subscription, NatsSubscription):
+            head = b"H" + message_head(subject_of(reply))
+            tail = message_tail(b"", NO_RESPONDERS, b"")
+            ctx.send(client, b"%b%b%b" % (head, subscription.sid, tail))
+            return

@@ -1,0 +1,122 @@
+"""Requests to ``$SYS.REQ.>``: who may ask, what there is to ask, and to whom the answers go.
+
+::
+
+    PUB --take: allowed--> Ready.requests --> admin.nats_answers --answer, once for each node--> close
+
+The law:
+
+- A client may ask about itself (``$SYS.REQ.USER.INFO``). It may ask about servers and accounts only if it has proved
+  who it is, and a rule that names ``$SYS/REQ`` allows it to publish there (``Rights.may_ask``).
+- An answer goes to the subscriptions of the connection that asked, and to no other client: the reply subject is the
+  requester's choice, so what the broker says must not go to where the requester could not publish.
+- ``CLIENT_MAX`` requests of a client, and ``NODE_MAX`` of all clients of a node, are open at once.
+"""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+from starlingmq.core.connection import OPEN, Client
+from starlingmq.core.context import Context
+from starlingmq.core.message import Message
+from starlingmq.core.nats.nats_client import NatsClient
+from starlingmq.core.nats.no_responders import say_no_responders
+from starlingmq.core.ready import SystemRequest
+from starlingmq.core.routing.router import Router
+from starlingmq.wire.reasons import MqttError
+
+CLIENT_MAX: Final = 16
+NODE_MAX: Final = 32  # no more than other nodes answer at once (cluster: ``SERVED_MAX``)
+
+PREFIX: Final = b"$SYS/REQ/"
+USER_INFO: Final = b"$SYS/REQ/USER/INFO"
+PING: Final = b"PING"  # in place of a server or an account: all of them
+ACCOUNT: Final = b"$G"  # the only one: nats-server's name for it where none are set up
+
+SERVER_KINDS: Final = frozenset((b"STATSZ", b"IDZ", b"VARZ", b"CONNZ", b"SUBSZ", b"HEALTHZ", b"ACCOUNTZ", b"JSZ"))
+ACCOUNT_KINDS: Final = frozenset((b"CONNZ", b"SUBSZ", b"STATZ"))
+
+BUSY: Final = b'{"server":{},"error":{"code":503,"description":"too many requests are open"}}'
+
+
+class SystemRequests:
+    ctx: Context
+    router: Router
+    open: int  # requests about servers and accounts
+
+    def __init__(self, ctx: Context, router: Router) -> None:
+        self.ctx = ctx
+        self.router = router
+        self.open = 0
+
+    def take(self, client: Client, nats: NatsClient, message: Message, reply: bytes) -> bool:
+        """A message to a topic of the broker's own: whether it is a request that this client may send."""
+        topic = message.topic
+        if not topic.startswith(PREFIX) or not reply:
+            return False
+        rights = client.rights
+        if topic != USER_INFO and (rights is None or not rights.may_ask(topic)):
+            return False
+        nats.ok(client)
+        request = _read(client, topic, reply, message.payload)
+        if request is None:
+            if nats.no_responders:
+                say_no_responders(self.ctx, self.router, client, reply)
+        elif nats.requests >= CLIENT_MAX or (request.kind != "USER" and self.open >= NODE_MAX):
+            self._deliver(client, reply, BUSY)
+        else:
+            nats.requests += 1
+            if request.kind != "USER":
+                self.open += 1
+            self.ctx.ready.requests.append(request)
+        return True
+
+    def answer(self, request: SystemRequest, data: bytes, now: float) -> None:
+        """What one node says."""
+        self.ctx.now = now
+        request.answered = True
+        self._deliver(request.client, request.reply, data)
+
+    def close(self, request: SystemRequest, now: float) -> None:
+        """All nodes that are going to answer have done so."""
+        self.ctx.now = now
+        client = request.client
+        nats = cast(NatsClient, client.dialect)
+        nats.requests -= 1
+        if request.kind != "USER":
+            self.open -= 1
+        if not request.answered and nats.no_responders and client.state == OPEN:
+            say_no_responders(self.ctx, self.router, client, request.reply)
+
+    def _deliver(self, client: Client, reply: bytes, data: bytes) -> None:
+        session = client.session
+        dialect = client.dialect
+        if client.state != OPEN or session is None or dialect is None:
+            return
+        try:
+            route = self.router.resolve(reply)
+        except MqttError:
+            return
+        message = Message(reply, data, 0, False, b"", 0.0, "", self.ctx.now)
+        for subscription in list(route.subscriptions):  # one that has its last message leaves
+            if subscription.session is session:
+                dialect.deliver(client, message, subscription, None)
+
+
+def _read(client: Client, topic: bytes, reply: bytes, options: bytes) -> SystemRequest | None:
+    """None: there is no such request."""
+    if topic == USER_INFO:
+        return SystemRequest(client, "USER", "", reply, b"")
+    levels = topic.split(b"/")[2:]
+    if levels == [b"SERVER", PING]:
+        return SystemRequest(client, "STATSZ", "", reply, options)
+    if len(levels) != 3:
+        return None
+    about, which, kind = levels
+    if about == b"SERVER" and kind in SERVER_KINDS:
+        server = "" if which == PING else which.decode()
+        return SystemRequest(client, kind.decode(), server, reply, options)
+    if about == b"ACCOUNT" and kind in ACCOUNT_KINDS and which in (PING, ACCOUNT):
+        return SystemRequest(client, kind.decode(), "", reply, options)
+    return None
