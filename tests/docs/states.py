@@ -106,7 +106,7 @@ def sender() -> str:
         ("PUBREC 0x80 or more", lambda window: window.refused(1)),
         ("PUBCOMP", lambda window: window.completed(1)),
     ]
-    edges: Edges = {("in the queue", "PUBLISHED"): ["room in the window: PUBLISH"]}
+    edges: Edges = {("in the session queue", "PUBLISHED"): ["room in the window: PUBLISH"]}
     for qos in (1, 2):
         for name in ("PUBLISHED", "RELEASED")[:qos]:
             for label, event in events:
@@ -118,7 +118,7 @@ def sender() -> str:
             again = in_state(name, qos)
             again.owe_all()
             note(edges, name, state(again), f"new connection: {'PUBLISH, DUP' if name == 'PUBLISHED' else 'PUBREL'}")
-    order = ["in the queue", "PUBLISHED", "RELEASED", "done"]
+    order = ["in the session queue", "PUBLISHED", "RELEASED", "done"]
     return states("States of a message on its way to a client", order, edges, ["done"])
 
 
@@ -133,7 +133,7 @@ def session_life() -> str:
         session = world.state.ctx.sessions.get("c")
         if session is None:
             return "none"
-        return "connected" if session.client is not None else "away"
+        return "connected" if session.client is not None else "disconnected"
 
     def connect(world: World, clean: bool, expiry: int) -> FakeClient:
         return world.connect("c", 5, clean, properties={SESSION_EXPIRY_INTERVAL: expiry} if expiry else None)
@@ -141,19 +141,19 @@ def session_life() -> str:
     def world_in(name: str, expiry: int) -> tuple[World, FakeClient | None]:
         world = World()
         client = None if name == "none" else connect(world, False, expiry)
-        if name == "away" and client is not None:
+        if name == "disconnected" and client is not None:
             client.drop()
         assert where(world) == name
         return world, client
 
-    for name in ("none", "connected", "away"):
+    for name in ("none", "connected", "disconnected"):
         for clean in (False, True):
             world, _ = world_in(name, 60)
             before = world.state.ctx.sessions.get("c")
             client = connect(world, clean, 60)
             kept = world.state.ctx.sessions["c"] is before
             assert client.connack.session_present == kept
-            label = "clean start: a new one" if clean else "CONNECT: the same one" if kept else "CONNECT"
+            label = "clean start: new session" if clean else "CONNECT: same session" if kept else "CONNECT"
             if name != "none" or not clean:
                 note(edges, name, where(world), label)
     for expiry, label in ((60, "connection lost"), (0, "connection ends, expiry 0")):
@@ -161,10 +161,10 @@ def session_life() -> str:
         assert connected is not None
         connected.drop()
         note(edges, "connected", where(world), label)
-    world, _ = world_in("away", 60)
+    world, _ = world_in("disconnected", 60)
     world.advance(61)
-    note(edges, "away", where(world), "expiry is over")
-    return states("States of a session", ["none", "connected", "away"], edges, ["none"])
+    note(edges, "disconnected", where(world), "session expires")
+    return states("States of a session", ["none", "connected", "disconnected"], edges, ["none"])
 
 
 # A node's life
@@ -192,18 +192,18 @@ def node_life() -> str:
         run(2 * SETTLE, **why)
         return members
 
-    first = start("a", joining="not known yet", registered="a majority knows the membership")
-    second = start("b", joining="not known yet", registered="a majority knows the membership")
+    first = start("a", joining="not in the membership yet", registered="a majority knows the membership")
+    second = start("b", joining="not in the membership yet", registered="a majority knows the membership")
     start(
         "b",
         session="b again",
-        registered="its name and address are registered",
+        registered="name and address are registered",
         replaced="another process has its name",
     )
     second = town.members["b again"]
     assert first.forget("b", True, True, town.now) == ""
-    run(2 * SETTLE, forgotten="ctl cluster forget, elsewhere")
-    third = start("c", joining="not known yet", registered="a majority knows the membership")
+    run(2 * SETTLE, forgotten="ctl cluster forget, at another node")
+    third = start("c", joining="not in the membership yet", registered="a majority knows the membership")
     third.leave(town.now)
     run(2 * SETTLE, left="ctl cluster leave")
     assert (second.state, third.state) == ("forgotten", "left")
@@ -252,7 +252,7 @@ def takeover() -> str:
             setattr(Migrations, name, method)
     at = next(number for number, step in enumerate(said) if step[2] == "Whole") + 1
     said.insert(at, ("new owner", "client", "CONNACK, session present"))
-    return sequence("What is said when a session moves", ["client", *names_in_order(names)], said)
+    return sequence("Messages of a takeover", ["client", *names_in_order(names)], said)
 
 
 def names_in_order(names: dict[int, str]) -> list[str]:
@@ -273,7 +273,7 @@ def handshake() -> str:
     assert answer.type == PUBREC
     said.append((names[1], "publisher", "PUBREC"))
     second = lasting(fleet, 1)
-    said.append(("publisher", names[2], "CONNECT, here"))
+    said.append(("publisher", names[2], "CONNECT at this node"))
     fleet.advance(0.5)
     fleet.carried.clear()
     second.send(Ack(PUBREL, 5))
@@ -300,9 +300,9 @@ def group_line() -> str:
     def where(world: World) -> str:
         group = world.state.router.group(b"$share/g/t")
         if group is not None and group.waiting():
-            return "in line"
+            return "in the group queue"
         lent = [one for one in world.state.ctx.sessions.values() if one.window is not None and one.window.entries]
-        return "lent to a member" if lent else "gone"
+        return "lent to a member" if lent else "removed"
 
     def member(world: World, name: str) -> FakeClient:
         client = world.connect(name, 5)
@@ -329,14 +329,14 @@ def group_line() -> str:
     happens(world, "a member can take it", lambda: published(world), "published")
     happens(world, "PUBACK", lambda: acknowledges(first))
     first.drop()
-    happens(world, "nobody can take it", lambda: published(world), "published")
+    happens(world, "no member can take it", lambda: published(world), "published")
     members: list[FakeClient] = []
-    happens(world, "a member comes", lambda: members.append(member(world, "m2")))
+    happens(world, "a member subscribes", lambda: members.append(member(world, "m2")))
     happens(world, "the member is lost", lambda: members[0].drop())
     happens(world, "the last member unsubscribes, or grace is over: dropped", lambda: world.advance(31))
     return states(
-        "Where a message of a queue group is",
-        ["published", "in line", "lent to a member", "gone"],
+        "States of a message of a queue group",
+        ["published", "in the group queue", "lent to a member", "removed"],
         edges,
-        ["published", "gone"],
+        ["published", "removed"],
     )
