@@ -122,6 +122,11 @@ def test_empty_file_and_empty_sections_are_defaults(tmp_path: Path) -> None:
         ("cluster.member_timeout=500ms", "cluster.member_timeout: must be longer than cluster.heartbeat_interval"),
         ("cluster.secret=short", "cluster.secret: 5 bytes are too few for a secret; use 16 or more"),
         ("cluster={secret: 0123456789abcdef, secret_file: a}", "cluster.secret_file: cluster.secret is set as well"),
+        (
+            "listeners=[{url: 'mqtts://x:1', tls: {cert: a, use_identity_as_username: true, "
+            "use_subject_as_username: true}}]",
+            "listeners[0].tls: set use_identity_as_username or use_subject_as_username, not both",
+        ),
         ("cluster.tls.cert=a.pem", "cluster.tls: cert, key and ca are all required"),
         ("nats.nkeys=[UABC]", "nats.nkeys[0]: 'UABC' is not a public NKey of a user"),
         ("listeners=[5]", "listeners[0]: expected a section, got int"),

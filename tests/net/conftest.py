@@ -12,7 +12,8 @@ import trustme
 import uvloop
 from tests.patience import within
 
-from starlingmq.config.settings import ListenerConfig, TlsConfig
+from starlingmq.config.settings import ListenerConfig
+from starlingmq.config.tls_section import TlsConfig
 from starlingmq.net.listeners.listeners import Listener, open_listener, parse_listener
 from starlingmq.net.listeners.socket_connection import Handle
 

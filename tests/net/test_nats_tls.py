@@ -6,8 +6,8 @@ import asyncio
 
 from tests.patience import within
 
+from starlingmq.net.listeners.client_certificate import certificate_name
 from starlingmq.net.listeners.listeners import Listener
-from starlingmq.net.listeners.tls import common_name
 
 from .conftest import PATIENCE, Certificates, FakeDriver, Open, Seen
 from .test_listeners import port_of, read_to_end
@@ -52,7 +52,7 @@ async def test_the_name_in_a_certificate(driver: FakeDriver, listen: Open, certi
     async with within(PATIENCE):
         await writer.start_tls(context, server_hostname="localhost")
         await client.until(lambda seen: seen.events == ["secured", "identified"])
-    assert common_name(client.transport) == "ann"
+    assert certificate_name(client.transport) == "ann"
     writer.close()
 
 

@@ -10,9 +10,9 @@ import pytest
 import trustme
 from tests.patience import within
 
-from starlingmq.config.settings import TlsConfig
+from starlingmq.config.tls_section import TlsConfig
+from starlingmq.net.listeners.client_certificate import certificate_name
 from starlingmq.net.listeners.listeners import Listener, ListenerError
-from starlingmq.net.listeners.tls import common_name
 
 from .conftest import PATIENCE, Certificates, FakeDriver, Open
 from .test_listeners import port_of, read_to_end
@@ -62,7 +62,7 @@ async def test_mqtts_speaks_tls(driver: FakeDriver, listen: Open, certificates: 
     assert await reader.readexactly(5) == b"hello"
     assert writer.get_extra_info("ssl_object").version() == "TLSv1.3"
     assert writer.get_extra_info("ssl_object").selected_alpn_protocol() == "mqtt"
-    assert common_name((await driver.client()).transport) is None
+    assert certificate_name((await driver.client()).transport) == ""
     writer.close()
 
 
@@ -112,7 +112,7 @@ async def test_the_name_in_a_client_certificate_is_told(
     listener = await listen("mqtts://127.0.0.1:0", tls=tls)
     mine = certificates.issue("client.example", common_name="sensor-7")
     _, writer = await connect(listener.address, client_context(certificates, mine))
-    assert common_name((await driver.client()).transport) == "sensor-7"
+    assert certificate_name((await driver.client()).transport) == "sensor-7"
     writer.close()
 
 
@@ -151,10 +151,10 @@ async def test_an_optional_client_certificate_may_be_missing(
 ) -> None:
     listener = await listen("mqtts://127.0.0.1:0", tls=certificates.server(ca=certificates.ca))
     _, without = await connect(listener.address, client_context(certificates))
-    assert common_name((await driver.client()).transport) is None
+    assert certificate_name((await driver.client()).transport) == ""
     mine = certificates.issue("client.example", common_name="sensor-7")
     _, writer = await connect(listener.address, client_context(certificates, mine))
-    assert common_name((await driver.client(1)).transport) == "sensor-7"
+    assert certificate_name((await driver.client(1)).transport) == "sensor-7"
     without.close()
     writer.close()
 

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from starlingmq.config.secret_masking import without_login
-from starlingmq.config.settings import ListenerConfig, TlsConfig
+from starlingmq.config.settings import ListenerConfig
+from starlingmq.config.tls_section import TlsConfig
 from starlingmq.net.listeners.urls import ListenerError, ListenerSpec, parse_listener
 
 TLS = TlsConfig(cert="server.pem")

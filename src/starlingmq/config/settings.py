@@ -27,7 +27,7 @@ from starlingmq.config.cluster_section import ClusterConfig, check_cluster, chec
 from starlingmq.config.groups_section import QueueGroupsConfig
 from starlingmq.config.nats_section import NatsConfig, check_nats
 from starlingmq.config.networks import parse_networks
-from starlingmq.config.secret_masking import SECRET, SECRET_URL, without_login
+from starlingmq.config.secret_masking import SECRET_URL, without_login
 from starlingmq.config.section_types import (
     ConfigError,
     Count,
@@ -39,6 +39,7 @@ from starlingmq.config.section_types import (
     Size,
 )
 from starlingmq.config.streams_section import StreamsConfig, check_streams
+from starlingmq.config.tls_section import TlsConfig, check_tls
 from starlingmq.config.tracing_section import TracingConfig, check_tracing
 from starlingmq.config.tree_builder import Tree, build, read_yaml, set_path, yaml_value
 
@@ -93,32 +94,6 @@ class NodeConfig(Section, frozen=True):
         Literal["auto", "uvloop", "asyncio"],
         Meta(description="Event loop to use; auto uses uvloop if it is installed."),
     ] = "auto"
-
-
-class TlsConfig(Section, frozen=True):
-    cert: Annotated[str, Meta(min_length=1, description="PEM file with the certificate chain of the listener.")]
-    key: Annotated[
-        str | None, Meta(description="PEM file with the private key. Empty: the key is read from the certificate file.")
-    ] = None
-    key_password: Annotated[str | None, Meta(description="Password of an encrypted private key.", extra=SECRET)] = None
-    ca: Annotated[
-        str | None, Meta(description="PEM file with the CA certificates used to verify client certificates.")
-    ] = None
-    crl: Annotated[
-        tuple[str, ...],
-        Meta(
-            description="PEM files with certificate revocation lists, one for each CA that issues client "
-            "certificates. Clients with a revoked certificate are refused. A reload reads the "
-            "files again and disconnects clients whose certificate has been revoked."
-        ),
-    ] = ()
-    require_client_cert: Annotated[
-        bool, Meta(description="Whether clients must present a certificate issued by one of these CAs.")
-    ] = False
-    use_identity_as_username: Annotated[
-        bool, Meta(description="Whether the common name of the client certificate is used as the user name.")
-    ] = False
-    min_version: Annotated[Literal["1.2", "1.3"], Meta(description="Lowest TLS version accepted.")] = "1.2"
 
 
 class ListenerConfig(Section, frozen=True):
@@ -608,6 +583,8 @@ def _check_listeners(config: Config) -> None:
             )
         if scheme in ("mqtts", "wss", "tls", "nats+wss", "https") and listener.tls is None:
             raise ConfigError(f"listeners[{index}]: {shown} needs a tls section with at least cert")
+        if listener.tls is not None:
+            check_tls(listener.tls, f"listeners[{index}].tls")
         parse_networks(listener.trusted_proxies, f"listeners[{index}].trusted_proxies")
         parse_networks(listener.proxy_protocol, f"listeners[{index}].proxy_protocol")
         if listener.proxy_protocol and scheme in (*API_SCHEMES, "unix"):

@@ -35,7 +35,7 @@ class Client:
     transport: Any  # the shell's handle, never touched here
     listener: str
     peer: str
-    certificate_name: str  # common name of a verified client certificate, "" without
+    certificate_name: str  # by a verified client certificate (net.listeners.client_certificate), "" without
     identity: bool  # that name is its user name, whatever CONNECT says
     state: int
     version: int  # 3, 4 or 5; 0: it speaks ...

@@ -21,8 +21,8 @@ from starlingmq.core.connection import Client
 from starlingmq.core.observe.audit import Audit
 from starlingmq.core.ready import Event, HookAnswer, HookQuestion, Notice, Ready, SystemRequest
 from starlingmq.core.session.session import Session
+from starlingmq.net.listeners.client_certificate import certificate_name
 from starlingmq.net.listeners.socket_connection import Handle
-from starlingmq.net.listeners.tls import common_name
 from starlingmq.storage.store import NotYetStored, Store
 
 log = logging.getLogger("starlingmq")
@@ -100,7 +100,7 @@ class Driver:
     def opened(self, transport: Handle, listener: str, peer: str, full: int = 0) -> Client:
         client = self.state.open(listener, peer, self.clock(), full)
         client.transport = transport
-        client.certificate_name = common_name(transport) or ""
+        client.certificate_name = certificate_name(transport)
         self.clients[client] = None
         self._deserted.clear()
         self._schedule()
@@ -116,7 +116,7 @@ class Driver:
         client.identity = True
 
     def secured(self, client: Client) -> None:
-        client.certificate_name = common_name(client.transport) or ""
+        client.certificate_name = certificate_name(client.transport)
 
     def received(self, client: Client, data: bytes) -> None:
         now = self.clock()

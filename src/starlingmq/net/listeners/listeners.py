@@ -147,7 +147,7 @@ def _gate(spec: ListenerSpec, name: str, write_buffer: int, admission: Connectio
         spec.max_connections,
         write_buffer,
         spec.path,
-        identity=spec.tls is not None and spec.tls.use_identity_as_username,
+        identity=spec.tls is not None and (spec.tls.use_identity_as_username or spec.tls.use_subject_as_username),
         subprotocol="" if nats else "mqtt",
         origins=spec.origins,
         admission=admission,

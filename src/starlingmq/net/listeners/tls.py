@@ -1,12 +1,12 @@
-"""TLS for listeners: the server's context from the settings, and what the client's certificate says."""
+"""TLS for listeners: the server's context from the settings."""
 
 from __future__ import annotations
 
 import ssl
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final
 
-from starlingmq.config.settings import TlsConfig
+from starlingmq.config.tls_section import TlsConfig
 from starlingmq.net.listeners.revocation_list import DerError, Identity, revoked_by
 from starlingmq.net.listeners.tls_handshake import ServerContext
 
@@ -17,10 +17,6 @@ class TlsError(Exception):
     """A certificate or key cannot be used; the message is one line that names the file at fault."""
 
 
-class _HasExtraInfo(Protocol):
-    def get_extra_info(self, name: str, default: Any = None) -> Any: ...
-
-
 def server_context(tls: TlsConfig, protocols: list[str]) -> ssl.SSLContext:
     """A server context that offers ``protocols`` by ALPN; a client that names none of them, or none at all, is let in.
 
@@ -28,6 +24,7 @@ def server_context(tls: TlsConfig, protocols: list[str]) -> ssl.SSLContext:
     ``tls.require_client_cert`` one must be shown. Raises TlsError.
     """
     context = ServerContext(ssl.PROTOCOL_TLS_SERVER)
+    context.whole_subject = tls.use_subject_as_username
     context.minimum_version = VERSIONS[tls.min_version]
     # Each renegotiation costs the server a handshake that the client only has to ask for.
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
@@ -83,15 +80,3 @@ def _reason(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
         return f"not usable PEM files ({error.reason or error})"
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
-
-
-def common_name(transport: _HasExtraInfo) -> str | None:
-    """The common name in the subject of the verified client certificate; None without TLS, certificate or name."""
-    certificate = transport.get_extra_info("peercert")
-    if not certificate:
-        return None
-    for relative_name in certificate.get("subject", ()):
-        for key, value in relative_name:
-            if key == "commonName":
-                return str(value)
-    return None

@@ -96,7 +96,10 @@ class TlsObject(ssl.SSLObject):
 
 
 class ServerContext(ssl.SSLContext):
-    """A context whose connections belong to the handshake of the task that they are made in."""
+    """A context whose connections belong to the handshake of the task that they are made in. ``whole_subject``: its
+    clients are named by the subject of their certificate, not by its common name."""
+
+    whole_subject = False
 
     def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **keywords: Any) -> ssl.SSLObject:
         wrapped = super().wrap_bio(incoming, outgoing, *args, **keywords)

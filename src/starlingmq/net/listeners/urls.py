@@ -25,7 +25,8 @@ from urllib.parse import urlsplit
 
 from starlingmq.config.networks import Network, parse_networks
 from starlingmq.config.secret_masking import without_login
-from starlingmq.config.settings import ListenerConfig, TlsConfig
+from starlingmq.config.settings import ListenerConfig
+from starlingmq.config.tls_section import TlsConfig
 
 DEFAULT_PORTS: Final = {
     "mqtt": 1883,
