@@ -25,7 +25,7 @@ from bench.process import cpu_seconds
 from bench.streams_broker import PAYLOAD, TOPICS, Broker
 from bench.wire import open_connection
 from starlingmq.spark.read_options import Options
-from starlingmq.spark.source import Part, read_part
+from starlingmq.spark.source import RowPartition, read_part
 
 BURST_S = 0.001
 NICEST = 19
@@ -149,7 +149,7 @@ def read_for_ever(address: str, rows: int, nice: int) -> None:
     options = Options(servers=(address,), stream="all")
     print("reading", flush=True)
     while True:
-        for _ in read_part(Part("n1", address, 0, rows, False), options):
+        for _ in read_part(RowPartition("n1", address, 0, rows, False), options):
             pass
 
 

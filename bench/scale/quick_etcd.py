@@ -9,7 +9,7 @@ from random import Random
 from tests.sim.etcd_model import EtcdModel, Session
 from tests.sim.etcd_store import Store
 
-from starlingmq.cluster.etcd.etcd_requests import Change, Get, KeyValue, Operation, Put, Txn
+from starlingmq.cluster.etcd.etcd_requests import Get, KeyChange, KeyValue, Operation, Put, Txn
 
 
 class QuickStore(Store):
@@ -25,10 +25,10 @@ class QuickStore(Store):
     def get(self, key: bytes, prefix: bool = False) -> tuple[KeyValue, ...]:
         return self._page(Get(key, prefix=True)) if prefix else super().get(key)
 
-    def last_changes(self) -> tuple[Change, ...]:
+    def last_changes(self) -> tuple[KeyChange, ...]:
         return self._history[-1][1] if self._history else ()
 
-    def changes_since(self, prefix: bytes, revision: int) -> list[tuple[int, tuple[Change, ...]]]:
+    def changes_since(self, prefix: bytes, revision: int) -> list[tuple[int, tuple[KeyChange, ...]]]:
         told = []
         for at, changes in self._history[bisect_left(self._revisions, revision) :]:
             below = tuple(change for change in changes if change.key.startswith(prefix))
@@ -45,21 +45,21 @@ class QuickStore(Store):
             found.append(self._keys[self._sorted[place]])
         return tuple(found)
 
-    def _apply(self, operation: Operation, lease: int, changes: list[Change]) -> tuple[KeyValue, ...]:
+    def _apply(self, operation: Operation, lease: int, changes: list[KeyChange]) -> tuple[KeyValue, ...]:
         if isinstance(operation, Get) and operation.prefix:
             return self._page(operation)
         return super()._apply(operation, lease, changes)
 
-    def _put(self, put: Put, lease: int, changes: list[Change]) -> None:
+    def _put(self, put: Put, lease: int, changes: list[KeyChange]) -> None:
         if put.key not in self._keys:
             insort(self._sorted, put.key)
         super()._put(put, lease, changes)
 
-    def _delete(self, key: bytes, changes: list[Change]) -> None:
+    def _delete(self, key: bytes, changes: list[KeyChange]) -> None:
         del self._sorted[bisect_left(self._sorted, key)]
         super()._delete(key, changes)
 
-    def _commit(self, changes: list[Change]) -> None:
+    def _commit(self, changes: list[KeyChange]) -> None:
         if changes:
             self._revisions.append(self.revision + 1)
         super()._commit(changes)

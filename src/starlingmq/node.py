@@ -48,7 +48,7 @@ from starlingmq.process import free_memory, memory
 from starlingmq.storage.maintenance.store_maintenance import LONG_ACTIONS, StoreMaintenance
 from starlingmq.storage.opening import DirectoryStore, open_store
 from starlingmq.storage.streams.stream_admin import StreamAdmin
-from starlingmq.storage.streams.stream_files import StreamError
+from starlingmq.storage.streams.stream_files import StreamActionError
 from starlingmq.wire.reasons import Reason
 
 if TYPE_CHECKING:
@@ -507,7 +507,7 @@ class Broker:
             return
         try:
             self._streams.declare(config.streams.define)
-        except StreamError as error:
+        except StreamActionError as error:
             raise ConfigError(f"streams.define: {error}") from None
         except OSError as error:
             raise ConfigError(

@@ -41,7 +41,7 @@ SHUTDOWN_SECONDS: Final = 0.5  # for clients that the test left open and that do
 THREAD_SECONDS: Final = 10.0  # until a broker that does not start or stop counts as stuck
 
 
-class Log(Generic[T]):
+class EventLog(Generic[T]):
     """What happened, in order, written by the broker's thread and waited for by others."""
 
     def __init__(self) -> None:
@@ -84,8 +84,8 @@ class MqttBroker:
         options.setdefault("listeners", ["mqtt://127.0.0.1:0"])
         options.setdefault("node", {}).setdefault("shutdown_timeout", SHUTDOWN_SECONDS)
         self._options = options
-        self._messages: Log[Publication] = Log()
-        self._events: Log[Event] = Log()
+        self._messages: EventLog[Publication] = EventLog()
+        self._events: EventLog[Event] = EventLog()
         self._stop = asyncio.Event()
         self._started: Future[asyncio.AbstractEventLoop] = Future()
         self._thread = threading.Thread(target=self._run, name="mqtt_broker", daemon=True)

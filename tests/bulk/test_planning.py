@@ -14,7 +14,7 @@ from starlingmq import Broker
 from starlingmq.config.settings import load_config
 from starlingmq.spark.nodes import StreamError
 from starlingmq.spark.read_options import OptionError, read_options
-from starlingmq.spark.source import BatchReader, Part, StreamReader
+from starlingmq.spark.source import BatchReader, MicroBatchReader, RowPartition
 from tests.bulk.conftest import TOKEN, settings
 from tests.bulk.test_service import publish
 
@@ -25,7 +25,7 @@ def options(*brokers: Broker, **more: str) -> dict[str, str]:
 
 
 def ranges(found: Any) -> list[tuple[str, int, int]]:
-    assert all(isinstance(part, Part) for part in found)
+    assert all(isinstance(part, RowPartition) for part in found)
     return [(part.node, part.start, part.end) for part in found]
 
 
@@ -51,7 +51,7 @@ async def test_a_batch_is_cut_into_tasks(broker: Broker) -> None:
 
 async def test_a_micro_batch_is_bounded_and_available_now_has_an_end(broker: Broker) -> None:
     await publish(broker, 10)
-    reader = StreamReader(read_options(options(broker, startingOffsets="earliest", maxRowsPerTrigger="4"), True))
+    reader = MicroBatchReader(read_options(options(broker, startingOffsets="earliest", maxRowsPerTrigger="4"), True))
 
     def plan() -> None:
         start = reader.initialOffset()
@@ -71,7 +71,7 @@ async def test_a_micro_batch_is_bounded_and_available_now_has_an_end(broker: Bro
         assert ends == [4, 8, 10]
         assert reader.reportLatestOffset() == {"n1": 13}
         assert reader.latestOffset({"n1": 10}, ReadAllAvailable()) == {"n1": 10}
-        fresh: StreamReader = pickle.loads(pickle.dumps(reader))
+        fresh: MicroBatchReader = pickle.loads(pickle.dumps(reader))
         assert fresh.latestOffset({"n1": 10}, ReadAllAvailable()) == {"n1": 13}
         assert fresh.latestOffset({"n1": 0}, ReadMaxBytes(1)) == {"n1": 1}
         assert 1 < fresh.latestOffset({"n1": 0}, ReadMaxBytes(300))["n1"] < 13
@@ -86,7 +86,7 @@ async def test_a_node_that_comes_is_read_from_its_beginning_and_shares_are_fair(
     await publish(broker, 30)
     config = load_config(None, settings(tmp_path / "two", "n2"))
     async with Broker(config, listeners=["mqtt://127.0.0.1:0"]) as other:
-        reader = StreamReader(read_options(options(broker, other, startingOffsets="latest"), True))
+        reader = MicroBatchReader(read_options(options(broker, other, startingOffsets="latest"), True))
 
         def plan() -> None:
             assert reader.latestOffset({"n1": 30}, ReadAllAvailable()) == {"n1": 30}, "it has nothing yet"
@@ -94,7 +94,7 @@ async def test_a_node_that_comes_is_read_from_its_beginning_and_shares_are_fair(
             end = reader.latestOffset({"n1": 30}, ReadAllAvailable())
             assert end == {"n1": 30, "n2": 10}
             (part,) = reader.partitions({"n1": 30}, end)
-            assert isinstance(part, Part)
+            assert isinstance(part, RowPartition)
             assert (part.node, part.start, part.end, part.forgive) == ("n2", 0, 10, True)
             assert reader.latestOffset({"n1": 0}, ReadMaxRows(20)) == {"n1": 15, "n2": 5}
             assert sum(reader.latestOffset({"n1": 0}, ReadMaxRows(1)).values()) == 1
@@ -106,7 +106,7 @@ async def test_a_node_that_comes_is_read_from_its_beginning_and_shares_are_fair(
 
 async def test_a_node_that_is_away_when_a_batch_is_planned_fails_it_by_name(broker: Broker) -> None:
     await publish(broker, 1)
-    reader = StreamReader(read_options(options(broker), True))
+    reader = MicroBatchReader(read_options(options(broker), True))
     with pytest.raises(StreamError, match="node n2 has a part of the stream, and no server knows where it is"):
         await asyncio.to_thread(reader.latestOffset, {"n1": 0, "n2": 5}, ReadAllAvailable())
     reader.stop()

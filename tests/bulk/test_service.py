@@ -19,9 +19,9 @@ from starlingmq.bulk.protocol import SCHEMA, Bounds, Nodes, Ticket
 from starlingmq.client import Client
 from starlingmq.config.settings import Config, ConfigError, load_config
 from starlingmq.hooks import AuthRequest
-from starlingmq.spark.nodes import Connection, LostRows, NodeBook, StreamError
+from starlingmq.spark.nodes import LostRows, NodeBook, NodeConnection, StreamError
 from starlingmq.spark.read_options import Options
-from starlingmq.spark.source import Part, read_part
+from starlingmq.spark.source import RowPartition, read_part
 from tests.bulk.conftest import TOKEN, settings
 from tests.cli.test_stream_commands import ask
 from tests.patience import within
@@ -40,7 +40,7 @@ async def publish(broker: Broker, count: int, topic: str = "a/b") -> None:
 
 
 async def rows(options: Options, start: int, end: int, forgive: bool = False) -> list[dict[str, Any]]:
-    part = Part("n1", options.servers[0], start, end, forgive)
+    part = RowPartition("n1", options.servers[0], start, end, forgive)
 
     def read() -> list[dict[str, Any]]:
         return [row for batch in read_part(part, options) for row in batch.to_pylist()]
@@ -243,6 +243,6 @@ def test_the_columns_are_those_of_spark() -> None:
 
 
 def test_a_connection_says_what_it_could_not_reach() -> None:
-    connection = Connection("127.0.0.1:1", Options(servers=("127.0.0.1:1",), stream="s"))
+    connection = NodeConnection("127.0.0.1:1", Options(servers=("127.0.0.1:1",), stream="s"))
     with pytest.raises(Exception, match=r"127\.0\.0\.1:1 does not answer"):
         list(connection.rows(Ticket(stream="s", start=0, end=1)))

@@ -12,7 +12,7 @@ from rich.console import Console
 from starlingmq.cli.main import main
 from starlingmq.cli.pipeline_jobs import show
 from starlingmq.pipeline.archive import small
-from starlingmq.pipeline.delivery_audit import Audit, Finding, Total
+from starlingmq.pipeline.delivery_audit import DeliveryAudit, Finding, Total
 from starlingmq.pipeline.svg import bars, lines, ticks
 from starlingmq.pipeline.traffic_page import lasting, short, size
 
@@ -87,9 +87,9 @@ def test_what_an_audit_says() -> None:
     counts = {"accepted": 0, "refused": 0, "due": 3, "delivered": 2, "redelivered": 1, "acknowledged": 2}
     total = Total(client="c", topic="t", **counts, dropped={"queue_full": 1}, lost=1, doubled=0, again=0)
     finding = Finding("lost", "c", "t", "n1:7", 2, 1_770_000_000.0)
-    found = Audit(["n1"], 9, 1_770_000_000.0, 1_770_000_060.0, 0, 4, 1, 0, [total], [finding])
+    found = DeliveryAudit(["n1"], 9, 1_770_000_000.0, 1_770_000_060.0, 0, 4, 1, 0, [total], [finding])
 
-    def said(audit: Audit) -> str:
+    def said(audit: DeliveryAudit) -> str:
         out = io.StringIO()
         show(audit, Console(width=160, file=out))
         return out.getvalue()

@@ -18,7 +18,7 @@ from wsproto.events import (
 )
 
 from starlingmq.net.listeners.listener_gate import ListenerGate
-from starlingmq.net.listeners.socket_connection import Connection
+from starlingmq.net.listeners.socket_connection import SocketConnection
 from starlingmq.net.listeners.websocket import WebSocketConnection
 from tests.conformance.clauses import clause
 from tests.conformance.kit import connect_frame
@@ -105,7 +105,7 @@ def test_a_text_frame_closes_the_connection() -> None:
 @pytest.mark.parametrize("cut", [1, 3, 1000])
 def test_a_plain_stream_carries_the_bytes_both_ways_in_order(cut: int) -> None:
     ear, stream = Ear(), Stream()
-    connection = Connection(ear, ListenerGate(name="tcp", path="", write_buffer=65536), "peer:1")
+    connection = SocketConnection(ear, ListenerGate(name="tcp", path="", write_buffer=65536), "peer:1")
     connection.connection_made(stream)
     packets = connect_frame() + b"\xc0\x00" * 3
     for at in range(0, len(packets), cut):

@@ -18,7 +18,7 @@ from starlingmq.demo.device import Device
 from starlingmq.demo.figures import Figures, verdict
 from starlingmq.demo.stage import PIPELINES, Equipment, build, equipment
 from starlingmq.demo.tally import Tally, share
-from starlingmq.demo.told import Outcome, Tick
+from starlingmq.demo.told import DemoOutcome, Tick
 from starlingmq.pipeline.config import read_pipeline
 
 KEY = (7, 1)
@@ -90,11 +90,11 @@ def test_a_scene_is_told_by_what_changed_in_it() -> None:
     assert figures.status() == "3 of 3 devices connected, 2 readings/s, 0 on their way, 2 reconnects"
 
 
-def outcome(**more: int) -> Outcome:
+def outcome(**more: int) -> DemoOutcome:
     fields = dict.fromkeys(
         ("lost", "open", "alerts_due", "alerts_lost", "alerts_doubled", "alerts_early", "unanswered", "states_wrong"), 0
     )
-    return Outcome(counts={}, lost_names=["d0007/1"], settled_after=0.0, states_online=3, **{**fields, **more})
+    return DemoOutcome(counts={}, lost_names=["d0007/1"], settled_after=0.0, states_online=3, **{**fields, **more})
 
 
 def test_a_verdict_is_bad_where_something_is_not_as_promised() -> None:

@@ -13,7 +13,7 @@ import pytest
 from tests.client.brokers import free_ports
 from tests.patience import within
 
-from starlingmq.cluster.etcd.etcd_requests import Answer, Change, Request, Txn, TxnAnswer, WatchEvent
+from starlingmq.cluster.etcd.etcd_requests import Answer, KeyChange, Request, Txn, TxnAnswer, WatchEvent
 from starlingmq.config.cluster_section import EtcdConfig, EtcdTlsConfig
 from starlingmq.net.etcd.etcd_client import EtcdClient
 from starlingmq.net.etcd.etcd_server import EtcdServer
@@ -59,7 +59,7 @@ class Client:
                 await asyncio.sleep(0.05)
         return answer
 
-    def changes(self, prefix: bytes, start: int = 0) -> list[Change]:
+    def changes(self, prefix: bytes, start: int = 0) -> list[KeyChange]:
         events = [each for each in self.answers[start:] if isinstance(each, WatchEvent) and each.prefix == prefix]
         return [change for event in events for change in event.changes]
 

@@ -18,9 +18,9 @@ from tests.net.etcds import SECONDS, connected, running, settings, three
 from tests.patience import within
 
 from starlingmq.cluster.etcd.etcd_requests import (
-    Change,
     EtcdState,
     Get,
+    KeyChange,
     LeaseLost,
     Put,
     Txn,
@@ -29,7 +29,7 @@ from starlingmq.cluster.etcd.etcd_requests import (
     WatchLost,
 )
 from starlingmq.config.cluster_section import EtcdTlsConfig
-from starlingmq.net.etcd.etcd_calls import AUTHENTICATE, COMPACT, MOVE_LEADER, EtcdCalls, EtcdError, Method
+from starlingmq.net.etcd.etcd_calls import AUTHENTICATE, COMPACT, MOVE_LEADER, EtcdCalls, EtcdError, EtcdMethod
 from starlingmq.net.etcd.etcd_members import addresses, members, remove, status
 from starlingmq.net.etcd.etcd_process import EtcdServerError, parse_line
 from starlingmq.net.etcd.etcd_server import EtcdServer
@@ -42,7 +42,7 @@ def put(number: int, leased: bool = False) -> Txn:
     return Txn(f"put {number}", (), (Put(b"/k", b"%d" % number, leased),))
 
 
-def values(changes: Sequence[Change]) -> list[bytes | None]:
+def values(changes: Sequence[KeyChange]) -> list[bytes | None]:
     return [change.value for change in changes]
 
 
@@ -127,7 +127,7 @@ async def test_a_lease_that_ran_out_is_granted_anew(tmp_path: Path) -> None:
         async with connected(server.address, lease_ttl=2) as other:
             await other.done(Txn("other", (), (Put(b"/other", b"", True),)))
         # The other one has gone in peace, so its key went at once.
-        await client.first(WatchEvent, lambda event: event.changes[-1] == Change(b"/other", None, event.revision))
+        await client.first(WatchEvent, lambda event: event.changes[-1] == KeyChange(b"/other", None, event.revision))
         so_far = len(client.answers)
         os.kill(server.pid, signal.SIGSTOP)  # nobody is heard for longer than the lease lasts
         await client.first(EtcdState, lambda state: not state.available, so_far)
@@ -135,7 +135,7 @@ async def test_a_lease_that_ran_out_is_granted_anew(tmp_path: Path) -> None:
         os.kill(server.pid, signal.SIGCONT)
         lost = await client.first(LeaseLost)
         assert lost.lease == client.etcd.lease != former
-        await client.first(WatchEvent, lambda event: event.changes[-1] == Change(b"/k", None, event.revision))
+        await client.first(WatchEvent, lambda event: event.changes[-1] == KeyChange(b"/k", None, event.revision))
         await client.done(put(2, leased=True))
 
 
@@ -288,10 +288,10 @@ async def test_user_and_password(tmp_path: Path) -> None:
             ("RoleAdd", "root", ""),
             ("UserGrantRole", "root", "root"),
         ):
-            method = Method(f"/etcdserverpb.Auth/{name}", AUTHENTICATE.request, pb.MoveLeaderResponse)
+            method = EtcdMethod(f"/etcdserverpb.Auth/{name}", AUTHENTICATE.request, pb.MoveLeaderResponse)
             await calls.call(method, pb.AuthenticateRequest(name=one, password=two))
         await calls.call(
-            Method("/etcdserverpb.Auth/AuthEnable", pb.StatusRequest, pb.MoveLeaderResponse), pb.StatusRequest()
+            EtcdMethod("/etcdserverpb.Auth/AuthEnable", pb.StatusRequest, pb.MoveLeaderResponse), pb.StatusRequest()
         )
         await calls.close()
         async with connected(server.address) as nobody:

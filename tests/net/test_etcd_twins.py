@@ -17,10 +17,10 @@ from tests.sim.etcd_model import EtcdModel
 
 from starlingmq.cluster.etcd.etcd_requests import (
     Answer,
-    Change,
     Compare,
     Delete,
     Get,
+    KeyChange,
     LeaseLost,
     Operation,
     Put,
@@ -183,7 +183,7 @@ class Twins:
                 assert self.client.changes(prefix, self.start) == changes(self.told, prefix)
 
 
-def changes(answers: list[Answer], prefix: bytes) -> list[Change]:
+def changes(answers: list[Answer], prefix: bytes) -> list[KeyChange]:
     events = [each for each in answers if isinstance(each, WatchEvent) and each.prefix == prefix]
     return [change for event in events for change in event.changes]
 

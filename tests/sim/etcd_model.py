@@ -26,8 +26,8 @@ from tests.sim.etcd_store import LeaseNotFound, Store
 
 from starlingmq.cluster.etcd.etcd_requests import (
     Answer,
-    Change,
     EtcdState,
+    KeyChange,
     LeaseLost,
     Request,
     Txn,
@@ -234,7 +234,7 @@ class EtcdModel:
             stream.sent = max(start, self.store.revision + 1)
         if entries:
             stream.told = entries[-1][0] + 1
-            changes: tuple[Change, ...] = sum((changes for _, changes in entries), ())
+            changes: tuple[KeyChange, ...] = sum((changes for _, changes in entries), ())
             self._say(session, WatchEvent(prefix, entries[-1][0], changes))
         elif self._random.random() < 0.1:  # a progress notification: the client learns that it has missed nothing
             stream.told = stream.sent

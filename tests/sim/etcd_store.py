@@ -10,7 +10,17 @@ import operator
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from starlingmq.cluster.etcd.etcd_requests import Change, Compare, Delete, Get, KeyValue, Operation, Put, Txn, TxnAnswer
+from starlingmq.cluster.etcd.etcd_requests import (
+    Compare,
+    Delete,
+    Get,
+    KeyChange,
+    KeyValue,
+    Operation,
+    Put,
+    Txn,
+    TxnAnswer,
+)
 
 OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "=": operator.eq,
@@ -31,7 +41,7 @@ class Store:
         self.leases: dict[int, set[bytes]] = {}  # id -> keys
         self.written: dict[bytes, int] = {}  # all values that there ever were, and how often they were put
         self._keys: dict[bytes, KeyValue] = {}
-        self._history: list[tuple[int, tuple[Change, ...]]] = []
+        self._history: list[tuple[int, tuple[KeyChange, ...]]] = []
 
     def transact(self, txn: Txn, lease: int) -> TxnAnswer:
         """Raises LeaseNotFound, and ValueError for what etcd refuses whatever it holds."""
@@ -41,20 +51,20 @@ class Store:
         _check(txn.failure)
         if lease not in self.leases and any(isinstance(each, Put) and each.leased for each in operations):
             raise LeaseNotFound
-        changes: list[Change] = []
+        changes: list[KeyChange] = []
         found = tuple(self._apply(each, lease, changes) for each in operations)
         self._commit(changes)
         return TxnAnswer(txn.tag, succeeded, self.revision, found)
 
     def end_lease(self, lease: int) -> None:
         """What was written with it goes, in one revision."""
-        changes: list[Change] = []
+        changes: list[KeyChange] = []
         for key in sorted(self.leases.get(lease, ())):
             self._delete(key, changes)
         self.leases.pop(lease, None)
         self._commit(changes)
 
-    def changes_since(self, prefix: bytes, revision: int) -> list[tuple[int, tuple[Change, ...]]]:
+    def changes_since(self, prefix: bytes, revision: int) -> list[tuple[int, tuple[KeyChange, ...]]]:
         """By revision, from ``revision`` on; only those with a change below ``prefix``."""
         told = []
         for at, changes in self._history:
@@ -79,7 +89,7 @@ class Store:
             return False
         return OPERATORS[compare.operator](0 if entry is None else getattr(entry, compare.target), compare.operand)
 
-    def _apply(self, operation: Operation, lease: int, changes: list[Change]) -> tuple[KeyValue, ...]:
+    def _apply(self, operation: Operation, lease: int, changes: list[KeyChange]) -> tuple[KeyValue, ...]:
         if isinstance(operation, Get):
             found = self.get(operation.key, operation.prefix)
             if operation.limit:
@@ -92,7 +102,7 @@ class Store:
                 self._delete(entry.key, changes)
         return ()
 
-    def _put(self, put: Put, lease: int, changes: list[Change]) -> None:
+    def _put(self, put: Put, lease: int, changes: list[KeyChange]) -> None:
         revision = self.revision + 1
         before = self._keys.get(put.key)
         if before is not None and before.lease:
@@ -102,15 +112,15 @@ class Store:
         created = revision if before is None else before.create_revision
         self.written[put.value] = self.written.get(put.value, 0) + 1
         self._keys[put.key] = KeyValue(put.key, put.value, created, revision, lease if put.leased else 0)
-        changes.append(Change(put.key, put.value, revision, created))
+        changes.append(KeyChange(put.key, put.value, revision, created))
 
-    def _delete(self, key: bytes, changes: list[Change]) -> None:
+    def _delete(self, key: bytes, changes: list[KeyChange]) -> None:
         entry = self._keys.pop(key)
         if entry.lease:
             self.leases[entry.lease].discard(key)
-        changes.append(Change(key, None, self.revision + 1))
+        changes.append(KeyChange(key, None, self.revision + 1))
 
-    def _commit(self, changes: list[Change]) -> None:
+    def _commit(self, changes: list[KeyChange]) -> None:
         if changes:
             self.revision += 1
             self._history.append((self.revision, tuple(changes)))

@@ -15,7 +15,7 @@ from rich.console import Console
 from starlingmq.cli.pipeline_jobs import show
 from starlingmq.client import Client
 from starlingmq.core.session.outgoing import Outgoing
-from starlingmq.pipeline.delivery_audit import Audit, audit, events_of
+from starlingmq.pipeline.delivery_audit import DeliveryAudit, audit, events_of
 from starlingmq.wire.mqtt import PUBREL, Ack, Publish
 from tests.auditing import judge
 from tests.core.test_audit import AuditWorld, lasting, life, subscribe, take_all
@@ -32,7 +32,7 @@ def rows_of(spark: SparkSession, world: AuditWorld, without: tuple[int, ...] = (
     return spark.createDataFrame(told, "topic string, payload binary").coalesce(1)
 
 
-def said(found: Audit) -> str:
+def said(found: DeliveryAudit) -> str:
     out = io.StringIO()
     show(found, Console(width=200, file=out))
     return out.getvalue()

@@ -8,25 +8,25 @@ from pathlib import Path
 import pytest
 
 from starlingmq.spark.checkpoint import Checkpoint
-from starlingmq.spark.placing import FILE, NowhereError, Place, Places
+from starlingmq.spark.placing import FILE, NodePlace, NowhereError, Placement
 
 A, B, C, D = (f"mqtt://10.0.0.{number}:1883" for number in range(1, 5))
 NAMES = {A: "a", B: "b", C: "c"}
 
 
 def test_a_batch_that_may_have_begun_stays_where_it_is() -> None:
-    places = Places().with_servers([A, B], -1).with_names({A: "a", B: "b"})
+    places = Placement().with_servers([A, B], -1).with_names({A: "a", B: "b"})
     assert places.with_servers([B, A], 7) is places, "the order means nothing"
     later = places.with_servers([C], 7)
     assert [later.place(7, partition, [C], ()).urls[0] for partition in range(3)] == [A, B, A]
-    assert later.place(7, 0, [C], ()) == Place(urls=(A, C), name="a"), "it may be at another address now"
-    assert later.place(8, 0, [C], ()) == Place(urls=(C,))
+    assert later.place(7, 0, [C], ()) == NodePlace(urls=(A, C), name="a"), "it may be at another address now"
+    assert later.place(8, 0, [C], ()) == NodePlace(urls=(C,))
     again = later.with_servers([B, C], 7)
     assert [each.first for each in again.sets] == [0, 8] and again.place(8, 0, [B, C], ()).urls[0] == B
 
 
 def test_who_is_gone_for_good_is_not_waited_for() -> None:
-    places = Places().with_servers([A, B, C], -1).with_names(NAMES)
+    places = Placement().with_servers([A, B, C], -1).with_names(NAMES)
     for gone in (("b",), (B,)):
         assert [places.place(3, partition, [A, B, C], gone).name for partition in range(4)] == ["a", "c", "c", "a"]
     with pytest.raises(NowhereError, match="names all nodes"):
@@ -58,11 +58,11 @@ def test_every_attempt_of_a_batch_goes_to_the_same_nodes(seed: int, tmp_path: Pa
 
 def test_what_is_kept_is_beside_the_checkpoint(tmp_path: Path) -> None:
     checkpoint = Checkpoint(str(tmp_path / "new"))
-    assert checkpoint.read() == Places() and checkpoint.begun() == -1
-    places = Places().with_servers([A], -1).with_names({A: "a"})
+    assert checkpoint.read() == Placement() and checkpoint.begun() == -1
+    places = Placement().with_servers([A], -1).with_names({A: "a"})
     checkpoint.write(places)
     assert checkpoint.read() == places and [path.name for path in (tmp_path / "new").iterdir()] == [FILE]
     assert places.with_names({A: "a"}) is places
     nothing = Checkpoint("")
     nothing.write(places)
-    assert nothing.read() == Places()
+    assert nothing.read() == Placement()

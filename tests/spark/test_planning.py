@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from starlingmq.spark.nodes import LostRows, NodeBook, StreamError
 from starlingmq.spark.read_options import read_options
-from starlingmq.spark.source import LOST, Position, StreamReader, parts, read_part
+from starlingmq.spark.source import LOST, MicroBatchReader, Position, parts, read_part
 from tests.cli.test_stream_commands import ask
 from tests.spark.brokers import StreamBroker
 
@@ -35,12 +35,12 @@ def begin(stack: ExitStack, path: Path, name: str, *settings: str) -> StreamBrok
     return broker
 
 
-def reader(*brokers: StreamBroker, **more: str) -> StreamReader:
+def reader(*brokers: StreamBroker, **more: str) -> MicroBatchReader:
     servers = {"servers": ",".join(broker.address for broker in brokers), "startingOffsets": "earliest"}
-    return StreamReader(read_options(brokers[0].options | servers | {"patience": "1"} | more, streaming=True))
+    return MicroBatchReader(read_options(brokers[0].options | servers | {"patience": "1"} | more, streaming=True))
 
 
-def advance(planner: StreamReader, start: Position) -> tuple[Position, list[bytes]]:
+def advance(planner: MicroBatchReader, start: Position) -> tuple[Position, list[bytes]]:
     """The next batch: where it ends, and its payloads."""
     end = planner.latestOffset(start, ReadAllAvailable())
     rows: list[Any] = []

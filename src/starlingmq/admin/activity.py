@@ -25,7 +25,7 @@ KEYS: Final = ("messages_in", "bytes_in", "bytes_out", "queued", "dropped", "sub
 Result = dict[str, Any]
 
 
-class Activity:
+class NodeActivity:
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._before: dict[Client, tuple[int, int, int]] = {}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import to_builtins
 
-from starlingmq.admin.activity import Activity
+from starlingmq.admin.activity import NodeActivity
 from starlingmq.admin.cluster_actions import ClusterActions
 from starlingmq.admin.live_settings import SettingActions
 from starlingmq.admin.local_node import LocalNode
@@ -62,7 +62,7 @@ class AdminService:
         local |= OverviewActions(place, self.surveyor).actions()
         local |= SettingActions(place).actions()
         self._watches = WatchActions(place.driver, place.state.audit)
-        self._activity = Activity(place.driver)
+        self._activity = NodeActivity(place.driver)
         local |= self._watches.actions() | self._activity.actions()
         local |= bans.actions() | self._log.actions() | self._own_actions()
         self._nats = NatsAnswers(place)

@@ -19,7 +19,7 @@ from starlingmq.admin.node_rpc import NodeRpc, nothing_to_report
 from starlingmq.admin.operator_problem import AdminError, UnansweredError
 from starlingmq.admin.state_files import replace
 from starlingmq.net.control_socket import Action, Report
-from starlingmq.storage.streams.stream_files import StreamError
+from starlingmq.storage.streams.stream_files import StreamActionError
 
 log = logging.getLogger("starlingmq.admin")
 
@@ -95,7 +95,7 @@ class StreamGossip:
                     continue
                 try:
                     await self._follow(word)
-                except (StreamError, OSError) as error:
+                except (StreamActionError, OSError) as error:
                     log.error("stream %s is not as was said at all nodes: %s", word.name, error)
                     continue
                 self._words[word.name] = word
@@ -108,7 +108,7 @@ class StreamGossip:
         named = {"name": word.name}
         try:
             there = await self._actions["stream.show"](nothing_to_report, named)
-        except StreamError:
+        except StreamActionError:
             there = None
         if word.made and there is None:
             await self._actions["stream.create"](nothing_to_report, word.made)

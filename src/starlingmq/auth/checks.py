@@ -39,7 +39,7 @@ class CheckCounts:
         self.gone = 0  # the connection was closed before its turn
 
 
-class _Waiting:
+class _WaitingCheck:
     def __init__(self, request: AuthRequest, work: Callable[[], Awaitable[Any]], since: float) -> None:
         self.request = request
         self.work = work
@@ -63,7 +63,7 @@ class Checks:
         self.slots_of_one = slots_of_one or slots
         self._running: Counter[str] = Counter()
         self.figures = CheckCounts()
-        self._queue: FairQueue[_Waiting] = FairQueue(key_max, TOTAL_MAX)
+        self._queue: FairQueue[_WaitingCheck] = FairQueue(key_max, TOTAL_MAX)
         self._bans = bans
         self._clock = clock
         self._under_way: set[asyncio.Task[None]] = set()
@@ -82,7 +82,7 @@ class Checks:
 
     async def run(self, request: AuthRequest, known: bool, work: Callable[[], Awaitable[Outcome]]) -> Outcome:
         """What ``work`` gives, when it is its turn. Raises Busy, or what ``work`` raises."""
-        waiting = _Waiting(request, work, self._clock())
+        waiting = _WaitingCheck(request, work, self._clock())
         key = self._bans.queue_key(request.peer, request.username or "")
         ticket, lost = self._queue.offer(key, waiting, known)
         if lost is not None:
@@ -105,7 +105,7 @@ class Checks:
             self._running[ticket.key] += 1
             task.add_done_callback(self._under_way.discard)
 
-    def _next(self) -> QueueTicket[_Waiting] | None:
+    def _next(self) -> QueueTicket[_WaitingCheck] | None:
         """The next one that is still worth it."""
         while (ticket := self._queue.take(self._held())) is not None:
             waiting = ticket.item
@@ -123,7 +123,7 @@ class Checks:
             waiting.future.set_exception(ChecksBusy())
         return None
 
-    def _refuse(self, waiting: _Waiting) -> None:
+    def _refuse(self, waiting: _WaitingCheck) -> None:
         self.figures.refused += 1
         if not waiting.future.done():
             waiting.future.set_exception(ChecksBusy())
@@ -133,7 +133,7 @@ class Checks:
             return []
         return [key for key, running in self._running.items() if running >= self.slots_of_one]
 
-    async def _work(self, ticket: QueueTicket[_Waiting]) -> None:
+    async def _work(self, ticket: QueueTicket[_WaitingCheck]) -> None:
         waiting = ticket.item
         self.figures.checked += 1
         try:

@@ -32,9 +32,9 @@ from starlingmq.bulk.protocol import (
     Bounds,
     Commit,
     Limit,
-    Problem,
     Progress,
     Seek,
+    StreamProblem,
     Ticket,
     Wanted,
 )
@@ -115,7 +115,7 @@ def _peer(context: fl.ServerCallContext) -> str:
     return unquote(context.peer()).partition(":")[2]  # ipv4:127.0.0.1:4711, ipv6:[::1]:4711
 
 
-class _Users(fl.ServerMiddlewareFactory):  # type: ignore[misc]
+class _UserMiddleware(fl.ServerMiddlewareFactory):  # type: ignore[misc]
     def start_call(self, info: Any, headers: dict[str, list[str]]) -> _Shown:
         return _Shown((headers.get(USER) or [""])[0])
 
@@ -127,7 +127,7 @@ class StreamFlight(fl.FlightServerBase):  # type: ignore[misc]
         super().__init__(
             f"{scheme}://{host}:{settings.port}",
             tls_certificates=[(settings.cert, settings.key)] if settings.cert else None,
-            middleware={"user": _Users()} | ({"token": _Token(settings.token)} if settings.token else {}),
+            middleware={"user": _UserMiddleware()} | ({"token": _Token(settings.token)} if settings.token else {}),
         )
         self._settings = settings
         self._directory = Path(settings.data_dir) / "streams"
@@ -160,9 +160,9 @@ class StreamFlight(fl.FlightServerBase):  # type: ignore[misc]
             with self._calls.one(_peer(context)):
                 found = act(self, context, action.body.to_pybytes())
         except StreamMissing as error:
-            raise _problem(Problem(code=MISSING, message=str(error))) from None
+            raise _problem(StreamProblem(code=MISSING, message=str(error))) from None
         except Trimmed as error:
-            raise _problem(Problem(code=TRIMMED, message=str(error), first=error.first)) from None
+            raise _problem(StreamProblem(code=TRIMMED, message=str(error), first=error.first)) from None
         except BrokerGone as error:
             raise fl.FlightUnavailableError(str(error)) from None
         except BAD_JSON as error:
@@ -213,9 +213,9 @@ class StreamFlight(fl.FlightServerBase):  # type: ignore[misc]
                 progress = msgspec.json.encode(Progress(next=columns.next, lost=columns.lost + lost))
                 yield batch_of(columns, node), pa.py_buffer(progress)
         except StreamMissing as error:
-            raise _problem(Problem(code=MISSING, message=str(error))) from None
+            raise _problem(StreamProblem(code=MISSING, message=str(error))) from None
         except Trimmed as error:
-            raise _problem(Problem(code=TRIMMED, message=str(error), first=error.first)) from None
+            raise _problem(StreamProblem(code=TRIMMED, message=str(error), first=error.first)) from None
 
     # Actions
 
@@ -297,7 +297,7 @@ def _decoded(data: bytes, kind: type[T], what: str) -> T:
         raise fl.FlightServerError(f"{what}: {error}") from None
 
 
-def _problem(problem: Problem) -> fl.FlightServerError:
+def _problem(problem: StreamProblem) -> fl.FlightServerError:
     return fl.FlightServerError(problem.message, msgspec.json.encode(problem))
 
 

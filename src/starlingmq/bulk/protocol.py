@@ -6,7 +6,7 @@
                ``seek``     Seek -> offset: the first one published then or later
                ``limit``    Limit -> offset: how far so many bytes reach
                ``commit``   Commit -> lag, in messages
-    An error that is the reader's to deal with carries a ``Problem``.
+    An error that is the reader's to deal with carries a ``StreamProblem``.
 
 All of it is JSON. Who connects shows the token, if the service wants one: ``authorization: Bearer TOKEN``; and who it
 is, if the rules of the broker ask for that: the header ``USER`` is ``Basic``, as in HTTP. A call about a stream that
@@ -124,7 +124,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     pins: bool = False
 
 
-class Problem(msgspec.Struct, frozen=True, kw_only=True):
+class StreamProblem(msgspec.Struct, frozen=True, kw_only=True):
     """``code`` TRIMMED: ``first`` is the oldest offset that is kept; or MISSING: no such stream there."""
 
     code: str

@@ -257,7 +257,7 @@ class Publisher(Peer):
             self.pump()
 
 
-class Subscriber(Peer):
+class BenchSubscriber(Peer):
     """Counts what comes and how long it took, and acknowledges it."""
 
     def __init__(self, options: ConnectOptions, lost: Callable[[Exception], None]) -> None:
@@ -301,7 +301,7 @@ class Subscriber(Peer):
             self._out.clear()
 
 
-class Worker:
+class BenchWorker:
     """All connections of this process. The parent says ``go``, ``stop`` (publishing) and ``end`` through the pipe."""
 
     def __init__(self, load: Load, pipe: Pipe) -> None:
@@ -315,7 +315,7 @@ class Worker:
             Publisher(options, self._fail, load, topic)
             for options, topic in zip(load.options[:count], load.publish_to, strict=True)
         ]
-        self._subscribers = [Subscriber(options, self._fail) for options in load.options[count:]]
+        self._subscribers = [BenchSubscriber(options, self._fail) for options in load.options[count:]]
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -427,7 +427,7 @@ def work(load: Load, pipe: Pipe) -> None:
         factory = None
     # Ctrl-C reaches the parent too, which tells the user; a parent that is gone can not be told anything.
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError), asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(Worker(load, pipe).run())
+        runner.run(BenchWorker(load, pipe).run())
     pipe.close()
 
 

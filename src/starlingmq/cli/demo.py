@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from starlingmq.cli.declare import CommandError
-from starlingmq.demo.show import Wanted, play
+from starlingmq.demo.show import DemoOptions, play
 
 DEVICES_MAX = 5000
 
@@ -32,4 +32,4 @@ def command(
     and say what clients noticed. Ctrl-C ends all of it."""
     if directory is not None and directory.exists() and any(directory.iterdir()):
         raise CommandError(f"{directory} is not empty: another directory")
-    return asyncio.run(play(Wanted(devices, minutes, pace, not no_spark, not no_faults, directory)))
+    return asyncio.run(play(DemoOptions(devices, minutes, pace, not no_spark, not no_faults, directory)))

@@ -25,7 +25,7 @@ from starlingmq.config.section_types import ConfigError
 from starlingmq.config.tree_builder import build
 from starlingmq.pipeline.archive import Archive
 from starlingmq.pipeline.config import PipelineConfig
-from starlingmq.pipeline.delivery_audit import Audit, Finding, Total
+from starlingmq.pipeline.delivery_audit import DeliveryAudit, Finding, Total
 from starlingmq.pipeline.status import Status
 
 if TYPE_CHECKING:
@@ -302,7 +302,7 @@ def _password(path: str) -> str:
 # What an audit says
 
 
-def show(audit: Audit, screen: Console) -> None:
+def show(audit: DeliveryAudit, screen: Console) -> None:
     if audit.totals:
         screen.print(table_of(audit.totals[:SHOWN]))
         if len(audit.totals) > SHOWN:
@@ -346,7 +346,7 @@ def sentence(finding: Finding) -> str:
     return f"{finding.what}: {message} {'for' if finding.what == 'lost' else 'more than once at'} {finding.client}"
 
 
-def verdict(audit: Audit) -> str:
+def verdict(audit: DeliveryAudit) -> str:
     nodes = ", ".join(audit.nodes)
     if audit.until == 0.0:
         return (

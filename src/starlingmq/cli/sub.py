@@ -90,14 +90,14 @@ class SubArgs(ClientArgs):
 
 def run(args: SubArgs) -> int:
     """Print the messages of topics: `starlingmq sub -t 'sensors/#' -v`."""
-    session = Session(args)
+    session = SubRun(args)
     try:
         return asyncio.run(session.run())
     except (ClientError, ValueError) as error:
         raise CommandError(str(error)) from error
 
 
-class Session:
+class SubRun:
     """One run of the command."""
 
     def __init__(self, args: SubArgs) -> None:

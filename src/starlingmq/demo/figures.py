@@ -6,7 +6,7 @@ from typing import Final
 
 from starlingmq.demo import tally
 from starlingmq.demo.tally import share
-from starlingmq.demo.told import Outcome, Tick, WorkersTick
+from starlingmq.demo.told import DemoOutcome, Tick, WorkersTick
 
 CAME_BACK: Final = "came back"
 HALF: Final = 0.5
@@ -19,17 +19,17 @@ class Figures:
     def __init__(self) -> None:
         self.tick: Tick | None = None
         self.workers: WorkersTick | None = None
-        self.outcome: Outcome | None = None
+        self.outcome: DemoOutcome | None = None
         self._before: dict[str, int] = {}  # counts when the scene began
         self._delays: list[int] = []
         self._absences: list[int] = []
         self._answers: list[int] = []
         self._rate = 0
 
-    def hear(self, told: Tick | Outcome | WorkersTick) -> None:
+    def hear(self, told: Tick | DemoOutcome | WorkersTick) -> None:
         if isinstance(told, WorkersTick):
             self.workers = told
-        elif isinstance(told, Outcome):
+        elif isinstance(told, DemoOutcome):
             self.outcome = told
         else:
             self._rate = len(told.delays)
@@ -94,7 +94,7 @@ class Figures:
         return lines
 
 
-def verdict(outcome: Outcome, answers: bool, alerts: bool) -> list[tuple[str, bool]]:
+def verdict(outcome: DemoOutcome, answers: bool, alerts: bool) -> list[tuple[str, bool]]:
     """What became of all, by the clients' own count; with each line whether it is as promised."""
     counts = outcome.counts
     acknowledged, doubled = counts.get(tally.ACKNOWLEDGED, 0), counts.get(tally.DOUBLED, 0)

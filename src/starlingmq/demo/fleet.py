@@ -2,7 +2,7 @@
 
 A control room for each region, each at another node, gets what the devices report, and the alerts that a pipeline makes
 of it. Every second a line of JSON says how all are (``Tick``). SIGUSR1: report no more, wait until what was
-acknowledged has arrived, say what became of all (``Outcome``), and end. SIGTERM ends it at once.
+acknowledged has arrived, say what became of all (``DemoOutcome``), and end. SIGTERM ends it at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from starlingmq.client.events import Completed, Connected, Event
 from starlingmq.client.requests import RENEWED
 from starlingmq.demo.device import ONLINE, REGIONS, Device, region_of
 from starlingmq.demo.tally import Key, Tally
-from starlingmq.demo.told import Order, Outcome, Tick
+from starlingmq.demo.told import DemoOutcome, Order, Tick
 from starlingmq.process import raise_file_limit
 
 TICK_SECONDS: Final = 1.0
@@ -186,9 +186,9 @@ class Fleet:
         wrong = sum((states.get(topic) == ONLINE) != connected for topic, connected in there.items())
         return sum(state == ONLINE for state in states.values()), wrong
 
-    def _final(self, online: int, wrong: int, took: float) -> Outcome:
+    def _final(self, online: int, wrong: int, took: float) -> DemoOutcome:
         due = {(device.number, number) for device in self.devices for number in device.hot_readings}
-        return Outcome(
+        return DemoOutcome(
             counts={**self.counts, **self.tally.counts},
             lost=len(self.tally.missing),
             lost_names=[f"d{device:04}/{number}" for device, number in list(self.tally.missing)[:5]],
@@ -221,7 +221,7 @@ class Fleet:
             )
             self.last_alert = ""
 
-    def _print(self, line: Tick | Outcome) -> None:
+    def _print(self, line: Tick | DemoOutcome) -> None:
         print(msgspec.json.encode(line).decode(), flush=True)
 
 

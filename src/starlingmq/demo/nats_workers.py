@@ -26,7 +26,7 @@ GROUP: Final = "dispatch"
 TICK_SECONDS: Final = 1.0
 
 
-class Worker:
+class DemoWorker:
     def __init__(self, urls: list[str]) -> None:
         self.answered = 0
         self.reconnected = 0
@@ -63,7 +63,7 @@ class Worker:
 async def _run(urls: list[str]) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    workers = [Worker([*urls[index:], *urls[:index]]) for index in range(len(urls))]
+    workers = [DemoWorker([*urls[index:], *urls[:index]]) for index in range(len(urls))]
     for worker in workers:
         await worker.begin()
     while not stop.is_set():

@@ -10,8 +10,8 @@ import msgspec
 
 from starlingmq.cli.pipeline_jobs import sentence, verdict
 from starlingmq.demo import tally
-from starlingmq.demo.told import Outcome
-from starlingmq.pipeline.delivery_audit import Audit
+from starlingmq.demo.told import DemoOutcome
+from starlingmq.pipeline.delivery_audit import DeliveryAudit
 
 POSITIONS: Final = "positions.parquet"
 FINDINGS_MAX: Final = 5
@@ -30,7 +30,7 @@ def positions(directory: Path) -> tuple[int, int]:
     return table.num_rows, len(different)
 
 
-def positions_line(directory: Path, outcome: Outcome) -> tuple[str, bool]:
+def positions_line(directory: Path, outcome: DemoOutcome) -> tuple[str, bool]:
     """In words, and whether all that was acknowledged is there."""
     rows, different = positions(directory)
     acknowledged = outcome.counts.get(tally.ACKNOWLEDGED, 0)
@@ -42,7 +42,7 @@ def positions_line(directory: Path, outcome: Outcome) -> tuple[str, bool]:
 
 def audit_lines(found: dict[str, Any]) -> list[tuple[str, bool]]:
     """What `pipeline audit --json` has said, in words."""
-    audit = msgspec.convert(found, Audit)
+    audit = msgspec.convert(found, DeliveryAudit)
     dropped: Counter[str] = Counter()
     for total in audit.totals:
         dropped.update(total.dropped)

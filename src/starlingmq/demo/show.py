@@ -21,7 +21,7 @@ from starlingmq.demo.figures import Figures, verdict
 from starlingmq.demo.narrator import Narrator
 from starlingmq.demo.outcome import audit_lines, positions, positions_line
 from starlingmq.demo.stage import EVENTS, PIPELINES, Equipment, Stage, build, equipment
-from starlingmq.demo.told import Order, Outcome, Tick, WorkersTick
+from starlingmq.demo.told import DemoOutcome, Order, Tick, WorkersTick
 
 KILLED: Final = "n2"
 CUT: Final = ("n1", "n3")
@@ -37,7 +37,7 @@ NOT_CLEAN: Final = 1
 
 
 @dataclass(frozen=True)
-class Wanted:
+class DemoOptions:
     """``pace``: seconds between two readings of a device. ``directory`` None: one that is gone at the end."""
 
     devices: int
@@ -48,7 +48,7 @@ class Wanted:
     directory: Path | None
 
 
-async def play(wanted: Wanted) -> int:
+async def play(wanted: DemoOptions) -> int:
     """The exit code: 1 when something that was acknowledged is lost, or came twice. Raises CommandError, OSError."""
     loop = asyncio.get_running_loop()
     me = asyncio.current_task()
@@ -89,7 +89,7 @@ async def play(wanted: Wanted) -> int:
 
 
 class Show:
-    def __init__(self, wanted: Wanted, directory: Path, narrator: Narrator) -> None:
+    def __init__(self, wanted: DemoOptions, directory: Path, narrator: Narrator) -> None:
         self._wanted = wanted
         self._directory = directory
         self._narrator = narrator
@@ -119,7 +119,7 @@ class Show:
         self._narrator.status("ending all processes (Ctrl-C again: at once)")
         return await self._cast.stop(hurry)
 
-    def _hear(self, told: Tick | Outcome | WorkersTick) -> None:
+    def _hear(self, told: Tick | DemoOutcome | WorkersTick) -> None:
         self._figures.hear(told)
         if isinstance(told, Tick):
             self._narrator.status(self._figures.status())

@@ -30,7 +30,7 @@ class Tick(msgspec.Struct, frozen=True, tag="tick"):
     alert: str = ""  # the last one since the tick before
 
 
-class Outcome(msgspec.Struct, frozen=True, tag="outcome"):
+class DemoOutcome(msgspec.Struct, frozen=True, tag="outcome"):
     """What became of all. ``lost`` and ``alerts_lost`` name readings as ``device/number``, the first ones."""
 
     counts: dict[str, int]
@@ -54,4 +54,4 @@ class WorkersTick(msgspec.Struct, frozen=True, tag="workers"):
     reconnected: int
 
 
-Told = Tick | Outcome | WorkersTick
+Told = Tick | DemoOutcome | WorkersTick

@@ -48,7 +48,7 @@ class ControlBusy(Exception):
     """Something that suffers no other beside it is running."""
 
 
-class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ControlRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     action: str
     arguments: dict[str, str] = {}
 
@@ -178,12 +178,12 @@ def _may_ask(writer: asyncio.StreamWriter) -> bool:
     return user in (0, os.geteuid())
 
 
-async def _read(reader: asyncio.StreamReader) -> Request:
+async def _read(reader: asyncio.StreamReader) -> ControlRequest:
     async with asyncio.timeout(REQUEST_SECONDS):
         line = await reader.readline()
     if not line:
         raise ConnectionResetError
-    return msgspec.json.decode(line, type=Request)
+    return msgspec.json.decode(line, type=ControlRequest)
 
 
 def _explain(action: str, error: Exception) -> str:

@@ -33,7 +33,7 @@ READ_AGAIN: Final = 1.0  # seconds until messages are asked for again that could
 CUT_SECONDS: Final = 1.0  # until a connection that was cut is gone: a turn or two of the event loop
 
 
-class Asked(Protocol):
+class HookPort(Protocol):
     """Answers the core's questions (see ``starlingmq.hooks``)."""
 
     def ask(self, question: HookQuestion) -> HookAnswer | Awaitable[HookAnswer]: ...
@@ -63,7 +63,7 @@ class Driver:
         self,
         state: BrokerState,
         store: Store,
-        hooks: Asked | None = None,
+        hooks: HookPort | None = None,
         on_event: Callable[[Event], None] | None = None,
         on_notice: Callable[[Notice], None] | None = None,
         clock: Callable[[], float] | None = None,

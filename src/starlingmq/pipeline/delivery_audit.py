@@ -58,7 +58,7 @@ class Total(msgspec.Struct, frozen=True):
     again: int
 
 
-class Audit(msgspec.Struct, frozen=True):
+class DeliveryAudit(msgspec.Struct, frozen=True):
     """Times in Unix seconds; ``until`` 0.0: no census is in the range, so nothing is judged."""
 
     nodes: list[str]
@@ -89,7 +89,7 @@ def events_of(rows: DataFrame) -> DataFrame:
     return each.select("kind", "node", "life", "batch", "e.*")
 
 
-def audit(spark: SparkSession, events: DataFrame) -> tuple[Audit, DataFrame]:
+def audit(spark: SparkSession, events: DataFrame) -> tuple[DeliveryAudit, DataFrame]:
     """The verdict, and a row for each message and receiver."""
     events.localCheckpoint().createOrReplaceTempView("events")  # each step is made once, and planned by itself
     about = spark.sql(ABOUT).collect()[0]
@@ -226,7 +226,7 @@ FROM (
 """
 
 
-def _verdict(spark: SparkSession, about: Row, small: list[Row]) -> Audit:
+def _verdict(spark: SparkSession, about: Row, small: list[Row]) -> DeliveryAudit:
     nodes: list[str] = about.nodes
     _, until = horizons(nodes, small)
     totals = [
@@ -242,7 +242,7 @@ def _verdict(spark: SparkSession, about: Row, small: list[Row]) -> Audit:
         Finding("lost" if row.lost else "doubled", row.client, row.topic, row.id, row.qos, row.at)
         for row in wrong.orderBy("at", "id").limit(FINDINGS_MAX).collect()
     ]
-    return Audit(
+    return DeliveryAudit(
         nodes=nodes,
         events=about.events,
         since=about.since,

@@ -41,7 +41,7 @@ class Silence(msgspec.Struct, frozen=True):
     until: float
 
 
-class Missing(msgspec.Struct, frozen=True):
+class MissingOffsets(msgspec.Struct, frozen=True):
     """Offsets of a node that are not there."""
 
     node: str
@@ -70,7 +70,7 @@ class Traffic(msgspec.Struct, frozen=True):
     by_topic: list[Share]
     by_client: list[Share]
     silences: list[Silence]
-    missing: list[Missing]
+    missing: list[MissingOffsets]
 
 
 def look_at(spark: SparkSession, rows: DataFrame, source: str, filtered: bool) -> Traffic:
@@ -120,7 +120,7 @@ def look_at(spark: SparkSession, rows: DataFrame, source: str, filtered: bool) -
             silences=[Silence(row.root, row.since, row.until) for row in spark.sql(SILENCES).collect()],
             missing=[]
             if filtered
-            else [Missing(row.node, row.since, row.until) for row in spark.sql(MISSING).collect()],
+            else [MissingOffsets(row.node, row.since, row.until) for row in spark.sql(MISSING).collect()],
         )
     finally:
         found.unpersist()

@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.fs as pafs  # type: ignore[import-untyped]
 
-from starlingmq.spark.placing import FILE, Places
+from starlingmq.spark.placing import FILE, Placement
 
 log = logging.getLogger("starlingmq.spark")
 OFFSETS: Final = "offsets"  # Spark writes a file of this directory before it begins a batch
@@ -37,17 +37,17 @@ class Checkpoint:
                 error,
             )
 
-    def read(self) -> Places:
+    def read(self) -> Placement:
         """Raises OSError, msgspec.MsgspecError."""
         if self._files is None:
-            return Places()
+            return Placement()
         try:
             with self._files.open_input_stream(f"{self._root}/{FILE}") as file:
-                return msgspec.json.decode(file.readall(), type=Places)
+                return msgspec.json.decode(file.readall(), type=Placement)
         except FileNotFoundError:
-            return Places()
+            return Placement()
 
-    def write(self, places: Places) -> None:
+    def write(self, places: Placement) -> None:
         """Whoever reads finds the whole of it, or of the one before. Raises OSError."""
         if self._files is None:
             return

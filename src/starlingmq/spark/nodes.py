@@ -20,9 +20,9 @@ from starlingmq.bulk.protocol import (
     Commit,
     Limit,
     Nodes,
-    Problem,
     Progress,
     Seek,
+    StreamProblem,
     Ticket,
     Wanted,
 )
@@ -47,7 +47,7 @@ class LostRows(StreamError):
     """Rows that were to be read are not kept any more, or are damaged."""
 
 
-class Connection:
+class NodeConnection:
     """To one node, at its address."""
 
     def __init__(self, address: str, options: Options) -> None:
@@ -91,7 +91,7 @@ def explained(error: Exception, address: str) -> Exception:
         return NodeAway(f"{address} does not answer: {text}")
     extra = getattr(error, "extra_info", b"")
     if extra:
-        problem = msgspec.json.decode(extra, type=Problem)
+        problem = msgspec.json.decode(extra, type=StreamProblem)
         if problem.code == TRIMMED:
             return LostRows(problem.message)
         if problem.code == MISSING:
@@ -105,17 +105,17 @@ class NodeBook:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.addresses: dict[str, str] = {}
-        self._open: dict[str, Connection] = {}
+        self._open: dict[str, NodeConnection] = {}
 
     def close(self) -> None:
         for connection in self._open.values():
             connection.close()
         self._open.clear()
 
-    def at(self, address: str) -> Connection:
+    def at(self, address: str) -> NodeConnection:
         connection = self._open.get(address)
         if connection is None:
-            connection = self._open[address] = Connection(address, self.options)
+            connection = self._open[address] = NodeConnection(address, self.options)
         return connection
 
     def look(self) -> dict[str, str]:

@@ -22,33 +22,33 @@ import msgspec
 FILE: Final = "starlingmq-sink.json"
 
 
-class Nodes(msgspec.Struct, frozen=True, kw_only=True):
+class NodeSet(msgspec.Struct, frozen=True, kw_only=True):
     """Where the batches from ``first`` on go."""
 
     first: int
     urls: tuple[str, ...]
 
 
-class Places(msgspec.Struct, frozen=True, kw_only=True):
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
     """``sets`` by their first batch; ``names``: of the node that was met at a URL."""
 
-    sets: tuple[Nodes, ...] = ()
+    sets: tuple[NodeSet, ...] = ()
     names: dict[str, str] = {}
 
-    def with_servers(self, urls: Sequence[str], begun: int) -> Places:
+    def with_servers(self, urls: Sequence[str], begun: int) -> Placement:
         """What holds when the query goes on with these servers. ``begun``: the last batch that may have begun, -1."""
         if not self.sets:
-            return msgspec.structs.replace(self, sets=(Nodes(first=0, urls=tuple(urls)),))
+            return msgspec.structs.replace(self, sets=(NodeSet(first=0, urls=tuple(urls)),))
         if set(self.sets[-1].urls) == set(urls):
             return self
         kept = [each for each in self.sets if each.first <= begun]
-        return msgspec.structs.replace(self, sets=(*kept[-1:], Nodes(first=begun + 1, urls=tuple(urls))))
+        return msgspec.structs.replace(self, sets=(*kept[-1:], NodeSet(first=begun + 1, urls=tuple(urls))))
 
-    def with_names(self, met: dict[str, str]) -> Places:
+    def with_names(self, met: dict[str, str]) -> Placement:
         """After a batch is done, in which these nodes were met."""
         return self if met.items() <= self.names.items() else msgspec.structs.replace(self, names=self.names | met)
 
-    def place(self, batch: int, partition: int, servers: Sequence[str], gone: Sequence[str]) -> Place:
+    def place(self, batch: int, partition: int, servers: Sequence[str], gone: Sequence[str]) -> NodePlace:
         """Where rows go."""
         urls = next(each.urls for each in reversed(self.sets) if each.first <= batch or each is self.sets[0])
         url = urls[partition % len(urls)]
@@ -60,10 +60,10 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
         name = self.names.get(url, "")
         # It may have another address now: one at which it was met, or one that is named.
         others = [*(each for each in self.names if self.names[each] == name), *servers] if name else []
-        return Place(urls=tuple(dict.fromkeys([url, *others])), name=name)
+        return NodePlace(urls=tuple(dict.fromkeys([url, *others])), name=name)
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class NodePlace(msgspec.Struct, frozen=True, kw_only=True):
     """The node of this name ("": whoever is there) at one of these URLs."""
 
     urls: tuple[str, ...]

@@ -16,7 +16,7 @@ from starlingmq.client.endpoint import Endpoint, Tls
 from starlingmq.client.errors import ConnectFailed
 from starlingmq.client.link import Link
 from starlingmq.client.producer import NotAccepted, ProducerError, ProducerState
-from starlingmq.spark.placing import Place
+from starlingmq.spark.placing import NodePlace
 from starlingmq.spark.sink_options import SinkOptions
 from starlingmq.wire.reasons import MqttError
 
@@ -172,7 +172,7 @@ def trusting(options: SinkOptions) -> Iterator[Tls]:
         yield Tls(ca=ca.name if options.ca else "")
 
 
-def lane_of(options: SinkOptions, place: Place, tls: Tls, name: str, epoch: int, qos: int) -> Lane:
+def lane_of(options: SinkOptions, place: NodePlace, tls: Tls, name: str, epoch: int, qos: int) -> Lane:
     endpoints = [options.endpoint(url) for url in place.urls]
     user = options.user or endpoints[0].username
     password = (options.password or endpoints[0].password or "").encode() if user else None
@@ -185,7 +185,7 @@ async def names_at(options: SinkOptions, urls: Sequence[str]) -> dict[str, str]:
     brief = msgspec.structs.replace(options, patience=PROBE_SECONDS)
 
     async def ask(tls: Tls, url: str) -> str:
-        lane = lane_of(brief, Place(urls=(url,)), tls, PROBE, 0, 0)
+        lane = lane_of(brief, NodePlace(urls=(url,)), tls, PROBE, 0, 0)
         try:
             await lane.connected()
         except PublishError:
@@ -200,7 +200,7 @@ async def names_at(options: SinkOptions, urls: Sequence[str]) -> dict[str, str]:
 
 
 async def publish(
-    options: SinkOptions, place: Place, name: str, epoch: int, rows: Iterator[Message]
+    options: SinkOptions, place: NodePlace, name: str, epoch: int, rows: Iterator[Message]
 ) -> tuple[int, dict[str, str]]:
     """Publish the rows of a partition; how many were new to the broker, and the name of the node that was met at a URL.
     Raises PublishError."""

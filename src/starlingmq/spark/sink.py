@@ -31,7 +31,7 @@ from pyspark.sql.types import (
 
 from starlingmq.core.routing.topics import valid_topic
 from starlingmq.spark.checkpoint import Checkpoint
-from starlingmq.spark.placing import Places
+from starlingmq.spark.placing import Placement
 from starlingmq.spark.read_options import OptionError
 from starlingmq.spark.row_publishing import Message, names_at, publish
 from starlingmq.spark.sink_options import SinkOptions
@@ -71,7 +71,7 @@ class RowError(Exception):
     """A row that can not be published."""
 
 
-class Written(WriterCommitMessage):
+class RowsWritten(WriterCommitMessage):
     """``published``: rows that were new to the broker. ``met``: the name of the node at a URL."""
 
     def __init__(self, partition: int, published: int, met: dict[str, str]) -> None:
@@ -166,7 +166,9 @@ def messages_of(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[Message
         yield name, payload[place] or b"", qos, retain, properties
 
 
-def write(options: SinkOptions, places: Places, name: str, epoch: int, batches: Iterator[pa.RecordBatch]) -> Written:
+def write(
+    options: SinkOptions, places: Placement, name: str, epoch: int, batches: Iterator[pa.RecordBatch]
+) -> RowsWritten:
     """One task. Raises PublishError, RowError, NowhereError."""
     context = TaskContext.get()
     assert context is not None
@@ -174,7 +176,7 @@ def write(options: SinkOptions, places: Places, name: str, epoch: int, batches: 
     rows = (message for batch in batches for message in messages_of(batch, options))
     place = places.place(epoch, partition, options.urls, options.gone)
     published, met = asyncio.run(publish(options, place, f"{name}/{partition}", epoch, rows))
-    return Written(partition, published, met)
+    return RowsWritten(partition, published, met)
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -183,7 +185,7 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
         self.name = options.key or f"write-{uuid.uuid4()}"
-        self.places = Places().with_servers(options.urls, -1)
+        self.places = Placement().with_servers(options.urls, -1)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return write(self.options, self.places, self.name, self.options.batch, iterator)
@@ -214,7 +216,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Everything is acknowledged already; which nodes have done so is kept."""
-        met = {url: name for each in messages if isinstance(each, Written) for url, name in each.met.items()}
+        met = {url: name for each in messages if isinstance(each, RowsWritten) for url, name in each.met.items()}
         places = self.places.with_names(met)
         if places is not self.places:
             Checkpoint(self.options.checkpoint).write(places)

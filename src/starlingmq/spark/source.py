@@ -42,7 +42,7 @@ from pyspark.sql.types import (
 )
 
 from starlingmq.bulk.protocol import Ticket
-from starlingmq.spark.nodes import AGAIN_SECONDS, Connection, LostRows, NodeAway, NodeBook, StreamError
+from starlingmq.spark.nodes import AGAIN_SECONDS, LostRows, NodeAway, NodeBook, NodeConnection, StreamError
 from starlingmq.spark.read_options import EARLIEST, LATEST, OptionError, Options, read_options
 from starlingmq.spark.sink import BatchWriter, StreamWriter, check_columns
 from starlingmq.spark.sink_options import SinkOptions, read_sink_options
@@ -91,7 +91,7 @@ class StarlingSource(DataSource):
         return BatchReader(read_options(cast(Mapping[str, str], self.options), streaming=False))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return StreamReader(read_options(cast(Mapping[str, str], self.options), streaming=True))
+        return MicroBatchReader(read_options(cast(Mapping[str, str], self.options), streaming=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         return BatchWriter(self._sink(schema, overwrite))
@@ -107,7 +107,7 @@ class StarlingSource(DataSource):
         return options
 
 
-class Part(InputPartition):
+class RowPartition(InputPartition):
     """Rows of one node, for one task. ``forgive``: what is not kept any more is left out."""
 
     def __init__(self, node: str, address: str, start: int, end: int, forgive: bool) -> None:
@@ -119,10 +119,10 @@ class Part(InputPartition):
         self.forgive = forgive
 
 
-def parts(book: NodeBook, start: Position, end: Position, forgiven: frozenset[str] = frozenset()) -> list[Part]:
+def parts(book: NodeBook, start: Position, end: Position, forgiven: frozenset[str] = frozenset()) -> list[RowPartition]:
     """The rows between two positions, in pieces of about the same size."""
     options = book.options
-    found: list[Part] = []
+    found: list[RowPartition] = []
     for node in sorted(end):
         if node == LOST:
             continue
@@ -139,7 +139,7 @@ def parts(book: NodeBook, start: Position, end: Position, forgiven: frozenset[st
         pieces = -(-rows // options.rows_per_partition)
         edges = [first + rows * piece // pieces for piece in range(pieces + 1)]
         forgive = not options.fail_on_loss or node in forgiven
-        found += [Part(node, address, begin, until, forgive) for begin, until in pairwise(edges)]
+        found += [RowPartition(node, address, begin, until, forgive) for begin, until in pairwise(edges)]
     return found
 
 
@@ -155,11 +155,11 @@ def _address(book: NodeBook, node: str) -> str:
     return address
 
 
-def read_part(part: Part, options: Options) -> Iterator[pa.RecordBatch]:
+def read_part(part: RowPartition, options: Options) -> Iterator[pa.RecordBatch]:
     """The rows of a part. A node that goes away meanwhile is waited for, and read on where it was left."""
     offset = part.start
     until = time.monotonic() + options.patience
-    connection = Connection(part.address, options)
+    connection = NodeConnection(part.address, options)
     while offset < part.end:
         ticket = Ticket(
             stream=options.stream, start=offset, end=part.end, filters=list(options.filters), forgive=part.forgive
@@ -182,11 +182,11 @@ def read_part(part: Part, options: Options) -> Iterator[pa.RecordBatch]:
                 ) from None
             time.sleep(AGAIN_SECONDS)
             connection.close()
-            connection = Connection(part.address, options)
+            connection = NodeConnection(part.address, options)
     connection.close()
 
 
-def _lost(part: Part, options: Options, count: int, before: int) -> None:
+def _lost(part: RowPartition, options: Options, count: int, before: int) -> None:
     what = f"{count} rows of stream {options.stream} on node {part.node} before offset {before}"
     if not part.forgive:
         raise LostRows(f"{what} are lost (option failOnDataLoss: false goes on without them)")
@@ -247,10 +247,10 @@ class BatchReader(DataSourceReader):
             book.close()
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return read_part(cast(Part, partition), self.options)
+        return read_part(cast(RowPartition, partition), self.options)
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class MicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans on the driver, in a process that lasts as long as the query; ``read`` is called elsewhere."""
 
     def __init__(self, options: Options) -> None:
@@ -329,7 +329,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return parts(self.book, start, end, frozenset(node for node in end if node not in start))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return read_part(cast(Part, partition), self.options)
+        return read_part(cast(RowPartition, partition), self.options)
 
     def commit(self, end: Position) -> None:
         if self.options.consumer:

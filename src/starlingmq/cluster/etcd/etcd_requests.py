@@ -93,7 +93,7 @@ class Watch:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class KeyChange:
     """``value`` None: deleted."""
 
     key: bytes
@@ -111,7 +111,7 @@ class WatchEvent:
 
     prefix: bytes
     revision: int
-    changes: tuple[Change, ...]
+    changes: tuple[KeyChange, ...]
 
 
 @dataclass(frozen=True, slots=True)

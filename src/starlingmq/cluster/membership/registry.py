@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from starlingmq.cluster.etcd.etcd_requests import Change, Compare, Get, KeyValue
+from starlingmq.cluster.etcd.etcd_requests import Compare, Get, KeyChange, KeyValue
 from starlingmq.cluster.links.peer_frames import MemberInfo, Membership
 
 
@@ -91,7 +91,7 @@ class Registry:
         self.revision = revision
         self._parse()
 
-    def apply(self, changes: tuple[Change, ...]) -> None:
+    def apply(self, changes: tuple[KeyChange, ...]) -> None:
         """What a watch told. Changes that a later read has shown already are left out.
 
         The revision of the answer itself says nothing: that of a watch that catches up is ahead of what it tells.

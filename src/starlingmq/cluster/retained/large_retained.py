@@ -26,7 +26,7 @@ from starlingmq.cluster.retained.retained_records import (
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.message import Message
 from starlingmq.core.ready import FACT_DELETE, FACT_PUT, Write
-from starlingmq.core.routing.retained_outbox import Wanted
+from starlingmq.core.routing.retained_outbox import WantedPayload
 
 COPY_FACT: Final = b"rk"
 """And the number of a node, a slash, a topic: a fact, the copy that is kept for that node."""
@@ -42,7 +42,7 @@ class Fetching:
         self.left = holders  # to be asked after the one that was asked
         self.asked = 0
         self.deadline = inf
-        self.waiting: list[Wanted] = []
+        self.waiting: list[WantedPayload] = []
 
 
 class LargeRetained:
@@ -220,7 +220,7 @@ class LargeRetained:
 
     # Fetching
 
-    def want(self, wanted: Wanted, now: float) -> None:
+    def want(self, wanted: WantedPayload, now: float) -> None:
         topic = wanted.topic
         pointer = self.pointers.get(topic)
         message = self._broker.retained.get(topic)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from starlingmq.cluster.takeover.transfer_frames import Head, InboundValue, Takeover
+from starlingmq.cluster.takeover.transfer_frames import Head, InboundSessionValue, Takeover
 from starlingmq.core.session.migration_state import MARKED, OPEN, UNMARKED
 from starlingmq.core.session.session import Session
 
@@ -167,8 +167,8 @@ class InboundSession:
             return OPEN if self.ordered(node) else MARKED
         return UNMARKED if self.has_sources() or self.former else OPEN
 
-    def value(self) -> InboundValue:
-        return InboundValue(
+    def value(self) -> InboundSessionValue:
+        return InboundSessionValue(
             self.client_id,
             self.epoch,
             self.waiting,
@@ -188,7 +188,7 @@ class InboundSession:
         )
 
     @staticmethod
-    def restored(value: InboundValue, sessions: dict[int, Session]) -> InboundSession:
+    def restored(value: InboundSessionValue, sessions: dict[int, Session]) -> InboundSession:
         """After a start. ``sessions`` are all there are, by number."""
         arrival = InboundSession(value.client_id, value.epoch, value.waiting)
         arrival.streaming = value.streaming

@@ -12,11 +12,11 @@ from starlingmq.cluster.takeover.transfer_frames import (
     OVERTAKEN,
     OWES,
     PASSED_ON,
-    Granted,
     Head,
     Part,
     Parts,
     Passed,
+    SubscriptionFrame,
     Takeover,
     Whole,
 )
@@ -157,7 +157,9 @@ class TakeoverSource:
             if arrival.session is None or arrival.session.ended:
                 arrival.session = ghost
                 self._coming.attach(arrival)
-        granted = [Granted(g.whole, g.qos, g.no_local, g.retain_as_published, g.ids) for g in mover.granted(ghost)]
+        granted = [
+            SubscriptionFrame(g.whole, g.qos, g.no_local, g.retain_as_published, g.ids) for g in mover.granted(ghost)
+        ]
         last_id = 0 if ghost.window is None else ghost.window.last_id
         trail = None if ghost.trail is None else (ghost.trail.node, ghost.trail.epoch, ghost.trail.sure)
         departure = OutboundSession(ghost, node, epoch, client_id)

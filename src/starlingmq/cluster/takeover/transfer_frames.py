@@ -23,7 +23,7 @@ class TransferError(ValueError):
     """What came is not what a node of a version that we know would say."""
 
 
-class Granted(msgspec.Struct, array_like=True):
+class SubscriptionFrame(msgspec.Struct, array_like=True):
     """A subscription. ``whole`` is the filter as subscribed, $share prefix included; ``ids`` are encoded properties."""
 
     whole: bytes
@@ -74,7 +74,7 @@ class Head(msgspec.Struct, array_like=True, tag=2):
     expiry: int = 0
     left: float = 0.0
     last_id: int = 0
-    granted: list[Granted] = []
+    granted: list[SubscriptionFrame] = []
     floor: int = 0
     trail: tuple[int, int, bool] | None = (0, 0, False)  # where its QoS 2 handshakes are (see core.session.session)
     anew: bool = False
@@ -184,7 +184,7 @@ def unpack(payload: bytes) -> list[Said]:
     return said
 
 
-class InboundValue(msgspec.Struct, array_like=True):
+class InboundSessionValue(msgspec.Struct, array_like=True):
     """A ``cluster.takeover.inbound.InboundSession`` as a fact for the store."""
 
     client_id: str
@@ -205,15 +205,15 @@ class InboundValue(msgspec.Struct, array_like=True):
     whole: bool = False
 
 
-_arrival = msgspec.msgpack.Decoder(InboundValue)
+_arrival = msgspec.msgpack.Decoder(InboundSessionValue)
 _marks = msgspec.msgpack.Decoder(list[int])
 
 
-def encode_arrival(value: InboundValue) -> bytes:
+def encode_arrival(value: InboundSessionValue) -> bytes:
     return _encoder.encode(value)
 
 
-def decode_arrival(fact: bytes) -> InboundValue:
+def decode_arrival(fact: bytes) -> InboundSessionValue:
     return _arrival.decode(fact)
 
 

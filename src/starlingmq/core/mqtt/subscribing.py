@@ -17,7 +17,7 @@ from starlingmq.core.message import Message
 from starlingmq.core.ready import SESSION_PUT, SUBSCRIPTION_DELETE, SUBSCRIPTION_PUT, HookAnswer, HookQuestion, Write
 from starlingmq.core.ready import SUBSCRIBE as ASK_SUBSCRIBE
 from starlingmq.core.routing.delivery import Delivery
-from starlingmq.core.routing.retained_outbox import HeldReplay, Wanted
+from starlingmq.core.routing.retained_outbox import HeldReplay, WantedPayload
 from starlingmq.core.routing.retained_store import RetainedCursor, RetainedTree
 from starlingmq.core.routing.router import Router
 from starlingmq.core.routing.topics import check_filter, levels, of_the_node, parse_share, valid_filter
@@ -229,7 +229,7 @@ class ReplayJob(Job):
                 continue
             if not message.loaded and ctx.retaining is not None:
                 self.wanted += 1
-                ctx.retaining.wanted.append(Wanted(message.topic, session, subscription))
+                ctx.retaining.wanted.append(WantedPayload(message.topic, session, subscription))
                 continue
             self.give(subscription, message)
         if cursor.done:
@@ -507,7 +507,7 @@ class Subscribing:
             self._replay(replay.session, replay.subscription)
         self.replays = kept
 
-    def came(self, wanted: Wanted, message: Message | None) -> None:
+    def came(self, wanted: WantedPayload, message: Message | None) -> None:
         """The payload that a replay waited for; None: nobody who is there has it."""
         session = wanted.session
         job = session.replay

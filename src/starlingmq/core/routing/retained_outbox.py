@@ -46,7 +46,7 @@ class HeldReplay:
         self.deadline = deadline
 
 
-class Wanted:
+class WantedPayload:
     """The payload of a topic that is kept elsewhere, for one replay."""
 
     topic: bytes
@@ -71,7 +71,7 @@ class RetainedOutbox:
     reached: dict[int, int]  # ... and up to which its messages are here
     connected: dict[int, None]
     expired: list[bytes]  # topics
-    wanted: list[Wanted]
+    wanted: list[WantedPayload]
     waited_in_vain: int  # replays that began without all that they waited for
     waiting: int  # messages that are not in etcd yet ...
     written: int  # ... and that are, of those published here

@@ -48,25 +48,27 @@ class EtcdError(Exception):
 
 
 @dataclass(frozen=True)
-class Method(Generic[Q, A]):
+class EtcdMethod(Generic[Q, A]):
     path: str
     request: type[Q]
     answer: type[A]
 
 
-TXN: Final = Method("/etcdserverpb.KV/Txn", pb.TxnRequest, pb.TxnResponse)
-COMPACT: Final = Method("/etcdserverpb.KV/Compact", pb.CompactionRequest, pb.CompactionResponse)
-WATCH: Final = Method("/etcdserverpb.Watch/Watch", pb.WatchRequest, pb.WatchResponse)
-GRANT: Final = Method("/etcdserverpb.Lease/LeaseGrant", pb.LeaseGrantRequest, pb.LeaseGrantResponse)
-REVOKE: Final = Method("/etcdserverpb.Lease/LeaseRevoke", pb.LeaseRevokeRequest, pb.LeaseRevokeResponse)
-KEEP_ALIVE: Final = Method("/etcdserverpb.Lease/LeaseKeepAlive", pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse)
-MEMBER_LIST: Final = Method("/etcdserverpb.Cluster/MemberList", pb.MemberListRequest, pb.MembersResponse)
-MEMBER_ADD: Final = Method("/etcdserverpb.Cluster/MemberAdd", pb.MemberAddRequest, pb.MemberAddResponse)
-MEMBER_REMOVE: Final = Method("/etcdserverpb.Cluster/MemberRemove", pb.MemberRequest, pb.MembersResponse)
-MEMBER_PROMOTE: Final = Method("/etcdserverpb.Cluster/MemberPromote", pb.MemberRequest, pb.MembersResponse)
-MOVE_LEADER: Final = Method("/etcdserverpb.Maintenance/MoveLeader", pb.MoveLeaderRequest, pb.MoveLeaderResponse)
-STATUS: Final = Method("/etcdserverpb.Maintenance/Status", pb.StatusRequest, pb.StatusResponse)
-AUTHENTICATE: Final = Method("/etcdserverpb.Auth/Authenticate", pb.AuthenticateRequest, pb.AuthenticateResponse)
+TXN: Final = EtcdMethod("/etcdserverpb.KV/Txn", pb.TxnRequest, pb.TxnResponse)
+COMPACT: Final = EtcdMethod("/etcdserverpb.KV/Compact", pb.CompactionRequest, pb.CompactionResponse)
+WATCH: Final = EtcdMethod("/etcdserverpb.Watch/Watch", pb.WatchRequest, pb.WatchResponse)
+GRANT: Final = EtcdMethod("/etcdserverpb.Lease/LeaseGrant", pb.LeaseGrantRequest, pb.LeaseGrantResponse)
+REVOKE: Final = EtcdMethod("/etcdserverpb.Lease/LeaseRevoke", pb.LeaseRevokeRequest, pb.LeaseRevokeResponse)
+KEEP_ALIVE: Final = EtcdMethod(
+    "/etcdserverpb.Lease/LeaseKeepAlive", pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse
+)
+MEMBER_LIST: Final = EtcdMethod("/etcdserverpb.Cluster/MemberList", pb.MemberListRequest, pb.MembersResponse)
+MEMBER_ADD: Final = EtcdMethod("/etcdserverpb.Cluster/MemberAdd", pb.MemberAddRequest, pb.MemberAddResponse)
+MEMBER_REMOVE: Final = EtcdMethod("/etcdserverpb.Cluster/MemberRemove", pb.MemberRequest, pb.MembersResponse)
+MEMBER_PROMOTE: Final = EtcdMethod("/etcdserverpb.Cluster/MemberPromote", pb.MemberRequest, pb.MembersResponse)
+MOVE_LEADER: Final = EtcdMethod("/etcdserverpb.Maintenance/MoveLeader", pb.MoveLeaderRequest, pb.MoveLeaderResponse)
+STATUS: Final = EtcdMethod("/etcdserverpb.Maintenance/Status", pb.StatusRequest, pb.StatusResponse)
+AUTHENTICATE: Final = EtcdMethod("/etcdserverpb.Auth/Authenticate", pb.AuthenticateRequest, pb.AuthenticateResponse)
 
 
 class EtcdCalls:
@@ -93,7 +95,7 @@ class EtcdCalls:
     def endpoint(self) -> str:
         return self.endpoints[self._current % len(self.endpoints)]
 
-    async def call(self, method: Method[Q, A], request: Q, endpoint: str = "") -> A:
+    async def call(self, method: EtcdMethod[Q, A], request: Q, endpoint: str = "") -> A:
         """Ask once (a second time only when etcd has refused the token). Raises EtcdError."""
         asked = endpoint or self.endpoint
         for attempt in range(2):
@@ -110,7 +112,7 @@ class EtcdCalls:
                 raise self.failed(asked, error) from None
         raise AssertionError("unreachable")
 
-    async def ask(self, method: Method[Q, A], request: Q) -> A:
+    async def ask(self, method: EtcdMethod[Q, A], request: Q) -> A:
         """For what changes nothing, or may be done twice: ask one after the other until one answers."""
         for left in reversed(range(len(self.endpoints))):
             try:
@@ -120,7 +122,7 @@ class EtcdCalls:
                     raise
         raise EtcdError("no etcd endpoint is known; set cluster.etcd.endpoints")
 
-    async def open(self, method: Method[Q, A]) -> EtcdStream[Q, A]:
+    async def open(self, method: EtcdMethod[Q, A]) -> EtcdStream[Q, A]:
         """A stream to the present endpoint. Raises EtcdError."""
         asked = self.endpoint
         try:
@@ -191,7 +193,7 @@ class EtcdCalls:
 class EtcdStream(Generic[Q, A]):
     """Whatever ends it is an EtcdError; one with the code MOVED, if it was left for another endpoint."""
 
-    def __init__(self, calls: EtcdCalls, endpoint: str, method: Method[Q, A], call: Any) -> None:
+    def __init__(self, calls: EtcdCalls, endpoint: str, method: EtcdMethod[Q, A], call: Any) -> None:
         self.endpoint = endpoint
         self._calls = calls
         self._method = method

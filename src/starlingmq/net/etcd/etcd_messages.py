@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from starlingmq.cluster.etcd.etcd_requests import (
-    Change,
     Compare,
     Get,
+    KeyChange,
     KeyValue,
     Operation,
     Put,
@@ -49,9 +49,9 @@ def watch_request(watch: Watch, revision: int) -> pb.WatchRequest:
 
 def watch_event(watch: Watch, response: pb.WatchResponse) -> WatchEvent:
     changes = tuple(
-        Change(event.kv.key, None, event.kv.mod_revision)
+        KeyChange(event.kv.key, None, event.kv.mod_revision)
         if event.type == pb.Event.DELETE
-        else Change(event.kv.key, event.kv.value, event.kv.mod_revision, event.kv.create_revision)
+        else KeyChange(event.kv.key, event.kv.value, event.kv.mod_revision, event.kv.create_revision)
         for event in response.events
     )
     return WatchEvent(watch.prefix, changes[-1].mod_revision, changes)

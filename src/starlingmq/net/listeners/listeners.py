@@ -14,7 +14,7 @@ from starlingmq.net.listeners.connection_counts import ConnectionCounts
 from starlingmq.net.listeners.listener_gate import WRITE_BUFFER, ListenerGate
 from starlingmq.net.listeners.nats_tls import NatsTlsConnection
 from starlingmq.net.listeners.revocation_list import Identity
-from starlingmq.net.listeners.socket_connection import Connection, ConnectionDriver
+from starlingmq.net.listeners.socket_connection import ConnectionDriver, SocketConnection
 from starlingmq.net.listeners.sockets import Address, SocketFile, hold_shared, listen_tcp, listen_unix
 from starlingmq.net.listeners.tls import TlsError, revoked_certificates, server_context
 from starlingmq.net.listeners.urls import DEFAULT_PATHS, ListenerError, ListenerSpec, parse_listener
@@ -34,7 +34,7 @@ _PROTOCOLS: Final = {  # by ALPN
 }
 
 
-class Tls(NamedTuple):
+class ListenerTls(NamedTuple):
     """What the files of a listener hold: its context, and the client certificates that are revoked."""
 
     context: ssl.SSLContext
@@ -44,7 +44,9 @@ class Tls(NamedTuple):
 class Listener:
     """An open listener. ``gate`` counts its connections and what it refused."""
 
-    def __init__(self, spec: ListenerSpec, gate: ListenerGate, tls: Tls | None, file: SocketFile | None) -> None:
+    def __init__(
+        self, spec: ListenerSpec, gate: ListenerGate, tls: ListenerTls | None, file: SocketFile | None
+    ) -> None:
         self.spec = spec
         self.gate = gate
         self._tls = tls
@@ -99,11 +101,11 @@ class Listener:
             self._file.remove()
             self._file = None
 
-    def load_tls(self) -> Tls | None:
+    def load_tls(self) -> ListenerTls | None:
         """Read certificate, authorities and revocation lists again; None without TLS. Raises ListenerError."""
         return load_tls(self.spec)
 
-    def use_tls(self, tls: Tls | None) -> None:
+    def use_tls(self, tls: ListenerTls | None) -> None:
         """Use it for connections from now on.
 
         It is another context, so that no session of TLS is resumed that the earlier one let in.
@@ -157,14 +159,14 @@ def _gate(spec: ListenerSpec, name: str, write_buffer: int, admission: Connectio
     )
 
 
-def load_tls(spec: ListenerSpec) -> Tls | None:
+def load_tls(spec: ListenerSpec) -> ListenerTls | None:
     """What the files of a listener hold now, None if it has no TLS; raises ListenerError."""
     if spec.tls is None:
         return None
     context = tls_context(spec)
     assert context is not None
     try:
-        return Tls(context, revoked_certificates(spec.tls))
+        return ListenerTls(context, revoked_certificates(spec.tls))
     except TlsError as error:
         raise ListenerError(f"{spec}: {error}") from error
 
@@ -238,4 +240,4 @@ def _maker(listener: Listener, driver: ConnectionDriver, handshake_timeout: floa
         return lambda peer, full: NatsTlsConnection(driver, gate, peer, full, listener.context, handshake_timeout)
     if scheme in DEFAULT_PATHS:
         return lambda peer, full: WebSocketConnection(driver, gate, peer, full)
-    return lambda peer, full: Connection(driver, gate, peer, full)
+    return lambda peer, full: SocketConnection(driver, gate, peer, full)

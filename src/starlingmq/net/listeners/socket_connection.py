@@ -48,7 +48,7 @@ class ConnectionDriver(Protocol):
     def drained(self, client: Any) -> None: ...
 
 
-class Connection(asyncio.Protocol):
+class SocketConnection(asyncio.Protocol):
     """One connection whose bytes are MQTT, or NATS, as they are. The driver writes to the transport itself.
 
     The gate has counted it for ``peer``.

@@ -37,7 +37,7 @@ from starlingmq.net.peers.peer_stream import (
     SERVICE,
     STARTING,
     PeerStream,
-    Traffic,
+    PeerTraffic,
     explain,
 )
 
@@ -75,7 +75,7 @@ class PeerServer:
         random_bytes: Callable[[int], bytes],
     ) -> None:
         self.address = ""
-        self.traffic = Traffic()
+        self.traffic = PeerTraffic()
         self._settings = settings
         self._name = name
         self._secret = cluster_secret(settings)

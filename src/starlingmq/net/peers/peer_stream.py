@@ -31,7 +31,7 @@ BATCH_BYTES: Final = 1024 * 1024  # of one message, unless one envelope alone is
 
 
 @dataclass(slots=True)
-class Traffic:
+class PeerTraffic:
     """What went out and came in over all streams; ``dropped`` by reason: ``overflow``, ``unconnected``, ``foreign``."""
 
     envelopes_out: int = 0
@@ -57,7 +57,7 @@ class PeerStream:
         chance: Callable[[], float],
         nonce: Callable[[], bytes],
         bound: int,
-        traffic: Traffic,
+        traffic: PeerTraffic,
         told: Callable[[int, bool], None],
     ) -> None:
         self.member = member

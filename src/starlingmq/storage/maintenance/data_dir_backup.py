@@ -29,7 +29,7 @@ import msgspec
 from starlingmq.storage.data_dir import STAGE_PREFIX, DataDir
 from starlingmq.storage.journal import Journal
 from starlingmq.storage.kv import Kv
-from starlingmq.storage.maintenance.file_copy import Progress, Steps, copy, draft_of, is_free, link, put_in_place
+from starlingmq.storage.maintenance.file_copy import CopySteps, Progress, copy, draft_of, is_free, link, put_in_place
 from starlingmq.storage.segment.segment_format import index_name, log_name
 from starlingmq.storage.segment.segment_journal import SegmentJournal
 
@@ -88,7 +88,7 @@ def backup(data: DataDir, kv: Kv, journal: Journal, target: Path, progress: Prog
     draft = draft_of(target)
     try:
         parts = _freeze(data, kv, journal, stage)
-        steps = Steps(sum(part.size for part in parts.values()), progress)
+        steps = CopySteps(sum(part.size for part in parts.values()), progress)
         steps.done(0)
         files = _bring(stage, draft, parts, steps)
         _write_manifest(draft, _Manifest(facts=data.facts, files=files))
@@ -109,7 +109,7 @@ def restore(source: Path, target: Path, progress: Progress | None = None) -> int
     _refuse_non_empty(target)
     for file in manifest.files:
         _check_size(source, file)
-    steps = Steps(sum(file.size for file in manifest.files), progress)
+    steps = CopySteps(sum(file.size for file in manifest.files), progress)
     draft = draft_of(target)
     try:
         for file in manifest.files:
@@ -219,7 +219,7 @@ def _whole_files(stage: Path) -> dict[str, _Part]:
     return {str(path.relative_to(stage)): _Part(path.stat().st_size, grows=False) for path in paths}
 
 
-def _bring(stage: Path, target: Path, parts: dict[str, _Part], steps: Steps) -> list[_File]:
+def _bring(stage: Path, target: Path, parts: dict[str, _Part], steps: CopySteps) -> list[_File]:
     files = []
     for name, part in parts.items():
         (target / name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)

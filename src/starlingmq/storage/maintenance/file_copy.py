@@ -20,7 +20,7 @@ ends the work."""
 _NO_LINKS: Final = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP)
 
 
-class Steps:
+class CopySteps:
     """How far the work is. ``total`` in bytes."""
 
     __slots__ = ("_done", "_progress", "total")
@@ -36,7 +36,7 @@ class Steps:
             self._progress(self._done, self.total)
 
 
-def copy(source: Path, target: Path, size: int, steps: Steps) -> int:
+def copy(source: Path, target: Path, size: int, steps: CopySteps) -> int:
     """Copy the first ``size`` bytes and fsync them; their CRC-32. OSError (EIO) when there are fewer."""
     crc, left = 0, size
     with open(source, "rb") as reader, open(target, "xb", opener=_ours_alone) as writer:
@@ -57,7 +57,7 @@ def _ours_alone(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def link(source: Path, target: Path, size: int, steps: Steps) -> int:
+def link(source: Path, target: Path, size: int, steps: CopySteps) -> int:
     """The same for a whole file that nobody will write to again, without copying where the file system allows it."""
     try:
         os.link(source, target)

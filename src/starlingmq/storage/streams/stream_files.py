@@ -32,7 +32,7 @@ POSITION_BYTES: Final = 16
 SEGMENT_MIN: Final = 64 << 10
 
 
-class StreamError(Exception):
+class StreamActionError(Exception):
     """What was asked for can not be done; one line that says why."""
 
 
@@ -120,7 +120,7 @@ def definition_of(config: StreamConfig, number: int, created: float) -> Definiti
     """Raises StreamError for topics that are no filters."""
     for topic in config.topics:
         if not valid_filter(topic.encode()) or topic.startswith("$share/"):
-            raise StreamError(f"stream {config.name}: {topic!r} is no topic filter")
+            raise StreamActionError(f"stream {config.name}: {topic!r} is no topic filter")
     return Definition(
         name=config.name,
         number=number,

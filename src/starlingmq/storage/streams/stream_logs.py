@@ -27,7 +27,7 @@ logger = logging.getLogger("starlingmq.storage")
 FILES_MIN: Final = 8  # that a stream with a size has: what is oldest goes in eighths of it
 
 
-class Log(Journal, Protocol):
+class StreamJournal(Journal, Protocol):
     def skip_to(self, offset: int) -> None:
         """Go on at this offset, which is not below ``next``: what lies between is reported as lost."""
         ...
@@ -73,7 +73,7 @@ class StreamLog:
     """A stream and its log. ``consumers``: who reads it, how far they are, and whether what they have not read is to
     be kept whatever its age."""
 
-    def __init__(self, definition: Definition, journal: Log, position: Position | None = None) -> None:
+    def __init__(self, definition: Definition, journal: StreamJournal, position: Position | None = None) -> None:
         self.stream = Stream(definition.name, definition.number, [topic.encode() for topic in definition.topics])
         self.stream.next = journal.next
         self.journal = journal
