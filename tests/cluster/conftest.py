@@ -27,14 +27,23 @@ class Node:
         self.number = number
         self.incarnation = settings.pop("incarnation", 1)
         listen = settings.pop("listen", "127.0.0.1:0")
+        settings.setdefault("watch_processes", False)  # so that connections can be counted
         config = msgspec.structs.replace(ClusterConfig(listen=listen), **settings)
         self.received: list[Envelope] = []
         self.connected: set[int] = set()
+        self.gone: list[tuple[int, int]] = []
         self.connections = 0  # made, to anybody
         self.attempts = 0  # to make one, or to answer one
         self._news = asyncio.Event()
         self.peers = PeerServer(
-            config, name, self._envelope, self._connect, self._disconnect, random.Random(number).random, self._nonce
+            config,
+            name,
+            self._envelope,
+            self._connect,
+            self._disconnect,
+            self._gone,
+            random.Random(number).random,
+            self._nonce,
         )
 
     async def start(self) -> None:
@@ -83,6 +92,10 @@ class Node:
 
     def _disconnect(self, number: int) -> None:
         self.connected.discard(number)
+        self._news.set()
+
+    def _gone(self, number: int, incarnation: int) -> None:
+        self.gone.append((number, incarnation))
         self._news.set()
 
 

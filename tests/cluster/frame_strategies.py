@@ -45,6 +45,7 @@ bodies: st.SearchStrategy[peer_frames.Body] = st.one_of(
         draining=st.booleans(),
         clients=numbers,
         retained=numbers,
+        gone=by_node,
     ),
     st.builds(
         peer_frames.RouteRecords,

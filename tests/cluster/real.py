@@ -210,9 +210,12 @@ class Cluster:
         count: int,
         settings: dict[str, Any] | None = None,
         storage: dict[str, Any] | None = None,
+        proxies: bool = True,
     ) -> None:
-        """``settings`` are more of ``cluster``, ``storage`` of that section, for all nodes."""
+        """``settings`` are more of ``cluster``, ``storage`` of that section, for all nodes. Without ``proxies`` nodes
+        reach each other directly: no way can be cut, and they see when a process has ended."""
         self.more = settings or {}
+        self._proxied = proxies
         self.storage = storage or {}
         self._stack = ExitStack()
         self.proxies: dict[str, Proxy] = {}
@@ -241,9 +244,11 @@ class Cluster:
 
         def change(settings: dict[str, Any]) -> None:
             section = settings["cluster"]
-            proxy = Proxy(HOST, int(section["listen"].rpartition(":")[2]), self._caller)
-            self.proxies[node.name] = self._stack.enter_context(proxy)
-            section.update({"advertise": proxy.address, **self.more})
+            if self._proxied:
+                proxy = Proxy(HOST, int(section["listen"].rpartition(":")[2]), self._caller)
+                self.proxies[node.name] = self._stack.enter_context(proxy)
+                section["advertise"] = proxy.address
+            section.update(self.more)
             # Subscribers are away for long, with thousands of messages a second for them: nothing is to be dropped.
             settings["mqtt"] = {"max_mqueue_len": 0}
             settings["limits"] = {"queue_bytes": 0}

@@ -40,6 +40,7 @@ class Self:
         through: bool = False,
         revision: int = 1,
         ours: int = 1,
+        misses: tuple[int, ...] = (),
     ) -> bool:
         """A heartbeat of ``source``. ``ours``: the incarnation of us that it says it hears."""
         self.beats += 1
@@ -47,7 +48,17 @@ class Self:
         also = {n: ours if n == 1 else 1 for n in relayed}
         known = Membership(revision, ())
         body = Heartbeat(
-            1, 0, {}, says, frozenset([*heard, *relayed]), True, known, also, number or self.beats, {1: taken}
+            1,
+            0,
+            {},
+            says,
+            frozenset([*heard, *relayed]),
+            True,
+            known,
+            also,
+            number or self.beats,
+            {1: taken},
+            gone=dict.fromkeys(misses, 1),
         )
         return self.quorum.took(Envelope(source, incarnation, 1, 0, body, through), now)
 
@@ -165,3 +176,74 @@ def test_passing_on() -> None:
     assert relay.pass_on(Envelope(2, 1, 3, 0, body, relayed=True)) is None, "one hop"
     assert relay.pass_on(Envelope(2, 1, 2, 0, body)) is None, "never back"
     assert relay.pass_on(Envelope(2, 1, 1, 0, body)) is None and relay.pass_on(Envelope(2, 1, 9, 0, body)) is None
+
+
+def of_three() -> Self:
+    """All three are connected."""
+    node = Self(3)
+    beat = node.quorum.beat(0.0)
+    for number in (2, 3):
+        node.hear(number, 0.1, taken=beat)
+    node.quorum.take_changes()
+    return node
+
+
+def test_a_process_is_dead_when_all_others_miss_it() -> None:
+    node = of_three()
+    node.quorum.process_gone(3, 1, 0.2)
+    assert not node.quorum.is_dead(3) and node.quorum.is_connected(3), "one node may be deceived"
+    assert node.quorum.missed() == {3: 1}
+    node.hear(2, 0.3, heard=(1, 3), misses=(3,))
+    assert node.quorum.is_dead(3) and not node.quorum.is_connected(3)
+    assert node.quorum.take_changes() == [ConnectionChange(3, 1, False)]
+    assert node.quorum.enough() and node.quorum.is_heard_by_nobody(3, 0.3)
+
+
+def test_it_is_not_dead_while_this_node_does_not_miss_it() -> None:
+    node = of_three()
+    node.hear(2, 0.3, heard=(1, 3), misses=(3,))
+    assert not node.quorum.is_dead(3) and node.quorum.is_connected(3)
+    node.quorum.process_gone(3, 2, 0.4)
+    assert not node.quorum.is_dead(3), "that is another life"
+    node.quorum.process_gone(3, 1, 0.5)
+    assert node.quorum.is_dead(3)
+
+
+def test_a_frame_of_a_process_proves_that_it_lives() -> None:
+    node = of_three()
+    node.quorum.process_gone(3, 1, 0.2)
+    node.hear(2, 0.3, misses=(3,))
+    assert node.quorum.is_dead(3)
+    node.hear(3, 0.4)
+    assert not node.quorum.is_dead(3) and node.quorum.missed() == {}
+
+
+def test_a_new_life_is_not_dead() -> None:
+    node = of_three()
+    node.quorum.process_gone(3, 1, 0.2)
+    node.hear(2, 0.3, misses=(3,))
+    node.hear(3, 0.4, incarnation=2)
+    assert not node.quorum.is_dead(3)
+    node.hear(2, 0.5, misses=(3,))
+    assert not node.quorum.is_dead(3), "what is missed is the life before"
+
+
+def test_a_node_that_misses_all_others_does_not_serve() -> None:
+    node = of_three()
+    node.quorum.process_gone(3, 1, 0.2)
+    assert node.quorum.enough()
+    node.quorum.process_gone(2, 1, 0.2)
+    assert not node.quorum.enough() and not node.quorum.is_dead(2) and not node.quorum.is_dead(3)
+    assert node.quorum.lasts_until() < 0.2
+
+
+def test_whom_nobody_hears() -> None:
+    node = of_three()
+    beat = node.quorum.beat(4.0)
+    node.hear(2, 4.1, heard=(1,), taken=beat)
+    assert not node.quorum.is_heard_by_nobody(3, 4.0), "this node does"
+    node.quorum.tick(0.1 + TIMEOUT)
+    assert node.quorum.is_heard_by_nobody(3, 4.0)
+    assert not node.quorum.is_heard_by_nobody(3, 4.1), "who says so has to say it since"
+    node.hear(2, 5.5, heard=(1,), relayed=(3,))
+    assert not node.quorum.is_heard_by_nobody(3, 4.0)

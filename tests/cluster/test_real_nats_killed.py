@@ -37,7 +37,7 @@ LOST_MAX = PER_SECOND // 5  # 80 were lost when its members were given requests 
 
 @pytest.fixture
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path_factory.mktemp("killed"), 3)
+    cluster = Cluster(tmp_path_factory.mktemp("killed"), 3, proxies=False)
     for node in cluster.nodes:
         node.configure(speak_nats)
     with cluster:

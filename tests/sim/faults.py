@@ -120,6 +120,24 @@ def part(world: World, random: Random) -> End:
     return cut_ways(world, ways)
 
 
+def end_proxy(world: World, ways: list[tuple[str, str]]) -> End:
+    both = [*ways, *[(target, source) for source, target in ways]]
+    world.network.look_ended(both)
+    return lambda: world.network.heal(both)
+
+
+def proxy_between_two_ends(world: World, random: Random) -> End:
+    """To each of two nodes it looks as if the process of the other had ended."""
+    one, other = random.sample(world.hosts, 2)
+    return end_proxy(world, [(one, other)])
+
+
+def proxy_of_one_ends(world: World, random: Random) -> End:
+    """To all others it looks as if the process of a node had ended, and to that node as if all others had."""
+    one = random.choice(world.hosts)
+    return end_proxy(world, [(one, other) for other in world.hosts if other != one])
+
+
 def cut_client(world: World, random: Random) -> End:
     random.choice(world.people).cut()
     return nothing

@@ -28,9 +28,12 @@ class End(Protocol):
     host: str
     alive: bool
 
+    @property
+    def incarnation(self) -> int: ...
     def frame(self, envelope: Envelope) -> None: ...
     def stream_open(self, number: int) -> None: ...
     def stream_gone(self, number: int) -> None: ...
+    def process_gone(self, number: int, incarnation: int) -> None: ...
 
 
 class Stream:
@@ -52,6 +55,7 @@ class Network:
         self.seen = seen
         self.random = random
         self.trace = trace
+        self._chance = Random("what came later")  # so that what is drawn from the other stays what it was
         self.delay = 0.001  # seconds; each frame draws up to three times that
         self.slow: dict[tuple[str, str], float] = {}  # (source host, target host) -> seconds more
         self.loss = 0.0  # share of the frames
@@ -236,7 +240,35 @@ class Network:
             elif stream.target is end:
                 reset = self._latency() if not self.is_cut(end.host, stream.source.host) else self.patience
                 self.schedule.after(reset, self._reset, stream, end)
+                self.schedule.after(self._probing(), self._see_the_end, stream, end)
         self.changed_at = self.schedule.now
+
+    def look_ended(self, ways: Sequence[tuple[str, str]]) -> None:
+        """A proxy on these ways ends: it closes connections and refuses new ones, as if the target had ended."""
+        self.cut(ways)
+        for way in ways:
+            stream = self.streams.get(way)
+            if stream is not None and stream.target is not None:
+                self.schedule.after(self._probing(), self._be_deceived, stream, stream.target)
+                self._break(stream)
+
+    def _be_deceived(self, stream: Stream, end: End) -> None:
+        """Once nothing that the target has sent is under way any more."""
+        if stream.wanted and stream.source.alive and end.incarnation:
+            self.seen["living processes taken for ended"] += end.alive
+            stream.source.process_gone(stream.number, end.incarnation)
+
+    def _probing(self) -> float:
+        """Seconds from the end of a process until another one has seen it, and has been refused."""
+        return 4 * self.delay + 0.1 * self._chance.random()
+
+    def _see_the_end(self, stream: Stream, end: End) -> None:
+        """Unless a way is cut: then no close comes, nor a refusal."""
+        way = (stream.source.host, stream.host)
+        cut = self.is_cut(*way) or self.is_cut(*reversed(way))
+        if stream.wanted and stream.source.alive and not cut and end.incarnation:
+            self.seen["processes seen to end"] += 1
+            stream.source.process_gone(stream.number, end.incarnation)
 
     def _reset(self, stream: Stream, target: End) -> None:
         if stream.target is target:

@@ -207,6 +207,15 @@ class Process:
     def stream_gone(self, number: int) -> None:
         self._enter(self.cluster.disconnected, number)
 
+    def process_gone(self, number: int, incarnation: int) -> None:
+        self.world.trace.note(self.host, f"sees that the process of node {number} has ended")
+        self._enter(self.cluster.process_gone, number, incarnation)
+
+    @property
+    def incarnation(self) -> int:
+        me = self.cluster.members.me
+        return 0 if me is None else me.incarnation
+
     def _answered(self, answer: Answer) -> None:
         self.world.trace.note(self.host, f"etcd: {answer}") if self.world.trace.on else None
         self._see(answer)

@@ -54,6 +54,17 @@ def suback_waits_for_nobody_that_was_lost_lately() -> Any:
     return patch.object(cluster_state.ClusterState, "_publishers", publishers)
 
 
+def one_node_alone_declares_another_dead() -> Any:
+    return patch.object(Quorum, "_is_missed_by_all", lambda self, peer: True)
+
+
+def who_finds_all_others_gone_goes_on_serving() -> Any:
+    def supports(self: Quorum, peer: QuorumPeer) -> bool:
+        return peer.connected and peer.number in self._registered
+
+    return patch.object(Quorum, "_supports", supports)
+
+
 def suback_does_not_look_whom_others_reach() -> Any:
     return patch.object(Quorum, "is_connected_to_others", lambda self, number: False)
 
@@ -331,6 +342,8 @@ def what_follows_a_refused_commit_overtakes_it() -> Any:
 FOUND: dict[Mistake, tuple[int, str]] = {
     suback_does_not_wait: (37, ""),
     suback_waits_for_nobody_that_was_lost_lately: (2, "subscribed_while_cut"),
+    one_node_alone_declares_another_dead: (10, "subscribed_while_processes_end"),
+    who_finds_all_others_gone_goes_on_serving: (6, "subscribed_while_processes_end"),
     taken_is_said_before_it_is_stored: (26, "the_power_fails"),
     what_was_seen_is_forgotten_at_a_restart: (19, "many_lives"),
     what_was_seen_is_not_looked_at: (19, "many_lives"),

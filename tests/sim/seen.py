@@ -6,6 +6,7 @@ from collections import Counter
 
 EVERYTHING = (
     "crashes",
+    "processes seen to end",
     "power failures",
     "joins",
     "leaves",

@@ -85,6 +85,15 @@ def subscribed_while_cut(plan: Plan, more: Random) -> None:
     _strike(plan, more, faults.cut_one_way, 3, 1.5)
 
 
+def subscribed_while_processes_end(plan: Plan, more: Random) -> None:
+    """The same while nodes die, and others look as if they had."""
+    subscribed_while_cut(plan, more)
+    plan.rare = []
+    _strike(plan, more, faults.crash, more.randint(1, 3), 0.5)
+    _strike(plan, more, faults.proxy_between_two_ends, more.randint(0, 3), 1.5)
+    _strike(plan, more, faults.proxy_of_one_ends, more.randint(0, 2), 1.5)
+
+
 def _all_retain(plan: Plan, more: Random) -> None:
     """At each node somebody publishes retained messages to the same topics."""
     plan.goes = ""
@@ -180,6 +189,7 @@ THEMES: dict[str, Callable[[Plan, Random], None]] = {
         all_retain_in_peace,
         groups_lose_their_primary,
         groups_have_two_primaries,
+        subscribed_while_processes_end,
     )
 }
 DRAWN = list(THEMES)[:7]

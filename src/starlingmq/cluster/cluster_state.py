@@ -8,7 +8,7 @@ transports (see ``cluster.links.peer_transport``: for peers those are ports of o
 The laws, each of them one promise (docs/CLUSTER.md):
 
 - a SUBACK goes out when every node that may publish has the route: those connected, those that are to somebody who
-  is, and those lost so lately that they may not know it yet;
+  is, and those lost so lately that they may not know it yet. A process that has ended does not publish;
 - nothing is published while a connected node's routes are not all here, so what a SUBACK there promised is kept here;
 - a node that is not connected to a majority is isolated.
 """
@@ -242,6 +242,12 @@ class ClusterState:
         if number in self.lines:
             self._broken[number] = now
             self.broker.groups.reach(number, False)
+
+    def process_gone(self, number: int, incarnation: int, now: float) -> None:
+        """The process of that incarnation of a peer has ended, as its operating system shows."""
+        self._stirred = True
+        if self.quorum is not None:
+            self.quorum.process_gone(number, incarnation, now)
 
     def leave(self, now: float) -> None:
         """Take no more clients' work; leave once nothing is owed to anybody."""
@@ -659,16 +665,21 @@ class ClusterState:
         return [self.number, *self._publishers(quorum, self.broker.ctx.now)]
 
     def _publishers(self, quorum: Quorum, now: float) -> Iterator[int]:
-        """The registered nodes that may be publishing by the routes they have: those connected, to us or to somebody
-        who is, and those lost within the last timeout, who may not have noticed."""
+        """The registered nodes that may be publishing by the routes they have: those connected, to this node or to
+        another that is, and those lost within the last timeout, which may not have noticed. Not those that are dead,
+        or that all others say they do not hear."""
         for member in self.members.membership.members:
-            line = self.lines.get(member.number)
-            if line is not None and (
-                quorum.is_connected(member.number)
-                or (line.lost_at and now < line.lost_at + self.config.member_timeout)
-                or quorum.is_connected_to_others(member.number)
+            number = member.number
+            line = self.lines.get(number)
+            if line is None or quorum.is_dead(number):
+                continue
+            lately = line.lost_at and now < line.lost_at + self.config.member_timeout
+            if (
+                quorum.is_connected(number)
+                or quorum.is_connected_to_others(number)
+                or (lately and not quorum.is_heard_by_nobody(number, line.lost_at))
             ):
-                yield member.number
+                yield number
 
     def _look_at_serving(self, quorum: Quorum, routes: RouteTable, now: float) -> None:
         broker = self.broker
@@ -754,6 +765,7 @@ class ClusterState:
             draining=self.reception.draining,
             clients=self.broker.ctx.counters.clients_connected,
             retained=self._retained_here(),
+            gone=quorum.missed(),
         )
         for target in self.lines:
             envelope = self._envelope(target, heartbeat)

@@ -154,6 +154,14 @@ class ClusterConfig(Section, frozen=True):
     member_timeout: Annotated[
         PositiveDuration, Meta(description="Silence after which another node counts as disconnected.")
     ] = 2.0
+    watch_processes: Annotated[
+        bool,
+        Meta(
+            description="Whether a node whose process has ended counts as lost at once, when all other nodes see its "
+            "connections closed and new ones refused. Switch it off where the nodes reach each other through a proxy "
+            "that can end while the node behind it runs."
+        ),
+    ] = True
     isolation_timeout: Annotated[
         Duration,
         Meta(

@@ -59,6 +59,7 @@ class Heartbeat:
     draining: bool = False  # the sender serves no clients, and wants none
     clients: int = 0  # how many are connected to the sender
     retained: int = 0  # sequence of the last retained message that the sender had taken
+    gone: dict[int, int] = field(default_factory=dict)  # node -> incarnation whose process ended, as the sender saw it
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,11 @@
 The law: a node counts others for as long as ``timeout`` after it *sent* the heartbeat that their last one says they
 took, and for as long as it hears them. So a connection holds in both directions, and ends at both ends within one
 ``timeout`` of the last thing that really went round, however long frames lie in buffers.
+
+A process that has ended is not waited for. A node *misses* another node when the operating system of that node closes
+the connections of its process and refuses new ones (net/peers/process_watch.py). A proxy in between may mislead one
+node, so a node that misses another one only stops counting it. A node is *dead* once all registered nodes that are
+connected here miss it as well, and they are enough to serve. A frame of a node proves that it lives.
 """
 
 from __future__ import annotations
@@ -40,7 +45,11 @@ class QuorumPeer:
     hears: dict[int, int]  # what that said
     hears_relayed: dict[int, int]
     is_connected_to: frozenset[int]
+    misses: dict[int, int]
+    told_at: float  # when that came
     revision: int  # of the membership that it knows
+    missed: bool  # this node misses its process
+    dead: bool  # and so do all others
 
     def __init__(self, number: int, incarnation: int) -> None:
         self.number = number
@@ -54,6 +63,9 @@ class QuorumPeer:
         self.hears = {}
         self.hears_relayed = {}
         self.is_connected_to = frozenset()
+        self.misses = {}
+        self.told_at = NEVER
+        self.missed = self.dead = False
 
 
 class Quorum:
@@ -121,13 +133,42 @@ class Quorum:
             peer.relayed_at = now
         else:
             peer.direct_at = now
+        peer.missed = peer.dead = False
         body = envelope.body
         if isinstance(body, Heartbeat) and body.number > peer.heartbeat:
-            self._note(peer, body)
+            self._note(peer, body, now)
         self._look(peer, now)
         return True
 
-    def _note(self, peer: QuorumPeer, heartbeat: Heartbeat) -> None:
+    def process_gone(self, number: int, incarnation: int, now: float) -> None:
+        """The process of that incarnation has ended, as far as this node can tell."""
+        peer = self._peers.get(number)
+        if peer is not None and peer.incarnation == incarnation and not peer.missed:
+            peer.missed = True
+            self.hasten()
+            self._look_at_missed(now)
+
+    def _look_at_missed(self, now: float) -> None:
+        for peer in self._peers.values():
+            if peer.missed and not peer.dead and self._is_missed_by_all(peer):
+                peer.dead = True
+                peer.direct_at = peer.relayed_at = NEVER
+                self._look(peer, now)
+
+    def _is_missed_by_all(self, peer: QuorumPeer) -> bool:
+        others = [each for each in self._others_connected(peer) if not each.missed]
+        enough = self.counts() and len(others) >= len(self._registered) // 2
+        return enough and all(each.misses.get(peer.number) == peer.incarnation for each in others)
+
+    def _others_connected(self, peer: QuorumPeer) -> list[QuorumPeer]:
+        """The other registered nodes that are connected."""
+        return [
+            each
+            for each in self._peers.values()
+            if each is not peer and each.connected and each.number in self._registered
+        ]
+
+    def _note(self, peer: QuorumPeer, heartbeat: Heartbeat, now: float) -> None:
         if peer.heartbeat == 0:
             self.hasten()
         peer.heartbeat = heartbeat.number
@@ -135,6 +176,10 @@ class Quorum:
         peer.hears_relayed = heartbeat.relayed
         peer.is_connected_to = heartbeat.connected
         peer.revision = heartbeat.membership.revision
+        peer.told_at = now
+        if heartbeat.gone != peer.misses:
+            peer.misses = heartbeat.gone
+            self._look_at_missed(now)
         sent_at = self._sent.get(heartbeat.taken.get(self._me.number, 0))
         if sent_at is not None and sent_at > peer.rests_on and self._is_heard_by(peer):
             peer.rests_on = sent_at
@@ -146,6 +191,7 @@ class Quorum:
         self._ends_at = inf
         for peer in self._peers.values():
             self._look(peer, now)
+        self._look_at_missed(now)
 
     def beat(self, now: float) -> int:
         """The number of the heartbeat that is to be sent to everybody now; 0: none is due."""
@@ -219,8 +265,11 @@ class Quorum:
         """Whether we are registered and connected to N // 2 of the other N - 1 registered members."""
         if not self.counts():
             return False
-        count = sum(1 for peer in self._peers.values() if peer.connected and peer.number in self._registered)
-        return count >= len(self._registered) // 2
+        return sum(1 for peer in self._peers.values() if self._supports(peer)) >= len(self._registered) // 2
+
+    def _supports(self, peer: QuorumPeer) -> bool:
+        """Whether it counts for the majority."""
+        return peer.connected and not peer.missed and peer.number in self._registered
 
     def counts(self) -> bool:
         """Whether we are registered."""
@@ -236,7 +285,7 @@ class Quorum:
         needed = len(self._registered) // 2
         if needed == 0:
             return inf
-        ends = sorted([self._ends(p) for p in self._peers.values() if p.connected and p.number in self._registered])
+        ends = sorted([self._ends(peer) for peer in self._peers.values() if self._supports(peer)])
         return ends[-needed] if len(ends) >= needed else NEVER
 
     def _ends(self, peer: QuorumPeer) -> float:
@@ -271,6 +320,25 @@ class Quorum:
         """Whether somebody whom we are connected to said last that he is to ``number``: it may well serve."""
         return any(peer.connected and number in peer.is_connected_to for peer in self._peers.values())
 
+    def is_dead(self, number: int) -> bool:
+        """Whether its process has ended: it acknowledges nothing any more."""
+        peer = self._peers.get(number)
+        return peer is not None and peer.dead
+
+    def is_heard_by_nobody(self, number: int, since: float) -> bool:
+        """Whether neither this node hears ``number`` nor any other that is connected, each by a heartbeat that came
+        after ``since``; and those are enough to serve. Then ``number`` does not serve: what its own majority rests on
+        is over."""
+        peer = self._peers.get(number)
+        if peer is None or peer.dead:
+            return peer is not None
+        others = self._others_connected(peer)
+        if peer.direct or peer.relayed or not self.counts() or len(others) < len(self._registered) // 2:
+            return False
+        return all(
+            each.told_at > since and number not in each.hears and number not in each.hears_relayed for each in others
+        )
+
     def hears(self, number: int) -> bool:
         peer = self._peers.get(number)
         return peer is not None and (peer.direct or peer.relayed)
@@ -289,6 +357,9 @@ class Quorum:
 
     def heard_relayed(self) -> dict[int, int]:
         return {peer.number: peer.incarnation for peer in self._peers.values() if peer.relayed and not peer.direct}
+
+    def missed(self) -> dict[int, int]:
+        return {peer.number: peer.incarnation for peer in self._peers.values() if peer.missed}
 
     def taken(self) -> dict[int, int]:
         return {peer.number: peer.heartbeat for peer in self._peers.values() if peer.heartbeat}

@@ -59,6 +59,7 @@ class Cluster:
             self._on_envelope,
             self._on_connected,
             self._on_disconnected,
+            self._on_gone,
             random.random,
             secrets.token_bytes,
         )
@@ -248,6 +249,11 @@ class Cluster:
     def _on_disconnected(self, number: int) -> None:
         assert self.state is not None
         self.state.disconnected(number, self.clock())
+        self.poke()
+
+    def _on_gone(self, number: int, incarnation: int) -> None:
+        assert self.state is not None
+        self.state.process_gone(number, incarnation, self.clock())
         self.poke()
 
     def _on_answer(self, answer: Answer) -> None:

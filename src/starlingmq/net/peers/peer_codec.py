@@ -133,6 +133,7 @@ def _from_heartbeat(beat: Heartbeat) -> pb.Heartbeat:
         draining=beat.draining,
         clients=beat.clients,
         retained=beat.retained,
+        gone=beat.gone,
         membership=pb.Membership(
             revision=beat.membership.revision, members=[_from_member(member) for member in beat.membership.members]
         ),
@@ -156,6 +157,7 @@ def _to_heartbeat(message: pb.Heartbeat) -> Heartbeat:
         draining=message.draining,
         clients=message.clients,
         retained=message.retained,
+        gone=dict(message.gone),
     )
 
 

@@ -96,6 +96,7 @@ class Dialling:
         ).SerializeToString()
         self._challenge = b""
         self.version = 0
+        self.incarnation = 0  # of the listener
 
     def hello(self) -> dict[str, bytes]:
         """Metadata of the call ``CHALLENGE``."""
@@ -114,6 +115,7 @@ class Dialling:
         if not self.me.version_min <= challenge.version <= self.me.version_max:
             raise RefusedError(f"it selected protocol version {challenge.version}, which this node does not support")
         self.version = challenge.version
+        self.incarnation = challenge.incarnation
         self._challenge = encoded
         proof = _proof(b"dialler", self.me.secret, self._hello, encoded)
         return {HELLO: self._hello, CHALLENGE: encoded, TICKET: ticket, PROOF: proof}

@@ -39,7 +39,9 @@ from starlingmq.net.peers.peer_stream import (
     PeerStream,
     PeerTraffic,
     explain,
+    shake_hands,
 )
+from starlingmq.net.peers.process_watch import HOLD_METHOD, ProcessWatch
 
 log = logging.getLogger("starlingmq")
 
@@ -58,7 +60,8 @@ class ListenError(Exception):
 
 
 class PeerServer:
-    """Callbacks run on the event loop. ``on_connected`` and ``on_disconnected`` tell of the stream *to* a peer.
+    """Callbacks run on the event loop. ``on_connected`` and ``on_disconnected`` tell of the stream *to* a peer,
+    ``on_gone`` of the end of its process, by number and incarnation.
 
     ``chance`` gives numbers in [0, 1), ``random_bytes`` unguessable bytes. Order: ``start`` (then ``address`` is what
     others dial), ``introduce``, ``set_peers`` as often as the members change, ``close``.
@@ -71,6 +74,7 @@ class PeerServer:
         on_envelope: Callable[[Envelope], None],
         on_connected: Callable[[int], None],
         on_disconnected: Callable[[int], None],
+        on_gone: Callable[[int, int], None],
         chance: Callable[[], float],
         random_bytes: Callable[[int], bytes],
     ) -> None:
@@ -82,6 +86,7 @@ class PeerServer:
         self._on_envelope = on_envelope
         self._on_connected = on_connected
         self._on_disconnected = on_disconnected
+        self._on_gone = on_gone
         self._chance = chance
         self._random_bytes = random_bytes
         self._options = _options(settings)
@@ -90,6 +95,7 @@ class PeerServer:
         self._answering: Answering | None = None
         self._server: Any = None
         self._streams: dict[int, PeerStream] = {}
+        self._watches: dict[int, ProcessWatch] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._inbound: dict[int, tuple[int, asyncio.Task[Any]]] = {}  # node -> incarnation, who serves its stream
         self._strangers: set[str] = set()
@@ -125,15 +131,15 @@ class PeerServer:
         return {
             CHALLENGE_METHOD: self._serve_challenge,
             JOIN_METHOD: self._serve_join,
+            HOLD_METHOD: self._serve_hold,
             f"/{SERVICE}/Connect": self._serve_older,
         }
 
     def introduce(self, number: int, incarnation: int) -> None:
         """What this node is called from now on; who dials it earlier is told to come again. Its own streams under
         an earlier name end, and are dialled anew by ``set_peers``."""
-        for stream in self._streams.values():
-            self._close_later(stream)
-        self._streams.clear()
+        for number in list(self._streams):
+            self._part_with(number)
         cluster = self._settings.name
         self._me = Identity(cluster, self._name, number, incarnation, __version__, self._secret)
         self._answering = Answering(self._me, self._random_bytes(SEAL_BYTES))
@@ -144,14 +150,17 @@ class PeerServer:
         wanted = {member.number: member for member in members if member.number != self._me.number}
         for number, stream in list(self._streams.items()):
             if number not in wanted or wanted[number].address != stream.member.address:
-                del self._streams[number]
-                self._close_later(stream)
+                self._part_with(number)
             elif wanted[number].incarnation != stream.member.incarnation:
                 stream.member = wanted[number]
                 stream.hurry()
+                if number in self._watches:
+                    self._watches[number].renew()
         for number, member in wanted.items():
             if number not in self._streams:
                 self._streams[number] = self._stream(self._me, member)
+                if self._settings.watch_processes:
+                    self._watches[number] = self._watch(self._me, member)
 
     def send(self, number: int, envelope: Envelope) -> bool:
         """Queue an envelope for a peer; False when it was dropped (and counted). Never waits, keeps the order."""
@@ -170,9 +179,8 @@ class PeerServer:
         return [number for number, stream in self._streams.items() if stream.connected]
 
     async def close(self) -> None:
-        for stream in self._streams.values():
-            self._close_later(stream)
-        self._streams.clear()
+        for number in list(self._streams):
+            self._part_with(number)
         if self._closing:
             await asyncio.wait(self._closing)
         if self._server is not None:
@@ -192,13 +200,28 @@ class PeerServer:
             self._tell,
         )
 
+    def _watch(self, me: Identity, member: MemberInfo) -> ProcessWatch:
+        def open_call(channel: Any) -> Awaitable[tuple[Any, int]]:
+            return shake_hands(channel, me, member.number, self._random_bytes(NONCE_BYTES), HOLD_METHOD)
+
+        return ProcessWatch(member, self._open_channel, open_call, self._is_read_from, self._on_gone)
+
+    def _is_read_from(self, number: int, incarnation: int) -> bool:
+        """Whether the stream of that incarnation stands, or has ended and is not read to its end."""
+        return self._inbound.get(number, (0, None))[0] == incarnation
+
     def _tell(self, number: int, up: bool) -> None:
         if up:
             self._on_connected(number)
         elif number not in self.connected():  # that of a node that moved may end when the new one stands
             self._on_disconnected(number)
 
-    def _close_later(self, stream: PeerStream) -> None:
+    def _part_with(self, number: int) -> None:
+        self._close_later(self._streams.pop(number))
+        if number in self._watches:
+            self._close_later(self._watches.pop(number))
+
+    def _close_later(self, stream: PeerStream | ProcessWatch) -> None:
         task = asyncio.ensure_future(stream.close())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
@@ -248,6 +271,18 @@ class PeerServer:
             if self._counts(proved.number):
                 del self._inbound[proved.number]
 
+    async def _serve_hold(self, _: object, context: Any) -> None:
+        """The quiet connection of another node: it lasts as long as both processes (net/peers/process_watch.py)."""
+        now = asyncio.get_running_loop().time()
+        try:
+            proved = self._listening().admit(parts(context.invocation_metadata()), context.peer(), now)
+        except RefusedError as error:
+            await self._refuse(context, str(error))
+            return
+        await context.send_initial_metadata(((ACCEPTED, proved.accepted),))
+        while isinstance(await context.read(), bytes):
+            pass
+
     def _listening(self) -> Answering:
         if self._answering is None:
             raise RefusedError(f"node {self._name} {STARTING}")
@@ -275,6 +310,9 @@ class PeerServer:
         stream = self._streams.get(proved.number)
         if stream is not None:
             stream.hurry()
+        watch = self._watches.get(proved.number)
+        if watch is not None:
+            watch.hurry()
 
     async def _read_all(self, proved: Proved, context: Any) -> None:
         traffic = self.traffic

@@ -130,7 +130,7 @@ class PeerStream:
         try:
             try:
                 async with asyncio.timeout(HANDSHAKE_SECONDS):
-                    call = await self._shake_hands(channel)
+                    call, _ = await shake_hands(channel, self._me, self.member.number, self._nonce(), JOIN_METHOD)
             except TimeoutError:
                 self._complain(f"no answer within {HANDSHAKE_SECONDS:g} seconds")
                 return False
@@ -144,16 +144,6 @@ class PeerStream:
             return True
         finally:
             await channel.close()
-
-    async def _shake_hands(self, channel: Any) -> Any:
-        """The call that envelopes go over, once both sides have proved that they know the secret."""
-        dialling = Dialling(self._me, self.member.number, self._nonce())
-        first = channel.stream_stream(CHALLENGE_METHOD)(metadata=tuple(dialling.hello().items()))
-        proof = dialling.proof(await _answer(first, CHALLENGE))
-        first.cancel()
-        call = channel.stream_stream(JOIN_METHOD)(metadata=tuple(proof.items()))
-        dialling.finish(await _answer(call, ACCEPTED))
-        return call
 
     async def _write_all(self, call: Any) -> None:
         self._complaint = ""
@@ -199,6 +189,18 @@ class PeerStream:
             self._complaint = reason
             level = logging.INFO if self.quiet or reason.endswith(STARTING) else logging.WARNING
             log.log(level, "no connection to node %s at %s: %s", self.member.name, self.member.address, reason)
+
+
+async def shake_hands(channel: Any, me: Identity, target: int, nonce: bytes, method: str) -> tuple[Any, int]:
+    """The call of that method once both sides have proved that they know the secret, and the incarnation that answers.
+    Raises RefusedError, and what gRPC raises."""
+    dialling = Dialling(me, target, nonce)
+    first = channel.stream_stream(CHALLENGE_METHOD)(metadata=tuple(dialling.hello().items()))
+    proof = dialling.proof(await _answer(first, CHALLENGE))
+    first.cancel()
+    call = channel.stream_stream(method)(metadata=tuple(proof.items()))
+    dialling.finish(await _answer(call, ACCEPTED))
+    return call, dialling.incarnation
 
 
 async def _answer(call: Any, key: str) -> dict[str, bytes]:

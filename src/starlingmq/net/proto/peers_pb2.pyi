@@ -129,7 +129,7 @@ class Applied(_message.Message):
     def __init__(self, node: _Optional[int] = ..., epoch: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("epoch", "version", "vector", "heard", "connected", "serving", "membership", "relayed", "number", "taken", "listeners", "draining", "clients", "retained")
+    __slots__ = ("epoch", "version", "vector", "heard", "connected", "serving", "membership", "relayed", "number", "taken", "listeners", "draining", "clients", "retained", "gone")
     class HeardEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -151,6 +151,13 @@ class Heartbeat(_message.Message):
         key: int
         value: int
         def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+    class GoneEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     VECTOR_FIELD_NUMBER: _ClassVar[int]
@@ -165,6 +172,7 @@ class Heartbeat(_message.Message):
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
     RETAINED_FIELD_NUMBER: _ClassVar[int]
+    GONE_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     version: int
     vector: _containers.RepeatedCompositeFieldContainer[Applied]
@@ -179,7 +187,8 @@ class Heartbeat(_message.Message):
     draining: bool
     clients: int
     retained: int
-    def __init__(self, epoch: _Optional[int] = ..., version: _Optional[int] = ..., vector: _Optional[_Iterable[_Union[Applied, _Mapping[str, object]]]] = ..., heard: _Optional[_Mapping[int, int]] = ..., connected: _Optional[_Iterable[int]] = ..., serving: _Optional[bool] = ..., membership: _Optional[_Union[Membership, _Mapping[str, object]]] = ..., relayed: _Optional[_Mapping[int, int]] = ..., number: _Optional[int] = ..., taken: _Optional[_Mapping[int, int]] = ..., listeners: _Optional[_Iterable[str]] = ..., draining: _Optional[bool] = ..., clients: _Optional[int] = ..., retained: _Optional[int] = ...) -> None: ...
+    gone: _containers.ScalarMap[int, int]
+    def __init__(self, epoch: _Optional[int] = ..., version: _Optional[int] = ..., vector: _Optional[_Iterable[_Union[Applied, _Mapping[str, object]]]] = ..., heard: _Optional[_Mapping[int, int]] = ..., connected: _Optional[_Iterable[int]] = ..., serving: _Optional[bool] = ..., membership: _Optional[_Union[Membership, _Mapping[str, object]]] = ..., relayed: _Optional[_Mapping[int, int]] = ..., number: _Optional[int] = ..., taken: _Optional[_Mapping[int, int]] = ..., listeners: _Optional[_Iterable[str]] = ..., draining: _Optional[bool] = ..., clients: _Optional[int] = ..., retained: _Optional[int] = ..., gone: _Optional[_Mapping[int, int]] = ...) -> None: ...
 
 class EpochStart(_message.Message):
     __slots__ = ("epoch", "first")
