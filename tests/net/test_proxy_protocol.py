@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.patience import within
 from tests.peer import Peer
@@ -136,7 +136,14 @@ def test_a_bad_header(header: bytes) -> None:
             data = header[: len(data) + missing]
 
 
-@given(st.one_of(st.binary(max_size=300), st.builds(lambda rest: V2 + rest, st.binary(max_size=300))))
+@given(
+    st.one_of(
+        st.binary(max_size=300),
+        st.builds(lambda rest: V2 + rest, st.binary(max_size=300)),
+        st.builds(lambda good, rest: good[0] + rest, st.sampled_from(GOOD), st.binary(max_size=300)),
+    )
+)
+@example(GOOD[0][0] + b"more")
 def test_any_bytes_are_a_header_or_none_or_the_beginning_of_one(data: bytes) -> None:
     try:
         found = parse(data)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from starlingmq.core.nats.subject_cache import GENERATION, SubjectCache
@@ -95,6 +95,8 @@ names = st.text(character, min_size=1, max_size=12).map(str.encode)
 
 @relaxed
 @given(names)
+@example(b"a b")
+@example("a\u2420b".encode())
 def test_a_topic_comes_back(topic: bytes) -> None:
     assume(valid_topic(topic))
     subject = subject_of(topic)
