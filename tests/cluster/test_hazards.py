@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.cluster import test_takeover
+from tests.cluster import test_slow_takeovers, test_takeover, test_takeover_crashes
 from tests.cluster.fleet import Fleet
 from tests.cluster.test_drain import fleet_of, until
 from tests.cluster.test_takeover import LASTING, PUBACK, PUBREC, lasting, publish, published, subscribe
@@ -438,6 +438,8 @@ def never_parted(self: SessionTransfer, session: Session) -> list[Outgoing]:
 
 
 moved = test_takeover.test_a_client_that_comes_back_elsewhere_finds_its_session_and_what_was_queued
+marks_hold = test_takeover_crashes.test_marks_of_a_session_that_leaves_hold_after_a_crash
+claimed_in_turns = test_slow_takeovers.test_two_nodes_that_claim_in_turns_do_not_wait_for_each_other
 
 MISTAKES: dict[str, Mistake] = {
     "order is not waited for": (InboundSession, "ordered", lambda *_: True, what_came_before_a_mark_is_waited_for),
@@ -454,6 +456,8 @@ MISTAKES: dict[str, Mistake] = {
         what_came_before_a_mark_is_waited_for,
     ),
     "the former owner goes on after the marks": (OutboundSession, "mark", lambda *_: None, moved),
+    "marks are forgotten in a crash": (OutboundSession, "restore", lambda *_: None, marks_hold),
+    "two wait for each other": (TakeoverTarget, "_turn_down", lambda *_: None, claimed_in_turns),
     "nobody waits for the window": (InboundSession, "awaited", lambda _: False, moved),
     "the queue stays behind": (SessionTransfer, "take_queue", lambda *_: [], moved),
     "what comes late is a session, though a later owner was told that there is none": (

@@ -81,7 +81,8 @@ def begin_elsewhere(world: RoamingWorld, roamer: Roamer, node: Node) -> None:
 
 def test_marks_hold_after_a_crash() -> None:
     """A session has not all come yet when its client begins anew at a node that can not be reached from there. A third
-    one's mark for that node is here; then this one crashes. What comes after the mark is not its to give."""
+    one's mark for that node is here; then this one crashes. What comes after the mark is not its to give. It is stored
+    twice, with what arrives and with what leaves; either is enough."""
     world = made(5)
     home, between, new, third, fifth = world.nodes
     roamer, publisher = clients_of(world, home, third, 0)
@@ -103,6 +104,39 @@ def test_marks_hold_after_a_crash() -> None:
     )
     between.crash(False)
     world.start_if_wanted(between)
+    world.pass_time(0.5)
+    mute(world, slow)
+    world._wait(world._all_serve, 10.0, "not all serve")
+    world.pass_time(1.0)
+    roamer.left, publisher.left = 1, 1
+    roamer.subscribe(b"a/#", 2)
+    world._wait(lambda: roamer.left == 0 and roamer.finished(), 5.0, "it is not subscribed")
+    publisher.publish(b"a/1", 2)
+    world.pass_time(1.0)
+    mute(world)
+    world._wait(world._balanced, LIVENESS_MAX, "something is lost")
+    world._wait(lambda: not world.unsettled(), LIVENESS_MAX, "sessions are not where they belong")
+    assert got(world) == [1]
+
+
+def test_marks_of_a_session_that_leaves_hold_after_a_crash() -> None:
+    """As above, but the session was all there, so its marks are stored with the migration from there and nowhere else.
+    A message of the third node that it took in spite of the mark would be delivered twice."""
+    world = made(5)
+    home, new, third, fourth, fifth = world.nodes
+    roamer, publisher = clients_of(world, home, third, 0)
+    slow = [(fifth, home), (fourth, home)]  # whose marks are wanted
+    mute(world, slow, [(new, home), (home, new)])
+    roamer.ending = True
+    roamer.cut()
+    world.pass_time(1.1)
+    begin_elsewhere(world, roamer, new)
+    world.pass_time(0.5)
+    assert home.process is not None and third.process is not None
+    (departure,) = home.process.cluster.takeovers.moves.departing["roamer"]
+    assert third.process.cluster.number in departure.marks(), "the mark is not there when it crashes"
+    home.crash(False)
+    world.start_if_wanted(home)
     world.pass_time(0.5)
     mute(world, slow)
     world._wait(world._all_serve, 10.0, "not all serve")
