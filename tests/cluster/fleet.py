@@ -29,6 +29,9 @@ class NodeWorld(World):
         self.name = name
         config = msgspec.convert({"name": "test"}, ClusterConfig)
         self.cluster = ClusterState(self.state, config, name, f"{name}:1", {}, self.now, "test")
+        moves = self.cluster.takeovers.moves
+        elsewhere = moves.heard_elsewhere
+        moves.heard_elsewhere = lambda number: elsewhere(number) and not fleet.is_parted(self, number)
         self.etcd = fleet.etcd.session(name)
         self.said: list[str] = []
         self.on_cluster_ready: Callable[[NodeWorld, ClusterReady], None] = lambda node, ready: None
@@ -157,6 +160,11 @@ class Fleet:
                 if node.cluster.number == one:
                     node.cluster.connected(other, self.now)
         self.run()
+
+    def is_parted(self, node: NodeWorld, number: int) -> bool:
+        """Whether others do not say that they hear ``number``, as if its way to them were cut as well."""
+        here = node.cluster.number
+        return (here, number) in self.parted or (number, here) in self.parted
 
     def restart(self, place: int, **settings: Any) -> NodeWorld:
         """That node crashes, and begins a new life with nothing of what it had."""

@@ -268,7 +268,7 @@ def test_who_is_refused_elsewhere_does_not_keep_the_user_out_who_came_first(
 
 
 def test_frames_of_nodes_that_know_no_owners_are_read() -> None:
-    for said, since in ((Takeover("c", 7, False, False, "ann"), 1), (Head("c", 7, 5, owner="ann"), 2)):
+    for said, since in ((Takeover("c", 7, False, False, "ann"), 1), (Head("c", 7, 5, owner="ann"), 3)):
         whole = msgspec.msgpack.decode(encode(said))
         (old,) = unpack(msgspec.msgpack.encode([whole[:-since]]))
         assert isinstance(old, Takeover | Head) and (old.client_id, old.epoch) == ("c", 7)

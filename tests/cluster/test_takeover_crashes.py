@@ -50,8 +50,14 @@ Way = tuple[Node, Node]  # source, target
 
 
 def mute(world: RoamingWorld, messages: Sequence[Way] = (), everything: Sequence[Way] = ()) -> None:
-    """From now on messages are lost on some ways, and everything is on others, by whichever nodes it goes."""
+    """From now on messages are lost on some ways, and everything is on others, by whichever nodes it goes; then no node
+    says that it hears another one, as if more ways were cut."""
     network = world.network
+    for node in world.nodes:
+        if node.process is not None:
+            cluster = node.process.cluster
+            heard = cluster._is_heard_elsewhere
+            cluster.takeovers.moves.heard_elsewhere = heard if not everything else lambda number: False
 
     def send(source: End, number: int, envelope: Envelope) -> None:
         nodes = {node.process.cluster.number: node for node in world.nodes if node.process is not None}

@@ -155,6 +155,7 @@ class ClusterState:
             self._known_of,
         )
         self.takeovers.promises.publishers = self._awaited
+        self.takeovers.moves.heard_elsewhere = self._is_heard_elsewhere
         self.owner_sweep = OwnerKeyGc(self.ownership, self.takeovers.has)
         rate = config.drain_rate
         self.drain = Drain(broker, self.reception, self.takeovers.say, self.takeovers.giving, rate)
@@ -635,6 +636,9 @@ class ClusterState:
 
     def _is_connected(self, number: int) -> bool:
         return self.quorum is not None and self.quorum.is_connected(number)
+
+    def _is_heard_elsewhere(self, number: int) -> bool:
+        return self.quorum is not None and self.quorum.is_connected_to_others(number)
 
     def _applied_by(self, number: int) -> int:
         return 0 if self.routes is None else self.routes.applied_by((number,))

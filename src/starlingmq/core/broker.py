@@ -480,7 +480,7 @@ class BrokerState:
             return
         session = cast(Session, client.session)
         self.ctx.work -= 1
-        if session.anew:
+        if session.anew and session.told is client:
             self.subscribing.aware(session)
         if kind >= PUBACK and kind <= PUBCOMP:
             self._on_ack(client, session, first, data, start, end)

@@ -154,7 +154,7 @@ def _restore_session(state: BrokerState, journal: Journal, found: SessionImage, 
     restoring = state.restoring
     session = restoring.session(found.number, value.client_id, value.expiry)
     session.epoch, session.anew, session.hollow = value.epoch, value.anew, value.hollow
-    session.owner, session.floor = value.owner, value.floor
+    session.owner, session.floor, session.aware = value.owner, value.floor, value.aware
     session.trail = None if value.trail is None else Trail(*value.trail)
     recovered.sessions += 1
     if found.as_of > journal.next:

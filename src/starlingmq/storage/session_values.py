@@ -42,6 +42,7 @@ class SessionValue(msgspec.Struct, array_like=True):
     anew: bool = False
     hollow: bool = False
     owner: str | None = None
+    aware: bool = False
 
 
 class SubscriptionValue(msgspec.Struct, array_like=True):
@@ -120,6 +121,7 @@ def encode_session(session: Session) -> bytes:
             session.anew,
             session.hollow,
             session.owner,
+            session.aware,
         )
     )
 

@@ -63,6 +63,9 @@ class Migrations:
     early: dict[Turned, list[int]]  # whose marks came while it was put off
     overtaken: dict[str, int]  # client id -> epoch of another node that owns what we have asked for meanwhile
     notices: list[str]
+    heard_elsewhere: Callable[[int], bool]  # whether nodes that are connected say that they are to that one
+    detoured: dict[int, None]  # nodes that are not connected, and are waited for because others hear them
+    lost: dict[str, int]  # sessions that were not found, by the reason
     completed: int  # takeovers to this node that are over
     refused: int  # by their epoch
 
@@ -97,6 +100,9 @@ class Migrations:
         self.completed = self.refused = 0
         self.applied: Final = applied
         self.known: Final = known
+        self.heard_elsewhere = lambda node: False
+        self.detoured = {}
+        self.lost = {}
         self._connected: Final = connected
         self._by_source: dict[int, dict[InboundSession, None]] = {}
         self._beginning: dict[InboundSession, None] = {}
@@ -112,6 +118,16 @@ class Migrations:
 
     def connected(self, node: int) -> bool:
         return node == self.me or self._connected(node)
+
+    def is_unreachable(self, node: int) -> bool:
+        """Whether nobody waits for that node: it is not connected, nor to anybody who is. Where others hear it, its way
+        here is broken, and what it says comes by way of them in a moment."""
+        if self.connected(node):
+            return False
+        if not self.heard_elsewhere(node):
+            return True
+        self.detoured[node] = None
+        return False
 
     def there(self) -> list[int]:
         return [node for node in self.members if self.connected(node)]

@@ -108,6 +108,11 @@ class Takeovers:
         return self.moves.completed
 
     @property
+    def lost(self) -> dict[str, int]:
+        """Sessions that were not found, by the reason."""
+        return self.moves.lost
+
+    @property
     def refused(self) -> int:
         """By their epoch."""
         return self.moves.refused
@@ -244,11 +249,14 @@ class Takeovers:
         """Some node is connected, or is not any more."""
         moves = self.moves
         for node in moves.members:
-            if not moves.connected(node):
-                for arrival in moves.from_node(node):
-                    self._coming.late(arrival, node)
+            self._look_at_node(node)
         for arrival in moves.beginning():
             moves.touch(arrival)
+
+    def _look_at_node(self, node: int) -> None:
+        if self.moves.is_unreachable(node):
+            for arrival in self.moves.from_node(node):
+                self._coming.late(arrival, node)
 
     # Saying and hearing
 
@@ -293,6 +301,10 @@ class Takeovers:
     def look(self, now: float) -> None:
         """After what came was taken: who may go on, who waits in vain."""
         moves = self.moves
+        if moves.detoured:
+            detoured, moves.detoured = moves.detoured, {}
+            for node in detoured:
+                self._look_at_node(node)
         for client_id in self._claims.take():
             if client_id in self.strays:
                 self._later[client_id] = None

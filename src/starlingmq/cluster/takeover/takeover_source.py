@@ -138,7 +138,6 @@ class TakeoverSource:
         held = 0 if session is None else OWES if session.hollow else max(session.epoch, 1)
         expiry = 0 if session is None else session.expiry
         left = self._left(session)
-        anew = session is not None and session.anew
         late = [arrival for arrival in moves.of(client_id) if arrival.epoch != epoch and not arrival.discarded]
         willed = session is not None and session.will is not None
         ghost = mover.leave(client_id, node, epoch, clean, why)
@@ -161,6 +160,7 @@ class TakeoverSource:
             SubscriptionFrame(g.whole, g.qos, g.no_local, g.retain_as_published, g.ids) for g in mover.granted(ghost)
         ]
         last_id = 0 if ghost.window is None else ghost.window.last_id
+        anew = ghost is session and ghost.anew
         trail = None if ghost.trail is None else (ghost.trail.node, ghost.trail.epoch, ghost.trail.sure)
         departure = OutboundSession(ghost, node, epoch, client_id)
         moves.depart(departure)
@@ -174,6 +174,7 @@ class TakeoverSource:
         head = Head(client_id, epoch, held, expiry, left, last_id, granted, ghost.floor, trail, anew)
         head.willed, head.will = willed, will or CANCELLED
         head.owner = ghost.owner
+        head.aware = anew and ghost.aware
         former, head.unknown = moves.former(client_id, ghost)
         head.former = list(former)
         moves.say(node, head)

@@ -7,6 +7,8 @@ node that is not connected, and a node that is connected is waited for however s
 
 from __future__ import annotations
 
+from typing import Final
+
 from starlingmq.cluster.takeover.drain_offers import DrainOffers
 from starlingmq.cluster.takeover.inbound import InboundSession
 from starlingmq.cluster.takeover.migrations import Migrations
@@ -32,9 +34,12 @@ from starlingmq.core.session import session_transfer
 from starlingmq.core.session.migration_state import MARKED, OPEN, UNMARKED, MigrationState
 from starlingmq.core.session.outgoing import RELEASED, Outgoing
 from starlingmq.core.session.session import NEVER, Session, Trail
-from starlingmq.core.session.session_reset import UNSETTLED
+from starlingmq.core.session.session_reset import LOST, UNSETTLED, is_told
 from starlingmq.core.session.session_user import ANOTHER_USER, BY_CLIENT_ID, KEPT_FOR_ANOTHER, REFUSE, is_anothers
 from starlingmq.wire.reasons import MqttError, Reason
+
+UNREACHABLE: Final = "unreachable"  # why a session is lost: the node that may have it cannot be reached
+UNHEARD: Final = "told_again"  # it was lost before, and nothing was heard of its client since
 
 
 class TakeoverTarget:
@@ -124,7 +129,7 @@ class TakeoverTarget:
         arrival.newest = max(list(others.items()), key=_held, default=(0, 0))
         arrival.willed = dict.fromkeys((*others, *strangers) if clean else strangers, 0)
         for node in others:
-            if not moves.connected(node):
+            if moves.is_unreachable(node):
                 arrival.late[node] = None
         arrival.discarded = clean
         moves.add(arrival)
@@ -245,8 +250,8 @@ class TakeoverTarget:
         if moves.ownership.claiming(client_id) or client_id in moves.postponed:
             return  # who waits now came after this claim: the next one is his
         session = ctx.sessions.get(client_id)
-        unsure = self._unsure(arrivals, held)
-        if session is not None and unsure:
+        unheard = self._unheard(arrivals, held)
+        if session is not None and unheard:
             self._anew(session)
         unknown = session is None
         came = moves.broker.connecting.claimed(client_id, max(epoch, *[arrival.owned for arrival in arrivals], 0))
@@ -255,8 +260,11 @@ class TakeoverTarget:
             if not came and not arrivals:
                 moves.ownership.release(client_id, moves.me, epoch)
             return
-        if unknown and unsure:
+        if unknown and unheard:
             self._anew(session)
+            session.told = session.client
+        if came:
+            self._note_loss(session, unheard)
         for arrival in arrivals:
             if arrival.discarded:
                 continue
@@ -265,24 +273,39 @@ class TakeoverTarget:
                 arrival.session = session
                 self.attach(arrival)
             known = 0 if session.trail is None else session.trail.epoch
-            if (begun or unsure) and arrival.has_sources() and arrival.newest[1] > known:
+            if (begun or unheard) and arrival.has_sources() and arrival.newest[1] > known:
                 backlog = None if session.trail is None else session.trail.backlog  # of the client that is here
                 session.trail = Trail(*arrival.newest, False)  # it could not be reached
                 session.trail.backlog = backlog
                 session.floor = 0
 
-    def _unsure(self, arrivals: list[InboundSession], held: int) -> bool:
-        """Whether somebody of whom nothing is heard may have a later session than the one that is here."""
+    def _unheard(self, arrivals: list[InboundSession], held: int) -> list[int]:
+        """Nodes that cannot be reached and may have a later session than the one that is here."""
         for arrival in arrivals:
             held = max(held, arrival.best_held)
+        nodes: list[int] = []
         for arrival in arrivals:
-            if not arrival.discarded and any(epoch > held for epoch in arrival.waiting.values()):
-                return True
-        return False
+            if not arrival.discarded:
+                nodes += [node for node, epoch in arrival.waiting.items() if epoch > held]
+        return nodes
+
+    def _note_loss(self, session: Session, unheard: list[int]) -> None:
+        """Count and log that CONNACK has just said session present 0, though the client had a session."""
+        client = session.client
+        if client is None or not is_told(session):
+            return
+        if unheard:
+            names = ", ".join(str(node) for node in unheard)
+            why, detail = UNREACHABLE, f"node {names} may have its session and is not connected: bring it back"
+        else:
+            why, detail = UNHEARD, "its session was lost before, and it has sent nothing since it was told"
+        lost = self._moves.lost
+        lost[why] = lost.get(why, 0) + 1
+        self._ctx.notice(LOST, client, detail, closing=False)
 
     def _anew(self, session: Session) -> None:
         """Its client has to begin anew, and to be told so until it is sure to know."""
-        session.anew = True
+        session.lose()
         if self._ctx.recording and session.expiry != 0:
             session.kept = True
             self._ctx.write(Write(SESSION_PUT, session))
@@ -290,7 +313,7 @@ class TakeoverTarget:
     def aware(self, session: Session, now: float) -> None:
         """Its client knows that it begins anew: from the marks of all nodes on it has what it asks for now."""
         moving = session.moving
-        if moving is None or session.ended or not session.anew:
+        if moving is None or session.ended or not session.anew or moving.target != 0:
             return
         arrivals = [arrival for arrival in self._moves.of(moving.client_id) if arrival.session is session]
         for arrival in arrivals:
@@ -475,7 +498,15 @@ class TakeoverTarget:
         ]
         earlier = arrival.session
         session = arrival.session = self._moves.broker.mover.come(
-            arrival.client_id, arrival.owned, head.expiry, left, granted, head.last_id, head.anew, head.owner
+            arrival.client_id,
+            arrival.owned,
+            head.expiry,
+            left,
+            granted,
+            head.last_id,
+            head.anew,
+            head.aware,
+            head.owner,
         )
         if earlier is not None and earlier is not session:
             self._detach(arrival, earlier)  # it goes on to the next owner as it is

@@ -65,8 +65,8 @@ class Takeover(msgspec.Struct, array_like=True, tag=1):
 
 class Head(msgspec.Struct, array_like=True, tag=2):
     """Former owner to the new one: what the session is; ``held`` is its epoch there, or one of the above. ``anew``: its
-    client may not know that it is not the one it had (``Session.anew``). It is said again when more is known of
-    ``former``; then nothing else of it counts."""
+    client has to be told that it is not the one it had (``Session.anew``), unless it is ``aware`` of it. It is said
+    again when more is known of ``former``; then nothing else of it counts."""
 
     client_id: str
     epoch: int
@@ -83,6 +83,7 @@ class Head(msgspec.Struct, array_like=True, tag=2):
     willed: bool = False  # it had a will that its client's return has cancelled, or made due: see ``will``
     owner: str | None = None  # whose it is. With OVERTAKEN: it stays with that user (auth.session_owner: refuse)
     will: int = 0  # the id of the one that is due; CANCELLED; 0: the sender is of an earlier version
+    aware: bool = False
 
 
 class Parts(msgspec.Struct, array_like=True, tag=3):

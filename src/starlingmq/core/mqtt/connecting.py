@@ -30,7 +30,7 @@ from starlingmq.core.session.ending import Ending
 from starlingmq.core.session.owner_claims import OwnerClaim
 from starlingmq.core.session.producers import named_by
 from starlingmq.core.session.session import GROUP_PREFIX, MOVED_PREFIX, NATS_PREFIX, NODE_PREFIX, Session
-from starlingmq.core.session.session_reset import renumber
+from starlingmq.core.session.session_reset import is_told, renumber
 from starlingmq.core.session.session_user import ANOTHER_USER, BY_CLIENT_ID, KEPT_FOR_ANOTHER, REFUSE, is_anothers
 from starlingmq.wire import properties as prop
 from starlingmq.wire.mqtt import Auth, Connack, Connect, encode
@@ -391,7 +391,7 @@ class Connecting:
             agreed[prop.ASSIGNED_CLIENT_IDENTIFIER] = client.client_id
         unknown = session is None
         session, present = self._session(client, connect.clean_start)
-        if session.anew:
+        if session.anew and not session.aware:
             renumber(ctx, session, 0)
         if epoch != 0:
             session.epoch = epoch
@@ -418,10 +418,9 @@ class Connecting:
         if ctx.recording and (session.expiry != 0 or session.kept or session.will is not None):
             session.kept = True
             ctx.write(Write(SESSION_PUT, session))
-        # Who publishes at QoS 2 goes by what this one knows of it, whatever became of its subscriptions.
-        aware = not session.anew or (session.inbound is not None and not session.subscriptions)
-        told = present and aware and client.version != 3  # 3.1 has no such flag
-        frame = encode(Connack(told, 0, agreed if client.version == 5 else {}), client.version)
+        session.told = client
+        found = present and not is_told(session) and client.version != 3  # 3.1 has no such flag
+        frame = encode(Connack(found, 0, agreed if client.version == 5 else {}), client.version)
         if client.max_packet != 0 and len(frame) > client.max_packet:
             ctx.notice("packet_too_large", client, "CONNACK is larger than this client takes")
             session.will = None

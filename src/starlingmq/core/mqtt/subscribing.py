@@ -364,17 +364,24 @@ class Subscribing:
         return True
 
     def aware(self, session: Session) -> None:
-        """Its client has said something since it was told that it begins anew."""
+        """Its client has sent something since CONNACK told it that its session is lost: it is told once."""
         moving = session.moving
         if moving is None or not moving.sources:
             self.begin_anew(session)
         elif not moving.aware:
             moving.aware = True
             self.ctx.aware.append(session)
+            if not session.aware:
+                session.aware = True
+                if self.ctx.recording and session.kept:
+                    self.ctx.write(Write(SESSION_PUT, session))
 
     def begin_anew(self, session: Session) -> None:
         """Its client knows that what it was subscribed to is so no more."""
-        session.anew = False
+        session.anew = session.aware = False
+        session.told = None
+        if session.moving is not None:
+            session.moving.aware = False
         self.forget(session)
         if self.ctx.recording and session.kept:
             self.ctx.write(Write(SESSION_PUT, session))

@@ -123,6 +123,9 @@ class Ending:
         if session is None or session.client is not client:
             return
         ctx = self.ctx
+        if session.anew and session.told is client and client.published != 0:
+            self.subscribing.aware(session)  # a PUBLISH alone is not looked at for this as it comes
+        session.told = None
         ctx.counters.clients_connected -= 1
         session.client = None
         ctx.postponed.pop(session, None)

@@ -86,7 +86,9 @@ class Session:
     dropped: int  # messages given up for this session, whatever the reason
     node: int  # it stands for another node of the cluster: its number; 0: for a client
     epoch: int  # in a cluster: the revision by which this node owns the client id; 0: it did not ask yet
-    anew: bool  # its client has to be told that it is not the one it had (core.session.session_reset)
+    anew: bool  # its client has to be told that it is not the one it had (core.session.session_reset) ...
+    told: Client | None  # ... by the CONNACK of this connection, which has gone out since
+    aware: bool  # and has sent something since: only its old subscriptions are still to be taken back
     hollow: bool  # its client never had it: it is here for what others owe (cluster.takeover.takeover_target)
     moving: MigrationState | None  # it comes from another node, or goes to one
     trail: Trail | None  # other nodes may have QoS 2 handshakes of it; None: they have none
@@ -122,6 +124,8 @@ class Session:
         self.node = 0
         self.epoch = 0
         self.anew = False
+        self.told = None
+        self.aware = False
         self.hollow = False
         self.moving = None
         self.trail = None
@@ -130,6 +134,14 @@ class Session:
         self.rules = 0
         self.shares = None
         self.is_line = False
+
+    def lose(self) -> None:
+        """Its client has to be told that it is not the one it had."""
+        self.anew = True
+        self.aware = False
+        self.told = None
+        if self.moving is not None:
+            self.moving.aware = False
 
 
 class Subscription(Subscriber):

@@ -14,7 +14,16 @@ from starlingmq.core.ready import WINDOW_PUT
 from starlingmq.core.session.outgoing import RELEASED
 from starlingmq.core.session.session import Session
 
+LOST: Final = "session_lost"  # counted and logged: a client is told that its session is not the one it had
 UNSETTLED: Final = "unsettled_qos2"  # why messages were dropped
+
+
+def is_told(session: Session) -> bool:
+    """Whether CONNACK says that the session is lost: until its client has sent something after such a CONNACK. Who
+    publishes at QoS 2 goes by what this node knows of it, whatever became of its subscriptions."""
+    if not session.anew or session.aware:
+        return False
+    return session.inbound is None or bool(session.subscriptions)
 
 
 def renumber(ctx: Context, session: Session, last_id: int) -> None:

@@ -196,7 +196,8 @@ class SessionTransfer:
         if moving is None:
             return
         target, moving.target = moving.target, 0
-        session.anew = session.anew or moving.parted
+        if moving.parted:
+            session.lose()
         moving.marked = later
         if not moving.sources and not later:
             session.moving = None
@@ -232,6 +233,7 @@ class SessionTransfer:
         granted: list[Granted],
         last_id: int,
         anew: bool,
+        aware: bool,
         owner: str | None,
     ) -> Session:
         """A session comes from another node, in place of an earlier one that may have come. If its client does not know
@@ -251,7 +253,9 @@ class SessionTransfer:
             if session.expires_at != 0.0:
                 ctx.arm(session, session.expires_at)
         session.epoch = epoch
-        session.anew = anew
+        if anew:
+            session.lose()
+        session.anew, session.aware = anew, aware
         if owner is not None:
             session.owner = owner
         if ctx.recording:
