@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from starlingmq.config.settings import LogConfig
 from starlingmq.core.ready import Notice
+from starlingmq.core.session.session_reset import LOST
 
 log = logging.getLogger("starlingmq.clients")
 
@@ -136,7 +137,7 @@ class NoticeLog:
             told = {"reason": reason, "count": count}
             what = (
                 "log lines about connections that stay open were suppressed"
-                if reason == "pubrel_unknown"
+                if reason in ("pubrel_unknown", LOST)
                 else "connections were closed for this reason"
             )
             log.warning("%s: %d more %s", reason, count, what, extra=told)

@@ -30,6 +30,7 @@ from typing import Any, Final
 from tests.busy import Busy
 from tests.cluster.chaos_report import Report, Timeline
 from tests.cluster.load import Load
+from tests.cluster.losses import GivenUp, Losses, lines_of
 from tests.cluster.real import AwayError, Cluster, Node
 from tests.cluster.roaming import RoamingLoad
 
@@ -40,15 +41,20 @@ HOLD_SECONDS: Final = (0.2, 6.0)  # that a fault lasts
 REST_SECONDS: Final = 1.0  # between two, at most
 OVERLAP: Final = 0.3  # share of faults after which the next one does not wait until all serve again
 PATIENCE: Final = 45.0  # seconds until what roaming clients wait for counts as lost
+ASK_SECONDS: Final = 0.5  # between two looks at what nodes have given up
 BACK_SECONDS: Final = 90.0  # until all serve after a fault; a start may have much to read
 
 
 class Chaos:
     """The faults of one cluster. Each method is one: it breaks something, holds it, and mends it."""
 
-    def __init__(self, cluster: Cluster, draw: random.Random, roaming: bool = False) -> None:
+    def __init__(
+        self, cluster: Cluster, draw: random.Random, roaming: bool, last_words: Callable[[Node], None]
+    ) -> None:
+        """``last_words`` asks a node for what it would take along."""
         self.cluster = cluster
         self.draw = draw
+        self.last_words = last_words
         self.faults: dict[str, tuple[int, Callable[[], Awaitable[str]]]] = {
             "kill a node": (6, self.kill_node),
             "kill two nodes": (1, self.kill_two),
@@ -91,6 +97,7 @@ class Chaos:
 
     async def _kill(self, nodes: list[Node]) -> str:
         for node in nodes:
+            await asyncio.to_thread(self.last_words, node)
             await asyncio.to_thread(node.kill)
         await self.hold()
         for node in nodes:
@@ -245,10 +252,12 @@ class Run:
         self.talk = talk
         self.slower = slower
         self.counts: Counter[str] = Counter()
+        self.given_up = GivenUp()
+        self.losses: Losses | None = None
         self.began = time.monotonic()
 
     async def run(self) -> Load:
-        chaos = Chaos(self.cluster, self.draw, self.seconds != 0.0)
+        chaos = Chaos(self.cluster, self.draw, self.seconds != 0.0, self.given_up.ask)
         await self.cluster.whole()
         nodes = self.cluster.nodes
         self.load = (
@@ -259,7 +268,7 @@ class Run:
             else Load(nodes, self.rate, patience=BACK_SECONDS * self.slower)
         )
         timeline = self.timeline = Timeline(lambda: (self.load.acks, self.load.delivered))
-        watching = asyncio.create_task(timeline.run())
+        watching = [asyncio.create_task(timeline.run()), asyncio.create_task(self._ask())]
         try:
             async with self.load as load:
                 number = 0
@@ -267,9 +276,29 @@ class Run:
                     number += 1
                     await self._round(chaos, load, timeline, number)
         finally:
-            watching.cancel()
+            for task in watching:
+                task.cancel()
+            if isinstance(self.load, RoamingLoad):
+                self._judge(self.load, timeline)
         assert not self.findings, "\n".join(self.findings)
         return self.load
+
+    async def _ask(self) -> None:
+        """Now and then, for nodes that end without a word."""
+        while True:
+            for node in self.cluster.nodes:
+                await asyncio.to_thread(self.given_up.ask, node)
+            await asyncio.sleep(ASK_SECONDS)
+
+    def _judge(self, load: RoamingLoad, timeline: Timeline) -> None:
+        """Why sessions were not found."""
+        clock = time.time() - time.monotonic() + timeline.began
+        faults = [(clock + since, clock + until, what, whom) for since, until, what, whom in timeline.faults]
+        losses = self.losses = Losses(faults)
+        losses.judge(load.losses, {node.name: lines_of(node.said()) for node in self.cluster.nodes})
+        for wrong, count in losses.wrong.items():
+            self.tell(f"WRONG {wrong} ({count})")
+            self.findings[wrong] = count
 
     def _over(self, number: int) -> bool:
         return time.monotonic() - self.began >= self.seconds if self.seconds else number >= self.rounds
@@ -316,6 +345,13 @@ class Run:
         since = time.monotonic()
         await load.settle()
         took += await self.cluster.whole()
+        if isinstance(load, RoamingLoad):
+            for node in self.cluster.nodes:
+                await asyncio.to_thread(self.given_up.ask, node)
+            assert load.unsettled <= self.given_up.total, (
+                f"{load.unsettled} messages at QoS 2 are missing after sessions were lost, and nodes have given up "
+                f"{self.given_up.total} as unsettled_qos2"
+            )
         assert not self.cluster.complaints(), "\n".join(self.cluster.complaints())
         for node in self.cluster.nodes:
             dropped = node.status()["traffic"]["dropped"]
@@ -381,6 +417,10 @@ def write_report(directory: Path, facts: dict[str, Any], trial: Run, error: str)
     assert trial.timeline is not None
     figures = load.figures() if isinstance(load, RoamingLoad) else {"messages acknowledged": load.acks}
     problems = dict(trial.findings)
+    figures["messages that nodes gave up as unsettled_qos2"] = trial.given_up.total
+    if trial.losses is not None:
+        for why, count in trial.losses.counts.most_common():
+            figures[f"sessions that were not found, {why}"] = count
     if error and not problems:
         problems = {error: 1}
     Report(facts, figures, problems, trial.timeline).write(directory)

@@ -251,7 +251,7 @@ class Cluster:
             section.update(self.more)
             # Subscribers are away for long, with thousands of messages a second for them: nothing is to be dropped.
             settings["mqtt"] = {"max_mqueue_len": 0}
-            settings["limits"] = {"queue_bytes": 0}
+            settings["limits"] = {"queue_bytes": 0, "log_rate": 0}
             # With a checkpoint after each segment: a start does not take long.
             settings["storage"] = {"segment_size": "2MiB", **self.storage}
 

@@ -13,10 +13,11 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from tests.cluster.load import AGAIN_SECONDS, LOST, UNAVAILABLE, Author, Person, Reader, Sharer, Wanderer
+from tests.cluster.losses import Loss, Memory
 from tests.cluster.real import Node
 from tests.peer import Peer
 
-from starlingmq.wire.mqtt import Publish
+from starlingmq.wire.mqtt import Packet, Publish
 from starlingmq.wire.properties import SERVER_REFERENCE, Properties
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ class Roamer(Person):
         self.lost_sessions = 0
         self.asked_at = 0.0  # its last CONNECT
         self.history: deque[str] = deque(maxlen=VISITS_TOLD)
+        self._memory = Memory()
+        self._found = True
         self._sent_to: Node | None = None
         self._here: asyncio.Task[None] | None = None
         self._silent = False
@@ -76,8 +79,34 @@ class Roamer(Person):
     async def _visit(self, peer: Peer) -> None:
         self.asked_at = time.monotonic()
         if await self.greet(peer):
+            self._listen(peer)
             self.history.append(f"{self.load.clock():.1f} s at {self.node.name}")
             await self.go_on(peer)
+
+    async def greet(self, peer: Peer) -> bool:
+        self._found = True
+        if not await super().greet(peer):
+            return False
+        before = self._memory.accepted(self._found)
+        if not self._found:
+            self.load.losses.append(Loss(time.time(), self.name, self.node.name, before))
+        return True
+
+    def _listen(self, peer: Peer) -> None:
+        """Remember that something was sent since CONNACK."""
+        send = peer.send
+
+        def sending(*packets: Packet | bytes) -> None:
+            if packets:
+                self._memory.sends()
+            send(*packets)
+
+        peer.send = sending  # type: ignore[method-assign]
+
+    async def next(self, peer: Peer) -> Packet:
+        packet = await super().next(peer)
+        self._memory.hears(packet)
+        return packet
 
     def hop(self) -> None:
         """Go elsewhere, now."""
@@ -97,6 +126,7 @@ class Roamer(Person):
 
     def session_gone(self) -> None:
         self.lost_sessions += 1
+        self._found = False
         self.history.append("no session")
         self.load.counts["sessions that were not found"] += 1
         if self.load.strict:
@@ -169,12 +199,13 @@ class RoamingReader(Roamer, Reader):
         if self.gaps and self.gaps[-1][1] == float("inf"):
             self.gaps[-1] = (self.gaps[-1][0], time.monotonic())
 
-    def excused(self, began: float, ended: float, qos: int) -> bool:
-        """Whether a message that was under way then may have come while nobody was subscribed, or may have been in
-        flight at QoS 2 in a session that was lost."""
-        if min(qos, self.qos) == 2 and any(began <= lost_at for lost_at in self.lost_at):
-            return True
+    def in_gap(self, began: float, ended: float) -> bool:
+        """Whether a message that was under way then may have come while nobody was subscribed."""
         return any(began <= end and ended >= start for start, end in self.gaps)
+
+    def in_flight(self, began: float, qos: int) -> bool:
+        """Whether it may have been in flight at QoS 2 in a session that was lost."""
+        return min(qos, self.qos) == 2 and any(began <= lost_at for lost_at in self.lost_at)
 
 
 class RoamingSharer(RoamingReader, Sharer):

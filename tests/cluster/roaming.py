@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from tests.cluster.keepsakes import Keepsakes
 from tests.cluster.load import Author, Load, Person
+from tests.cluster.losses import Loss
 from tests.cluster.real import Node
 from tests.cluster.roamer import Roamer, RoamingAuthor, RoamingReader, RoamingSharer, RoamingWanderer
 from tests.peer import Peer
@@ -41,6 +42,8 @@ class RoamingLoad(Load):
         self.strict = strict
         self.hop_seconds = hop_seconds
         self.counts: Counter[str] = Counter()
+        self.losses: list[Loss] = []
+        self.unsettled = 0  # messages that are missing, and may have been in flight at QoS 2 in a session that was lost
         self.twice: dict[tuple[str, str], list[int]] = {}  # reader and author -> what came twice, at QoS 2
         self.began = time.monotonic()
         self.dangling: deque[Peer] = deque()
@@ -95,6 +98,7 @@ class RoamingLoad(Load):
             "times that clients left for another node by themselves": sum(roamer.hops for roamer in roamers),
             "times that clients came to another node": sum(roamer.went for roamer in roamers),
             **self.counts,
+            "of what was not delivered, in flight at QoS 2 when its session was lost": self.unsettled,
         }
 
     # What may be
@@ -124,17 +128,23 @@ class RoamingLoad(Load):
 
     def _missing(self) -> Iterator[tuple[str, Author, set[int]]]:
         for who, author, missing in super()._missing():
-            readers = self.sharers if who == "the group" else [r for r in self.readers if who.startswith(f"{r.name} ")]
+            readers = self._readers(who)
             left = {
                 number
                 for number in missing
-                if not any(
-                    isinstance(reader, RoamingReader)
-                    and reader.excused(author.began[number], author.ended[number], author.qos)
-                    for reader in readers
-                )
+                if not self._in_gap(readers, author, number)
+                and not any(reader.in_flight(author.began[number], author.qos) for reader in readers)
             }
             yield who, author, left
+
+    def _readers(self, who: str) -> list[RoamingReader]:
+        """Who lacks something, by the name that ``_missing`` gives."""
+        readers = self.sharers if who == "the group" else [r for r in self.readers if who.startswith(f"{r.name} ")]
+        return [reader for reader in readers if isinstance(reader, RoamingReader)]
+
+    @staticmethod
+    def _in_gap(readers: list[RoamingReader], author: Author, number: int) -> bool:
+        return any(reader.in_gap(author.began[number], author.ended[number]) for reader in readers)
 
     async def settle(self) -> None:
         self.talking.clear()
@@ -159,9 +169,11 @@ class RoamingLoad(Load):
     def excuse(self) -> None:
         """Count what nobody was subscribed for."""
         for (who, author, all_missing), (_, _, left) in zip(super()._missing(), self._missing(), strict=True):
-            if len(all_missing) > len(left):
-                self.counts["not delivered, for want of a session that was found"] += len(all_missing) - len(left)
-                del who, author
+            excused = all_missing - left
+            if excused:
+                readers = self._readers(who)
+                self.counts["not delivered, for want of a session that was found"] += len(excused)
+                self.unsettled += sum(not self._in_gap(readers, author, number) for number in excused)
 
     def go_on(self) -> None:
         super().go_on()

@@ -9,6 +9,7 @@ from typing import Any, Final
 from starlingmq._version import __version__
 from starlingmq.admin.drain_actions import DrainActions
 from starlingmq.cluster.cluster_state import ClusterState
+from starlingmq.core.session.session_reset import UNSETTLED
 from starlingmq.net.control_socket import Action, Report
 from starlingmq.net.peers.cluster_shell import Cluster
 
@@ -117,6 +118,11 @@ class MemberActions:
                 "forwarded": counters.forwards_sent,
                 "received": counters.forwards_received,
                 "doubled": counters.forwards_doubled,
+            },
+            "sessions": {
+                "came": state.takeovers.completed,
+                "lost": dict(state.takeovers.lost),
+                UNSETTLED: counters.dropped.get(UNSETTLED, 0),
             },
             "handshakes": state.handshakes.counters.figures(),
             "frames": {"data": state.data_frames(), "passed_on": state.frames_passed_on},

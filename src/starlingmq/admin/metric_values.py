@@ -241,6 +241,8 @@ class MetricValues:
         yield CounterMetricFamily("starlingmq_forwards_doubled", "That came again.", value=counters.forwards_doubled)
         yield CounterMetricFamily("starlingmq_peer_sent_bytes", "To other nodes.", value=traffic.bytes_out)
         yield CounterMetricFamily("starlingmq_peer_received_bytes", "From them.", value=traffic.bytes_in)
+        lost = _floats(cluster.state.takeovers.lost)
+        yield counter("starlingmq_sessions_lost", "CONNECTs that did not find their session.", lost, "reason")
         status = cluster.state.status()[:LABELS_MAX]
         trips = HistogramMetricFamily(
             "starlingmq_peer_round_trip_seconds", "Of an empty question to a node and back.", labels=["peer"]

@@ -19,6 +19,10 @@ UNSENT: Final = {
     "overflow": "envelopes beyond what may wait for a connection (they are sent again)",
     "foreign": "envelopes that a node had no right to send",
 }
+LOST: Final = {
+    "unreachable": "because their nodes could not be reached",
+    "told_again": "by clients that had sent nothing since they were told so",
+}
 WIDTH_MIN: Final = 140  # columns where there is no terminal
 
 ForceOption = Annotated[bool, typer.Option("--force", help="Do it though something is lost by it.")]
@@ -115,6 +119,9 @@ def _status_lines(found: dict[str, Any]) -> Iterator[str]:
         f"messages   {messages['forwarded']:,} to other nodes in {frames['data']:,} frames, "
         f"{messages['received']:,} from them, {messages['doubled']:,} came twice and were dropped"
     )
+    sessions = found["sessions"]
+    lost = [f"{count:,} {LOST.get(reason, reason)}" for reason, count in sorted(sessions["lost"].items())]
+    yield f"sessions   {sessions['came']:,} came from other nodes; not found: {', '.join(lost) or 'none'}"
     yield f"traffic    {amount(traffic['bytes_out'], 'bytes')} out, {amount(traffic['bytes_in'], 'bytes')} in"
     handshakes = found["handshakes"]
     if handshakes["questions"]:

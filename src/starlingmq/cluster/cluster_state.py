@@ -156,6 +156,7 @@ class ClusterState:
         )
         self.takeovers.promises.publishers = self._awaited
         self.takeovers.moves.heard_elsewhere = self._is_heard_elsewhere
+        self.takeovers.moves.name_of = self._name_of
         self.owner_sweep = OwnerKeyGc(self.ownership, self.takeovers.has)
         rate = config.drain_rate
         self.drain = Drain(broker, self.reception, self.takeovers.say, self.takeovers.giving, rate)
@@ -639,6 +640,10 @@ class ClusterState:
 
     def _is_heard_elsewhere(self, number: int) -> bool:
         return self.quorum is not None and self.quorum.is_connected_to_others(number)
+
+    def _name_of(self, number: int) -> str:
+        members = self.members.membership.members
+        return next((member.name for member in members if member.number == number), str(number))
 
     def _applied_by(self, number: int) -> int:
         return 0 if self.routes is None else self.routes.applied_by((number,))

@@ -64,6 +64,7 @@ class Migrations:
     overtaken: dict[str, int]  # client id -> epoch of another node that owns what we have asked for meanwhile
     notices: list[str]
     heard_elsewhere: Callable[[int], bool]  # whether nodes that are connected say that they are to that one
+    name_of: Callable[[int], str]
     detoured: dict[int, None]  # nodes that are not connected, and are waited for because others hear them
     lost: dict[str, int]  # sessions that were not found, by the reason
     completed: int  # takeovers to this node that are over
@@ -101,6 +102,7 @@ class Migrations:
         self.applied: Final = applied
         self.known: Final = known
         self.heard_elsewhere = lambda node: False
+        self.name_of = str
         self.detoured = {}
         self.lost = {}
         self._connected: Final = connected

@@ -295,7 +295,7 @@ class TakeoverTarget:
         if client is None or not is_told(session):
             return
         if unheard:
-            names = ", ".join(str(node) for node in unheard)
+            names = " or ".join([self._moves.name_of(node) for node in unheard])
             why, detail = UNREACHABLE, f"node {names} may have its session and is not connected: bring it back"
         else:
             why, detail = UNHEARD, "its session was lost before, and it has sent nothing since it was told"

@@ -58,8 +58,8 @@ class OfListener:
 
 class Counters:
     """Running totals since start. ``dropped`` counts messages that were given up, by reason; ``errors`` counts, by
-    reason, connections ended by the broker, and two things after which they go on: ``pubrel_unknown``, a PUBREL of a
-    handshake that no node knows, answered with PUBCOMP (MQTT 5: 0x92), and ``suback_timeout``."""
+    reason, connections ended by the broker, and three things after which they go on: ``pubrel_unknown``, a PUBREL of a
+    handshake that no node knows, answered with PUBCOMP (MQTT 5: 0x92), ``suback_timeout``, and ``session_lost``."""
 
     connections_opened: int
     connections_open: int

@@ -1,0 +1,137 @@
+"""Sessions that roaming clients did not find (session present 0), and why: what the nodes say in their logs, what broke
+at the time, and what the client had sent and heard since it was last told so."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from tests.cluster.real import AwayError, Node
+
+from starlingmq.wire.mqtt import Ack, Packet, Suback, Unsuback
+from starlingmq.wire.packets import PUBREL
+
+AFTERMATH_SECONDS: Final = 10.0  # after a fault is mended: nodes start, find each other, read what they keep
+AWAY: Final = ("kill a node", "kill two", "kill all", "restart", "isolate", "mute", "deaf", "split", "freeze a node")
+CUT: Final = ("cut", "slow links", "reset")  # all nodes still hear each other, if by way of others
+LATE_SECONDS: Final = 15.0  # from the line in the log until a busy client has read its CONNACK
+LINE: Final = re.compile(
+    r"^(\S+ \S+) .* of client '(\S+)': (?:node (\S+) may have|its session was lost before).*\(session_lost\)", re.M
+)
+
+Fault = tuple[float, float, str, str]  # from, to (seconds since the epoch), what, whom
+
+
+class Memory:
+    """What a client sent and heard since CONNACK told it that its session was lost."""
+
+    def __init__(self) -> None:
+        self._lost = False
+        self._sent = False
+        self._heard = False
+
+    def sends(self) -> None:
+        self._sent = True
+
+    def hears(self, packet: Packet) -> None:
+        """Answers count; a PUBLISH may come before the node has read anything."""
+        if isinstance(packet, Suback | Unsuback) or (isinstance(packet, Ack) and packet.type != PUBREL):
+            self._heard = True
+
+    def accepted(self, found: bool) -> str:
+        """A CONNACK: how the loss before it ended, as far as the client knows; "": there was none."""
+        since = "answered since" if self._heard else "it had sent something" if self._sent else "it had sent nothing"
+        lost, self._lost = self._lost, not found
+        self._sent = self._heard = False
+        return since if lost else ""
+
+
+@dataclass(frozen=True)
+class Loss:
+    at: float  # seconds since the epoch, when CONNACK came
+    client: str
+    node: str  # that said so
+    before: str  # see ``Memory.accepted``
+
+
+@dataclass(frozen=True)
+class Line:
+    """What a node has logged of a session that was not found; ``owner`` "": it was lost before."""
+
+    at: float
+    client: str
+    owner: str
+
+
+def lines_of(log: str) -> list[Line]:
+    found = LINE.findall(log)
+    return [Line(datetime.strptime(at, "%Y-%m-%d %H:%M:%S,%f").timestamp(), who, owner) for at, who, owner in found]
+
+
+class Losses:
+    """``wrong``: what may never be."""
+
+    def __init__(self, faults: Iterable[Fault]) -> None:
+        self._faults = list(faults)
+        self.counts: Counter[str] = Counter()
+        self.wrong: Counter[str] = Counter()
+
+    def judge(self, losses: list[Loss], logs: dict[str, list[Line]]) -> None:
+        """``logs``: of all nodes, by name, in order."""
+        for loss in losses:
+            lines = [
+                line
+                for line in logs[loss.node]
+                if line.client == loss.client and loss.at - LATE_SECONDS <= line.at <= loss.at + 0.1
+            ]
+            if not lines:
+                self.counts["for no reason that its node tells"] += 1
+                self.wrong[f"{loss.client}: {loss.node} does not say why its session was not found"] += 1
+            elif lines[-1].owner:
+                self.counts[self._fault(loss, lines[-1].owner)] += 1
+            else:
+                self._again(loss)
+
+    def _again(self, loss: Loss) -> None:
+        """Told again what was told before."""
+        self.counts[f"told again, {loss.before or 'it had not read the first CONNACK'}"] += 1
+        if loss.before == "answered since" and not self._met(loss.at, ("kill",)):
+            self.wrong[f"{loss.client}: its session is lost once more, though it was answered since it was told"] += 1
+
+    def _fault(self, loss: Loss, owner: str) -> str:
+        met = self._met(loss.at, AWAY, owner)
+        if met:
+            return f"its node could not be reached: {met}"
+        met = self._met(loss.at, CUT)
+        return f"its node could be reached by way of others: {met}" if met else "its node could be reached"
+
+    def _met(self, at: float, kinds: tuple[str, ...], node: str = "") -> str:
+        """The last fault of these kinds that a node may suffer from at that time."""
+        for since, until, what, whom in reversed(self._faults):
+            near = since <= at <= until + AFTERMATH_SECONDS and (whom == "all" or node in whom)
+            if near and any(kind in what for kind in kinds):
+                return what
+        return ""
+
+
+class GivenUp:
+    """What nodes have dropped as ``unsettled_qos2``, over all their lives, as far as they could be asked."""
+
+    def __init__(self) -> None:
+        self._lives: dict[tuple[str, int], int] = {}  # name and process id
+
+    @property
+    def total(self) -> int:
+        return sum(self._lives.values())
+
+    def ask(self, node: Node) -> None:
+        if node.process is None or node.frozen or not node.runs:
+            return
+        life = node.name, node.process.pid
+        with suppress(AwayError):
+            self._lives[life] = node.status()["sessions"]["unsettled_qos2"]

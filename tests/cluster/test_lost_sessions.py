@@ -1,0 +1,188 @@
+"""A session that is lost, because the node that has it cannot be reached: CONNACK says so once, to each loss."""
+
+from __future__ import annotations
+
+import pytest
+from tests.cluster.fleet import Fleet
+from tests.cluster.test_slow_takeovers import connecting
+from tests.cluster.test_takeover import LASTING, lasting, publish, published, subscribe
+from tests.harness import FakeClient
+
+from starlingmq.wire.mqtt import Connack, Connect, Publish, Subscribe, SubscribeRequest
+
+
+def lost(subscribed: bool = True, nodes: int = 4, version: int = 5) -> tuple[Fleet, FakeClient]:
+    """A client whose session is at the first node, which nobody can reach; it has been told so at the second."""
+    fleet = Fleet(nodes)
+    client = lasting(fleet, 0, version=version)
+    if subscribed:
+        subscribe(client, b"t", 1)
+    client.drop()
+    cut_off(fleet, 0)
+    client = lasting(fleet, 1, version=version)
+    assert not client.connack.session_present
+    return fleet, client
+
+
+def cut_off(fleet: Fleet, place: int) -> None:
+    home = fleet[place].cluster.number
+    for node in fleet.nodes:
+        if node is not fleet[place]:
+            fleet.cut(home, node.cluster.number)
+    fleet.advance(4.0, 0.05)
+
+
+@pytest.mark.parametrize("back", [1, 2])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("subscribed", [False, True])
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_client_that_only_publishes_is_told_once(back: int, qos: int, subscribed: bool, version: int) -> None:
+    fleet, client = lost(subscribed, version=version)
+    publish(client, b"other", b"x", qos)
+    client.drop()
+    for _ in range(2):
+        client = lasting(fleet, back, version=version)
+        assert client.connack.session_present
+        client.drop()
+
+
+@pytest.mark.parametrize("back", [1, 2])
+def test_a_client_whose_connection_is_taken_over_after_a_publish_is_told_once(back: int) -> None:
+    """Its earlier connection is still open when it comes back."""
+    fleet, client = lost()
+    publish(client, b"other", b"x", 1)
+    assert lasting(fleet, back).connack.session_present
+
+
+@pytest.mark.parametrize("back", [1, 2])
+def test_a_client_that_leaves_before_its_suback_is_told_once_and_subscribes_to_a_new_session(back: int) -> None:
+    """The SUBACK waits for the marks of all nodes, and one of them is slow."""
+    fleet, client = lost()
+    publisher = fleet.connect(3, "p")
+    slow = fleet[3].cluster.number
+    fleet.mute = {(slow, node.cluster.number) for node in fleet.nodes}
+    client.send(Subscribe(1, [SubscribeRequest(b"other", 1)]))
+    fleet.advance(0.5, 0.05)
+    assert client.receive() == [], "its SUBACK waits"
+    client.drop()
+    client = lasting(fleet, back)
+    assert client.connack.session_present
+    fleet.speak()
+    fleet.advance(1.0, 0.05)
+    subscribe(client, b"other", 1)
+    publish(publisher, b"t", b"of the lost session")
+    publish(publisher, b"other", b"of this one")
+    assert published(client.receive()) == [b"of this one"]
+
+
+def test_what_is_in_flight_in_a_session_that_its_client_knows_of_keeps_its_packet_id() -> None:
+    """It went on elsewhere and is back at its first node. The marks are slow, so its old subscriptions still hold."""
+    fleet = Fleet(4)
+    client = lasting(fleet, 0)
+    subscribe(client, b"t", 2)
+    client.drop()
+    home, other, _, slow = [node.cluster.number for node in fleet.nodes]
+    fleet.parted = {(home, other), (other, home)}
+    fleet.advance(4.0, 0.05)
+    lasting(fleet, 1).drop()
+    client = lasting(fleet, 0)
+    assert not client.connack.session_present
+    fleet.mute = {(slow, home)}
+    publish(client, b"other", b"x", 1)
+    publish(fleet.connect(2, "p"), b"t", b"one", 2)
+    first = client.expect(Publish)
+    client.drop()
+    client = lasting(fleet, 0)
+    assert client.connack.session_present
+    again = client.expect(Publish)
+    assert (again.packet_id, again.payload, again.dup) == (first.packet_id, b"one", True)
+
+
+@pytest.mark.parametrize("back", [1, 2])
+def test_a_client_that_has_sent_nothing_since_is_told_again(back: int) -> None:
+    """It may not have read the CONNACK."""
+    fleet, client = lost()
+    client.drop()
+    client = lasting(fleet, back)
+    assert not client.connack.session_present
+    assert fleet[back].cluster.takeovers.lost["told_again"] == 1
+    publish(client, b"other", b"x", 1)
+    client.drop()
+    assert lasting(fleet, back).connack.session_present
+
+
+def test_each_loss_is_told() -> None:
+    """The node where the client went on is lost as well, and its earlier words do not count for that."""
+    fleet, client = lost(nodes=5)
+    publish(client, b"other", b"x", 1)
+    client.drop()
+    cut_off(fleet, 1)
+    client = lasting(fleet, 2)
+    assert not client.connack.session_present
+    publish(client, b"other", b"x", 1)
+    client.drop()
+    assert lasting(fleet, 3).connack.session_present
+
+
+def test_a_connection_from_before_the_loss_says_nothing_about_it() -> None:
+    """A client goes on elsewhere while its first connection stays open at a node that hears nothing of that, and
+    publishes there. Back at that node it has lost what it had elsewhere."""
+    fleet = Fleet(4)
+    first = lasting(fleet, 0)
+    home, other = fleet[0].cluster.number, fleet[1].cluster.number
+    fleet.mute = {(other, home)}
+    client = fleet[1].open(5, "c")
+    client.send(Connect(5, "c", False, properties=LASTING))
+    fleet.advance(0.2)
+    publish(first, b"other", b"x", 1)
+    cut_off(fleet, 1)
+    assert not lasting(fleet, 0).connack.session_present
+
+
+def test_an_owner_that_other_nodes_hear_is_waited_for() -> None:
+    """The direct way to it is cut, and messages do not go by way of others yet: it takes a moment."""
+    fleet = Fleet(3)
+    client = lasting(fleet, 0)
+    subscribe(client, b"t", 1)
+    client.drop()
+    home, there, _ = [node.cluster.number for node in fleet.nodes]
+    fleet.mute = {(home, there)}
+    client = connecting(fleet, 1)
+    fleet.cut(home, there)
+    broken = False
+    for _ in range(100):
+        fleet.advance(0.05)
+        broken = broken or not fleet[1].cluster._is_connected(home)
+    assert broken
+    assert client.expect(Connack).session_present
+
+
+def test_an_owner_that_no_other_node_hears_any_more_is_not_waited_for() -> None:
+    fleet = Fleet(3)
+    client = lasting(fleet, 0)
+    subscribe(client, b"t", 1)
+    client.drop()
+    home, there, _ = [node.cluster.number for node in fleet.nodes]
+    fleet.parted = {(home, there)}
+    heard = {home: None}
+    fleet[1].cluster.takeovers.moves.heard_elsewhere = heard.__contains__
+    client = connecting(fleet, 1)
+    fleet.advance(4.0, 0.05)
+    assert client.receive() == [] and not fleet[1].cluster._is_connected(home)
+    heard.clear()
+    fleet.advance(0.6, 0.05)
+    assert not client.expect(Connack).session_present
+
+
+def test_a_loss_is_counted_and_logged_with_the_node_to_look_after() -> None:
+    fleet, _ = lost()
+    assert fleet[1].cluster.takeovers.lost == {"unreachable": 1}
+    (notice,) = [notice for notice in fleet[1].notices if notice.reason == "session_lost"]
+    assert (notice.client_id, notice.closing) == ("c", False)
+    assert notice.detail == "node n1 may have its session and is not connected: bring it back"
+
+
+def test_a_client_without_an_earlier_session_has_lost_none() -> None:
+    fleet = Fleet(3)
+    lasting(fleet, 0)
+    assert not any(node.cluster.takeovers.lost for node in fleet.nodes)
