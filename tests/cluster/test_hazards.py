@@ -486,9 +486,9 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "who was overtaken is given it": (TakeoverSource, "_is_newer", lambda *_: False, who_asks_too_late_is_refused),
     "a session is present though a later one may be": (
-        TakeoverTarget,
-        "_unheard",
-        lambda *_: False,
+        takeover_target,
+        "unheard_of",
+        lambda *_: [],
         a_later_session_that_can_not_be_reached_is_thought_of,
     ),
     "marks that come before the takeover they belong to are not looked at": (

@@ -53,11 +53,7 @@ def mute(world: RoamingWorld, messages: Sequence[Way] = (), everything: Sequence
     """From now on messages are lost on some ways, and everything is on others, by whichever nodes it goes; then no node
     says that it hears another one, as if more ways were cut."""
     network = world.network
-    for node in world.nodes:
-        if node.process is not None:
-            cluster = node.process.cluster
-            heard = cluster._is_heard_elsewhere
-            cluster.takeovers.moves.heard_elsewhere = heard if not everything else lambda number: False
+    say_nothing(world, bool(everything))
 
     def send(source: End, number: int, envelope: Envelope) -> None:
         nodes = {node.process.cluster.number: node for node in world.nodes if node.process is not None}
@@ -66,6 +62,15 @@ def mute(world: RoamingWorld, messages: Sequence[Way] = (), everything: Sequence
             Network.send(network, source, number, envelope)
 
     network.send = send  # type: ignore[method-assign]
+
+
+def say_nothing(world: RoamingWorld, nothing: bool) -> None:
+    """Whether the nodes that run now do not hear from the others which nodes these hear."""
+    for node in world.nodes:
+        if node.process is not None:
+            cluster = node.process.cluster
+            heard = cluster._is_heard_elsewhere
+            cluster.takeovers.moves.heard_elsewhere = (lambda number: False) if nothing else heard
 
 
 def session_of(node: Node) -> Session | None:
@@ -211,6 +216,7 @@ def test_a_window_that_was_whole_before_a_crash_is_whole_after_it() -> None:
     mute(world, [(third, home)], [(third, new), (new, third)])
     world.pass_time(1.5)
     world.start_if_wanted(new)
+    say_nothing(world, True)
     world.pass_time(1.5)
     begin_elsewhere(world, roamer, new)
     mute(world)

@@ -156,7 +156,7 @@ class ClusterState:
         )
         self.takeovers.promises.publishers = self._awaited
         self.takeovers.moves.heard_elsewhere = self._is_heard_elsewhere
-        self.takeovers.moves.name_of = self._name_of
+        self.takeovers.moves.lost.name_of = self._name_of
         self.owner_sweep = OwnerKeyGc(self.ownership, self.takeovers.has)
         rate = config.drain_rate
         self.drain = Drain(broker, self.reception, self.takeovers.say, self.takeovers.giving, rate)

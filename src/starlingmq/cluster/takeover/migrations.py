@@ -13,6 +13,7 @@ from math import inf
 from typing import Final
 
 from starlingmq.cluster.takeover.inbound import InboundSession
+from starlingmq.cluster.takeover.lost_sessions import LostSessions
 from starlingmq.cluster.takeover.outbound import OutboundSession
 from starlingmq.cluster.takeover.ownership import Owned, Ownership
 from starlingmq.cluster.takeover.transfer_frames import (
@@ -64,9 +65,8 @@ class Migrations:
     overtaken: dict[str, int]  # client id -> epoch of another node that owns what we have asked for meanwhile
     notices: list[str]
     heard_elsewhere: Callable[[int], bool]  # whether nodes that are connected say that they are to that one
-    name_of: Callable[[int], str]
     detoured: dict[int, None]  # nodes that are not connected, and are waited for because others hear them
-    lost: dict[str, int]  # sessions that were not found, by the reason
+    lost: LostSessions
     completed: int  # takeovers to this node that are over
     refused: int  # by their epoch
 
@@ -102,9 +102,8 @@ class Migrations:
         self.applied: Final = applied
         self.known: Final = known
         self.heard_elsewhere = lambda node: False
-        self.name_of = str
         self.detoured = {}
-        self.lost = {}
+        self.lost = LostSessions(broker.ctx)
         self._connected: Final = connected
         self._by_source: dict[int, dict[InboundSession, None]] = {}
         self._beginning: dict[InboundSession, None] = {}

@@ -109,8 +109,8 @@ class Takeovers:
 
     @property
     def lost(self) -> dict[str, int]:
-        """Sessions that were not found, by the reason."""
-        return self.moves.lost
+        """Sessions that their clients did not find, by reason."""
+        return self.moves.lost.counts
 
     @property
     def refused(self) -> int:

@@ -7,10 +7,9 @@ node that is not connected, and a node that is connected is waited for however s
 
 from __future__ import annotations
 
-from typing import Final
-
 from starlingmq.cluster.takeover.drain_offers import DrainOffers
 from starlingmq.cluster.takeover.inbound import InboundSession
+from starlingmq.cluster.takeover.lost_sessions import unheard_of
 from starlingmq.cluster.takeover.migrations import Migrations
 from starlingmq.cluster.takeover.ownership import Owned
 from starlingmq.cluster.takeover.transfer_frames import (
@@ -34,12 +33,9 @@ from starlingmq.core.session import session_transfer
 from starlingmq.core.session.migration_state import MARKED, OPEN, UNMARKED, MigrationState
 from starlingmq.core.session.outgoing import RELEASED, Outgoing
 from starlingmq.core.session.session import NEVER, Session, Trail
-from starlingmq.core.session.session_reset import LOST, UNSETTLED, is_told
+from starlingmq.core.session.session_reset import UNSETTLED
 from starlingmq.core.session.session_user import ANOTHER_USER, BY_CLIENT_ID, KEPT_FOR_ANOTHER, REFUSE, is_anothers
 from starlingmq.wire.reasons import MqttError, Reason
-
-UNREACHABLE: Final = "unreachable"  # why a session is lost: the node that may have it cannot be reached
-UNHEARD: Final = "told_again"  # it was lost before, and nothing was heard of its client since
 
 
 class TakeoverTarget:
@@ -250,7 +246,7 @@ class TakeoverTarget:
         if moves.ownership.claiming(client_id) or client_id in moves.postponed:
             return  # who waits now came after this claim: the next one is his
         session = ctx.sessions.get(client_id)
-        unheard = self._unheard(arrivals, held)
+        unheard = unheard_of(arrivals, held)
         if session is not None and unheard:
             self._anew(session)
         unknown = session is None
@@ -264,7 +260,7 @@ class TakeoverTarget:
             self._anew(session)
             session.told = session.client
         if came:
-            self._note_loss(session, unheard)
+            moves.lost.note(session, unheard)
         for arrival in arrivals:
             if arrival.discarded:
                 continue
@@ -278,30 +274,6 @@ class TakeoverTarget:
                 session.trail = Trail(*arrival.newest, False)  # it could not be reached
                 session.trail.backlog = backlog
                 session.floor = 0
-
-    def _unheard(self, arrivals: list[InboundSession], held: int) -> list[int]:
-        """Nodes that cannot be reached and may have a later session than the one that is here."""
-        for arrival in arrivals:
-            held = max(held, arrival.best_held)
-        nodes: list[int] = []
-        for arrival in arrivals:
-            if not arrival.discarded:
-                nodes += [node for node, epoch in arrival.waiting.items() if epoch > held]
-        return nodes
-
-    def _note_loss(self, session: Session, unheard: list[int]) -> None:
-        """Count and log that CONNACK has just said session present 0, though the client had a session."""
-        client = session.client
-        if client is None or not is_told(session):
-            return
-        if unheard:
-            names = " or ".join([self._moves.name_of(node) for node in unheard])
-            why, detail = UNREACHABLE, f"node {names} may have its session and is not connected: bring it back"
-        else:
-            why, detail = UNHEARD, "its session was lost before, and it has sent nothing since it was told"
-        lost = self._moves.lost
-        lost[why] = lost.get(why, 0) + 1
-        self._ctx.notice(LOST, client, detail, closing=False)
 
     def _anew(self, session: Session) -> None:
         """Its client has to begin anew, and to be told so until it is sure to know."""

@@ -1,0 +1,52 @@
+"""Sessions that their clients did not find: counted and logged by reason, when CONNACK says session present 0.
+
+The law: a loss is told once. It is told again only to a client that has sent nothing since CONNACK told it
+(``core.session.session_reset``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from starlingmq.cluster.takeover.inbound import InboundSession
+from starlingmq.core.context import Context
+from starlingmq.core.session.session import Session
+from starlingmq.core.session.session_reset import LOST, is_told
+
+UNREACHABLE: Final = "unreachable"  # a node that may have it is not connected
+TOLD_AGAIN: Final = "told_again"  # it was lost before, and its client has sent nothing since
+
+
+class LostSessions:
+    counts: dict[str, int]  # by reason
+    name_of: Callable[[int], str]  # of a node
+
+    def __init__(self, ctx: Context) -> None:
+        self.counts = {}
+        self.name_of = str
+        self._ctx = ctx
+
+    def note(self, session: Session, unheard: list[int]) -> None:
+        """A CONNACK has gone out for it; ``unheard`` is the result of ``unheard_of`` before."""
+        client = session.client
+        if client is None or not is_told(session):
+            return
+        if unheard:
+            names = " or ".join([self.name_of(node) for node in unheard])
+            why, detail = UNREACHABLE, f"node {names} may have its session and is not connected: bring it back"
+        else:
+            why, detail = TOLD_AGAIN, "its session was lost before, and it has sent nothing since it was told"
+        self.counts[why] = self.counts.get(why, 0) + 1
+        self._ctx.notice(LOST, client, detail, closing=False)
+
+
+def unheard_of(arrivals: Iterable[InboundSession], held: int) -> list[int]:
+    """Nodes that nobody waits for, and that may have a later session than the one here, which is of epoch ``held`` if
+    it was here all the time."""
+    inbound = [arrival for arrival in arrivals if not arrival.discarded]
+    held = max([held, *[arrival.best_held for arrival in arrivals]])
+    nodes: list[int] = []
+    for arrival in inbound:
+        nodes += [node for node, epoch in arrival.waiting.items() if epoch > held]
+    return nodes
