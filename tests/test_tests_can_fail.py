@@ -128,18 +128,21 @@ def test_no_test_has_a_weak_point() -> None:
 
 
 def test_every_test_asserts_something() -> None:
-    """Itself, by a helper, by a fixture, or in a scene that it is given; a name is enough."""
-    silent = []
+    """Itself, by a helper, by a fixture, or in a scene that it is given. Helpers are known by their names alone, so a
+    test may hide behind one that is called like another; none is accused that asserts."""
+    silent, names = [], set()
     for module in written("tests"):
         for function in functions(tree(module)):
-            if not function.name.startswith("test_") or may_fail(function):
+            if not function.name.startswith("test_"):
                 continue
+            names.add(function.name)
             given = {each.arg for each in function.args.args}
             used = {getattr(each, "id", getattr(each, "attr", "")) for each in ast.walk(function)}
             calls_what_it_is_given = any(called(each) in given for each in ast.walk(function))
-            if not (used | given) & helpers_that_may_fail() and not calls_what_it_is_given:
+            if not (may_fail(function) or (used | given) & helpers_that_may_fail() or calls_what_it_is_given):
                 silent.append(function.name)
-    assert sorted(silent) == sorted(SAYS_ALL), "a test that asserts nothing, or a name in SAYS_ALL that is not needed"
+    assert [name for name in silent if name not in SAYS_ALL] == [], "these assert nothing"
+    assert [name for name in SAYS_ALL if name not in names] == [], "strike these from SAYS_ALL"
 
 
 WEAK: Final = (
