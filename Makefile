@@ -18,8 +18,7 @@ DIR ?= starling
 BIN := $(VENV)/bin
 PY := $(BIN)/python
 BANDIT := $(BIN)/bandit --quiet --configfile pyproject.toml --recursive src
-INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
-HOT := $(shell $(PYTHON) -S compiling/modules.py)
+INSTALL := scripts/install $(VENV)
 CHECKED := src tests bench compiling examples scripts/site_pages.py scripts/bill_of_materials.py setup.py
 
 # Every test and every broker that a test starts would compile all sources again.
@@ -34,15 +33,16 @@ MAKEFLAGS += --no-print-directory
 help: ## what can be asked for
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
 
-run: setup-run ## set everything up and run one broker (ARGS="--listen mqtt://127.0.0.1:1884 ...")
-	@exec $(BIN)/starlingmq serve $(ARGS)
+# The first time they run interpreted, while the hot modules are compiled beside them.
+run: system-run .stamps/runnable ## set everything up and run one broker (ARGS="--listen mqtt://127.0.0.1:1884 ...")
+	@exec $(PY) -m compiling --meanwhile $(BIN)/starlingmq serve $(ARGS)
 
-cluster: system-cluster setup-run ## set everything up and run a cluster of three nodes, etcd included (NODES=3 DIR=starling)
-	@exec $(BIN)/starlingmq cluster up --nodes $(NODES) --dir $(DIR) $(ARGS)
+cluster: system-cluster .stamps/runnable ## set everything up and run a cluster of three nodes, etcd included (NODES=3 DIR=starling)
+	@exec $(PY) -m compiling --meanwhile $(BIN)/starlingmq cluster up --nodes $(NODES) --dir $(DIR) $(ARGS)
 
-# Compiling takes one core for minutes, in which what needs nothing compiled is run.
+# While the hot modules are compiled, with what the processors have left, what needs nothing compiled is run.
 test: ready-pure ## set everything up and run all tests: style, types, interpreted, compiled
-	@$(MAKE) -j 2 .stamps/compiled interpreted
+	@$(MAKE) -j 2 compiled-beside interpreted
 	@$(MAKE) test-compiled
 
 interpreted: ready-pure
@@ -132,8 +132,8 @@ build: setup-run ## source, compiled wheel and bill of materials (CycloneDX) in 
 
 setup: setup-test ## everything that run and test need
 
-setup-run: system-run .stamps/compiled
-setup-test: ready-pure .stamps/compiled
+setup-run: system-run compiled
+setup-test: ready-pure compiled
 ready-pure: system-test .stamps/installed .stamps/js .stamps/spark
 
 .PHONY: system-run system-cluster system-demo system-test
@@ -151,21 +151,29 @@ system-test:
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@mkdir -p $(@D) && touch $@
 
+.stamps/uv: requirements/uv.txt .stamps/venv
+	$(INSTALL) --require-hashes --requirement requirements/uv.txt
+	@touch $@
+
 # Exact versions with hashes; the ranges in pyproject.toml are for users who install the package.
-# Compiling is left to the next step, which knows when it is due again.
-.stamps/installed: pyproject.toml requirements/dev.txt src/starlingmq/_version.py .stamps/venv
+# Compiling is left to a later step, which knows when it is due again.
+.stamps/runnable: pyproject.toml requirements/run.txt requirements/build.txt src/starlingmq/_version.py .stamps/uv
+	$(INSTALL) --require-hashes --requirement requirements/run.txt --requirement requirements/build.txt
+	STARLINGMQ_PURE=1 $(INSTALL) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.stamps/installed: pyproject.toml requirements/dev.txt src/starlingmq/_version.py .stamps/uv
 	$(INSTALL) --require-hashes --requirement requirements/dev.txt
 	STARLINGMQ_PURE=1 $(INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# Not done (no compiler) is tried again at the next call, so that it happens once there is a compiler.
-# An extension module left over from sources that are gone or newer would win over the file beside it: remove first.
-.stamps/compiled: setup.py compiling/modules.py $(HOT) .stamps/installed
-	@find src -name '*.so' -delete
-	@echo "compiling the hot modules: once, two or three minutes on one core"
-	@$(PY) setup.py --quiet build_ext --inplace
-	@find src -name '*.so' -exec touch {} +
-	@if [ "$${STARLINGMQ_PURE:-0}" != 0 ] || ls src/*__mypyc*.so >/dev/null 2>&1; then touch $@; fi
+.PHONY: compiled compiled-beside
+# It looks by itself whether anything has changed (compiling/checkout.py).
+compiled: .stamps/installed
+	@$(PY) -m compiling
+
+compiled-beside: .stamps/installed
+	@nice -n 10 $(PY) -m compiling
 
 # Several hundred megabytes: for tests, not for who runs a broker.
 .stamps/spark: requirements/spark.txt .stamps/installed

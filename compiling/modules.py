@@ -13,12 +13,14 @@ compiled. tests/test_compiled_modules.py imports every compiled module and looks
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PACKAGE: Final = Path("src/starlingmq")
+
+LIBRARY: Final = "starlingmq__mypyc"
+"""The module that has all compiled code. The extension modules beside the sources only look up their part of it."""
 
 PACKAGES: Final = ("wire", "core")
 
@@ -84,10 +86,3 @@ def compiled_parts() -> set[str]:
 def module_name(path: str) -> str:
     """The full name of the module at a path of ``hot_modules``."""
     return ".".join(Path(path).relative_to(PACKAGE.parent).with_suffix("").parts)
-
-
-if __name__ == "__main__":  # for the Makefile
-    try:
-        print(*hot_modules())
-    except MissingModule as error:
-        sys.exit(f"error: {error}")

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import importlib
 import os
+from importlib.machinery import EXTENSION_SUFFIXES
 from typing import TYPE_CHECKING, Any, Final
 
 from starlingmq._version import __version__
 
-if os.environ.get("STARLINGMQ_PURE", "") not in ("", "0"):
-    # Before any other module of the package: a compiled one that is loaded already would stay.
+# Decided once, before any other module of the package: a process never runs some modules compiled and others not. The
+# library has the code of all compiled modules, and compiling puts it there last (compiling/checkout.py).
+_LIBRARY: Final = os.path.join(os.path.dirname(__path__[0]), f"starlingmq__mypyc{EXTENSION_SUFFIXES[0]}")
+if os.environ.get("STARLINGMQ_PURE", "") not in ("", "0") or not os.path.exists(_LIBRARY):
     from starlingmq import _pure
 
     _pure.install()

@@ -1,18 +1,26 @@
-"""STARLINGMQ_PURE=1: run the .py files of this package although compiled modules lie beside them.
+"""Run the .py files of this package although compiled modules lie beside them, or are moved there later.
 
-Python prefers an extension module to a source file of the same name. A finder in front of the usual ones answers for
-our package alone, and knows source files only.
+So it is with STARLINGMQ_PURE=1, and in a process that began before all compiled modules were there. Python prefers an
+extension module to a source file of the same name. A finder in front of the usual ones answers for our package alone,
+and knows source files only.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import cache
 from importlib.machinery import SOURCE_SUFFIXES, FileFinder, ModuleSpec, SourceFileLoader
 from types import ModuleType
 from typing import Final
 
 PACKAGE: Final = __package__ or "starlingmq"
+
+
+@cache
+def _finder(directory: str) -> FileFinder:
+    """It remembers the files of its directory as long as that does not change."""
+    return FileFinder(directory, (SourceFileLoader, SOURCE_SUFFIXES))
 
 
 class SourceOnlyFinder:
@@ -23,7 +31,7 @@ class SourceOnlyFinder:
         if not name.startswith(f"{PACKAGE}."):
             return None
         for directory in path or ():
-            spec = FileFinder(directory, (SourceFileLoader, SOURCE_SUFFIXES)).find_spec(name)
+            spec = _finder(directory).find_spec(name)
             # A spec without a loader is a directory without __init__.py: the usual finders know what to make of it.
             if spec is not None and spec.loader is not None:
                 return spec

@@ -1,0 +1,96 @@
+"""``python -m compiling``: compile the hot modules of this checkout, unless they are up to date.
+
+``python -m compiling --meanwhile COMMAND...`` runs a command at once: interpreted, while a process beside it compiles.
+That process ends with the command, and the next one goes on from what it has built.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from typing import Final
+
+from compiling.checkout import Checkout
+from compiling.requirements import missing
+
+PURE: Final = "STARLINGMQ_PURE"
+NICENESS: Final = 10  # the command goes first
+SERVING_INTERPRETED: Final = (
+    "runs interpreted, several times slower, while its hot modules are compiled: about a minute on two cores"
+)
+COMPILED: Final = "the hot modules are compiled: restart to use them"
+
+
+def wanted() -> bool:
+    return os.environ.get(PURE, "") in ("", "0")
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def meanwhile(checkout: Checkout, command: list[str]) -> None:
+    """Become the command. What it imports is compiled, all of it, or interpreted, all of it."""
+    if wanted() and not checkout.up_to_date():
+        checkout.leave_interpreted()
+        if lacking := missing():
+            say(f"warning: starlingmq is not compiled and runs interpreted, several times slower: {lacking}")
+        else:
+            say(SERVING_INTERPRETED)
+            compile_beside(checkout)
+        os.environ[PURE] = "1"  # the processes that the command starts later, too
+    os.execvp(command[0], command)
+
+
+def compile_beside(checkout: Checkout) -> None:
+    """Compile in a process that is no child of ours, in a session of its own: Ctrl-C does not reach its compilers."""
+    ended, held_open = os.pipe()
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        os.close(ended)
+        os.set_inheritable(held_open, True)  # the command has it as long as it runs
+        return
+    os.close(held_open)
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    os.nice(NICENESS)
+    threading.Thread(target=end_with_the_command, args=(ended,), daemon=True).start()
+    try:
+        if checkout.compile():
+            say(COMPILED)
+    except Exception as error:
+        say(f"warning: compiling fails: {error}")
+    finally:
+        os._exit(0)
+
+
+def end_with_the_command(ended: int) -> None:
+    """End this session, its compilers too, when the command is gone: nobody holds the pipe open any more."""
+    os.read(ended, 1)
+    os.killpg(os.getpgrp(), signal.SIGTERM)
+
+
+def main(arguments: list[str]) -> int:
+    checkout = Checkout()
+    if arguments[:1] == ["--meanwhile"]:
+        meanwhile(checkout, arguments[1:])
+    if arguments:
+        say(__doc__ or "")
+        return 2
+    if not wanted() or checkout.up_to_date():
+        return 0
+    print("compiling the hot modules: about a minute on two cores", flush=True)
+    # Without a compiler the broker works: setup.py has said in one line what is missing.
+    return 0 if checkout.compile() or not must_compile() else 1
+
+
+def must_compile() -> bool:
+    return os.environ.get("STARLINGMQ_COMPILE", "") not in ("", "0")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,120 @@
+"""Compiles the hot modules of a checkout, beside their sources, so that no process ever sees a part of them.
+
+The law: the library (``modules.LIBRARY``) is there only when all extension modules beside the sources belong to it. A
+process without the library runs interpreted from its first import to its end (``starlingmq/__init__.py``). So:
+
+1. Everything is built in ``build/``. A build that is killed has changed nothing; the next one goes on from its objects.
+2. The old library is removed. New processes run interpreted from here on; older ones have it loaded.
+3. The extension modules are moved in, and those that no longer have a source are removed.
+4. The library is moved in, in one step. New processes run compiled.
+
+Killed between 2 and 4, the checkout is interpreted until the next build, which goes on at 2.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+from compiling.modules import LIBRARY, PACKAGE, ROOT, hot_modules, module_name
+
+SUFFIX: Final = str(sysconfig.get_config_var("EXT_SUFFIX"))
+IMPORTED: Final = re.compile(r"^\s*(?:from|import) (starlingmq[\w.]*)(?: import ([\w, ]+))?", re.MULTILINE)
+
+
+class Checkout:
+    """The sources below ``root``, and where their compiled modules are built and kept."""
+
+    def __init__(self, root: Path = ROOT) -> None:
+        self.root = root
+        self.sources = root / PACKAGE.parent
+        self.library = self.sources / f"{LIBRARY}{SUFFIX}"
+        self.built = root / "build" / "compiled"
+        self.fingerprint_file = root / "build" / "compiled.fingerprint"
+
+    def up_to_date(self) -> bool:
+        """Whether the compiled modules are there and are those of the sources."""
+        try:
+            return self.library.exists() and self.fingerprint_file.read_text(encoding="ascii") == self.fingerprint()
+        except FileNotFoundError:
+            return False
+
+    def fingerprint(self) -> str:
+        """Of all that the compiled modules depend on: their sources, what these import of ours, the compilers."""
+        digest = hashlib.sha256(repr((sys.version, SUFFIX, version("mypy"), os.environ.get("CC"))).encode())
+        inputs = {self.root / path for path in hot_modules(self.root)}
+        inputs |= {path for hot in list(inputs) for path in self._imported_by(hot)}
+        inputs |= {self.root / "setup.py", self.root / "pyproject.toml", *(self.root / "compiling").glob("*.py")}
+        for path in sorted(inputs):
+            digest.update(str(path.relative_to(self.root)).encode() + b"\0" + path.read_bytes())
+        return digest.hexdigest()
+
+    def _imported_by(self, path: Path) -> Iterator[Path]:
+        for module, names in IMPORTED.findall(path.read_text(encoding="utf-8")):
+            place = self.sources.joinpath(*module.split("."))
+            candidates = [place, *(place / name.strip() for name in names.split(","))]
+            yield from (found for found in (c.with_suffix(".py") for c in candidates) if found.is_file())
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One build at a time; a second one waits, and then finds everything done."""
+        self.built.parent.mkdir(exist_ok=True)
+        with open(self.built.parent / "compiling.lock", "w", encoding="ascii") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def build(self) -> bool:
+        """Build everything aside; False when nothing could be compiled, which setup.py has explained."""
+        shutil.rmtree(self.built, ignore_errors=True)
+        command = [sys.executable, "setup.py", "--quiet", "build_ext"]
+        command += ["--build-lib", str(self.built), "--build-temp", str(self.root / "build" / "objects")]
+        subprocess.run(command, cwd=self.root, check=True, stdin=subprocess.DEVNULL)
+        return (self.built / self.library.name).exists()
+
+    def leave_interpreted(self) -> None:
+        """Step 2: what is compiled no longer counts."""
+        self.library.unlink(missing_ok=True)
+        self.fingerprint_file.unlink(missing_ok=True)
+
+    def move_in(self) -> None:
+        """Steps 2 to 4."""
+        self.leave_interpreted()
+        wanted = {self._extension(path) for path in hot_modules(self.root)}
+        for old in (self.root / PACKAGE).rglob("*.so"):
+            if old not in wanted:
+                old.unlink()
+        for path in sorted(wanted):
+            os.replace(self.built / path.relative_to(self.sources), path)
+        os.replace(self.built / self.library.name, self.library)
+
+    def _extension(self, path: str) -> Path:
+        """The extension module beside a source."""
+        return self.sources.joinpath(*module_name(path).split(".")).with_suffix(SUFFIX)
+
+    def compile(self) -> bool:
+        """Whether the compiled modules are up to date after this. If not, the checkout runs interpreted."""
+        with self.locked():
+            if self.up_to_date():
+                return True
+            fingerprint = self.fingerprint()
+            done = self.build()
+            if done and self.fingerprint() != fingerprint:
+                print("the sources have changed while they were compiled: compile again", file=sys.stderr)
+                done = False
+            if done:
+                self.move_in()
+                self.fingerprint_file.write_text(fingerprint, encoding="ascii")
+            else:
+                self.leave_interpreted()
+            return done
