@@ -7,28 +7,53 @@ for a command with commands below it, a ``typer.Typer`` called ``app``. Only the
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Iterable
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import typer
 from typer.main import get_command
 
 from starlingmq.cli.version import version_line
 
+COMPLETION: Final = "_STARLINGMQ_COMPLETE"
+"""Set by a shell that asks how a command line goes on."""
+
+
+class Command(NamedTuple):
+    module: str
+    summary: str
+    """The first paragraph of its help (tests/cli/test_startup.py compares them), so that a list loads no command."""
+
+
 COMMANDS: Final = {
-    "serve": "starlingmq.cli.serve",
-    "pub": "starlingmq.cli.pub",
-    "sub": "starlingmq.cli.sub",
-    "bench": "starlingmq.cli.bench",
-    "cluster": "starlingmq.cli.cluster",
-    "demo": "starlingmq.cli.demo",
-    "ctl": "starlingmq.cli.ctl",
-    "top": "starlingmq.cli.top",
-    "backup": "starlingmq.cli.backup",
-    "restore": "starlingmq.cli.restore",
-    "passwd": "starlingmq.cli.passwd",
-    "pipeline": "starlingmq.cli.pipeline",
-    "config": "starlingmq.cli.config_cmd",
+    "serve": Command("starlingmq.cli.serve", "Run one broker; prints `ready` and its addresses when it serves."),
+    "pub": Command("starlingmq.cli.pub", "Publish messages to a topic: `starlingmq pub -t greeting -m hello`."),
+    "sub": Command("starlingmq.cli.sub", "Print the messages of topics: `starlingmq sub -t 'sensors/#' -v`."),
+    "bench": Command(
+        "starlingmq.cli.bench", "Measure a broker: `starlingmq bench --publishers 10 --subscribers 10 --rate 5000`."
+    ),
+    "cluster": Command("starlingmq.cli.cluster", "Run a cluster on this machine."),
+    "demo": Command(
+        "starlingmq.cli.demo",
+        "Run three nodes, a fleet of devices, NATS workers and Spark on this machine; kill a node, cut a link, "
+        "mend both, and say what clients noticed. Ctrl-C ends all of it.",
+    ),
+    "ctl": Command("starlingmq.cli.ctl", "Look after a broker and its data directory."),
+    "top": Command(
+        "starlingmq.cli.top",
+        "Watch what clients, nodes and topics do, at all nodes; c, n, t change the view, s the order, q ends it.",
+    ),
+    "backup": Command(
+        "starlingmq.cli.backup", "Copy everything that is kept, as of one moment, also while a broker serves it."
+    ),
+    "restore": Command("starlingmq.cli.restore", "Make a new data directory of a backup, which is checked on the way."),
+    "passwd": Command(
+        "starlingmq.cli.passwd",
+        "Set or delete a password in a file for auth.password.file. It is asked for, and never an argument.",
+    ),
+    "pipeline": Command("starlingmq.cli.pipeline", "Pipelines: a stream, through SQL, into a sink."),
+    "config": Command("starlingmq.cli.config_cmd", "Check and show settings."),
 }
 
 
@@ -36,23 +61,45 @@ def run(args: list[str], program: str) -> int:
     """Run a command line; returns its exit code and raises what goes wrong."""
     # Options of the program itself take no values: the first word that is no option is the command.
     name = next((word for word in args if not word.startswith("-")), "")
-    names = [name] if name in COMMANDS else list(COMMANDS)  # all of them for help, completion and a misspelt one
-    result = get_command(build_app(names)).main(args=args, prog_name=program, standalone_mode=False)
+    if name in COMMANDS:
+        app = build_app([name])
+    elif os.environ.get(COMPLETION):  # which options a command has is asked of the command
+        app = build_app(COMMANDS)
+    else:
+        app = list_of_commands()
+    result = get_command(app).main(args=args, prog_name=program, standalone_mode=False)
     return result if isinstance(result, int) else 0
 
 
 def build_app(names: Iterable[str]) -> typer.Typer:
     """The application with these commands; their modules are loaded now."""
-    app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-    app.callback()(_root)
+    app = _empty_app()
     for name in names:
-        module = importlib.import_module(COMMANDS[name])
+        module = importlib.import_module(COMMANDS[name].module)
         group = getattr(module, "app", None)
         if group is None:
             app.command(name)(module.command)
         else:
             app.add_typer(group, name=name)
     return app
+
+
+def list_of_commands() -> typer.Typer:
+    """The application for its own help, and for a word that is no command: their modules are not loaded."""
+    app = _empty_app()
+    for name, command in COMMANDS.items():
+        app.command(name, help=command.summary)(_not_loaded)
+    return app
+
+
+def _empty_app() -> typer.Typer:
+    app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+    app.callback()(_root)
+    return app
+
+
+def _not_loaded() -> None:
+    """In the place of a command that is only listed."""
 
 
 def _print_version(asked: bool) -> None:

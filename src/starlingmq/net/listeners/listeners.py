@@ -18,7 +18,6 @@ from starlingmq.net.listeners.socket_connection import ConnectionDriver, SocketC
 from starlingmq.net.listeners.sockets import Address, SocketFile, hold_shared, listen_tcp, listen_unix
 from starlingmq.net.listeners.tls import TlsError, revoked_certificates, server_context
 from starlingmq.net.listeners.urls import DEFAULT_PATHS, ListenerError, ListenerSpec, parse_listener
-from starlingmq.net.listeners.websocket import WebSocketConnection
 
 __all__ = ["Listener", "ListenerError", "ListenerSpec", "open_listener", "parse_listener"]
 
@@ -239,5 +238,7 @@ def _maker(listener: Listener, driver: ConnectionDriver, handshake_timeout: floa
     if scheme == "tls":
         return lambda peer, full: NatsTlsConnection(driver, gate, peer, full, listener.context, handshake_timeout)
     if scheme in DEFAULT_PATHS:
+        from starlingmq.net.listeners.websocket import WebSocketConnection  # and with it two packages
+
         return lambda peer, full: WebSocketConnection(driver, gate, peer, full)
     return lambda peer, full: SocketConnection(driver, gate, peer, full)

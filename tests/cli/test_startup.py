@@ -1,0 +1,78 @@
+"""What starting costs: no command loads what it does not use. Modules are counted, seconds depend on the machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import pytest
+from typer.main import get_command
+
+from starlingmq.cli.app import COMMANDS, build_app
+
+OF_OPTIONS: Final = {
+    "argon2", "bcrypt", "google", "grpc", "h11", "httpx", "jwt", "litestar", "nacl", "nats", "opentelemetry",
+    "prometheus_client", "pyarrow", "pyspark", "scramp", "uvicorn", "wsproto",
+}  # fmt: skip
+"""Packages that only a setting, a listener or another command needs."""
+
+OF_A_BROKER: Final = OF_OPTIONS | {"asyncio", "msgspec", "pydantic", "rocksdict", "uvloop", "yaml", "zlib_ng"}
+
+HELP_MODULES_MAX: Final = 400  # 305, of which rich and typer have most
+SERVE_MODULES_MAX: Final = 700  # 500
+OURS_FOR_HELP_MAX: Final = 12  # 7
+
+
+def environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("STARLINGMQ_", "_STARLINGMQ"))}
+    pure = {name: value for name, value in os.environ.items() if name == "STARLINGMQ_PURE"}
+    return {**kept, **pure, "PYTHONPROFILEIMPORTTIME": "1"}
+
+
+def imported(report: str) -> list[str]:
+    """The modules that a process has loaded, by what PYTHONPROFILEIMPORTTIME makes it say."""
+    lines = (line.split("|") for line in report.splitlines() if line.startswith("import time:"))
+    return [fields[2].strip() for fields in lines if len(fields) == 3][1:]
+
+
+def packages(modules: Sequence[str]) -> set[str]:
+    return {name.partition(".")[0] for name in modules}
+
+
+def test_the_list_of_commands_loads_no_command() -> None:
+    command = [sys.executable, "-m", "starlingmq", "--help"]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True, timeout=60)
+    loaded = imported(done.stderr)
+    assert all(name in done.stdout for name in COMMANDS)
+    assert packages(loaded) & OF_A_BROKER == set()
+    assert not {command.module for command in COMMANDS.values()}.intersection(loaded)
+    ours = [name for name in loaded if name.startswith("starlingmq")]
+    assert 1 < len(ours) <= OURS_FOR_HELP_MAX, ours
+    assert len(loaded) <= HELP_MODULES_MAX
+
+
+def test_a_broker_with_its_defaults_loads_nothing_that_it_does_not_use(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "starlingmq", "serve", "--listen", "mqtt://127.0.0.1:0"]
+    with open(tmp_path / "report", "w+", encoding="utf-8") as report:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=report, env=environment()) as process:
+            assert process.stdout is not None
+            said = process.stdout.readline()
+            process.terminate()
+        report.seek(0)
+        loaded = imported(report.read())
+    assert said.startswith(b"ready mqtt://127.0.0.1:")
+    assert "starlingmq.node" in loaded
+    assert packages(loaded) & OF_OPTIONS == set()
+    assert len(loaded) <= SERVE_MODULES_MAX
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_says_of_a_command_what_its_own_help_says_first(name: str) -> None:
+    command = get_command(build_app([name]))
+    help_text = command.commands[name].help if hasattr(command, "commands") else command.help
+    assert help_text is not None
+    assert " ".join(help_text.partition("\n\n")[0].split()) == COMMANDS[name].summary
