@@ -6,6 +6,8 @@ VENV ?= .venv
 ARGS ?=
 SEEDS ?= 2000
 JOBS ?= 2
+# Compiled, the tests of real clusters wait more than they compute: two thirds of the time, with one for each processor.
+JOBS_COMPILED ?= 3
 COMPARED := throughput,paced,memory,subscriptions,wildcards,persistence,nats
 ROUNDS ?= 50
 MINUTES ?= 10
@@ -19,6 +21,8 @@ BIN := $(VENV)/bin
 PY := $(BIN)/python
 BANDIT := $(BIN)/bandit --quiet --configfile pyproject.toml --recursive src
 INSTALL := scripts/install $(VENV)
+# In the order of tests/conftest.py: the files of long tests first.
+BY_FILE := --dist loadfile --no-loadscope-reorder
 CHECKED := src tests bench compiling examples scripts/site_pages.py scripts/bill_of_materials.py setup.py
 
 # Every test and every broker that a test starts would compile all sources again.
@@ -54,10 +58,10 @@ test-fast: setup-run ## the fast tests, interpreted, in seconds
 	STARLINGMQ_PURE=1 $(PY) -m pytest -q -m "not slow and not long and not compiled_only" $(ARGS)
 
 test-pure: ready-pure
-	STARLINGMQ_PURE=1 $(PY) -m pytest -q -n $(JOBS) --dist loadfile -m "not slow and not long and not compiled_only $(KINDS)" $(ARGS)
+	STARLINGMQ_PURE=1 $(PY) -m pytest -q -n $(JOBS) $(BY_FILE) -m "not slow and not long and not compiled_only $(KINDS)" $(ARGS)
 
 test-compiled: setup-test
-	$(PY) -m pytest -q -n $(JOBS) --dist loadfile -m "not long and (hot or slow or compiled_only)" $(ARGS)
+	$(PY) -m pytest -q -n $(JOBS_COMPILED) $(BY_FILE) -m "not long and (hot or slow or compiled_only)" $(ARGS)
 
 test-long: setup-test ## the tests that take longest: rolling restarts, and Spark while everything is killed
 	$(PY) -m pytest -q -m long $(ARGS)
@@ -96,7 +100,7 @@ fuzz: setup-run ## mutated packets into the decoder and a live broker (ARGS="--s
 security: setup-test ## attack it: the security tests, every fuzzer for a minute (FUZZ=60), ruff's S rules, bandit
 	$(BIN)/ruff check src
 	$(BANDIT)
-	$(PY) -m pytest -q -n $(JOBS) --dist loadfile -m "security and not long" $(ARGS)
+	$(PY) -m pytest -q -n $(JOBS) $(BY_FILE) -m "security and not long" $(ARGS)
 	$(PY) -m tests.fuzz --each $(FUZZ)
 
 crash: setup-run ## lives of a broker that crashes between any two steps on a disk that fails (SEEDS=2000, ARGS="--replay SEED")

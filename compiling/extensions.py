@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from typing import Final
 
 from setuptools import Extension
@@ -25,7 +26,7 @@ COMPILER_FLAGS: Final = [
     "-fno-semantic-interposition",
     "-Wno-misleading-indentation",  # to look for this, GCC reads deeply indented code again and again
 ]
-LINKER_FLAGS: Final = ["-Wl,-Bsymbolic"]
+LINKER_FLAGS: Final = ["-Wl,-Bsymbolic"] if sys.platform == "linux" else []
 
 
 class NotCompiled(Exception):

@@ -45,3 +45,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         patches = item.get_closest_marker("skipif") is not None  # the compiled classes cannot be patched
         if place in WHOLE or (item.path.stem.endswith(WORLDS) and not patches):
             item.add_marker(pytest.mark.whole)
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)  # long tests first: none is left at the end
