@@ -94,11 +94,11 @@ def test_completion_offers_the_commands() -> None:
     ("args", "complaint"),
     [
         (["cofnig"], "No such command 'cofnig'"),
-        (["start"], "No such command 'start'; there are serve, pub, sub, "),
+        (["start"], "No such command 'start'; the commands are serve, pub, sub, "),
         (["serve", "--lissten", "mqtt://127.0.0.1:0"], "No such option: --lissten"),
-        (["serve", "--threads"], "No such option: --threads; starlingmq serve --help has all"),
-        (["serve", "broker.yaml"], "(broker.yaml); starlingmq serve --help says what it takes"),
-        (["ctl", "--data-dir", "d", "log"], "options go behind the command: starlingmq ctl COMMAND --data-dir"),
+        (["serve", "--threads"], "No such option: --threads; starlingmq serve --help lists all options"),
+        (["serve", "broker.yaml"], "(broker.yaml); starlingmq serve --help lists the arguments"),
+        (["ctl", "--data-dir", "d", "log"], "options follow the command: starlingmq ctl COMMAND --data-dir"),
         (["serve", "-c", "none.yaml"], "none.yaml: cannot be read: No such file or directory"),
         (["serve", "--log-level", "loud"], "log.level: 'loud' is not one of"),
         (["serve", "--listen", "mqtt://0.0.0.0:0"], "set auth.allow_anonymous: true if this is intended"),
@@ -173,7 +173,7 @@ def test_sighup_says_what_has_to_wait_for_a_restart(tmp_path: Path) -> None:
         process.send_signal(signal.SIGHUP)
         assert process.stderr is not None
         said = json.loads(process.stderr.readline())
-        assert said["message"] == "settings are read anew; these count after a restart: node.name"
+        assert said["message"] == "settings reloaded; these need a restart: node.name"
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=20)
         assert process.returncode == 0
@@ -188,7 +188,7 @@ def test_sighup_with_a_broken_file_changes_nothing(tmp_path: Path) -> None:
         assert process.stderr is not None
         complaint = json.loads(process.stderr.readline())
         assert complaint["level"] == "error"
-        assert complaint["message"].startswith("settings are unchanged: log.level: 'loud' is not one of")
+        assert complaint["message"].startswith("the settings were not changed: log.level: 'loud' is not one of")
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=20)
         assert process.returncode == 0

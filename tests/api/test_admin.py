@@ -53,7 +53,7 @@ async def test_a_reload_says_what_counts_later(serve: Serve, ask: Ask, tmp_path:
     broken = tmp_path / "none"
     broker.load = lambda: load_config(str(broken), (), {})
     refused = await ask(broker, "POST", "/api/v1/reload")
-    assert refused.status_code == 409 and "settings are unchanged" in refused.json()["error"]
+    assert refused.status_code == 409 and "the settings were not changed" in refused.json()["error"]
 
 
 def test_what_can_not_change_while_serving_is_named_by_its_path() -> None:
@@ -197,10 +197,10 @@ async def test_a_node_that_goes_in_the_middle_of_a_list_is_named_and_the_others_
 async def test_what_another_node_can_not_do_is_said_and_what_it_does_not_say_too() -> None:
     wire = Wire("ab")
     desk = desks(wire, 5)["a"]
-    with pytest.raises(AdminError, match="b: this node can not be asked for nothing") as refused:
+    with pytest.raises(AdminError, match="b: this node does not accept requests for nothing") as refused:
         await desk.at("b", "nothing", {})
     assert refused.value.status == 409
-    with pytest.raises(AdminError, match="there is no node z; there are a, b"):
+    with pytest.raises(AdminError, match="there is no node z; the members are a, b"):
         await desk.at("z", "things", {})
     for garbage in (b"", b"[]", b"\xff", b'{"result": 1}'):
         wire.desks["b"] = says(garbage)
@@ -220,12 +220,12 @@ async def test_what_some_nodes_can_not_do_the_others_have_done() -> None:
     answers = await every["a"].everywhere("things", arguments)
     assert list(answers.results) == ["a"]
     assert answers.missing == [
-        Missing("b", "this node can not be asked for things"),
+        Missing("b", "this node does not accept requests for things from other nodes"),
         Missing("c", "it did not answer within 3.0 s"),
     ]
     page = await every["a"].page("things", "things", {}, 100, None)
     assert len(page.entries) == 5 and page.missing == answers.missing
-    with pytest.raises(AdminError, match="can not be asked for nothing"):
+    with pytest.raises(AdminError, match="does not accept requests for nothing"):
         await every["a"].everywhere("nothing", {})
 
 

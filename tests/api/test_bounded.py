@@ -44,8 +44,8 @@ def split(data: bytes) -> list[bytes]:
     return [data[at : at + 1] for at in range(len(data))]
 
 
-LINES: Final = f"a head has {LINES_MAX} lines at most"
-TOO_MANY_CHUNKS: Final = f"a body has {CHUNKS_MAX} chunks at most"
+LINES: Final = f"a request may have at most {LINES_MAX} header lines"
+TOO_MANY_CHUNKS: Final = f"a request body may have at most {CHUNKS_MAX} chunks"
 
 
 @pytest.mark.parametrize("in_pieces", [False, True])

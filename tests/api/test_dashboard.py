@@ -91,7 +91,7 @@ async def test_who_has_no_token_sees_nothing_and_who_has_may_act(
             await page.run("document.querySelector('#login button').click()")
 
         await log_in("not-the-token-0123456789")
-        await page.until("document.getElementById('refused').textContent.includes('needed')")
+        await page.until("document.getElementById('refused').textContent.includes('required')")
         await page.until("document.getElementById('login').open")
         await log_in(TOKEN)
         await page.until(f"{SHOWN}.includes('c1')")

@@ -159,8 +159,8 @@ async def test_the_body_of_a_refused_request_is_no_request(serve: Serve, token_f
         (b"GET / HTTP/1.1\nA: b\n\n", "CR LF"),
         (b"GET / HTTP/1.1\r\nA: b\n\r\n\r\n", "CR LF"),
         (b"GET / HTTP/1.1\r\nA: b\r\n c\r\n\r\n", "one line"),
-        (b"POST / HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n", "go together"),
-        (b"POST / HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n", "one number"),
+        (b"POST / HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n", "must not be combined"),
+        (b"POST / HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n", "a single number"),
         (b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", "HTTP/1.1"),
     ],
 )

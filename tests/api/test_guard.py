@@ -310,7 +310,7 @@ def test_nothing_opens_the_api_to_a_network_by_accident(token_file: str) -> None
     ("settings", "line"),
     [
         (["auth.api.users=[admin]"], "auth.api.users: needs auth.password.file"),
-        (["auth.api.hosts=['http://a']"], r"auth.api.hosts\[0\]: 'http://a' is no host name"),
+        (["auth.api.hosts=['http://a']"], r"auth.api.hosts\[0\]: 'http://a' is not a host name"),
         (["listeners=['https://127.0.0.1:0']"], "needs a tls section"),
     ],
 )
@@ -328,7 +328,11 @@ async def test_files_that_can_not_be_used_are_one_line(serve: Serve, passwd: Pas
     ):
         with pytest.raises(ConfigError, match=line):
             await serve(auth={"password": {"file": passwd(admin="x")}, "api": api})
-    for text, line in (("", "has no token"), ("short", "16 signs or more"), ("two words in one line!", "no blanks")):
+    for text, line in (
+        ("", "contains no token"),
+        ("short", "at least 16 char"),
+        ("two words in one line!", "no blanks"),
+    ):
         path = tmp_path / "tokens"
         path.write_text(text, encoding="utf-8")
         with pytest.raises(ConfigError, match=line) as raised:

@@ -48,7 +48,7 @@ async def test_a_node_that_waits_for_its_cluster_lives_and_is_not_ready(tmp_path
                 assert (ready.status_code, ready.json()["cluster"]) == (503, "joining")
                 assert (await client.get("/metrics")).status_code == 200
                 answer = await client.post("/api/v1/drain")
-                assert answer.status_code == 409 and "nowhere" in answer.json()["error"]
+                assert answer.status_code == 409 and "redirected" in answer.json()["error"]
         finally:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)

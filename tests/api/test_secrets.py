@@ -109,7 +109,7 @@ async def test_no_secret_is_in_the_log_the_api_or_the_list_of_processes(tmp_path
         ready = (await asyncio.to_thread(command.process.stdout.readline)).decode().split()
         mqtt, url = (next(word for word in ready if word.startswith(scheme)) for scheme in ("mqtt://", "http://"))
         assert await log_in(mqtt, PASSWORD) == 0
-        await asyncio.to_thread(command.wait_for, b"takes no spans")  # of what it published: nobody is there
+        await asyncio.to_thread(command.wait_for, b"does not accept spans")  # of what it published: nobody is there
         assert await log_in(mqtt, WRONG) >= 0x80
         assert await log_in(mqtt, WRONG, "nobody") >= 0x80  # the service is asked, and is not there
         basic = base64.b64encode(f"ann:{PASSWORD}".encode()).decode()

@@ -494,9 +494,9 @@ async def test_files_that_can_not_be(serve: Serve, tmp_path: Path) -> None:
     short.write_text("secret")
     for auth, line in (
         ({"password": {"file": str(tmp_path / "none")}}, "none: cannot be read: No such file"),
-        ({"jwt": {"secret_file": str(short)}}, "a secret has 32 bytes at least"),
-        ({"jwt": {"public_key_file": str(short)}}, "is no public key in PEM"),
-        ({"jwt": {"jwks_file": str(short)}}, "is no set of keys"),
+        ({"jwt": {"secret_file": str(short)}}, "the secret must have at least 32 bytes"),
+        ({"jwt": {"public_key_file": str(short)}}, "is not a public key in PEM"),
+        ({"jwt": {"jwks_file": str(short)}}, "is not a JSON Web Key Set"),
         ({"acl": {"file": str(tmp_path / "none")}}, "none: cannot be read: No such file"),
     ):
         with pytest.raises(ConfigError, match=line):

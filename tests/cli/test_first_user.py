@@ -13,7 +13,7 @@ from starlingmq.config.section_types import ConfigError
 from starlingmq.config.settings import from_tree
 from tests.cli.commands import run, start
 
-SHOWN = re.compile(r"first user: admin, password: (\w{24}) \(shown once; only its hash is kept, in (\S+);")
+SHOWN = re.compile(r"first user: admin, password: (\w{24}) \(shown only once; (\S+) stores its hash;")
 
 
 def serve(data: Path) -> tuple[str, str]:

@@ -36,7 +36,7 @@ async def test_lines_are_json_where_nobody_watches(tmp_path: Path) -> None:
     command.process.terminate()
     code, _, errors = command.finish()
     assert code == 0
-    assert "settings are unchanged" in errors
+    assert "the settings were not changed" in errors
     lines = [json.loads(line) for line in errors.splitlines()]
     assert all({"time", "level", "node", "logger", "message"} <= set(line) and line["node"] == "n1" for line in lines)
     assert all(datetime.fromisoformat(line["time"]).tzinfo is not None for line in lines)

@@ -48,10 +48,10 @@ def test_a_user_is_set_changed_listed_and_deleted(tmp_path: Path) -> None:
     ("arguments", "password", "line"),
     [
         (("ann", "--delete"), "", "there is no user 'ann'"),
-        (("a:b", "--stdin"), "x\n", "a user name has no colon"),
-        (("ann", "--stdin"), "\n", "a password is not empty"),
-        (("ann",), "", "there is no terminal to ask for the password: use --stdin"),
-        ((), "", "whose password? starlingmq passwd FILE USER (or --list)"),
+        (("a:b", "--stdin"), "x\n", "a user name must not be empty"),
+        (("ann", "--stdin"), "\n", "a password must not be empty"),
+        (("ann",), "", "no terminal to prompt for the password; use --stdin"),
+        ((), "", "no user given; use starlingmq passwd FILE USER (or --list)"),
     ],
 )
 def test_what_can_not_be_is_one_line(tmp_path: Path, arguments: tuple[str, ...], password: str, line: str) -> None:
@@ -64,10 +64,10 @@ def test_what_can_not_be_is_one_line(tmp_path: Path, arguments: tuple[str, ...],
     ("text", "line"),
     [
         ("ann", ":1: expected name:hash"),
-        ("# users\n\nann:secret", ":3: a hash of a kind nobody knows here"),
-        ("ann:$argon2id$nonsense", ":1: what looks like an Argon2 hash is none"),
-        ("ann:$scram-sha-256$4096$YQ==$YQ==$YQ==", ":1: what looks like the keys of SCRAM are none"),
-        ("ann:$scram-sha-256$x", ":1: what looks like the keys of SCRAM are none"),
+        ("# users\n\nann:secret", ":3: unknown kind of hash"),
+        ("ann:$argon2id$nonsense", ":1: this Argon2 hash is malformed"),
+        ("ann:$scram-sha-256$4096$YQ==$YQ==$YQ==", ":1: these SCRAM keys are malformed"),
+        ("ann:$scram-sha-256$x", ":1: these SCRAM keys are malformed"),
     ],
 )
 def test_a_file_that_was_edited_by_hand(tmp_path: Path, text: str, line: str) -> None:

@@ -35,10 +35,10 @@ READ = ("--server", "127.0.0.1:1", "--stream", "all", "--patience", "1")
         (("replay", "made", "--to", "http://x"), "--to: http://x: the scheme must be mqtt, mqtts, ws, wss or unix"),
         (
             ("replay", "made", "--to", "mqtt://x", "--speed", "fast"),
-            "--speed: 'fast' is neither a number above 0 nor max",
+            "--speed: 'fast' is not a number above 0, or max",
         ),
-        (("report", "r.html"), "of what? either --stream with --server, or --archive"),
-        (("report", "no/r.html", "--archive", "made"), "no/r.html: there is no directory no"),
+        (("report", "r.html"), "nothing selected; give either --stream with --server, or --archive"),
+        (("report", "no/r.html", "--archive", "made"), "no/r.html: directory no does not exist"),
         (("audit", "--stream", "events", "--server", "nowhere"), "'nowhere' is not host:port"),
     ],
 )
@@ -97,5 +97,7 @@ def test_what_an_audit_says() -> None:
     text = said(found)
     assert "lost: message n1:7 on t (QoS 2, 2026-02-02 02:40:00) for c" in text
     assert "1 lost, 0 doubled, 4 wait" in text and "1 queue_full" in text and not found.clean
-    assert "nothing is judged" in said(msgspec.structs.replace(found, until=0.0))
-    assert "2 batches of events are missing, so nothing is proven" in said(msgspec.structs.replace(found, missing=2))
+    assert "no result" in said(msgspec.structs.replace(found, until=0.0))
+    assert "2 batches of events are missing, so nothing can be proven" in said(
+        msgspec.structs.replace(found, missing=2)
+    )

@@ -72,7 +72,7 @@ async def test_a_stream_from_its_making_to_its_end(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         ({"name": "all", "topics": "a"}, "there already"),
-        ({"name": "other", "topics": "a/#/b"}, "no topic filter"),
+        ({"name": "other", "topics": "a/#/b"}, "not a topic filter"),
         ({"name": "a/b", "topics": "a"}, "no name"),
         ({"name": "other", "topics": ""}, "topics"),
         ({"name": "other", "topics": "a", "retention_size": "much"}, "a size such as"),

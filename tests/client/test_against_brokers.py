@@ -286,12 +286,12 @@ async def test_what_mosquitto_refuses_is_told_by_name(broker: Broker) -> None:
 
 async def test_nobody_listens() -> None:
     (port,) = free_ports(1)
-    with pytest.raises(ConnectFailed, match=f"nobody listens at mqtt://localhost:{port}; start a broker"):
+    with pytest.raises(ConnectFailed, match=f"no broker listens at mqtt://localhost:{port}; start one"):
         await Client(f"mqtt://localhost:{port}").connect()
 
 
 async def test_no_socket() -> None:
-    with pytest.raises(ConnectFailed, match="no socket /nowhere/at"):
+    with pytest.raises(ConnectFailed, match="socket /nowhere/at"):
         await Client("unix:///nowhere/at.all").connect()
 
 
@@ -319,7 +319,7 @@ async def hangs_up(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) 
         ("ws", silent, "no answer"),
         ("ws", no_web, "HTTP 404"),
         ("mqtt", hangs_up, "lost"),
-        ("mqtts", hangs_up, "can not connect|no TLS"),
+        ("mqtts", hangs_up, "cannot connect|TLS handshake"),
     ],
 )
 async def test_servers_that_are_no_brokers(scheme: str, server: Peer, sentence: str) -> None:

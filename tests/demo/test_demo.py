@@ -155,4 +155,4 @@ def test_a_directory_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "demo" / "mine").touch()
     with demo(tmp_path) as running:
         assert running.end() == 2
-    assert running.lines == [f"error: {tmp_path / 'demo'} is not empty: another directory"]
+    assert running.lines == [f"error: {tmp_path / 'demo'} is not empty; give another directory"]

@@ -189,7 +189,7 @@ def test_the_commands(broker: StreamBroker, tmp_path: Path) -> None:
     broker.publish(READINGS)
     file = written(tmp_path, tree(tmp_path, broker.address, steps=[{"sql": "SELECT offset, payload FROM rows"}]))
     validated = command(tmp_path, "validate", str(file))
-    assert validated.stdout == f"{file}: hot is well; into parquet: offset bigint, payload binary\n", validated.stderr
+    assert validated.stdout == f"{file}: hot is valid; into parquet: offset bigint, payload binary\n", validated.stderr
     as_json = json.loads(command(tmp_path, "validate", str(file), "--json").stdout)
     assert as_json == {"name": "hot", "sink": "parquet", "columns": {"offset": "bigint", "payload": "binary"}}
     done = command(tmp_path, "run", "--once", str(file))
@@ -201,7 +201,7 @@ def test_the_commands(broker: StreamBroker, tmp_path: Path) -> None:
     assert refused.returncode == 2 and "source: " in refused.stderr and "does not answer" in refused.stderr
     assert len(refused.stderr.splitlines()) == 1
     unknown = command(tmp_path, "status", "other")
-    assert unknown.returncode == 2 and "no pipeline other has run here; there are: hot" in unknown.stderr
+    assert unknown.returncode == 2 and "no pipeline other has run on this machine; known are: hot" in unknown.stderr
 
 
 def test_what_was_lost_is_in_the_status() -> None:

@@ -146,7 +146,7 @@ def test_another_node_is_not_published_to() -> None:
         assert state.connected and state.node == "n2", "the first that answers, from then on"
     state = ProducerState("sink/0", 0, 1, node="n1")
     state.connection_made()
-    with pytest.raises(NotAccepted, match="this is node n2, and n1 is the one that knows sink/0"):
+    with pytest.raises(NotAccepted, match="this is node n2, but n1 stores the sequence numbers of sink/0"):
         state.receive(connack)
 
 

@@ -42,7 +42,7 @@ class NodeActivity:
         """The clients with most of ``sort``; without rates (``seconds`` 0) at the first look. Raises AdminError."""
         key, limit = arguments.get("sort", "") or KEYS[0], limit_of(arguments)
         if key not in KEYS:
-            raise AdminError(400, f"sort: one of {', '.join(KEYS)}")
+            raise AdminError(400, f"sort: must be one of {', '.join(KEYS)}")
         if self._driver.loop.time() >= self._looked_at + FRESH:
             if self._task is None or self._task.done():
                 self._task = asyncio.ensure_future(self._look())

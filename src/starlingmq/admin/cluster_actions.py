@@ -114,7 +114,7 @@ class ClusterActions:
         found = await self._tell(said, arguments)
         if not found["lifted"]:
             away = ", ".join(one["node"] for one in found["missing"])
-            raise AdminError(404, "there is no such ban" + (f" (these do not answer: {away})" if away else ""))
+            raise AdminError(404, "no such ban" + (f" (these nodes do not answer: {away})" if away else ""))
         return found
 
     async def _tell(self, said: Result, arguments: Arguments) -> Result:

@@ -38,8 +38,8 @@ class SettingActions:
         except Exception as error:
             if not type(error).__module__.startswith("starlingmq.") and not isinstance(error, OSError):
                 raise
-            raise AdminError(409, f"settings are unchanged: {error}") from None
-        log.info("%s had the settings read anew", by(arguments))
+            raise AdminError(409, f"the settings were not changed: {error}") from None
+        log.info("%s reloaded the settings", by(arguments))
         return {"reloaded": True, "restart": restart}
 
     async def listeners(self, report: Report, arguments: Arguments) -> Result:

@@ -52,7 +52,7 @@ class LogTail(logging.Handler):
         level, limit = arguments.get("level", "") or "debug", limit_of(arguments)
         after = arguments.get("after", "")
         if level not in LEVELS or (after and not (after.isascii() and after.isdigit() and len(after) < 20)):
-            raise AdminError(400, f"level: one of {', '.join(LEVELS)}; after: a number")
+            raise AdminError(400, f"level must be one of {', '.join(LEVELS)}, and after a number")
         wanted = [line for severity, line in list(self._lines) if severity >= LEVELS[level]]
         lost = 0
         if after:

@@ -40,7 +40,7 @@ Result = dict[str, Any]
 class RetainedInfo(Struct, frozen=True):
     topic: str
     qos: int
-    size: Annotated[int, Meta(description="Bytes of the payload.")]
+    size: Annotated[int, Meta(description="Size of the payload in bytes.")]
     published_at: str
     publisher: str
     expires_at: str | None
@@ -53,7 +53,7 @@ class RetainedMessage(Struct, frozen=True):
     published_at: str
     publisher: str
     expires_at: str | None
-    payload: Annotated[str | None, Meta(description="As text; null if it is none.")]
+    payload: Annotated[str | None, Meta(description="The payload as text; null if it is not valid UTF-8.")]
     payload_base64: str
 
 
@@ -62,16 +62,16 @@ def encoded(topic: str) -> bytes:
     try:
         return topic.encode()
     except UnicodeEncodeError:
-        raise AdminError(400, "topic: is no text that could be sent") from None
+        raise AdminError(400, "topic: is not valid text") from None
 
 
-AWAY: Final = (503, "this node is not with the majority of its cluster, or not yet")
+AWAY: Final = (503, "this node is isolated, or has not joined its cluster yet")
 TURNED_DOWN: Final[dict[int, tuple[int, str]]] = {
     ISOLATED: AWAY,
     POSTPONED: AWAY,
-    NOT_STORED: (507, "nothing can be stored at the moment, or as much waits for another node as may"),
-    MEMORY: (503, "there is too little memory at the moment (limits.memory)"),
-    RESERVED: (403, "topic: only the broker itself publishes there"),
+    NOT_STORED: (507, "nothing can be stored at the moment, or the buffer for another node is full; try again later"),
+    MEMORY: (503, "memory is short (limits.memory); try again later"),
+    RESERVED: (403, "topic: only the broker itself publishes to this topic"),
     STREAM_FULL: (503, "a stream is full"),
 }
 
@@ -84,9 +84,9 @@ async def publish(driver: Driver, message: Message) -> int:
     if ctx.isolated or ctx.catching_up:
         raise AdminError(*AWAY)
     if message.size() > ctx.max_packet:
-        raise AdminError(413, f"a message has {ctx.max_packet:,} bytes at most (limits.max_packet_size)")
+        raise AdminError(413, f"a message may have at most {ctx.max_packet:,} bytes (limits.max_packet_size)")
     if message.qos > ctx.max_qos or (message.retain and not ctx.retain_available):
-        raise AdminError(400, "that QoS, or retaining, is not available here (mqtt.max_qos, mqtt.retain_available)")
+        raise AdminError(400, "this QoS, or retaining, is not available here (mqtt.max_qos, mqtt.retain_available)")
     try:
         route = state.router.resolve(message.topic)
     except MqttError as error:
@@ -96,7 +96,7 @@ async def publish(driver: Driver, message: Message) -> int:
         raise AdminError(*TURNED_DOWN[verdict])
     receivers = state.publishing.route(message, None)
     if not await driver.stored():
-        raise AdminError(507, "it could not be stored; it may arrive nevertheless")
+        raise AdminError(507, "the message could not be stored; some subscribers may have received it")
     return receivers
 
 
@@ -159,7 +159,7 @@ class MessageActions:
     async def retained(self, report: Report, arguments: Arguments) -> Result:
         wanted, limit = encoded(arguments.get("filter", "#")), limit_of(arguments)
         if not valid_filter(wanted):
-            raise AdminError(400, "filter: is none")
+            raise AdminError(400, "filter: is not a valid topic filter")
         walk = self.state.retained.cursor(wanted, unpack(arguments.get("cursor")))
         found: list[Message] = []
         while not walk.done and len(found) <= limit:
@@ -171,7 +171,7 @@ class MessageActions:
     async def show(self, report: Report, arguments: Arguments) -> Result:
         message = self.state.retained.get(encoded(arguments.get("topic", "")))
         if message is None:
-            raise AdminError(404, "nothing is retained there")
+            raise AdminError(404, "no retained message on this topic")
         shown: Result = to_builtins(whole(message))
         return shown
 
@@ -179,9 +179,9 @@ class MessageActions:
         """Forget a retained message; subscribers get it empty."""
         topic = encoded(arguments.get("topic", ""))
         if self.state.retained.get(topic) is None:
-            raise AdminError(404, "nothing is retained there")
+            raise AdminError(404, "no retained message on this topic")
         await publish(self.driver, Message(topic, b"", 0, True, b"", 0.0, "", 0.0))
-        log.info("%s deleted what was retained for %r", by(arguments), arguments["topic"])
+        log.info("%s deleted the retained message of %r", by(arguments), arguments["topic"])
         return {"done": "deleted"}
 
 
@@ -191,12 +191,12 @@ def _payload(arguments: Arguments) -> bytes:
     try:
         return b64decode(coded, validate=True) if coded else arguments.get("payload", "").encode()
     except ValueError:
-        raise AdminError(400, "payload_base64: is not base64, or payload is no text that could be sent") from None
+        raise AdminError(400, "payload_base64 is not valid base64, or payload is not valid text") from None
 
 
 def _number(arguments: Arguments, name: str, highest: int) -> int:
     """Raises AdminError."""
     given = arguments.get(name, "0")
     if not given.isascii() or not given.isdigit() or int(given[:12]) > highest:
-        raise AdminError(400, f"{name}: 0 to {highest:,}")
+        raise AdminError(400, f"{name}: must be 0 to {highest:,}")
     return int(given)

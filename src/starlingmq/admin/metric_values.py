@@ -71,6 +71,7 @@ class MetricValues:
 
     def collect(self) -> Iterator[Metric]:
         yield from self._traffic()
+        yield from self._listeners()
         yield from self._holdings()
         yield from self._latencies()
         yield from self._storage()
@@ -84,21 +85,29 @@ class MetricValues:
             return
         found = hashing.checks.figures
         values = {"checked": found.checked, "refused": found.refused, "expired": found.expired, "gone": found.gone}
-        yield counter("starlingmq_login_checks", "Passwords, by what became of them.", _floats(values), "outcome")
+        yield counter("starlingmq_login_checks", "Password verifications, by outcome.", _floats(values), "outcome")
         waiting = hashing.checks.waiting
-        yield GaugeMetricFamily("starlingmq_login_checks_waiting", "Passwords that wait.", value=waiting)
+        yield GaugeMetricFamily(
+            "starlingmq_login_checks_waiting", "Password verifications that wait for a worker.", value=waiting
+        )
         ended = hashing.verifier.ended
-        yield CounterMetricFamily("starlingmq_hashing_process_ended", "Ended or hung, by itself.", value=ended)
+        yield CounterMetricFamily(
+            "starlingmq_hashing_process_ended",
+            "Times that the process that hashes passwords ended unexpectedly or hung.",
+            value=ended,
+        )
 
     def _traced(self) -> Iterator[Metric]:
         found = self.place.traced()
         if found is None:
             return
         texts = {
-            "messages": "Messages that OpenTelemetry is told of, chosen here.",
-            "spans": "Spans that the collector has taken.",
-            "spans_lost": "Spans that it has not.",
-            "left_out": "Messages beyond tracing.rate, and steps that were too many at once.",
+            "messages": "Messages sampled for tracing on this node.",
+            "spans": "Spans exported to the collector.",
+            "spans_lost": "Spans that could not be exported.",
+            "left_out": (
+                "Messages above tracing.rate, and steps above the limit of concurrent ones, that were not traced."
+            ),
         }
         for name, value in found.items():
             yield CounterMetricFamily(f"starlingmq_traced_{name}", texts[name], value=value)
@@ -108,34 +117,64 @@ class MetricValues:
         received, sent = counters.publish_received, counters.publish_sent
         yield counter(
             "starlingmq_messages_received",
-            "Messages that clients published, by QoS; those of NATS count as 0.",
+            "Messages published by clients, by QoS; NATS messages count as QoS 0.",
             _by_qos(received, counters.received_qos1, counters.received_qos2),
             "qos",
         )
         yield counter(
             "starlingmq_messages_sent",
-            "Messages that were sent to clients, by QoS; again included.",
+            "Messages sent to clients, by QoS, including retransmissions.",
             _by_qos(sent, counters.sent_qos1, counters.sent_qos2),
             "qos",
         )
-        yield counter("starlingmq_messages_dropped", "Messages given up.", _floats(counters.dropped), "reason")
-        yield counter("starlingmq_connections_closed", "Closed by the broker.", _floats(counters.errors), "reason")
-        yield CounterMetricFamily("starlingmq_messages_queued", "Put into queues.", value=counters.messages_queued)
+        yield counter(
+            "starlingmq_messages_dropped", "Messages dropped, by reason.", _floats(counters.dropped), "reason"
+        )
+        yield counter(
+            "starlingmq_connections_closed",
+            "Connections closed by the broker, by reason.",
+            _floats(counters.errors),
+            "reason",
+        )
+        yield CounterMetricFamily(
+            "starlingmq_messages_queued", "Messages added to queues.", value=counters.messages_queued
+        )
         yield CounterMetricFamily("starlingmq_retransmissions", "Messages sent again.", value=counters.retransmitted)
-        yield CounterMetricFamily("starlingmq_publishers_held", "Held back.", value=counters.held_publishers)
-        yield CounterMetricFamily("starlingmq_received_bytes", "Bytes from clients.", value=counters.bytes_received)
-        yield CounterMetricFamily("starlingmq_sent_bytes", "Bytes to clients.", value=counters.bytes_sent)
-        yield CounterMetricFamily("starlingmq_connections_opened", "Ever.", value=counters.connections_opened)
+        yield CounterMetricFamily(
+            "starlingmq_publishers_held",
+            "Times that a publisher was paused because a receiver was full.",
+            value=counters.held_publishers,
+        )
+        yield CounterMetricFamily(
+            "starlingmq_received_bytes", "Bytes received from clients.", value=counters.bytes_received
+        )
+        yield CounterMetricFamily("starlingmq_sent_bytes", "Bytes sent to clients.", value=counters.bytes_sent)
+        yield CounterMetricFamily(
+            "starlingmq_connections_opened", "Connections opened since the start.", value=counters.connections_opened
+        )
+
+    def _listeners(self) -> Iterator[Metric]:
         open_ = {one.address: float(one.gate.connections) for one in self.place.listeners()}
-        yield gauge("starlingmq_connections", "Open, by listener.", open_, "listener")
+        yield gauge("starlingmq_connections", "Open connections, by listener.", open_, "listener")
         came = self.survey.by_listener
         published = {name: float(one.published) for name, one in came.items()}
-        yield counter("starlingmq_listener_messages_received", "Messages, by listener.", published, "listener")
+        yield counter(
+            "starlingmq_listener_messages_received",
+            "Messages published by clients, by listener.",
+            published,
+            "listener",
+        )
         bytes_in = {name: float(one.bytes_in) for name, one in came.items()}
-        yield counter("starlingmq_listener_received_bytes", "Bytes from clients, by listener.", bytes_in, "listener")
+        yield counter(
+            "starlingmq_listener_received_bytes", "Bytes received from clients, by listener.", bytes_in, "listener"
+        )
         bytes_out = {name: float(one.bytes_out) for name, one in came.items()}
-        yield counter("starlingmq_listener_sent_bytes", "Bytes to clients, by listener.", bytes_out, "listener")
-        refused = CounterMetricFamily("starlingmq_connections_refused", "By listener.", labels=["listener", "reason"])
+        yield counter("starlingmq_listener_sent_bytes", "Bytes sent to clients, by listener.", bytes_out, "listener")
+        refused = CounterMetricFamily(
+            "starlingmq_connections_refused",
+            "Connections refused, by listener and reason.",
+            labels=["listener", "reason"],
+        )
         for listener in self.place.listeners():
             for reason, count in listener.gate.refused.items():
                 refused.add_metric([listener.address, reason], count)
@@ -145,19 +184,22 @@ class MetricValues:
         state, survey = self.place.state, self.survey
         figures = state.sys.figures()
         now = {
-            "clients_connected": (state.ctx.counters.clients_connected, "Clients with a session."),
+            "clients_connected": (state.ctx.counters.clients_connected, "Connected clients."),
             "sessions": (survey.connected + survey.away, "Sessions."),
-            "sessions_away": (survey.away, "Sessions without a connection."),
+            "sessions_away": (survey.away, "Disconnected sessions."),
             "subscriptions": (float(figures["subscriptions/count"]), "Subscriptions of clients."),
             "retained": (len(state.retained), "Retained messages."),
-            "retained_bytes": (state.retained.total_bytes, "Their topics, payloads and properties."),
-            "queued": (survey.queued, "Messages that wait in queues."),
-            "queued_bytes": (survey.queued_bytes, "Their topics, payloads and properties."),
-            "inflight": (survey.inflight, "Messages that wait for their acknowledgement."),
-            "awaiting_rel": (survey.awaiting_rel, "QoS 2 messages that wait for their PUBREL."),
-            "sessions_stalled": (survey.stalled, "Sessions that messages are dropped for."),
+            "retained_bytes": (
+                state.retained.total_bytes,
+                "Size of the topics, payloads and properties of retained messages.",
+            ),
+            "queued": (survey.queued, "Messages in the queues of sessions."),
+            "queued_bytes": (survey.queued_bytes, "Size of the topics, payloads and properties of queued messages."),
+            "inflight": (survey.inflight, "Messages sent to clients and not acknowledged yet."),
+            "awaiting_rel": (survey.awaiting_rel, "QoS 2 messages of clients that wait for their PUBREL."),
+            "sessions_stalled": (survey.stalled, "Stalled sessions, for which messages are dropped."),
             "groups": (len(state.router.groups()), "Shared subscriptions and queue groups."),
-            "bans": (sum(1 for _ in self.place.bans.all(monotonic())), "Who may not come in."),
+            "bans": (sum(1 for _ in self.place.bans.all(monotonic())), "Active bans."),
         }
         for name, (value, text) in now.items():
             yield GaugeMetricFamily(f"starlingmq_{name}", text, value=value)
@@ -173,13 +215,17 @@ class MetricValues:
             members[name] = float(len(group.members) + sum(group.counts.values()))
             if group.primary:
                 lag[name] = waiting[name] + sum(group.waits_at.values())
-        yield gauge("starlingmq_group_waiting", "Messages that wait here for a member.", waiting, "group")
-        yield gauge("starlingmq_group_lag", "The same at all nodes, of groups whose primary this is.", lag, "group")
-        yield gauge("starlingmq_group_members", "Members, at all nodes.", members, "group")
+        yield gauge(
+            "starlingmq_group_waiting", "Messages of a group that wait on this node for a member.", waiting, "group"
+        )
+        yield gauge(
+            "starlingmq_group_lag", "Messages of a group that wait on all nodes; reported by its primary.", lag, "group"
+        )
+        yield gauge("starlingmq_group_members", "Members of a group on all nodes.", members, "group")
         at_once = self.place.state.groups.at_once
         yield CounterMetricFamily(
             "starlingmq_group_sent_at_once",
-            "Messages to members elsewhere that no primary was asked about.",
+            "Messages sent to members on other nodes without asking the primary.",
             value=at_once,
         )
 
@@ -187,20 +233,21 @@ class MetricValues:
         counters = self.place.state.ctx.counters
         yield histogram(
             "starlingmq_turn_seconds",
-            "From the first bytes read in a turn of the event loop to the last ones written: "
-            "the longest that a message took that was published and delivered in it.",
+            "Time from the first bytes read in a turn of the event loop to the last bytes written: the "
+            "longest delay of a message that was published and delivered in that turn.",
             counters.turns,
         )
         yield histogram(
             "starlingmq_delivery_delay_seconds",
-            "From a message's arrival at this node until it was sent to a client, queues, windows and hooks included; "
-            "of one in 16 that do not go out as they come in.",
+            "Time from a message's arrival on this node until it was sent to a client, including queues, "
+            "windows and hooks; sampled: one in 16 of the messages that are not sent in the turn in "
+            "which they arrive.",
             counters.delays,
         )
-        yield histogram("starlingmq_commit_seconds", "Until a turn's writes were stored.", counters.commits)
-        yield histogram("starlingmq_event_loop_lag_seconds", "How late a timer was.", self.place.lag.seen)
+        yield histogram("starlingmq_commit_seconds", "Time until the writes of a turn were stored.", counters.commits)
+        yield histogram("starlingmq_event_loop_lag_seconds", "Delay of a timer of the event loop.", self.place.lag.seen)
         yield GaugeMetricFamily(
-            "starlingmq_turn_max_seconds", "The longest turn so far.", value=counters.stall_max_ms / 1000
+            "starlingmq_turn_max_seconds", "The longest turn since the start.", value=counters.stall_max_ms / 1000
         )
 
     def _storage(self) -> Iterator[Metric]:
@@ -208,18 +255,26 @@ class MetricValues:
         store = self.place.driver.store
         if not isinstance(store, DirectoryStore):
             return
-        yield histogram("starlingmq_fsync_seconds", "A sync of the journal.", store.syncs)
+        yield histogram("starlingmq_fsync_seconds", "Duration of a sync of the journal.", store.syncs)
         yield GaugeMetricFamily("starlingmq_journal_bytes", "Size of the journal.", value=store.journal.size)
-        yield GaugeMetricFamily("starlingmq_journal_segments", "Its files.", value=len(store.journal.segments()))
-        yield GaugeMetricFamily("starlingmq_storage_ok", "1 while storing works.", value=int(not ctx.refusing))
-        yield CounterMetricFamily("starlingmq_storage_failures", "How often it ceased.", value=ctx.storage_failures)
-        yield CounterMetricFamily("starlingmq_records_lost", "By the disk.", value=ctx.records_lost)
+        yield GaugeMetricFamily(
+            "starlingmq_journal_segments", "Segment files of the journal.", value=len(store.journal.segments())
+        )
+        yield GaugeMetricFamily("starlingmq_storage_ok", "1 if the storage works, else 0.", value=int(not ctx.refusing))
+        yield CounterMetricFamily(
+            "starlingmq_storage_failures", "Times that the storage stopped working.", value=ctx.storage_failures
+        )
+        yield CounterMetricFamily("starlingmq_records_lost", "Records lost or damaged on disk.", value=ctx.records_lost)
         logs = list(store.streams.by_number.values())[:LABELS_MAX]
         sizes = {log.stream.name: float(log.journal.size) for log in logs}
-        yield gauge("starlingmq_stream_bytes", "Size of a stream.", sizes, "stream")
+        yield gauge("starlingmq_stream_bytes", "Size of a stream on this node.", sizes, "stream")
         nexts = {log.stream.name: float(max(log.shown, 0)) for log in logs}
-        yield gauge("starlingmq_stream_next", "Offset that the next message gets.", nexts, "stream")
-        lag = GaugeMetricFamily("starlingmq_stream_lag", "Messages not read yet.", labels=["stream", "consumer"])
+        yield gauge("starlingmq_stream_next", "Offset of the next message of a stream.", nexts, "stream")
+        lag = GaugeMetricFamily(
+            "starlingmq_stream_lag",
+            "Messages of a stream that a consumer has not read yet.",
+            labels=["stream", "consumer"],
+        )
         for log in logs:
             for one in list(log.consumers.by_name.values())[:LABELS_MAX]:
                 lag.add_metric([log.stream.name, one.name], max(0, log.shown - one.next))
@@ -227,33 +282,51 @@ class MetricValues:
 
     def _cluster(self) -> Iterator[Metric]:
         ready = readiness(self.place)
-        yield GaugeMetricFamily("starlingmq_ready", "1 if clients should come.", value=int(not ready.reasons))
-        info = GaugeMetricFamily("starlingmq_info", "Always 1.", labels=["node", "version"])
+        yield GaugeMetricFamily(
+            "starlingmq_ready", "1 if this node accepts clients, else 0.", value=int(not ready.reasons)
+        )
+        info = GaugeMetricFamily(
+            "starlingmq_info", "Always 1; the labels carry the node name and the version.", labels=["node", "version"]
+        )
         info.add_metric([self.place.name, __version__], 1)
         yield info
         cluster = self.place.cluster
         if cluster is None or cluster.state is None:
             return
         counters, traffic = self.place.state.ctx.counters, cluster.peers.traffic
-        yield GaugeMetricFamily("starlingmq_cluster_serving", "", value=int(ready.cluster == "serving"))
-        yield CounterMetricFamily("starlingmq_forwards_sent", "To other nodes.", value=counters.forwards_sent)
-        yield CounterMetricFamily("starlingmq_forwards_received", "From them.", value=counters.forwards_received)
-        yield CounterMetricFamily("starlingmq_forwards_doubled", "That came again.", value=counters.forwards_doubled)
-        yield CounterMetricFamily("starlingmq_peer_sent_bytes", "To other nodes.", value=traffic.bytes_out)
-        yield CounterMetricFamily("starlingmq_peer_received_bytes", "From them.", value=traffic.bytes_in)
+        yield GaugeMetricFamily(
+            "starlingmq_cluster_serving",
+            "1 if this node serves in its cluster, else 0.",
+            value=int(ready.cluster == "serving"),
+        )
+        yield CounterMetricFamily(
+            "starlingmq_forwards_sent", "Messages forwarded to other nodes.", value=counters.forwards_sent
+        )
+        yield CounterMetricFamily(
+            "starlingmq_forwards_received", "Messages received from other nodes.", value=counters.forwards_received
+        )
+        yield CounterMetricFamily(
+            "starlingmq_forwards_doubled",
+            "Messages received from other nodes more than once; the duplicates were ignored.",
+            value=counters.forwards_doubled,
+        )
+        yield CounterMetricFamily("starlingmq_peer_sent_bytes", "Bytes sent to other nodes.", value=traffic.bytes_out)
+        yield CounterMetricFamily(
+            "starlingmq_peer_received_bytes", "Bytes received from other nodes.", value=traffic.bytes_in
+        )
         lost = _floats(cluster.state.takeovers.lost)
-        yield counter("starlingmq_sessions_lost", "CONNECTs that did not find their session.", lost, "reason")
+        yield counter("starlingmq_sessions_lost", "Sessions that a CONNECT did not find, by reason.", lost, "reason")
         status = cluster.state.status()[:LABELS_MAX]
         trips = HistogramMetricFamily(
-            "starlingmq_peer_round_trip_seconds", "Of an empty question to a node and back.", labels=["peer"]
+            "starlingmq_peer_round_trip_seconds", "Round-trip time of an empty request to a node.", labels=["peer"]
         )
         for name, seen in list(self.round_trips().items())[:LABELS_MAX]:
             trips.add_metric([name], buckets_of(seen), seen.total)
         yield trips
         links = {one.member.name: float(one.connected) for one in status}
-        yield gauge("starlingmq_peer_connected", "1 if the node is reached.", links, "peer")
+        yield gauge("starlingmq_peer_connected", "1 if the node is connected, else 0.", links, "peer")
         queued = {one.member.name: float(one.queued) for one in status}
-        yield gauge("starlingmq_peer_queued", "Messages that wait for the node.", queued, "peer")
+        yield gauge("starlingmq_peer_queued", "Messages queued for the node.", queued, "peer")
 
 
 def _floats(counts: dict[str, int]) -> dict[str, float]:

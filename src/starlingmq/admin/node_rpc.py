@@ -85,7 +85,7 @@ class NodeRpc:
 
     async def here(self, action: str, arguments: dict[str, str], report: Report = nothing_to_report) -> Result:
         if action not in self.actions:
-            raise AdminError(409, f"this node can not be asked for {action}")
+            raise AdminError(409, f"this node does not accept requests for {action} from other nodes")
         return await self.actions[action](report, arguments)
 
     async def at(self, node: str, action: str, arguments: dict[str, str], seconds: float = CALL_SECONDS) -> Result:
@@ -94,7 +94,7 @@ class NodeRpc:
             return await self.here(action, arguments)
         numbers = {name: number for number, name in self.members()}
         if node not in numbers:
-            raise AdminError(404, f"there is no node {node}; there are {', '.join(sorted(numbers))}")
+            raise AdminError(404, f"there is no node {node}; the members are {', '.join(sorted(numbers))}")
         assert self._cluster is not None
         question = msgspec.json.encode(NodeRequest(action, arguments))
         answer, problem = await self._cluster.ask(numbers[node], question, seconds)
@@ -103,7 +103,7 @@ class NodeRpc:
         try:
             reply = msgspec.json.decode(answer, type=NodeReply)
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            raise UnansweredError(node, "it answers as no node of this version would") from None
+            raise UnansweredError(node, "its answer is malformed; check that all nodes run the same version") from None
         if reply.result is None:
             raise AdminError(reply.status or 409, f"{node}: {reply.error}", reply.error)
         return reply.result
@@ -116,10 +116,10 @@ class NodeRpc:
         except AdminError as error:
             return msgspec.json.encode(NodeReply(None, str(error), error.status))
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            return msgspec.json.encode(NodeReply(None, "the question can not be understood", 400))
+            return msgspec.json.encode(NodeReply(None, "the request is malformed", 400))
         except Exception as error:
             if not ours(error):
-                log.exception("what another node asked for failed")
+                log.exception("internal error in a request of another node")
                 return msgspec.json.encode(NodeReply(None, f"unexpected {type(error).__name__}", 500))
             return msgspec.json.encode(NodeReply(None, str(error), 409))
 
@@ -163,8 +163,8 @@ class NodeRpc:
         if not any(result.get("found", True) for result in answers.results.values()):
             if answers.missing:
                 away = ", ".join(f"{one.node} ({one.why})" for one in answers.missing)
-                raise AdminError(503, f"no node that answers has that; these do not answer: {away}")
-            raise AdminError(404, "no node has that" if len(self.members()) > 1 else "there is none here")
+                raise AdminError(503, f"not found on the nodes that answer; these do not: {away}")
+            raise AdminError(404, "not found on any node" if len(self.members()) > 1 else "not found on this node")
         return answers
 
     # Lists
@@ -222,5 +222,5 @@ def _take_apart(cursor: str | None) -> tuple[int, str]:
     """Number of a node, and its own cursor."""
     number, dot, inner = (cursor or "0.").partition(".")
     if not dot or not number.isascii() or not number.isdigit() or len(number) > 20:
-        raise AdminError(400, "cursor: take what the page before has as next")
+        raise AdminError(400, "cursor: must be the value of next in the previous page")
     return int(number), inner

@@ -97,13 +97,13 @@ class BanActions:
         """Something new, said here: what all nodes have to hear. Raises AdminError."""
         kind, name, seconds = arguments.get("kind", ""), arguments.get("name", ""), _seconds(arguments)
         if kind not in KINDS or not name:
-            raise AdminError(400, f"a ban is of a name of kind {', '.join(KINDS)}")
+            raise AdminError(400, f"kind: must be one of {', '.join(KINDS)}")
         now = self._driver.clock()
         whom = (kind, name)
         self._forget(now)
         before = self._said.get(whom)
         if before is None and len(self._said) >= SAID_MAX:
-            raise AdminError(507, f"{SAID_MAX:,} bans there are at most")
+            raise AdminError(507, f"the limit of {SAID_MAX:,} bans is reached; lift some first")
         at = now if before is None or now > before.at else before.at + 1e-3
         until = at + seconds if seconds else 0.0
         news = Said(kind, name, until, arguments.get("reason", ""), arguments.get("disconnect") != "no", at)
@@ -114,7 +114,7 @@ class BanActions:
         try:
             told = msgspec.json.decode(arguments.get("said", "[]"), type=list[Said])
         except msgspec.MsgspecError as error:
-            raise AdminError(400, f"bans can not be understood: {error}") from None
+            raise AdminError(400, f"bans are malformed: {error}") from None
         lifted = await self.hear(told)
         if told and arguments.get("by"):
             log.info("%s: %s", by(arguments), "; ".join(_words(one, self._driver.clock()) for one in told[:10]))
@@ -175,7 +175,7 @@ class BanActions:
         try:
             said = msgspec.json.decode(self._path.read_bytes(), type=list[Said])
         except (OSError, msgspec.MsgspecError) as error:
-            log.error("bans of before are not known: %s: %s", self._path, error)
+            log.error("stored bans cannot be read and are ignored: %s: %s", self._path, error)
             return
         now = self._driver.clock()
         for one in said:
@@ -191,7 +191,11 @@ class BanActions:
             try:
                 await asyncio.to_thread(replace, self._path, data)
             except OSError as error:
-                log.error("bans will not outlive this broker: %s: %s", self._path, error.strerror)
+                log.error(
+                    "bans cannot be stored and will be forgotten at the next restart: %s: %s",
+                    self._path,
+                    error.strerror,
+                )
 
 
 def _seconds(arguments: Arguments) -> float:
@@ -201,11 +205,11 @@ def _seconds(arguments: Arguments) -> float:
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds <= SECONDS_MAX:  # nan is not, either
-        raise AdminError(400, f"seconds: 0 to {SECONDS_MAX:,}")
+        raise AdminError(400, f"seconds: must be 0 to {SECONDS_MAX:,}")
     return seconds
 
 
 def _words(one: Said, now: float) -> str:
     if one.until <= now:
-        return f"the ban of {one.kind} {one.name!r} is lifted"
+        return f"the ban of {one.kind} {one.name!r} was lifted"
     return f"{one.kind} {one.name!r} is banned for {one.until - now:.0f} s"

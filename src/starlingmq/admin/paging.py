@@ -29,7 +29,7 @@ def number_after(cursor: str | None) -> int:
     if not cursor:
         return 0
     if not cursor.isascii() or not cursor.isdigit() or len(cursor) > 20:
-        raise AdminError(400, "cursor: take what the page before has as next")
+        raise AdminError(400, "cursor: must be the value of next in the previous page")
     return int(cursor)
 
 
@@ -42,14 +42,14 @@ def unpack(cursor: str | None) -> bytes:
     try:
         return base64.b64decode(cursor or "", altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
-        raise AdminError(400, "cursor: take what the page before has as next") from None
+        raise AdminError(400, "cursor: must be the value of next in the previous page") from None
 
 
 def limit_of(arguments: dict[str, str]) -> int:
     """How many entries are asked for. Raises AdminError."""
     text = arguments.get("limit", "100")
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= PAGE_MAX:
-        raise AdminError(400, f"limit: 1 to {PAGE_MAX:,}")
+        raise AdminError(400, f"limit: must be 1 to {PAGE_MAX:,}")
     return int(text)
 
 

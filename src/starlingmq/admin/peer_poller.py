@@ -80,9 +80,9 @@ class PeerPoller:
                 await self._exchange(name)
                 self._told[number] = status.member.incarnation
         except AdminError as error:
-            log.info("bans and streams were not exchanged with node %s: %s", name, error)
+            log.info("exchanging bans and stream definitions with node %s failed and is retried: %s", name, error)
         except Exception:
-            log.exception("the visit to node %s failed", name)
+            log.exception("internal error while polling node %s", name)
 
     async def _exchange(self, name: str) -> None:
         """Each has what the other had."""

@@ -11,9 +11,9 @@ from starlingmq.admin.local_node import LocalNode
 
 class Readiness(Struct, frozen=True):
     status: Literal["ok", "not_ready"]
-    storage: Annotated[str, Meta(description="ok, full or failing; none where nothing is kept.")]
-    cluster: Annotated[str, Meta(description="serving, isolated, joining or draining; none without a cluster.")]
-    reasons: Annotated[tuple[str, ...], Meta(description="Why it is not ready.")]
+    storage: Annotated[str, Meta(description="ok, full or failing; null without storage.")]
+    cluster: Annotated[str, Meta(description="serving, isolated, joining or draining; null without a cluster.")]
+    reasons: Annotated[tuple[str, ...], Meta(description="Reasons why the node is not ready.")]
 
 
 def readiness(place: LocalNode) -> Readiness:
@@ -22,7 +22,7 @@ def readiness(place: LocalNode) -> Readiness:
     cluster = _cluster(place)
     reasons = []
     if not place.serving:
-        reasons.append("clients can not come yet, or any more")
+        reasons.append("the node is starting or stopping and accepts no clients")
     if ctx.refusing:
         reasons.append(f"nothing can be stored: the disk is {storage}")
     if cluster not in ("none", "serving"):

@@ -119,7 +119,7 @@ class AdminService:
         try:  # it is loaded beside the loop, and only where somebody asks
             figures = await asyncio.to_thread(importlib.import_module, "starlingmq.admin.metric_values")
         except ImportError as error:
-            raise AdminError(409, f"metrics need {error.name}: pip install 'starlingmq[http]'") from None
+            raise AdminError(409, f"metrics need {error.name}; run pip install 'starlingmq[http]'") from None
         return {"node": self.place.name, "samples": to_builtins(await figures.samples(figures.MetricValues(self)))}
 
     async def _health(self, report: Report, arguments: Arguments) -> Result:
@@ -151,13 +151,13 @@ class AdminService:
     async def _drain_begin(self, report: Report, arguments: Arguments) -> Result:
         drain = self._drain()
         await drain.start()
-        log.info("%s has this node drained", by(arguments))
+        log.info("%s started draining this node", by(arguments))
         return drain.result()
 
     async def _drain_cancel(self, report: Report, arguments: Arguments) -> Result:
         drain = self._drain()
         await drain.cancel()
-        log.info("%s has this node serve clients again", by(arguments))
+        log.info("%s ended the drain; this node accepts clients again", by(arguments))
         return drain.result()
 
     def _drain(self) -> DrainActions:
@@ -172,8 +172,8 @@ class AdminService:
         if self._leaving is not None and not self._leaving.done():
             raise AdminError(409, "this node is leaving")
         if len(self.desk.members()) == 1:
-            raise AdminError(409, "this node is the only one of its cluster: stop it instead")
-        log.warning("%s has this node leave its cluster", by(arguments))
+            raise AdminError(409, "this node is the only member of its cluster; stop it instead")
+        log.warning("%s told this node to leave its cluster", by(arguments))
         force = {"force": "yes" if arguments.get("force") == "yes" else ""}
         self._leaving = asyncio.ensure_future(_logged(self._given["cluster.leave"](nothing_to_report, force)))
         return {"leaving": True}
@@ -183,4 +183,4 @@ async def _logged(leaving: Awaitable[Result]) -> None:
     try:
         await leaving
     except Exception as error:
-        log.error("this node did not leave its cluster: %s", error)
+        log.error("this node could not leave its cluster: %s", error)

@@ -45,14 +45,16 @@ class ClientInfo(Struct, frozen=True):
     queued: int
     inflight: int
     dropped: int
-    slow: Annotated[bool, Meta(description="It reads slower than messages for it come.")]
+    slow: Annotated[bool, Meta(description="Its queue is stalled: messages for it are dropped.")]
     node: str = ""
 
 
 class SessionInfo(Struct, frozen=True):
     client_id: str
     connected: bool
-    expiry: Annotated[int | None, Meta(description="Seconds it outlives its connection; null: for ever.")]
+    expiry: Annotated[
+        int | None, Meta(description="Seconds that the session outlives its connection; null: unlimited.")
+    ]
     expires_at: str | None
     subscriptions: int
     queued: int
@@ -85,7 +87,7 @@ class InflightInfo(Struct, frozen=True):
 
 class QueuedInfo(Struct, frozen=True):
     qos: int
-    topic: Annotated[str | None, Meta(description="Null: it is not in memory.")]
+    topic: Annotated[str | None, Meta(description="Null if the message is on disk only.")]
     size: int
 
 
@@ -94,7 +96,7 @@ class SessionDetail(Struct, frozen=True):
     client: ClientInfo | None
     subscriptions: list[SubscriptionInfo]
     window: list[InflightInfo]
-    queue: Annotated[list[QueuedInfo], Meta(description="The oldest of them.")]
+    queue: Annotated[list[QueuedInfo], Meta(description="The oldest queued messages.")]
     shown_at_most: int
     node: str = ""
     missing: list[Missing] = []
@@ -278,7 +280,7 @@ class SessionActions:
         if session is None:
             return {"found": False}
         if session.moving is not None:
-            raise AdminError(409, "that session is on its way between nodes; try again in a moment")
+            raise AdminError(409, "this session is being moved between nodes; try again in a moment")
         self.state.ctx.now = self.driver.clock()
         if session.client is not None:
             self.state.ending.fail(session.client, Reason.ADMINISTRATIVE_ACTION, "ended by an operator")
@@ -286,7 +288,10 @@ class SessionActions:
             self.state.ending.end(session)
         stored = await self.driver.stored()
         log.info("%s ended the session of client %r", by(arguments), session.client_id)
-        return {"found": True, "done": "ended" if stored else "ended, and to be stored once the disk works"}
+        return {
+            "found": True,
+            "done": "ended" if stored else "the session has ended; this is stored when the disk works again",
+        }
 
 
 def by(arguments: Arguments) -> str:

@@ -50,7 +50,12 @@ class StreamGossip:
         except FileNotFoundError:
             found = []
         except (OSError, msgspec.MsgspecError) as error:
-            log.error("%s can not be read, what was said of streams at all nodes is forgotten: %s", self._path, error)
+            log.error(
+                "%s cannot be read, so the stream definitions for all nodes are unknown until other nodes "
+                "send them: %s",
+                self._path,
+                error,
+            )
             found = []
         self._words = {word.name: word for word in found}
 
@@ -70,7 +75,7 @@ class StreamGossip:
         try:
             told = msgspec.json.decode(arguments.get("said", "[]"), type=list[GossipEntry])
         except msgspec.MsgspecError as error:
-            raise AdminError(400, f"words on streams can not be understood: {error}") from None
+            raise AdminError(400, f"stream definitions are malformed: {error}") from None
         await self._hear(told)
         return {"said": msgspec.to_builtins(list(self._words.values()))}
 
@@ -82,7 +87,7 @@ class StreamGossip:
         except UnansweredError:
             raise
         except AdminError as error:
-            log.debug("words on streams were not exchanged with node %s: %s", node, error)
+            log.debug("exchanging stream definitions with node %s failed: %s", node, error)
             return
         await self._hear(msgspec.convert(answer["said"], list[GossipEntry]))
 
@@ -96,7 +101,7 @@ class StreamGossip:
                 try:
                     await self._follow(word)
                 except (StreamActionError, OSError) as error:
-                    log.error("stream %s is not as was said at all nodes: %s", word.name, error)
+                    log.error("stream %s could not be changed to its definition for all nodes: %s", word.name, error)
                     continue
                 self._words[word.name] = word
                 new += 1
@@ -112,10 +117,10 @@ class StreamGossip:
             there = None
         if word.made and there is None:
             await self._actions["stream.create"](nothing_to_report, word.made)
-            log.info("stream %s is made here, as it was at all nodes", word.name)
+            log.info("stream %s created, as defined for all nodes", word.name)
         elif not word.made and there is not None and there["created"] < word.at:
             await self._actions["stream.delete"](nothing_to_report, named)
-            log.info("stream %s is deleted here, as it was at all nodes", word.name)
+            log.info("stream %s deleted, as for all nodes", word.name)
 
     def _forget(self) -> None:
         excess = len(self._words) - WORDS_MAX
@@ -129,4 +134,8 @@ class StreamGossip:
         try:
             await asyncio.to_thread(replace, self._path, data)
         except OSError as error:
-            log.error("what was said of streams will not outlive this broker: %s: %s", self._path, error.strerror)
+            log.error(
+                "stream definitions for all nodes cannot be stored and will be forgotten at the next restart: %s: %s",
+                self._path,
+                error.strerror,
+            )

@@ -49,10 +49,10 @@ class WatchActions:
 
     async def open(self, report: Report, arguments: Arguments) -> Result:
         if len(self._watches) >= WATCHES_MAX:
-            raise AdminError(429, f"{WATCHES_MAX} traces there are at once")
+            raise AdminError(429, f"the limit of {WATCHES_MAX} concurrent traces is reached; end one first")
         client_id, filter = arguments.get("client_id", ""), arguments.get("topic", "").encode()
         if not (client_id or filter) or (filter and not valid_filter(filter)):
-            raise AdminError(400, "a trace is of a client id, or of a topic filter")
+            raise AdminError(400, "a trace needs a client id or a topic filter")
         watch = MessageWatch(client_id, filter, arguments.get("tail") == "yes", _rate(arguments))
         self._last += 1
         name = str(self._last)
@@ -65,7 +65,7 @@ class WatchActions:
         """What was seen since the last look."""
         name = arguments.get("watch", "")
         if name not in self._watches:
-            raise AdminError(410, "there is no such watch any more")
+            raise AdminError(410, "no such watch; it ended or expired")
         watch, timer = self._watches[name]
         timer.cancel()
         self._watches[name] = watch, self._timer(name)
@@ -104,7 +104,7 @@ def _rate(arguments: Arguments) -> int:
     """Raises AdminError."""
     text = arguments.get("rate", "") or str(RATE)
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= RATE_MAX:
-        raise AdminError(400, f"rate: 1 to {RATE_MAX:,} messages a second")
+        raise AdminError(400, f"rate: must be 1 to {RATE_MAX:,} messages a second")
     return int(text)
 
 
@@ -235,7 +235,7 @@ class Traces:
 
     async def begin(self, report: Report, arguments: Arguments) -> Result:
         if len(self._traces) >= TRACES_MAX:
-            raise AdminError(429, f"{TRACES_MAX} traces there are at once")
+            raise AdminError(429, f"the limit of {TRACES_MAX} concurrent traces is reached; end one first")
         trace = await self.open(arguments)
         self._last += 1
         name = str(self._last)
@@ -245,7 +245,7 @@ class Traces:
     async def next(self, report: Report, arguments: Arguments) -> Result:
         name = arguments.get("trace", "")
         if name not in self._traces:
-            raise AdminError(410, "there is no such trace any more")
+            raise AdminError(410, "no such trace; it ended or expired")
         trace, timer = self._traces[name]
         timer.cancel()
         self._traces[name] = trace, self._timer(name)

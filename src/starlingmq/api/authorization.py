@@ -95,10 +95,12 @@ def _passwords(auth: AuthConfig, hashing: Hashing | None) -> Passwords:
         from starlingmq.auth.password_file import read_passwords
         from starlingmq.auth.passwords import Passwords
     except ImportError as error:
-        raise ConfigError(f"auth.api.users: {error}: pip install 'starlingmq[auth]'") from None
+        raise ConfigError(f"auth.api.users: {error}; run pip install 'starlingmq[auth]'") from None
     users = read_passwords(auth.password.file)
     for name in auth.api.users:
         if name not in users.hashes:
-            raise ConfigError(f"auth.api.users: {name!r} is not in {auth.password.file}; see starlingmq passwd")
+            raise ConfigError(
+                f"auth.api.users: {name!r} is not in {auth.password.file}; add this user with starlingmq passwd"
+            )
     assert hashing is not None, "auth.api.users needs a Hashing"
     return Passwords(users, auth.password.remember, hashing)

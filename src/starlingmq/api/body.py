@@ -15,7 +15,7 @@ async def read_body(scope: Scope, receive: Receive) -> bytes:
     """Raises Refusal for a body that is too large, too slow, or could be sent by a form."""
     length = header(scope, b"content-length") or "0"
     if not length.isdigit() or int(length) > BODY_BYTES_MAX:
-        raise RequestRefused(413, f"a request has {BODY_BYTES_MAX:,} bytes at most", [CLOSE])
+        raise RequestRefused(413, f"the request body may have at most {BODY_BYTES_MAX:,} bytes", [CLOSE])
     parts: list[bytes] = []
     size = 0
     try:
@@ -23,18 +23,18 @@ async def read_body(scope: Scope, receive: Receive) -> bytes:
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    raise RequestRefused(400, "the request ended early")
+                    raise RequestRefused(400, "the request ended before its body was complete")
                 parts.append(message.get("body", b""))
                 size += len(parts[-1])
                 if size > BODY_BYTES_MAX:
-                    raise RequestRefused(413, f"a request has {BODY_BYTES_MAX:,} bytes at most", [CLOSE])
+                    raise RequestRefused(413, f"the request body may have at most {BODY_BYTES_MAX:,} bytes", [CLOSE])
                 if not message.get("more_body", False):
                     break
     except TimeoutError:
-        raise RequestRefused(408, "the request took too long", [CLOSE]) from None
+        raise RequestRefused(408, "the request was not received in time", [CLOSE]) from None
     kind = header(scope, b"content-type").partition(";")[0].strip().lower()
     if size and scope["method"] in CHANGING and kind != "application/json":
-        raise RequestRefused(415, "a body is sent as application/json")
+        raise RequestRefused(415, "the request body must be application/json")
     return b"".join(parts)
 
 

@@ -43,7 +43,7 @@ class BoundedConnection(h11.Connection):
             self._chunks += event.chunk_end
             self._between = event.chunk_end
             if self._chunks > CHUNKS_MAX:
-                raise h11.RemoteProtocolError(f"a body has {CHUNKS_MAX} chunks at most")
+                raise h11.RemoteProtocolError(f"a request body may have at most {CHUNKS_MAX} chunks")
         return event
 
     def _check_trailers(self, rest: bytes) -> None:
@@ -60,4 +60,4 @@ def _check_lines(data: bytes) -> None:
     """``data`` begins with header lines, whose end may be still to come."""
     lines = data.split(b"\n", LINES_MAX + 1)
     if len(lines) > LINES_MAX + 1 and not any(line in (b"", b"\r") for line in lines[:-1]):
-        raise h11.RemoteProtocolError(f"a head has {LINES_MAX} lines at most", error_status_hint=431)
+        raise h11.RemoteProtocolError(f"a request may have at most {LINES_MAX} header lines", error_status_hint=431)

@@ -16,9 +16,9 @@ from starlingmq.admin.service import ALONE
 from starlingmq.api.paged_views import PAGE, AtNode, Cursor, Limit, Node
 from starlingmq.api.served import Served
 
-Prefix = Annotated[str, Parameter(max_length=65535, description="Only filters that begin so.")]
-GroupPrefix = Annotated[str, Parameter(max_length=65535, description="Only groups whose names begin so.")]
-Force = Annotated[bool, Parameter(description="Also if sessions or messages are lost by it.")]
+Prefix = Annotated[str, Parameter(max_length=65535, description="Only filters with this prefix.")]
+GroupPrefix = Annotated[str, Parameter(max_length=65535, description="Only groups with this prefix.")]
+Force = Annotated[bool, Parameter(description="Leave even if sessions or messages are lost.")]
 
 
 class GroupNode(Struct, frozen=True):
@@ -63,7 +63,7 @@ class GroupPage(Struct, frozen=True):
 def routes(served: Served) -> list[HTTPRouteHandler]:
     place = served.place
 
-    @get("/nodes", summary="The members of the cluster as the node that is asked sees them")
+    @get("/nodes", summary="List the members of the cluster as this node sees them")
     async def nodes() -> dict[str, Any]:
         if place.cluster is not None:
             return await served.ask("cluster.status")
@@ -78,32 +78,32 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
         }
         return {"cluster": None, "node": place.name, "serving": place.serving, "members": [own]}
 
-    @get("/routes", summary="Which node wants what")
+    @get("/routes", summary="List the routes of each node")
     async def wanted(prefix: Prefix = "", node: Node = "", limit: Limit = PAGE) -> dict[str, Any]:
         if place.cluster is None:
             raise AdminError(409, ALONE)
         return await served.ask("cluster.routes", prefix=prefix, name=node, limit=str(limit))
 
-    @get("/groups", summary="Shared subscriptions and queue groups, each as its primary knows it")
+    @get("/groups", summary="List shared subscriptions and queue groups, each as its primary reports it")
     async def groups(
         prefix: GroupPrefix = "", limit: Limit = PAGE, cursor: Cursor = None, node: Node = ""
     ) -> GroupPage:
         found = await served.ask("groups.all", prefix=prefix, limit=str(limit), cursor=cursor or "", node=node)
         return convert(found, GroupPage)
 
-    @get("/drain", summary="How far draining is")
+    @get("/drain", summary="Get the progress of the drain")
     async def draining(node: AtNode = "") -> dict[str, Any]:
         return await served.ask("drain.state", node=node)
 
-    @post("/drain", status_code=202, summary="Serve no clients from now on: send them, and their sessions, elsewhere")
+    @post("/drain", status_code=202, summary="Drain this node: redirect its clients and hand over their sessions")
     async def drain(request: Request[Any, Any, Any], node: AtNode = "") -> dict[str, Any]:
         return await served.ask("drain.begin", node=node, by=served.who(request))
 
-    @delete("/drain", status_code=200, summary="Serve clients again")
+    @delete("/drain", status_code=200, summary="End the drain, so that this node accepts clients again")
     async def undrain(request: Request[Any, Any, Any], node: AtNode = "") -> dict[str, Any]:
         return await served.ask("drain.cancel", node=node, by=served.who(request))
 
-    @post("/cluster/leave", status_code=202, summary="Hand everything over, leave the cluster for good, and stop")
+    @post("/cluster/leave", status_code=202, summary="Hand over everything, leave the cluster permanently, and stop")
     async def leave(request: Request[Any, Any, Any], node: AtNode = "", force: Force = False) -> dict[str, Any]:
         return await served.ask("leave", node=node, force="yes" if force else "", by=served.who(request))
 

@@ -13,16 +13,16 @@ from starlingmq.api.guard import OPEN
 
 PROBLEM: Final = {
     "type": "object",
-    "properties": {"error": {"type": "string", "description": "One line that says why."}},
+    "properties": {"error": {"type": "string", "description": "One line that states the reason."}},
     "required": ["error"],
 }
 REFUSAL: Final = {
-    "description": "It was not done, or is not there.",
+    "description": "The request failed, or the object does not exist.",
     "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
 }
 SCHEMES: Final = {
-    "token": {"type": "http", "scheme": "bearer", "description": "A line of auth.api.token_file."},
-    "password": {"type": "http", "scheme": "basic", "description": "One of auth.api.users."},
+    "token": {"type": "http", "scheme": "bearer", "description": "A token from auth.api.token_file."},
+    "password": {"type": "http", "scheme": "basic", "description": "A user from auth.api.users."},
 }
 
 

@@ -83,7 +83,7 @@ class Entrance:
             raise RequestRefused(400, fault, [CLOSE])
         _check_headers(scope)
         if scope["method"] not in SAFE + CHANGING:
-            raise RequestRefused(405, "this method is not served", [(b"allow", b"GET, POST, DELETE")])
+            raise RequestRefused(405, "this method is not supported", [(b"allow", b"GET, POST, DELETE")])
         if scope["raw_path"] not in self._paths:
             raise RequestRefused(404, "not found")
         scope["client"] = _client(scope)
@@ -92,11 +92,11 @@ class Entrance:
 
 def _check_headers(scope: Scope) -> None:
     if sum(len(name) + len(value) for name, value in scope["headers"]) > HEAD_BYTES_MAX:
-        raise RequestRefused(431, f"the headers have {HEAD_BYTES_MAX:,} bytes at most", [CLOSE])
+        raise RequestRefused(431, f"the headers may have at most {HEAD_BYTES_MAX:,} bytes", [CLOSE])
     names = [name for name, _ in scope["headers"]]
     for name in ONCE:
         if names.count(name) > 1:
-            raise RequestRefused(400, f"more than one header {name.decode()}")
+            raise RequestRefused(400, f"header {name.decode()} is present more than once")
 
 
 def _client(scope: Scope) -> tuple[str, int]:

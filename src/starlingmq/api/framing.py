@@ -16,19 +16,19 @@ def framing_fault(data: bytes) -> str:
     """What is wrong with the head that ``data`` begins with, which h11 has accepted; "" if nothing is."""
     head, end, _ = data.partition(HEAD_END)
     if not end:
-        return "lines of a head end with CR LF"
+        return "header lines must end with CR LF"
     request, *lines = head.split(b"\r\n")
     if b"\n" in head.replace(b"\r\n", b"") or b"\r" in head.replace(b"\r\n", b""):
-        return "lines of a head end with CR LF"
+        return "header lines must end with CR LF"
     if any(line.startswith((b" ", b"\t")) for line in lines):
-        return "a header is on one line"
+        return "a header must be on one line"
     fields = [(name.lower(), value.strip()) for name, _, value in (line.partition(b":") for line in lines)]
     lengths = [value for name, value in fields if name == b"content-length"]
     codings = [value.lower() for name, value in fields if name == b"transfer-encoding"]
     if lengths and codings:
-        return "Content-Length and Transfer-Encoding do not go together"
+        return "Content-Length and Transfer-Encoding must not be combined"
     if len(lengths) > 1 or not all(value.isdigit() for value in lengths):
-        return "Content-Length is one number"
+        return "Content-Length must be a single number"
     if codings and (codings != [b"chunked"] or not request.endswith(b"HTTP/1.1")):
-        return "Transfer-Encoding is chunked, in HTTP/1.1"
+        return "Transfer-Encoding must be chunked, in HTTP/1.1"
     return ""

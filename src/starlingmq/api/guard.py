@@ -42,7 +42,7 @@ PAGE: Final = {OPEN: "page"}
 HEALTH: Final = {OPEN: "health"}
 
 REQUESTS_MAX: Final = 64
-LOG_IN: Final = "a token or a password is needed"
+LOG_IN: Final = "a token or a password is required"
 WHO: Final = (b"www-authenticate", b'Bearer realm="starlingmq"')
 LOG_INS_MAX: Final = 64  # in flight: looked at, or delayed since they were wrong; fewer than an address has connections
 LOG_INS_PER_ADDRESS: Final = 16
@@ -78,7 +78,7 @@ class Guard:
             return
         host = header(scope, b"host")
         if not self.access.asks and not self._is_ours(host):
-            raise RequestRefused(421, "this listener is for its own machine; auth.api.hosts can name others")
+            raise RequestRefused(421, "this host name is not allowed; use localhost, or add the name to auth.api.hosts")
         if open_to is None and self.access.asks:
             authorization, access = header(scope, b"authorization"), self.access
             scope["state"]["user"] = await self._identify(scope)
@@ -104,14 +104,14 @@ class Guard:
     def _check_origin(self, scope: Scope, host: str) -> None:
         """For what changes something. A program sends none of these headers, a browser cannot leave them out."""
         if (header(scope, b"sec-fetch-site") or "same-origin") not in ("same-origin", "none"):
-            raise RequestRefused(403, "a page of another site may not change anything here")
+            raise RequestRefused(403, "requests from another site must not change anything")
         origin = header(scope, b"origin")
         if not any(name == b"origin" for name, _ in scope["headers"]):
             return
         authority = urlsplit(origin).netloc.lower() if _plain(origin) else ""
         name = authority.rpartition(":")[0] or authority
         if not authority or (authority != host.lower() and name not in self.hosts):
-            raise RequestRefused(403, "a page of another origin may not change anything here")
+            raise RequestRefused(403, "requests from another origin must not change anything")
 
     async def _identify(self, scope: Scope) -> str:
         """The name of the client. A right token comes before everything: a ban of its address does not hold for it."""
@@ -128,11 +128,13 @@ class Guard:
         name = self.access.name_in(authorization)
         if self.bans.of(monotonic(), address, name, "") is not None:
             await asyncio.sleep(BANNED_SECONDS)
-            raise RequestRefused(403, "banned for a while")
+            raise RequestRefused(403, "this address or user is banned for a while")
         try:
             who = await self.access.by_password(authorization, f"{address}:0")
         except Busy:
-            raise RequestRefused(503, "too many log-ins wait to be checked", [(b"retry-after", b"1")]) from None
+            raise RequestRefused(
+                503, "too many logins wait for verification; try again later", [(b"retry-after", b"1")]
+            ) from None
         if who is not None:
             return who
         delay, ban = self.bans.failed(monotonic(), address, name)

@@ -19,16 +19,18 @@ class Live(Struct, frozen=True):
 
 
 def routes(served: Served) -> list[HTTPRouteHandler]:
-    @get("/health/live", summary="Whether the event loop turns", tags=["health"], opt=HEALTH)
+    @get("/health/live", summary="Check that the event loop runs", tags=["health"], opt=HEALTH)
     async def live() -> Live:
         return Live("ok")
 
     @get(
         "/health/ready",
-        summary="Whether clients should come here; status 503 if not",
+        summary="Check whether this node accepts clients; status 503 if not",
         tags=["health"],
         opt=HEALTH,
-        responses={503: ResponseSpec(Readiness, generate_examples=False, description="They should not.")},
+        responses={
+            503: ResponseSpec(Readiness, generate_examples=False, description="This node does not accept clients.")
+        },
     )
     async def ready() -> Response[Readiness]:
         found = readiness(served.place)

@@ -68,7 +68,7 @@ def make_routes(served: Served, guard: Guard) -> Litestar:
         openapi_config=OpenAPIConfig(
             title="StarlingMQ",
             version=__version__,
-            description="One node of a broker: what it holds and does, and what it is told to do.",
+            description="The API of one StarlingMQ node: state, statistics and operator actions.",
             path=f"{PREFIX}/openapi.json",  # what is unknown below its path is answered with a page
             render_plugins=[Document(path="/")],
         ),
@@ -97,6 +97,6 @@ def _unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[P
     if type(error).__module__.startswith("starlingmq."):
         return Response(Problem(printable(str(error))), status_code=409)
     if isinstance(error, RecursionError):
-        return Response(Problem("the body is nested too deeply"), status_code=400)
-    log.error("%s %s failed", request.method, request.scope["path"], exc_info=error)
+        return Response(Problem("the request body is nested too deeply"), status_code=400)
+    log.error("internal error in %s %s", request.method, request.scope["path"], exc_info=error)
     return Response(Problem(f"unexpected {type(error).__name__}"), status_code=500)

@@ -24,10 +24,15 @@ EVENTS: Final = "text/event-stream"
 OPEN_MAX: Final = 24  # at once
 OPEN_PER_ADDRESS: Final = 8
 
-Filter = Annotated[str, Parameter(min_length=1, max_length=65535, description="Topics, + and # are wildcards.")]
-TopicFilter = Annotated[str, Parameter(max_length=65535, description="Messages of these topics.")]
-Client = Annotated[str, Parameter(max_length=65535, description="Messages from this client, or to it.")]
-Rate = Annotated[int, Parameter(ge=1, le=RATE_MAX, description="Messages a second of each node; more are left out.")]
+Filter = Annotated[str, Parameter(min_length=1, max_length=65535, description="Topic filter; + and # are wildcards.")]
+TopicFilter = Annotated[str, Parameter(max_length=65535, description="Only messages whose topic matches this filter.")]
+Client = Annotated[str, Parameter(max_length=65535, description="Only messages from or to this client.")]
+Rate = Annotated[
+    int,
+    Parameter(
+        ge=1, le=RATE_MAX, description="Maximum number of messages per second and node; further ones are left out."
+    ),
+]
 
 
 def event(name: str, data: Any) -> ServerSentEventMessage:
@@ -52,7 +57,7 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
             try:
                 value.encode()
             except UnicodeEncodeError:
-                raise AdminError(400, f"{name}: is no text that could be sent") from None
+                raise AdminError(400, f"{name}: is not valid text") from None
         return await served.office.traces.open({name: value for name, value in arguments.items() if value})
 
     async def events(
@@ -81,7 +86,7 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
 
     @get(
         "/tail",
-        summary="Messages of all nodes as they are published, as server-sent events",
+        summary="Stream published messages of all nodes as server-sent events",
         media_type="text/event-stream",
     )
     async def tail(request: Request[Any, Any, Any], filter: Filter, rate: Rate = RATE) -> ServerSentEvent:
@@ -89,9 +94,7 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
         trace = await begun(address, topic=filter, rate=str(rate), tail="yes")
         return ServerSentEvent(events(request, trace, address, {"filter": filter}, True))
 
-    @get(
-        "/trace", summary="The way of messages through the nodes, as server-sent events", media_type="text/event-stream"
-    )
+    @get("/trace", summary="Trace messages through all nodes as server-sent events", media_type="text/event-stream")
     async def trace(
         request: Request[Any, Any, Any], topic: TopicFilter = "", client_id: Client = "", rate: Rate = RATE
     ) -> ServerSentEvent:

@@ -13,21 +13,23 @@ from starlingmq.admin.messages import EXPIRY_MAX, RetainedInfo, RetainedMessage
 from starlingmq.api.paged_views import PAGE, Cursor, Limit
 from starlingmq.api.served import Served
 
-Topic = Annotated[str, Parameter(min_length=1, max_length=65535, description="A topic, without wildcards.")]
-Filter = Annotated[str, Parameter(min_length=1, max_length=65535, description="Topics, + and # are wildcards.")]
+Topic = Annotated[str, Parameter(min_length=1, max_length=65535, description="Topic without wildcards.")]
+Filter = Annotated[str, Parameter(min_length=1, max_length=65535, description="Topic filter; + and # are wildcards.")]
 
 
 class Publication(Struct, frozen=True, forbid_unknown_fields=True):
     topic: Annotated[str, Meta(min_length=1, max_length=65535)]
-    payload: Annotated[str, Meta(description="Text; or payload_base64.")] = ""
+    payload: Annotated[str, Meta(description="Payload as text, in place of payload_base64.")] = ""
     payload_base64: str = ""
     qos: Annotated[int, Meta(ge=0, le=2)] = 0
     retain: bool = False
-    expiry: Annotated[int, Meta(ge=0, le=EXPIRY_MAX, description="Seconds after which nobody gets it; 0: never.")] = 0
+    expiry: Annotated[int, Meta(ge=0, le=EXPIRY_MAX, description="Message expiry interval in seconds; 0: never.")] = 0
 
 
 class Published(Struct, frozen=True):
-    receivers: Annotated[int, Meta(description="Sessions, groups, streams and other nodes that it went to.")]
+    receivers: Annotated[
+        int, Meta(description="Number of sessions, groups, streams and other nodes that the message was routed to.")
+    ]
 
 
 class Done(Struct, frozen=True):
@@ -41,7 +43,9 @@ class RetainedPage(Struct, frozen=True):
 
 
 def routes(served: Served) -> list[HTTPRouteHandler]:
-    @post("/publish", status_code=200, summary="Publish a message; it is stored, as far as it is to be, when this ends")
+    @post(
+        "/publish", status_code=200, summary="Publish a message; the response is sent after the message has been stored"
+    )
     async def publish(request: Request[Any, Any, Any], data: JSONBody[Publication]) -> Published:
         found = await served.ask(
             "publish",
@@ -55,15 +59,15 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
         )
         return convert(found, Published)
 
-    @get("/retained", summary="Retained messages, by topic: the same at all nodes")
+    @get("/retained", summary="List retained messages by topic; they are the same on all nodes")
     async def retained(filter: Filter = "#", limit: Limit = PAGE, cursor: Cursor = None) -> RetainedPage:
         return convert(await served.ask("retained", filter=filter, limit=str(limit), cursor=cursor or ""), RetainedPage)
 
-    @get("/retained/message", summary="One retained message")
+    @get("/retained/message", summary="Get one retained message")
     async def retained_message(topic: Topic) -> RetainedMessage:
         return convert(await served.ask("retained.show", topic=topic), RetainedMessage)
 
-    @delete("/retained/message", status_code=200, summary="Forget a retained message; subscribers get it empty")
+    @delete("/retained/message", status_code=200, summary="Delete a retained message; subscribers receive an empty one")
     async def forget(request: Request[Any, Any, Any], topic: Topic) -> Done:
         return convert(await served.ask("retained.delete", topic=topic, by=served.who(request)), Done)
 

@@ -25,12 +25,12 @@ def routes(served: Served, prefix: str) -> list[HTTPRouteHandler]:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(figures)
 
-    @get("/metrics", summary="All figures, as Prometheus reads them", tags=["metrics"], media_type=CONTENT_TYPE)
+    @get("/metrics", summary="Get all metrics in Prometheus format", tags=["metrics"], media_type=CONTENT_TYPE)
     async def metrics() -> Response[bytes]:
         figures.survey = await served.office.surveyor.survey()
         return Response(generate_latest(registry), media_type=CONTENT_TYPE)
 
-    @get(f"{prefix}/metrics", summary="All figures", tags=["metrics"])
+    @get(f"{prefix}/metrics", summary="Get all metrics as JSON", tags=["metrics"])
     async def as_json() -> Metrics:
         return Metrics(served.place.name, await samples(figures))
 

@@ -16,26 +16,31 @@ from starlingmq.api.served import Served
 def routes(served: Served) -> list[HTTPRouteHandler]:
     monitor = NatsMonitor(served.place)
 
-    @get("/varz", summary="The server, in nats-server's JSON", tags=["nats"])
+    @get("/varz", summary="Get server information in the JSON format of nats-server", tags=["nats"])
     async def varz() -> Varz:
         return monitor.varz()
 
-    @get("/connz", summary="NATS connections, in nats-server's JSON", tags=["nats"])
+    @get("/connz", summary="List NATS connections in the JSON format of nats-server", tags=["nats"])
     async def connz(
-        sort: Annotated[Sort, Parameter(description="By number, or the largest first.")] = "cid",
-        offset: Annotated[int, Parameter(ge=0, le=10_000_000, description="Connections to skip.")] = 0,
+        sort: Annotated[Sort, Parameter(description="Sort order: by number, or largest first.")] = "cid",
+        offset: Annotated[int, Parameter(ge=0, le=10_000_000, description="Number of connections to skip.")] = 0,
         limit: Annotated[
-            int, Parameter(ge=1, description=f"At most {CONNECTIONS_MAX:,} are listed.")
+            int, Parameter(ge=1, description=f"Maximum number of connections, up to {CONNECTIONS_MAX:,}.")
         ] = CONNECTIONS_MAX,
-        subs: Annotated[bool, Parameter(description="List the subjects of each connection.")] = False,
+        subs: Annotated[bool, Parameter(description="Include the subjects of each connection.")] = False,
     ) -> Connz:
         return monitor.connz(sort, offset, limit, subs)
 
-    @get("/subsz", summary="NATS subscriptions, in nats-server's JSON", tags=["nats"])
+    @get("/subsz", summary="List NATS subscriptions in the JSON format of nats-server", tags=["nats"])
     async def subsz() -> Subsz:
         return monitor.subsz()
 
-    @get("/healthz", summary="Whether clients should come here, in nats-server's JSON", tags=["nats"], opt=HEALTH)
+    @get(
+        "/healthz",
+        summary="Check whether this node accepts clients, in the JSON format of nats-server",
+        tags=["nats"],
+        opt=HEALTH,
+    )
     async def healthz() -> Response[Healthz]:
         found = monitor.healthz()
         return Response(found if found.error else Healthz("ok"), status_code=found.status_code)

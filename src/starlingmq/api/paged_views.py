@@ -10,10 +10,12 @@ from starlingmq.admin.printable import PAGE_MAX
 
 PAGE: Final = 100
 
-Limit = Annotated[int, Parameter(ge=1, le=PAGE_MAX, description="Entries of one page.")]
+Limit = Annotated[int, Parameter(ge=1, le=PAGE_MAX, description="Maximum number of entries per page.")]
 Cursor = Annotated[
-    str | None, Parameter(max_length=200_000, description="Where to go on: ``next`` of the page before.")
+    str | None, Parameter(max_length=200_000, description="Position to continue from: ``next`` of the previous page.")
 ]
-Search = Annotated[str, Parameter(max_length=1000, description="Only those that have this in their client id.")]
-Node = Annotated[str, Parameter(max_length=1000, description="Only this node; without it all nodes of the cluster.")]
-AtNode = Annotated[str, Parameter(max_length=1000, description="The node that is meant; without it the one asked.")]
+Search = Annotated[str, Parameter(max_length=1000, description="Only entries whose client id contains this text.")]
+Node = Annotated[str, Parameter(max_length=1000, description="Only this node. Default: all nodes of the cluster.")]
+AtNode = Annotated[
+    str, Parameter(max_length=1000, description="The node to use. Default: the node that receives the request.")
+]

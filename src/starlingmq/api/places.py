@@ -87,9 +87,11 @@ class Slots:
     def check(self, key: str) -> None:
         """Raises Refusal where there is none left."""
         if self._by_key.get(key, 0) >= self.each:
-            raise RequestRefused(429, f"too many {self._what} from this address at once", [(b"retry-after", b"1")])
+            raise RequestRefused(
+                429, f"too many {self._what} from this address; try again later", [(b"retry-after", b"1")]
+            )
         if self._taken >= self.total:
-            raise RequestRefused(503, f"too many {self._what} at once", [(b"retry-after", b"1")])
+            raise RequestRefused(503, f"too many {self._what}; try again later", [(b"retry-after", b"1")])
 
     @contextmanager
     def held(self, key: str) -> Iterator[None]:

@@ -24,9 +24,9 @@ class Served:
             try:
                 value.encode()
             except UnicodeEncodeError:
-                raise AdminError(400, f"{name}: is no text that could be sent") from None
+                raise AdminError(400, f"{name}: is not valid text") from None
         return await self.office.actions[action](nothing_to_report, arguments)
 
     def who(self, request: Request[Any, Any, Any]) -> str:
         """Who asks, for the logs of all nodes."""
-        return f"{request.scope['state']['user'] or 'somebody'} at {self.place.name}"
+        return f"{request.scope['state']['user'] or 'an operator'} on {self.place.name}"

@@ -153,7 +153,7 @@ class HttpListener:
                 pass
         entered = self.places.enter(connection)
         if not entered or self.places.evicted != before:
-            self._tell("too many connections; those that have waited longest are closed for new ones")
+            self._tell("too many connections; the ones that have been idle longest are closed")
         if not entered:
             sock.close()
             return

@@ -14,12 +14,12 @@ from starlingmq.admin.sessions import ClientInfo, SessionDetail, SessionInfo, Su
 from starlingmq.api.paged_views import PAGE, Cursor, Limit, Node, Search
 from starlingmq.api.served import Served
 
-Name = Annotated[str, Parameter(min_length=1, max_length=65535, description="The client id.")]
+Name = Annotated[str, Parameter(min_length=1, max_length=65535, description="Client id.")]
 Sort = Annotated[
     Literal["messages_in", "bytes_in", "bytes_out", "queued", "dropped", "subscriptions"],
-    Parameter(description="What there is to be most of."),
+    Parameter(description="Sort order: clients with the highest value first."),
 ]
-Connected = Annotated[bool | None, Parameter(description="Only those with a connection, or only those without.")]
+Connected = Annotated[bool | None, Parameter(description="Only connected sessions, or only disconnected ones.")]
 
 
 class ClientPage(Struct, frozen=True):
@@ -79,37 +79,37 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
     async def listed(action: str, limit: int, cursor: str | None, **chosen: str) -> dict[str, Any]:
         return await served.ask(action, limit=str(limit), **({"cursor": cursor} if cursor else {}), **chosen)
 
-    @get("/clients", summary="Clients that are connected")
+    @get("/clients", summary="List connected clients")
     async def clients(limit: Limit = PAGE, cursor: Cursor = None, q: Search = "", node: Node = "") -> ClientPage:
         return convert(await listed("clients", limit, cursor, q=q, node=node), ClientPage)
 
-    @get("/activity", summary="The clients that do most at the moment")
+    @get("/activity", summary="List the most active clients")
     async def activity(sort: Sort = "messages_in", limit: Limit = PAGE, node: Node = "") -> Activity:
         return convert(await served.ask("activity", sort=sort, limit=str(limit), node=node), Activity)
 
-    @get("/sessions", summary="Sessions, connected or not")
+    @get("/sessions", summary="List sessions, connected or not")
     async def sessions(
         limit: Limit = PAGE, cursor: Cursor = None, q: Search = "", connected: Connected = None, node: Node = ""
     ) -> SessionPage:
         wanted = "" if connected is None else "yes" if connected else "no"
         return convert(await listed("sessions", limit, cursor, q=q, node=node, connected=wanted), SessionPage)
 
-    @get("/subscriptions", summary="Who subscribes to what, by session, of each 1,000 at most")
+    @get("/subscriptions", summary="List subscriptions by session, at most 1,000 of each")
     async def subscriptions(
         limit: Limit = PAGE, cursor: Cursor = None, q: Search = "", node: Node = ""
     ) -> SubscriptionPage:
         return convert(await listed("subscriptions", limit, cursor, q=q, node=node), SubscriptionPage)
 
-    @get("/session", summary="One session, wherever it is: its client, subscriptions, window and queue")
+    @get("/session", summary="Get a session from any node: client, subscriptions, inflight window and queue")
     async def session(client_id: Name, node: Node = "") -> SessionDetail:
         return convert(await served.ask("session", client_id=client_id, node=node), SessionDetail)
 
-    @delete("/client", status_code=200, summary="Close the connection of a client; its session stays as agreed")
+    @delete("/client", status_code=200, summary="Disconnect a client; its session is kept according to its expiry")
     async def kick(request: Request[Any, Any, Any], client_id: Name, node: Node = "") -> DoneAt:
         done = await served.ask("client.kick", client_id=client_id, node=node, by=served.who(request))
         return convert(done, DoneAt)
 
-    @delete("/session", status_code=200, summary="End a session with all that waits in it")
+    @delete("/session", status_code=200, summary="End a session and delete its queue")
     async def end(request: Request[Any, Any, Any], client_id: Name, node: Node = "") -> DoneAt:
         done = await served.ask("session.end", client_id=client_id, node=node, by=served.who(request))
         return convert(done, DoneAt)

@@ -16,23 +16,27 @@ from starlingmq.api.paged_views import AtNode, Node
 from starlingmq.api.served import Served
 from starlingmq.auth.automatic_bans import Kind
 
-BanKind = Annotated[Kind, Parameter(description="What it is that is banned.")]
-BanName = Annotated[str, Parameter(min_length=1, max_length=65535, description="The address, user name or client id.")]
-StreamName = Annotated[str, Parameter(min_length=1, max_length=1000, description="The stream.")]
+BanKind = Annotated[Kind, Parameter(description="Kind of the banned name.")]
+BanName = Annotated[str, Parameter(min_length=1, max_length=65535, description="Address, user name or client id.")]
+StreamName = Annotated[str, Parameter(min_length=1, max_length=1000, description="Stream name.")]
 Before = Annotated[
-    int | None, Parameter(ge=0, le=2**62, description="Keep from this offset on; without it nothing is kept.")
+    int | None, Parameter(ge=0, le=2**62, description="First offset to keep. Default: delete all messages.")
 ]
 ReloadNode = Annotated[
-    str, Parameter(max_length=1000, description="The node that is meant, * for all; without it the one asked.")
+    str,
+    Parameter(max_length=1000, description="The node to use, * for all. Default: the node that receives the request."),
 ]
 
 
 class BanInfo(Struct, frozen=True):
     kind: Kind
     name: str
-    seconds: Annotated[float, Meta(description="How long it still lasts.")]
+    seconds: Annotated[float, Meta(description="Seconds until the ban ends.")]
     reason: str
-    everywhere: Annotated[bool, Meta(description="An operator's; what a node bans by itself is its own.")]
+    everywhere: Annotated[
+        bool,
+        Meta(description="True for a ban by an operator; bans that a node created itself apply to that node only."),
+    ]
     node: str
 
 
@@ -47,7 +51,7 @@ class NewBan(Struct, frozen=True, forbid_unknown_fields=True):
     name: Annotated[str, Meta(min_length=1, max_length=65535)]
     seconds: Annotated[float, Meta(gt=0, le=SECONDS_MAX)] = 3600.0
     reason: Annotated[str, Meta(max_length=200)] = "by an operator"
-    disconnect: Annotated[bool, Meta(description="Whether those who are connected have to go.")] = True
+    disconnect: Annotated[bool, Meta(description="Whether to disconnect matching clients.")] = True
 
 
 class Banned(Struct, frozen=True):
@@ -70,8 +74,8 @@ class Lifted(Struct, frozen=True):
 class NewStream(Struct, frozen=True, forbid_unknown_fields=True):
     name: Annotated[str, Meta(min_length=1, max_length=1000)]
     topics: Annotated[list[Annotated[str, Meta(min_length=1, max_length=65535)]], Meta(min_length=1, max_length=1000)]
-    retention_time: Annotated[str, Meta(max_length=30, description="How long at least; 0: for ever.")] = "7d"
-    retention_size: Annotated[str, Meta(max_length=30, description="How much at most on each node; 0: no bound.")] = "0"
+    retention_time: Annotated[str, Meta(max_length=30, description="Minimum retention time; 0: unlimited.")] = "7d"
+    retention_size: Annotated[str, Meta(max_length=30, description="Maximum size on each node; 0: unlimited.")] = "0"
     when_full: Literal["drop_oldest", "refuse"] = "drop_oldest"
 
 
@@ -87,11 +91,11 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
 
 
 def _ban_routes(served: Served) -> list[HTTPRouteHandler]:
-    @get("/bans", summary="Who may not come in for a while, at each node")
+    @get("/bans", summary="List active bans per node")
     async def bans(node: Node = "") -> BanList:
         return convert(await served.ask("bans", node=node), BanList)
 
-    @post("/bans", status_code=201, summary="Keep an address, a user or a client out of all nodes for a while")
+    @post("/bans", status_code=201, summary="Ban an address, user or client id on all nodes")
     async def ban(request: Request[Any, Any, Any], data: JSONBody[NewBan]) -> Banned:
         told = await served.ask(
             "ban",
@@ -105,7 +109,7 @@ def _ban_routes(served: Served) -> list[HTTPRouteHandler]:
         missing = convert(told["missing"], list[Missing])
         return Banned(data.kind, data.name, data.seconds, data.reason, told["nodes"], missing)
 
-    @delete("/bans", status_code=200, summary="Let somebody in again, at all nodes")
+    @delete("/bans", status_code=200, summary="Lift a ban on all nodes")
     async def lift(request: Request[Any, Any, Any], kind: BanKind, name: BanName) -> Lifted:
         told = await served.ask("ban.lift", kind=kind, name=name, by=served.who(request))
         return Lifted("lifted", told["nodes"], convert(told["missing"], list[Missing]))
@@ -114,18 +118,18 @@ def _ban_routes(served: Served) -> list[HTTPRouteHandler]:
 
 
 def _stream_routes(served: Served) -> list[HTTPRouteHandler]:
-    @get("/storage", summary="What is kept, and how")
+    @get("/storage", summary="Get storage statistics")
     async def storage(node: AtNode = "") -> dict[str, Any]:
         return await served.ask("storage.stats", node=node)
 
-    @get("/streams", summary="What each node has of the streams, and who reads them")
+    @get("/streams", summary="List streams per node, with their consumers")
     async def streams(node: Node = "") -> dict[str, Any]:
         return await served.ask("streams", node=node)
 
-    @post("/streams", status_code=201, summary="Begin to keep what is published to some topics")
+    @post("/streams", status_code=201, summary="Create a stream that keeps messages of the given topics")
     async def create(data: JSONBody[NewStream], node: Node = "") -> ByNode:
         if any("\n" in topic for topic in data.topics):
-            raise AdminError(400, "topics: no line breaks")
+            raise AdminError(400, "topics: must not contain line breaks")
         made = await served.ask(
             "streams.create",
             name=data.name,
@@ -137,12 +141,16 @@ def _stream_routes(served: Served) -> list[HTTPRouteHandler]:
         )
         return convert(made, ByNode)
 
-    @post("/streams/trim", status_code=200, summary="Give up what is before an offset, in whole files")
+    @post(
+        "/streams/trim",
+        status_code=200,
+        summary="Delete the messages of a stream before an offset, in whole segment files",
+    )
     async def trim(name: StreamName, before: Before = None, node: Node = "") -> ByNode:
         text = "" if before is None else str(before)
         return convert(await served.ask("streams.trim", name=name, before=text, node=node), ByNode)
 
-    @delete("/streams", status_code=200, summary="End a stream, and give up what is kept of it")
+    @delete("/streams", status_code=200, summary="Delete a stream and all its messages")
     async def end(name: StreamName, node: Node = "") -> ByNode:
         return convert(await served.ask("streams.delete", name=name, node=node), ByNode)
 
@@ -150,15 +158,15 @@ def _stream_routes(served: Served) -> list[HTTPRouteHandler]:
 
 
 def _settings_routes(served: Served) -> list[HTTPRouteHandler]:
-    @get("/config", summary="The settings in force, without secrets")
+    @get("/config", summary="Get the settings in force, without secrets")
     async def config(node: AtNode = "") -> dict[str, Any]:
         return await served.ask("config", node=node)
 
-    @post("/reload", status_code=200, summary="Read the settings anew; what counts only after a restart is named")
+    @post("/reload", status_code=200, summary="Reload the settings; the response lists those that need a restart")
     async def reload(request: Request[Any, Any, Any], node: ReloadNode = "") -> ByNode:
         return convert(await served.ask("reload", node=node, by=served.who(request)), ByNode)
 
-    @get("/listeners", summary="Where clients come in, and how many are there")
+    @get("/listeners", summary="List listeners and their connections")
     async def listeners(node: AtNode = "") -> dict[str, Any]:
         return await served.ask("listeners", node=node)
 

@@ -76,37 +76,41 @@ ACTIONS: Final = {
 
 
 class AclRule(Section, frozen=True):
-    allow: Annotated[
-        Action | tuple[Action, ...] | UnsetType, Meta(description="What is allowed: one of them, or a list.")
-    ] = UNSET
-    deny: Annotated[Action | tuple[Action, ...] | UnsetType, Meta(description="What is denied, instead of allow.")] = (
+    allow: Annotated[Action | tuple[Action, ...] | UnsetType, Meta(description="Allowed actions: one, or a list.")] = (
+        UNSET
+    )
+    deny: Annotated[Action | tuple[Action, ...] | UnsetType, Meta(description="Denied actions, in place of allow.")] = (
         UNSET
     )
     users: Annotated[
-        tuple[str, ...], Meta(description="User names, with * and ?; all without. An empty one is nobody's.")
+        tuple[str, ...],
+        Meta(description="User names, with * and ?. Default: all users. An empty name matches no user."),
     ] = ()
     clients: Annotated[
-        tuple[str, ...], Meta(description="Client ids, with * and ?, and %u for the user name; all without.")
+        tuple[str, ...], Meta(description="Client ids, with * and ?, and %u for the user name. Default: all.")
     ] = ()
-    addresses: Annotated[tuple[str, ...], Meta(description="Addresses or networks they come from; all without.")] = ()
-    topics: Annotated[tuple[str, ...], Meta(description="Topic filters, with %c and %u; all topics without.")] = ()
-    groups: Annotated[tuple[str, ...], Meta(description="Names of groups, for allow or deny group; all without.")] = ()
-    streams: Annotated[tuple[str, ...], Meta(description="Names of streams; all without.")] = ()
-    qos: Annotated[tuple[int, ...], Meta(description="QoS of what is published; every one without.")] = ()
-    retain: Annotated[bool | None, Meta(description="Whether what is published is retained; either without.")] = None
-    max_replies: Annotated[Count, Meta(description="Replies to each message, for allow reply; 0: any number.")] = 1
+    addresses: Annotated[tuple[str, ...], Meta(description="Addresses or networks of clients. Default: all.")] = ()
+    topics: Annotated[tuple[str, ...], Meta(description="Topic filters, with %c and %u. Default: all topics.")] = ()
+    groups: Annotated[tuple[str, ...], Meta(description="Group names, for the action group. Default: all.")] = ()
+    streams: Annotated[tuple[str, ...], Meta(description="Stream names, for the action stream. Default: all.")] = ()
+    qos: Annotated[tuple[int, ...], Meta(description="QoS of published messages. Default: every QoS.")] = ()
+    retain: Annotated[bool | None, Meta(description="Retain flag of published messages. Default: both values.")] = None
+    max_replies: Annotated[
+        Count, Meta(description="Replies allowed to each message, for allow: reply; 0: unlimited.")
+    ] = 1
     reply_expires: Annotated[
-        Duration, Meta(description="How long after a message replies to it are allowed; 0: as long as the connection.")
+        Duration,
+        Meta(description="How long after a message replies to it are allowed; 0: as long as the connection exists."),
     ] = REPLY_EXPIRES
 
 
 class AclFile(Section, frozen=True):
-    default: Annotated[Literal["allow", "deny"], Meta(description="What goes for whatever no rule is about.")] = "deny"
+    default: Annotated[Literal["allow", "deny"], Meta(description="Decision if no rule matches.")] = "deny"
     clients: Annotated[
         tuple[str, ...],
-        Meta(description="Client ids that MQTT clients may have, with *, ? and %u for the user name; all without."),
+        Meta(description="Client ids that MQTT clients may use, with *, ? and %u for the user name. Default: all."),
     ] = ()
-    rules: Annotated[tuple[AclRule, ...], Meta(description="The first that fits decides.")] = ()
+    rules: Annotated[tuple[AclRule, ...], Meta(description="The rules in order; the first that matches decides.")] = ()
 
 
 class Acl:
@@ -147,7 +151,7 @@ class Rule:
 
     def __init__(self, rule: AclRule, where: str) -> None:
         if (rule.allow is UNSET) == (rule.deny is UNSET):
-            raise ConfigError(f"{where}: say either allow or deny, and what")
+            raise ConfigError(f"{where}: needs exactly one of allow and deny, with at least one action")
         self.allow = rule.allow is not UNSET
         self.actions = _actions(rule.allow if self.allow else rule.deny)
         self._users = _pattern(rule.users)
@@ -155,17 +159,19 @@ class Rule:
         self._networks = [_network(text, where) for text in rule.addresses]
         for text in rule.topics:
             if not valid_filter(text.encode()):
-                raise ConfigError(f"{where}.topics: {text!r} is no topic filter: + and # are whole levels, # the last")
+                raise ConfigError(
+                    f"{where}.topics: {text!r} is not a topic filter: + and # must be whole levels, and # the last one"
+                )
         if rule.groups and not self.actions & GROUP:
-            raise ConfigError(f"{where}.groups: only a rule about group has some")
+            raise ConfigError(f"{where}.groups: only applies to the action group")
         if rule.streams and not self.actions & STREAM:
-            raise ConfigError(f"{where}.streams: only a rule about stream has some")
+            raise ConfigError(f"{where}.streams: only applies to the action stream")
         if (rule.qos or rule.retain is not None) and not self.actions & PUBLISH:
-            raise ConfigError(f"{where}: qos and retain are for a rule about publish")
+            raise ConfigError(f"{where}: qos and retain only apply to the action publish")
         if (rule.max_replies != 1 or rule.reply_expires != REPLY_EXPIRES) and not (self.allow and self.actions & REPLY):
-            raise ConfigError(f"{where}: max_replies and reply_expires are for a rule that allows reply")
+            raise ConfigError(f"{where}: max_replies and reply_expires only apply to allow: reply")
         if any(qos not in (0, 1, 2) for qos in rule.qos):
-            raise ConfigError(f"{where}.qos: 0, 1 and 2 there are")
+            raise ConfigError(f"{where}.qos: must be 0, 1 or 2")
         if self.actions & SUBSCRIBE and not self.allow:
             self.actions |= GROUP  # a member of a group would get the same messages
         self._topics = [text.split("/") for text in rule.topics or ("#",)]
@@ -297,9 +303,7 @@ def _network(text: str, where: str) -> Network:
     try:
         return parse_network(text)
     except ValueError:
-        raise ConfigError(
-            f"{where}.addresses: {text!r} is neither an address nor a network such as 10.0.0.0/8"
-        ) from None
+        raise ConfigError(f"{where}.addresses: {text!r} is not an address or a network such as 10.0.0.0/8") from None
 
 
 def _within(peer: str, network: Network) -> bool:

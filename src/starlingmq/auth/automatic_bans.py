@@ -142,7 +142,7 @@ class AutomaticBans:
         if not limit or not client or self._came.add(_short(client), now) <= limit:
             return None
         self._came.forget(_short(client))
-        ban = Ban("client", client, now + self._flapping.ban, "it came and went too often", True)
+        ban = Ban("client", client, now + self._flapping.ban, "too many connections in a short time", True)
         return self._remember(self._automatic, ban)
 
     def failed(self, now: float, address: str, user: str) -> tuple[float, Ban | None]:
@@ -154,7 +154,7 @@ class AutomaticBans:
         if not self._failures.limit or from_there < self._failures.limit:
             return delay, None
         self._failed_from.forget(key)
-        ban = Ban("address", key, now + self._failures.ban, "too many wrong logins", True)
+        ban = Ban("address", key, now + self._failures.ban, "too many failed logins", True)
         return delay, self._remember(self._automatic, ban)
 
     def _remember(self, bans: OrderedDict[Whom, Ban], ban: Ban) -> Ban:

@@ -117,17 +117,19 @@ class Callout:
             async with self._http.stream("POST", self._config.url, content=question, headers=headers) as response:
                 if response.status_code != 200:
                     status = response.status_code
-                    self._lines.warning("%s answers with status %d: a client is refused", self._place, status)
+                    self._lines.warning("%s answers with status %d, so a client is refused", self._place, status)
                     return NO_ANSWER, 0.0
                 body = b""
                 async for piece in response.aiter_bytes():
                     body += piece
                     if len(body) > ANSWER_MAX:
-                        raise ValueError(f"an answer of more than {ANSWER_MAX} bytes")
+                        raise ValueError(f"a response of more than {ANSWER_MAX} bytes")
             answer = msgspec.json.decode(body, type=CalloutAnswer)
             rules = None if answer.rules is None else rules_of(answer.rules)
         except (httpx.HTTPError, ValueError, ConfigError) as error:  # msgspec's errors are ValueErrors
-            self._lines.warning("%s: a client is refused: %s", self._place, str(error) or type(error).__name__)
+            self._lines.warning(
+                "%s failed, so a client is refused: %s", self._place, str(error) or type(error).__name__
+            )
             return NO_ANSWER, 0.0
         seconds = self._config.cache if answer.cache is None else answer.cache
         if answer.result == "ignore":

@@ -268,7 +268,7 @@ def make_hashing(config: AuthConfig, bans: AutomaticBans) -> Hashing | None:
     try:
         from starlingmq.auth.passwords import Hashing
     except ImportError as error:
-        raise ConfigError(f"auth.password: {error}: pip install 'starlingmq[auth]'") from None
+        raise ConfigError(f"auth.password: {error}; run pip install 'starlingmq[auth]'") from None
     return Hashing(bans, config.password.waiting_per_address)
 
 
@@ -280,7 +280,7 @@ def make_methods(
         return _make_methods(config, bans, hashing, lines)
     except ImportError as error:
         wanted = ", ".join(methods_of(config))
-        raise ConfigError(f"auth.methods: {wanted}: {error}: pip install 'starlingmq[auth]'") from None
+        raise ConfigError(f"auth.methods: {wanted}: {error}; run pip install 'starlingmq[auth]'") from None
 
 
 def _make_methods(

@@ -57,9 +57,9 @@ class PasswordFile:
     def set(self, name: str, password: str) -> None:
         """Raises ConfigError for a name that a line can not hold, and for a password that is none."""
         if not name or len(name.encode()) > NAME_MAX or any(sign in name for sign in ":\n\r\0") or name.startswith("#"):
-            raise ConfigError("a user name has no colon, no line end and no # in front, and is not empty")
+            raise ConfigError("a user name must not be empty, start with #, or contain a colon or line break")
         if not password:
-            raise ConfigError("a password is not empty")
+            raise ConfigError("a password must not be empty")
         self.hashes[name] = HASHER.hash(password)
         salt, stored, server, iterations = ScramMechanism().make_auth_info(password, SCRAM_ITERATIONS)
         self.scram[name] = ScramKeys(salt, stored, server, iterations)
@@ -108,7 +108,7 @@ def read_passwords(path: str | Path) -> PasswordFile:
             continue
         name, colon, secret = line.partition(":")
         if not name or not colon:
-            raise ConfigError(f"{path}:{number}: expected name:hash; starlingmq passwd writes such lines")
+            raise ConfigError(f"{path}:{number}: expected name:hash; set the password with starlingmq passwd")
         if secret.startswith((ARGON2, *BCRYPT)):
             _check_hash(secret, f"{path}:{number}")
             kind: dict[str, str] | dict[str, ScramKeys] = found.hashes
@@ -118,21 +118,23 @@ def read_passwords(path: str | Path) -> PasswordFile:
             known = name in found.scram
             found.scram[name] = _scram_keys(secret, f"{path}:{number}")
         else:
-            raise ConfigError(f"{path}:{number}: a hash of a kind nobody knows here; starlingmq passwd sets a new one")
+            raise ConfigError(f"{path}:{number}: unknown kind of hash; set a new password with starlingmq passwd")
         if known:
-            raise ConfigError(f"{path}:{number}: {name!r} is there twice")
+            raise ConfigError(f"{path}:{number}: user {name!r} is listed twice; remove one of the lines")
     return found
 
 
 def _check_hash(secret: str, where: str) -> None:
     if secret.startswith(BCRYPT):
         if BCRYPT_HASH.fullmatch(secret) is None:
-            raise ConfigError(f"{where}: this bcrypt hash is damaged; starlingmq passwd sets a new one")
+            raise ConfigError(f"{where}: this bcrypt hash is damaged; set a new password with starlingmq passwd")
         return
     try:
         extract_parameters(secret)
     except InvalidHash:
-        raise ConfigError(f"{where}: what looks like an Argon2 hash is none") from None
+        raise ConfigError(
+            f"{where}: this Argon2 hash is malformed; set a new password with starlingmq passwd"
+        ) from None
 
 
 def _scram_keys(secret: str, where: str) -> ScramKeys:
@@ -141,7 +143,9 @@ def _scram_keys(secret: str, where: str) -> ScramKeys:
         salt, stored, server = (b64decode(text, validate=True) for text in texts)
         keys = ScramKeys(salt, stored, server, int(iterations))
     except ValueError:
-        raise ConfigError(f"{where}: what looks like the keys of SCRAM are none") from None
+        raise ConfigError(
+            f"{where}: these SCRAM keys are malformed; set a new password with starlingmq passwd"
+        ) from None
     if not keys.salt or len(keys.stored_key) != 32 or len(keys.server_key) != 32 or keys.iterations < 4096:
-        raise ConfigError(f"{where}: what looks like the keys of SCRAM are none")
+        raise ConfigError(f"{where}: these SCRAM keys are malformed; set a new password with starlingmq passwd")
     return keys

@@ -38,8 +38,8 @@ class StreamReaders:
             reason, rights = Reason.SERVER_UNAVAILABLE, None
         refused = ""
         if reason != Reason.SUCCESS:
-            who = "a reader without a name" if name is None else f"user {name!r}"
-            refused = f"{who} is not let in: {Reason(reason).name.replace('_', ' ').lower()}"
+            who = "an anonymous reader" if name is None else f"user {name!r}"
+            refused = f"{who} was refused: {Reason(reason).name.replace('_', ' ').lower()}"
         allowed = [stream for stream in streams if not refused and (rights is None or rights.may_read(stream.encode()))]
         return {"user": name or "", "allowed": allowed, "refused": refused}
 

@@ -27,10 +27,12 @@ def read_tokens(path: str, setting: str) -> list[bytes]:
         if not token or token.startswith("#"):
             continue
         if len(token) < TOKEN_SIGNS_MIN or not token.isascii() or " " in token:
-            raise ConfigError(f"{setting}: {path}:{number}: a token has {TOKEN_SIGNS_MIN} signs or more and no blanks")
+            raise ConfigError(
+                f"{setting}: {path}:{number}: a token must have at least {TOKEN_SIGNS_MIN} characters and no blanks"
+            )
         found.append(digest_of(token.encode()))
     if not found:
-        raise ConfigError(f"{setting}: {path} has no token; put one on a line")
+        raise ConfigError(f"{setting}: {path} contains no token; add one token per line")
     return found
 
 

@@ -108,7 +108,7 @@ class Tokens:
     def _add_secret(self, path: str) -> None:
         secret = _read(path, "auth.jwt.secret_file").strip()
         if len(secret) < SECRET_BYTES_MIN:
-            raise ConfigError(f"auth.jwt.secret_file: {path}: a secret has {SECRET_BYTES_MIN} bytes at least")
+            raise ConfigError(f"auth.jwt.secret_file: {path}: the secret must have at least {SECRET_BYTES_MIN} bytes")
         self._keys.append(("", secret, ALGORITHMS["oct"], mark_of(secret)))
 
     def _add_public(self, path: str) -> None:
@@ -119,19 +119,19 @@ class Tokens:
         try:
             key = load_pem_public_key(_read(path, "auth.jwt.public_key_file"))
         except ValueError:
-            raise ConfigError(f"auth.jwt.public_key_file: {path}: is no public key in PEM") from None
+            raise ConfigError(f"auth.jwt.public_key_file: {path}: is not a public key in PEM format") from None
         if isinstance(key, RSAPublicKey):
             self._keys.append(("", key, ALGORITHMS["RSA"], mark_of(key)))
         elif isinstance(key, EllipticCurvePublicKey):
             self._keys.append(("", key, ALGORITHMS["EC"], mark_of(key)))
         else:
-            raise ConfigError(f"auth.jwt.public_key_file: {path}: neither RSA nor an elliptic curve of NIST")
+            raise ConfigError(f"auth.jwt.public_key_file: {path}: must be an RSA key or on an elliptic curve of NIST")
 
     def _add_jwks(self, path: str) -> None:
         try:
             found = jwt.PyJWKSet.from_dict(json.loads(_read(path, "auth.jwt.jwks_file")))
         except (ValueError, AttributeError, TypeError, jwt.PyJWTError) as error:
-            raise ConfigError(f"auth.jwt.jwks_file: {path}: is no set of keys (RFC 7517): {error}") from None
+            raise ConfigError(f"auth.jwt.jwks_file: {path}: is not a JSON Web Key Set (RFC 7517): {error}") from None
         for key in found.keys:
             algorithms = ALGORITHMS.get(str(key.key_type))
             if algorithms is None or key.public_key_use not in (None, "sig"):
@@ -140,7 +140,7 @@ class Tokens:
             allowed = (named,) if named in algorithms else algorithms
             self._keys.append((key.key_id or "", key.key, allowed, mark_of(key.key)))
         if not self._keys:
-            raise ConfigError(f"auth.jwt.jwks_file: {path}: has no key of the kinds {', '.join(ALGORITHMS)}")
+            raise ConfigError(f"auth.jwt.jwks_file: {path}: contains no key for one of {', '.join(ALGORITHMS)}")
 
 
 def mark_of(key: Any) -> bytes:

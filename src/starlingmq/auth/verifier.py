@@ -69,7 +69,7 @@ class Verifier:
             except ConnectionError:
                 if attempt + 1 == TRIES or self._closed:
                     raise
-        raise AssertionError("not reached")
+        raise AssertionError("unreachable")
 
     async def _ask(self, known: str, password: bytes) -> bool:
         writer = self._writer or await self._begin()
@@ -90,14 +90,14 @@ class Verifier:
             if self._writer is not None:
                 return self._writer
             if self._closed:
-                raise ConnectionError("passwords are no longer checked")
+                raise ConnectionError("password verification has stopped")
             ours, theirs = socket.socketpair()
             with theirs:
                 try:
                     process = self.process = await asyncio.to_thread(begun, theirs)
                 except OSError as error:
                     ours.close()
-                    log.error("the process that hashes passwords cannot be started: %s", error)
+                    log.error("the process that hashes passwords cannot be started, so logins are refused: %s", error)
                     raise
             reader, self._writer = await asyncio.open_connection(sock=ours)
             self._reading = asyncio.create_task(self._read(reader, self._writer, process))
@@ -117,7 +117,7 @@ class Verifier:
             return
         if unanswered and self._pings:
             log.error(
-                "the process that hashes passwords has not answered for %.0f s; it is killed and started again",
+                "the process that hashes passwords has not answered for %.0f s; it is killed and restarted",
                 self._hang_seconds if self._serving.is_set() else BEGIN_SECONDS,
             )
             self.process.kill()
@@ -158,7 +158,7 @@ class Verifier:
     def _end(self, writer: asyncio.StreamWriter) -> None:
         if not self._closed:
             self.ended += 1
-            log.error("the process that hashes passwords has ended; it is started again with the next login")
+            log.error("the process that hashes passwords has ended; it is restarted at the next login")
         self._writer = None
         writer.close()
         self._serving.set()  # wakes who waits in warm; they need not wait for the next process

@@ -69,7 +69,7 @@ def _stay(processors: tuple[int, ...]) -> None:
         os.sched_setaffinity(0, processors)
     except (AttributeError, OSError, ValueError) as error:
         some = ", ".join(map(str, sorted(os.sched_getaffinity(0)))) if hasattr(os, "sched_getaffinity") else "none"
-        raise SystemExit(f"streams.processors: {error}; those that may be named here: {some}") from None
+        raise SystemExit(f"streams.processors: {error}; available are {some}") from None
 
 
 if __name__ == "__main__":

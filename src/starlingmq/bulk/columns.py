@@ -163,7 +163,7 @@ def gather(data: bytes, salt: int, stop: int, rows_max: int, bytes_max: int, wan
             why = DAMAGED
             break
         if not take(record, offset, wanted, all_wanted, out):
-            raise RecordError(f"offset {offset}: a record that is none of a stream")
+            raise RecordError(f"offset {offset}: this record does not belong to a stream")
         at = end
         offset += 1
     out.at = at

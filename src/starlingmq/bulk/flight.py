@@ -76,7 +76,7 @@ class _Token(fl.ServerMiddlewareFactory):  # type: ignore[misc]
     def start_call(self, info: Any, headers: dict[str, list[str]]) -> None:
         shown = (headers.get("authorization") or [""])[0].encode()
         if not hmac.compare_digest(shown, self._wanted):
-            raise fl.FlightUnauthenticatedError("the token is missing or wrong (option token)")
+            raise fl.FlightUnauthenticatedError("the token is missing or wrong; set the option token")
 
 
 class _Shown(fl.ServerMiddleware):  # type: ignore[misc]
@@ -100,7 +100,7 @@ class Calls:
         host = peer.rpartition(":")[0]
         with self._lock:
             if self.running.total() >= self.most or self.running[host] >= self.most_of_one:
-                raise fl.FlightUnavailableError("too many calls at once (streams.calls)")
+                raise fl.FlightUnavailableError("too many concurrent calls (streams.calls); try again later")
             self.running[host] += 1
         try:
             yield
@@ -143,7 +143,7 @@ class StreamFlight(fl.FlightServerBase):  # type: ignore[misc]
         filters = [filter.encode() for filter in wanted.filters]
         for filter in filters:
             if not valid_filter(filter):
-                raise fl.FlightServerError(f"{filter.decode()!r} is no topic filter")
+                raise fl.FlightServerError(f"{filter.decode()!r} is not a topic filter")
         try:
             self._permit(context, wanted.stream)
         except BrokerGone as error:
@@ -153,9 +153,11 @@ class StreamFlight(fl.FlightServerBase):  # type: ignore[misc]
     def do_action(self, context: fl.ServerCallContext, action: fl.Action) -> list[fl.Result]:
         act = self.ACTIONS.get(action.type)
         if act is None:
-            raise fl.FlightServerError(f"there is no action {action.type[:64]!r}")
+            raise fl.FlightServerError(f"unknown action {action.type[:64]!r}")
         if action.body.size > REQUEST_BYTES_MAX:
-            raise fl.FlightServerError(f"{action.type}: {action.body.size} bytes are more than {REQUEST_BYTES_MAX}")
+            raise fl.FlightServerError(
+                f"{action.type}: {action.body.size} bytes are more than the limit of {REQUEST_BYTES_MAX}"
+            )
         try:
             with self._calls.one(_peer(context)):
                 found = act(self, context, action.body.to_pybytes())
@@ -178,8 +180,8 @@ class StreamFlight(fl.FlightServerBase):  # type: ignore[misc]
         """Raises FlightUnauthorizedError where the rules do not let this caller read the stream, BrokerGone."""
         user, allowed = self._readable(context, [stream])
         if stream not in allowed:
-            who = f"user {user!r}" if user else "a reader without a name (options user, password)"
-            raise fl.FlightUnauthorizedError(f"{who} may not read stream {stream}: no rule of auth.acl allows it")
+            who = f"user {user!r}" if user else "an anonymous reader (set the options user and password)"
+            raise fl.FlightUnauthorizedError(f"{who} may not read stream {stream}; allow it with a rule in auth.acl")
 
     def _readable(self, context: fl.ServerCallContext, streams: list[str]) -> tuple[str, list[str]]:
         """Who calls, and which of the streams it may read. Raises FlightUnauthenticatedError for one who is not who it
@@ -187,7 +189,7 @@ class StreamFlight(fl.FlightServerBase):  # type: ignore[misc]
         arguments = {"user": context.get_middleware("user").user, "peer": _peer(context), "streams": "\n".join(streams)}
         found = self._ask("stream.access", arguments)
         if found["refused"]:
-            raise fl.FlightUnauthenticatedError(f"{found['refused']} (options user, password)")
+            raise fl.FlightUnauthenticatedError(f"{found['refused']} (options user and password)")
         return found["user"], found["allowed"]
 
     # Reading
@@ -280,7 +282,7 @@ class StreamFlight(fl.FlightServerBase):  # type: ignore[misc]
         except OSError as error:
             raise BrokerGone(f"the broker of node {self._settings.node} does not answer: {error}") from None
         if "result" not in answer:
-            raise fl.FlightServerError(answer.get("error", "the broker ended before it answered"))
+            raise fl.FlightServerError(answer.get("error", "the broker closed the connection before it answered"))
         return answer["result"]
 
 
@@ -290,7 +292,7 @@ T = TypeVar("T")
 def _decoded(data: bytes, kind: type[T], what: str) -> T:
     """Raises FlightServerError in one line."""
     if len(data) > REQUEST_BYTES_MAX:
-        raise fl.FlightServerError(f"{what}: {len(data)} bytes are more than {REQUEST_BYTES_MAX}")
+        raise fl.FlightServerError(f"{what}: {len(data)} bytes are more than the limit of {REQUEST_BYTES_MAX}")
     try:
         return msgspec.json.decode(data, type=kind)
     except BAD_JSON as error:

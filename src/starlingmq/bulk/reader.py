@@ -38,7 +38,7 @@ class Trimmed(Exception):
     """What was asked for is not kept any more. ``first``: the oldest offset that is."""
 
     def __init__(self, name: str, offset: int, first: int) -> None:
-        super().__init__(f"stream {name}: offset {offset} is not kept any more; the oldest is {first}")
+        super().__init__(f"stream {name}: offset {offset} has been deleted by retention; the oldest is {first}")
         self.first = first
 
 

@@ -27,7 +27,9 @@ class Command(NamedTuple):
 
 
 COMMANDS: Final = {
-    "serve": Command("starlingmq.cli.serve", "Run one broker; prints `ready` and its addresses when it serves."),
+    "serve": Command(
+        "starlingmq.cli.serve", "Run one broker; prints `ready` and its addresses when it serves clients."
+    ),
     "pub": Command("starlingmq.cli.pub", "Publish messages to a topic: `starlingmq pub -t greeting -m hello`."),
     "sub": Command("starlingmq.cli.sub", "Print the messages of topics: `starlingmq sub -t 'sensors/#' -v`."),
     "bench": Command(
@@ -37,22 +39,22 @@ COMMANDS: Final = {
     "demo": Command(
         "starlingmq.cli.demo",
         "Run three nodes, a fleet of devices, NATS workers and Spark on this machine; kill a node, cut a link, "
-        "mend both, and say what clients noticed. Ctrl-C ends all of it.",
+        "repair both, and report what clients noticed. Ctrl-C stops everything.",
     ),
-    "ctl": Command("starlingmq.cli.ctl", "Look after a broker and its data directory."),
+    "ctl": Command("starlingmq.cli.ctl", "Operate a broker and its data directory."),
     "top": Command(
         "starlingmq.cli.top",
-        "Watch what clients, nodes and topics do, at all nodes; c, n, t change the view, s the order, q ends it.",
+        "Watch the activity of clients, nodes and topics on all nodes; c, n, t change the view, s the order, q quits.",
     ),
     "backup": Command(
-        "starlingmq.cli.backup", "Copy everything that is kept, as of one moment, also while a broker serves it."
+        "starlingmq.cli.backup", "Back up all persistent data as of one moment, also from a running broker."
     ),
-    "restore": Command("starlingmq.cli.restore", "Make a new data directory of a backup, which is checked on the way."),
+    "restore": Command("starlingmq.cli.restore", "Create a data directory from a backup, which is verified."),
     "passwd": Command(
         "starlingmq.cli.passwd",
-        "Set or delete a password in a file for auth.password.file. It is asked for, and never an argument.",
+        "Set or delete a password in the file of auth.password.file. The password is prompted for, never an argument.",
     ),
-    "pipeline": Command("starlingmq.cli.pipeline", "Pipelines: a stream, through SQL, into a sink."),
+    "pipeline": Command("starlingmq.cli.pipeline", "Run pipelines: a stream, SQL steps, and a sink."),
     "config": Command("starlingmq.cli.config_cmd", "Check and show settings."),
 }
 
@@ -111,8 +113,10 @@ def _print_version(asked: bool) -> None:
 def _root(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and how it runs."),
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version, and whether it is compiled."
+        ),
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show a traceback with an error.")] = False,
 ) -> None:
-    """An MQTT broker: run it, talk to it, measure it."""
+    """Run an MQTT and NATS broker, use it as a client, and measure it."""

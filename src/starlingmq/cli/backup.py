@@ -13,12 +13,12 @@ from starlingmq.cli.progress import amount, progress
 
 
 def command(
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="A new or empty directory for the backup.")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="New or empty directory for the backup.")],
     data_dir: DataDirOption = None,
     config: FileOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Copy everything that is kept, as of one moment, also while a broker serves it."""
+    """Back up all persistent data as of one moment, also from a running broker."""
     directory = directory_of(data_dir, config)
     with progress(json_) as report:
         done = ask(directory, "backup", {"target": str(Path(target).absolute())}, report)

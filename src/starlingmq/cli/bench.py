@@ -35,24 +35,27 @@ BUSY: Final = 0.9  # of a core: from here on a load process may be the limit its
 
 @dataclass(kw_only=True)
 class BenchArgs(ClientArgs):
-    publishers: Annotated[int, typer.Option("--publishers", min=0, help="Connections that publish.")] = 1
-    subscribers: Annotated[int, typer.Option("--subscribers", min=0, help="Connections that subscribe.")] = 1
+    publishers: Annotated[int, typer.Option("--publishers", min=0, help="Number of publishers.")] = 1
+    subscribers: Annotated[int, typer.Option("--subscribers", min=0, help="Number of subscribers.")] = 1
     topic: Annotated[
-        str, typer.Option("-t", "--topic", help="{n} is the number of the topic; by default a name of this run.")
+        str, typer.Option("-t", "--topic", help="Topic; {n} is the topic number. Default: a name unique to this run.")
     ] = ""
     topics: Annotated[
-        int | None, typer.Option("--topics", min=1, help="How many topics; by default the smaller side's number.")
+        int | None,
+        typer.Option("--topics", min=1, help="Number of topics. Default: the smaller of publishers and subscribers."),
     ] = None
-    rate: Annotated[float, typer.Option("--rate", min=0.0, help="Messages/s in all; 0: as fast as possible.")] = 0.0
+    rate: Annotated[float, typer.Option("--rate", min=0.0, help="Total messages/s; 0: as fast as possible.")] = 0.0
     qos: Qos = 0
     retain: Annotated[bool, typer.Option("-r", "--retain", help="Publish retained messages.")] = False
-    size: Annotated[int, typer.Option("--size", min=8, help="Bytes of payload.")] = 64
+    size: Annotated[int, typer.Option("--size", min=8, help="Payload size in bytes.")] = 64
     inflight: Annotated[
         int, typer.Option("--inflight", min=1, max=65535, help="QoS 1, 2: unacknowledged messages per publisher.")
     ] = 100
-    duration: Annotated[float, typer.Option("--duration", min=0.1, help="Seconds to measure.")] = 10.0
-    warmup: Annotated[float, typer.Option("--warmup", min=0.0, help="Seconds before that do not count.")] = 1.0
-    processes: Annotated[int, typer.Option("--processes", min=1, help="Processes that make the load.")] = 1
+    duration: Annotated[float, typer.Option("--duration", min=0.1, help="Duration of the measurement in seconds.")] = (
+        10.0
+    )
+    warmup: Annotated[float, typer.Option("--warmup", min=0.0, help="Warm-up in seconds, which is not measured.")] = 1.0
+    processes: Annotated[int, typer.Option("--processes", min=1, help="Number of load generator processes.")] = 1
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
 
     def loads(self) -> list[Load]:
@@ -131,7 +134,7 @@ class Bench:
         """Raises CommandError when a connection fails or is lost."""
         self._until(CONNECT_MAX, lambda: len(self._last) == len(self._pipes))
         if len(self._last) < len(self._pipes):
-            raise CommandError(f"not all connections were there after {CONNECT_MAX:g} s")
+            raise CommandError(f"not all connections were established within {CONNECT_MAX:g} s")
         self._order("go")
         self.phase = "warming up"
         self._until(self._args.warmup)
@@ -313,7 +316,7 @@ def _lines(result: dict[str, Any]) -> Iterator[str]:
     busy = max(result["generator_cores"], default=0.0)
     if busy >= BUSY:
         more = f"; try --processes {min(os.cpu_count() or 2, 2 * len(result['generator_cores']))}"
-        yield f"  note: a load process used {busy:.0%} of a core and may be the limit itself{more}"
+        yield f"  note: a load process used {busy:.0%} of a core and may be the bottleneck{more}"
 
 
 command = bench = command_of(BenchArgs, run)

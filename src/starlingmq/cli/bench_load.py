@@ -103,7 +103,7 @@ class Peer:
         self._opening = None
 
     def link_lost(self, link: Link, error: Exception | None) -> None:
-        why = ConnectionLost(f"a connection was lost{f': {error}' if error else ''}")
+        why = ConnectionLost(f"connection lost{(f': {error}' if error else '')}")
         if self._opening is not None and not self._opening.done():
             self._opening.set_exception(why)
         elif self._opening is None:

@@ -24,50 +24,61 @@ Qos = Annotated[int, typer.Option("-q", "--qos", min=0, max=2, help="Quality of 
 class ClientArgs:
     host: Annotated[str, typer.Option("-h", "--host", help="Host of the broker.")] = "localhost"
     port: Annotated[
-        int | None, typer.Option("-p", "--port", min=1, max=65535, help="Its port; 1883, or 8883 with TLS.")
+        int | None,
+        typer.Option("-p", "--port", min=1, max=65535, help="Port of the broker. Default: 1883, or 8883 with TLS."),
     ] = None
     url: Annotated[
         str | None,
         typer.Option(
-            "-L", "--url", help="mqtt://user:password@host:port/topic, mqtts://, ws://, wss://, unix:///path."
+            "-L", "--url", help="URL: mqtt://user:password@host:port/topic, mqtts://, ws://, wss://, unix:///path."
         ),
     ] = None
     unix: Annotated[str | None, typer.Option("--unix", metavar="PATH", help="Connect through a Unix socket.")] = None
-    client_id: Annotated[str, typer.Option("-i", "--id", help="Client id; the broker assigns one by default.")] = ""
-    id_prefix: Annotated[str, typer.Option("-I", "--id-prefix", help="Client id: this and the process id.")] = ""
-    keep_alive: Annotated[int, typer.Option("-k", "--keepalive", min=0, max=65535, help="Seconds; 0 turns it off.")] = (
-        60
-    )
+    client_id: Annotated[str, typer.Option("-i", "--id", help="Client id. Default: the broker assigns one.")] = ""
+    id_prefix: Annotated[
+        str, typer.Option("-I", "--id-prefix", help="Client id prefix; the process id is appended.")
+    ] = ""
+    keep_alive: Annotated[
+        int, typer.Option("-k", "--keepalive", min=0, max=65535, help="Keep-alive in seconds; 0 disables it.")
+    ] = 60
     keep_session: Annotated[
-        bool, typer.Option("-c", "--disable-clean-session", help="Keep the session when we go.")
+        bool, typer.Option("-c", "--disable-clean-session", help="Keep the session after disconnecting.")
     ] = False
     session_expiry: Annotated[
         int | None,
-        typer.Option("-x", "--session-expiry-interval", min=-1, max=NEVER_EXPIRES, help="Seconds; -1: never."),
+        typer.Option(
+            "-x", "--session-expiry-interval", min=-1, max=NEVER_EXPIRES, help="Session expiry in seconds; -1: never."
+        ),
     ] = None
     version: Annotated[
         str, typer.Option("-V", "--protocol-version", help="mqttv31, mqttv311 or mqttv5; also 31, 311, 5.")
     ] = "mqttv5"
     username: Annotated[str | None, typer.Option("-u", "--username")] = None
     password: Annotated[str | None, typer.Option("-P", "--pw")] = None
-    will_topic: Annotated[str | None, typer.Option("--will-topic", help="Topic of our will.")] = None
+    will_topic: Annotated[str | None, typer.Option("--will-topic", help="Topic of the will.")] = None
     will_payload: Annotated[str, typer.Option("--will-payload")] = ""
     will_qos: Annotated[int, typer.Option("--will-qos", min=0, max=2)] = 0
     will_retain: Annotated[bool, typer.Option("--will-retain")] = False
-    cafile: Annotated[
-        str, typer.Option("--cafile", metavar="FILE", help="Trusted authorities (PEM); turns TLS on.")
-    ] = ""
-    cert: Annotated[str, typer.Option("--cert", metavar="FILE", help="Our certificate (PEM).")] = ""
-    key: Annotated[str, typer.Option("--key", metavar="FILE", help="Its private key (PEM).")] = ""
+    cafile: Annotated[str, typer.Option("--cafile", metavar="FILE", help="CA certificates (PEM); enables TLS.")] = ""
+    cert: Annotated[str, typer.Option("--cert", metavar="FILE", help="Client certificate (PEM).")] = ""
+    key: Annotated[str, typer.Option("--key", metavar="FILE", help="Private key of the client certificate (PEM).")] = ""
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Do not compare host name and certificate; without --cafile, trust any.")
+        bool,
+        typer.Option(
+            "--insecure", help="Do not verify the host name; without --cafile, do not verify the certificate either."
+        ),
     ] = False
     tls: Annotated[
-        bool, typer.Option("--tls", "--tls-use-os-certs", help="TLS with the authorities this system trusts.")
+        bool, typer.Option("--tls", "--tls-use-os-certs", help="TLS with the CA certificates of this system.")
     ] = False
     property_for: Annotated[
         list[str],
-        typer.Option("-D", "--property", metavar="PACKET PROPERTY VALUE", help="As in: -D publish content-type text."),
+        typer.Option(
+            "-D",
+            "--property",
+            metavar="PACKET PROPERTY VALUE",
+            help="Set a property, for example: -D publish content-type text.",
+        ),
     ] = field(default_factory=list)
     property_words: Annotated[list[str], typer.Argument(hidden=True, metavar="")] = field(default_factory=list)
     show_packets: Annotated[bool, typer.Option("-d", help="Print every packet to stderr.")] = False
@@ -76,7 +87,7 @@ class ClientArgs:
     def properties(self) -> PropertyArgs:
         properties = PropertyArgs(self.property_for, self.property_words)
         if properties and self.protocol() != V5:
-            raise CommandError("properties (-D) are for MQTT 5 only (-V mqttv5)")
+            raise CommandError("properties (-D) need MQTT 5 (-V mqttv5)")
         return properties
 
     def protocol(self) -> int:
@@ -93,7 +104,7 @@ class ClientArgs:
     def address(self) -> str:
         """The URL to connect to."""
         if self.url is not None and self.unix is not None:
-            raise CommandError("-L and --unix name two brokers; give one")
+            raise CommandError("-L and --unix both name a broker; give only one")
         if self.url is not None:
             return self.url if "://" in self.url else f"mqtt://{self.url}"
         if self.unix is not None:
@@ -128,11 +139,11 @@ class ClientArgs:
 
     def _client_id(self) -> str:
         if self.client_id and self.id_prefix:
-            raise CommandError("-i and -I name two client ids; give one")
+            raise CommandError("-i and -I both name a client id; give only one")
         if self.id_prefix:
             return f"{self.id_prefix}{os.getpid()}"
         if self.keep_session and not self.client_id:
-            raise CommandError("a session that is kept (-c) needs a client id (-i), or nobody could come back to it")
+            raise CommandError("a persistent session (-c) needs a client id (-i), so that the client can resume it")
         # 3.1 knows no empty client id; some 3.1.1 brokers refuse it.
         return self.client_id or ("" if self.protocol() == V5 else f"starling-{secrets.token_hex(6)}")
 

@@ -30,20 +30,25 @@ def group() -> None:
 @app.command()
 def up(
     directory: Annotated[
-        Path, typer.Option("--dir", metavar="DIR", help="Where the nodes keep their settings and data.")
+        Path, typer.Option("--dir", metavar="DIR", help="Directory for the settings and data of the nodes.")
     ] = Path("starling"),
-    nodes: Annotated[int, typer.Option("--nodes", metavar="N", help="How many nodes.")] = 3,
+    nodes: Annotated[int, typer.Option("--nodes", metavar="N", help="Number of nodes.")] = 3,
     base_port: Annotated[
-        int, typer.Option(metavar="P", help="Port of the first node for clients; the others follow it. 0: free ports.")
+        int,
+        typer.Option(
+            metavar="P", help="MQTT port of the first node; the others use the following ports. 0: free ports."
+        ),
     ] = 1883,
-    nats: Annotated[bool, typer.Option("--nats", help="Listen for NATS clients too, 400 ports above.")] = False,
-    http: Annotated[bool, typer.Option("--http", help="Serve the API and dashboard too, 500 ports above.")] = False,
+    nats: Annotated[bool, typer.Option("--nats", help="Also listen for NATS clients, on ports 400 above.")] = False,
+    http: Annotated[
+        bool, typer.Option("--http", help="Also serve the API and the dashboard, on ports 500 above.")
+    ] = False,
     streams: Annotated[
-        bool, typer.Option("--streams", help="Let streams be read in bulk (by Spark), 600 ports above.")
+        bool, typer.Option("--streams", help="Also serve streams to bulk readers (Spark), on ports 600 above.")
     ] = False,
     log_level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "info",
 ) -> int:
-    """Start all nodes and show what they say; Ctrl-C stops them. What they keep stays in DIR for the next time."""
+    """Start all nodes and show their log lines; Ctrl-C stops them. DIR keeps their data for the next start."""
     wanted = zip(OFFERS, (nats, http, streams), strict=True)
     paths = prepare(directory.absolute(), nodes, base_port, [offer for offer, asked in wanted if asked])
     return asyncio.run(_run(paths, log_level))
@@ -96,7 +101,7 @@ async def _run(paths: list[Path], log_level: str) -> int:
 
 async def _watch(child: Child, settings: Path, teller: Teller) -> None:
     await child.ended.wait()
-    teller.own(f"{child.name} {how_it_ended(child)}; it comes back with: starlingmq serve -c {settings}")
+    teller.own(f"{child.name} {how_it_ended(child)}; restart it with: starlingmq serve -c {settings}")
 
 
 class Teller:

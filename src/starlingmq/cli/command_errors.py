@@ -33,10 +33,14 @@ def _what_there_is(error: Any) -> str:
     commands = getattr(context.command, "commands", None)
     option = getattr(error, "option_name", None)
     if option is not None:
-        return f"; options go behind the command: {path} COMMAND {option}" if commands else f"; {path} --help has all"
+        return (
+            f"; options follow the command: {path} COMMAND {option}"
+            if commands
+            else f"; {path} --help lists all options"
+        )
     if commands and error.message.startswith("No such command") and "Did you mean" not in error.message:
-        return f"; there are {', '.join(commands)}"
-    return f"; {path} --help says what it takes" if "unexpected extra argument" in error.message else ""
+        return f"; the commands are {', '.join(commands)}"
+    return f"; {path} --help lists the arguments" if "unexpected extra argument" in error.message else ""
 
 
 def _one_line(text: str) -> str:

@@ -20,7 +20,7 @@ from starlingmq.net.listeners.listeners import parse_listener, tls_context
 FileOption = Annotated[str | None, typer.Option("--config", "-c", metavar="FILE", help="YAML file with settings.")]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY.PATH=VALUE", help="Override one setting; may be given again."),
+    typer.Option("--set", metavar="KEY.PATH=VALUE", help="Override one setting; repeatable."),
 ]
 
 app = typer.Typer(help="Check and show settings.", no_args_is_help=True)
@@ -30,7 +30,7 @@ _FORMATS: Final = {"duration": format_duration, "seconds": format_duration, "siz
 
 @app.command()
 def check(config: FileOption = None, set_: SetOption = None, json_: JsonOption = False) -> None:
-    """Say whether a broker would start with these settings, the environment included."""
+    """Check whether a broker would start with these settings, including those from the environment."""
     loaded = load_config(config, set_ or (), os.environ)
     refuse_open_listeners(loaded, authenticated=False)
     for listener in loaded.listeners:
@@ -41,8 +41,8 @@ def check(config: FileOption = None, set_: SetOption = None, json_: JsonOption =
 
 @app.command()
 def show(config: FileOption = None, set_: SetOption = None, json_: JsonOption = False) -> None:
-    """Print every setting with its meaning and its value: a complete configuration file, with *** for what is secret.
-    With --json the values only, durations in seconds and sizes in bytes."""
+    """Print every setting with its description and value: a complete configuration file, with *** for secrets.
+    With --json only the values, durations in seconds and sizes in bytes."""
     loaded = masked(load_config(config, set_ or (), os.environ))
     print(_json(loaded) if json_ else "\n".join(lines(loaded)))
 

@@ -19,9 +19,9 @@ from starlingmq.net.control_socket import NAME, reachable
 
 Report = Callable[[str, int, int, str], None]
 
-DataDirOption = Annotated[str | None, typer.Option("--data-dir", metavar="DIR", help="The data directory.")]
+DataDirOption = Annotated[str | None, typer.Option("--data-dir", metavar="DIR", help="Data directory of the broker.")]
 FileOption = Annotated[
-    str | None, typer.Option("--config", "-c", metavar="FILE", help="YAML file that names the data directory.")
+    str | None, typer.Option("--config", "-c", metavar="FILE", help="YAML file that contains node.data_dir.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
@@ -31,7 +31,7 @@ def directory_of(data_dir: str | None, config: str | None) -> Path:
     named = data_dir or load_config(config, (), os.environ).node.data_dir
     if named is None:
         raise CommandError(
-            "which data directory? name it: --data-dir DIR, -c FILE with node.data_dir, or STARLINGMQ_NODE__DATA_DIR"
+            "no data directory given; use --data-dir DIR, -c FILE with node.data_dir, or STARLINGMQ_NODE__DATA_DIR"
         )
     return Path(named).absolute()
 
@@ -50,7 +50,7 @@ def ask_broker(directory: Path, action: str, arguments: dict[str, str], report: 
     """The same of what only a broker that runs can do. CommandError when none does, too."""
     connection = _connect(directory)
     if connection is None:
-        raise CommandError(f"{directory}: no broker runs there: start it, or name the directory of one that runs")
+        raise CommandError(f"{directory}: no broker is running there; start it, or give the directory of a running one")
     return _ask(connection, directory, action, arguments, report)
 
 
@@ -70,7 +70,7 @@ def _ask(
                     raise CommandError(answer["error"])
                 progress = answer["progress"]
                 report(progress["what"], progress["done"], progress["total"], progress["unit"])
-    raise CommandError(f"{directory}: the broker ended before it was done")
+    raise CommandError(f"{directory}: the broker stopped before it answered")
 
 
 async def _done(action: Awaitable[dict[str, Any]]) -> dict[str, Any]:

@@ -21,9 +21,9 @@ from starlingmq.cli.progress import amount, progress
 
 DAMAGED: Final = 1  # exit code
 
-app = typer.Typer(help="Look after a broker and its data directory.", no_args_is_help=True)
+app = typer.Typer(help="Operate a broker and its data directory.", no_args_is_help=True)
 storage = typer.Typer(
-    help="What a data directory holds, while it is served or not: is it whole, how much is it.", no_args_is_help=True
+    help="Check, measure and compact a data directory, whether a broker is running on it or not.", no_args_is_help=True
 )
 app.add_typer(storage, name="storage")
 app.add_typer(cluster, name="cluster")
@@ -37,7 +37,7 @@ app.add_typer(stream, name="stream")
 
 @storage.command()
 def check(data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False) -> int:
-    """Read everything that is kept and say what is damaged; the exit code is 1 if anything is."""
+    """Read all stored data and report damage; the exit code is 1 if there is any."""
     directory = directory_of(data_dir, config)
     with progress(json_) as report:
         found = ask(directory, "storage.check", {}, report)
@@ -50,7 +50,7 @@ def check(data_dir: DataDirOption = None, config: FileOption = None, json_: Json
 
 @storage.command()
 def stats(data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False) -> None:
-    """Say how much there is of everything."""
+    """Print statistics of the stored data."""
     directory = directory_of(data_dir, config)
     with progress(json_) as report:
         found = ask(directory, "storage.stats", {}, report)
@@ -59,7 +59,7 @@ def stats(data_dir: DataDirOption = None, config: FileOption = None, json_: Json
 
 @storage.command()
 def compact(data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False) -> None:
-    """Write a checkpoint and give back the space of what nobody needs any more."""
+    """Write a checkpoint and free the space of data that is no longer needed."""
     directory = directory_of(data_dir, config)
     with progress(json_) as report:
         found = ask(directory, "storage.compact", {}, report)
@@ -84,7 +84,9 @@ def _check_lines(found: dict[str, Any]) -> Iterator[str]:
 
 def _stats_lines(found: dict[str, Any]) -> Iterator[str]:
     journal, checkpoint = found["journal"], found["checkpoint"]
-    yield f"state          {found['state']}, {'served by a broker' if found['serving'] else 'not served'}"
+    yield (
+        f"state          {found['state']}, {('a broker is running' if found['serving'] else 'no broker is running')}"
+    )
     if found["durability"] is not None:
         yield f"durability     {found['durability']}"
     yield f"sessions       {found['sessions']:,} with {found['subscriptions']:,} subscriptions"
@@ -93,7 +95,7 @@ def _stats_lines(found: dict[str, Any]) -> Iterator[str]:
         f"journal        {journal['engine']}, {amount(journal['bytes'], 'bytes')} in {journal['segments']:,} segments, "
         f"records {journal['first']:,} to {journal['next']:,}"
     )
-    yield f"unneeded       {journal['unneeded_segments']:,} segments, {amount(journal['unneeded_bytes'], 'bytes')}"
+    yield f"reclaimable    {journal['unneeded_segments']:,} segments, {amount(journal['unneeded_bytes'], 'bytes')}"
     age = checkpoint["age_seconds"]
     yield (
         f"checkpoint     at record {checkpoint['offset']:,}, {checkpoint['behind']:,} behind, "

@@ -20,12 +20,14 @@ WIDTH_MIN: Final = 170  # columns where there is no terminal
 
 Result = dict[str, Any]
 
-NodeOption = Annotated[str, typer.Option("--node", metavar="NAME", help="Only this node, instead of all of them.")]
-AtOption = Annotated[str, typer.Option("--node", metavar="NAME", help="The node that is meant, instead of this one.")]
-SearchOption = Annotated[
-    str, typer.Option("--search", "-s", metavar="TEXT", help="Only those with this in their client id.")
+NodeOption = Annotated[str, typer.Option("--node", metavar="NAME", help="Only this node. Default: all nodes.")]
+AtOption = Annotated[
+    str, typer.Option("--node", metavar="NAME", help="Node to use. Default: the node of this data directory.")
 ]
-LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="Show so many at most.")]
+SearchOption = Annotated[
+    str, typer.Option("--search", "-s", metavar="TEXT", help="Only entries whose client id contains this text.")
+]
+LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="Maximum number of entries.")]
 
 
 def ask(action: str, data_dir: str | None, config: str | None, **arguments: str) -> Result:
@@ -68,14 +70,14 @@ def show(
         console = Console(width=max(console.width, WIDTH_MIN))
     console.print(table if found[key] else Text(none))
     if found.get("more"):
-        print("there are more: --limit", file=sys.stderr)
+        print("there are more entries; raise --limit", file=sys.stderr)
     warn_of(found)
 
 
 def warn_of(found: Result) -> None:
     """Who did not answer."""
     for one in found.get("missing", ()):
-        print(f"warning: {plain(one['node'])} is missing: {plain(one['why'])}", file=sys.stderr)
+        print(f"warning: no answer from {plain(one['node'])}: {plain(one['why'])}", file=sys.stderr)
 
 
 def done(found: Result, json_: bool, line: str) -> None:

@@ -15,9 +15,9 @@ from starlingmq.cli.progress import amount, progress
 
 NOT_SERVING: Final = 1  # exit code
 UNSENT: Final = {
-    "unconnected": "envelopes to nodes without a connection at the time (what matters is sent again)",
-    "overflow": "envelopes beyond what may wait for a connection (they are sent again)",
-    "foreign": "envelopes that a node had no right to send",
+    "unconnected": "frames for nodes that were not connected (required ones are sent again)",
+    "overflow": "frames above the limit of the send buffer (they are sent again)",
+    "foreign": "frames that were not permitted for their sender",
 }
 LOST: Final = {
     "unreachable": "because their nodes could not be reached",
@@ -25,14 +25,16 @@ LOST: Final = {
 }
 WIDTH_MIN: Final = 140  # columns where there is no terminal
 
-ForceOption = Annotated[bool, typer.Option("--force", help="Do it though something is lost by it.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Proceed even if data is lost.")]
 
-app = typer.Typer(help="The cluster as a node that runs sees it; its routes; members that go.", no_args_is_help=True)
+app = typer.Typer(
+    help="Show the cluster as a running node sees it, its routes, and remove members.", no_args_is_help=True
+)
 
 
 @app.command()
 def status(data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False) -> int:
-    """Say how this node and its cluster are; the exit code is 1 while the node does not serve."""
+    """Show the state of this node and its cluster; the exit code is 1 while the node does not serve."""
     found = _ask("cluster.status", {}, data_dir, config, json_)
     if json_:
         print(json.dumps(found))
@@ -44,7 +46,7 @@ def status(data_dir: DataDirOption = None, config: FileOption = None, json_: Jso
 
 @app.command()
 def members(data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False) -> None:
-    """List the members: where they are, their state, what waits for them."""
+    """List the members: addresses, state, queued messages."""
     found = _ask("cluster.status", {}, data_dir, config, json_)
     if json_:
         print(json.dumps({"members": found["members"], "revision": found["revision"]}))
@@ -54,20 +56,20 @@ def members(data_dir: DataDirOption = None, config: FileOption = None, json_: Js
 
 @app.command()
 def routes(
-    prefix: Annotated[str, typer.Argument(help="Only filters that begin with this.")] = "",
-    node: Annotated[str, typer.Option("--node", metavar="NAME", help="Only those of this node.")] = "",
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Filters to list for each node.")] = 100,
+    prefix: Annotated[str, typer.Argument(help="Only filters with this prefix.")] = "",
+    node: Annotated[str, typer.Option("--node", metavar="NAME", help="Only this node.")] = "",
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of filters per node.")] = 100,
     data_dir: DataDirOption = None,
     config: FileOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """List what each node's clients are subscribed to, as this node has it."""
+    """List the routes of each node, as this node has them."""
     arguments = {"prefix": prefix, "name": node, "limit": str(limit)}
     found = _ask("cluster.routes", arguments, data_dir, config, json_)
     if json_:
         print(json.dumps(found))
         return
-    table = Table("node", "filter", "what for")
+    table = Table("node", "filter", "subscribers")
     for each in found["nodes"]:
         for route in each["listed"]:
             table.add_row(each["name"], route["filter"], _what_for(route))
@@ -80,24 +82,24 @@ def routes(
 def leave(
     force: ForceOption = False, data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False
 ) -> None:
-    """Have this node go for good: it hands over its clients' sessions and what it owes other nodes, leaves the
-    membership, and ends."""
+    """Remove this node permanently: it hands over its sessions and the messages it owes to other nodes, leaves the
+    cluster, and stops."""
     found = _ask("cluster.leave", {"force": "yes"} if force else {}, data_dir, config, json_)
-    print(json.dumps(found) if json_ else f"{found['left']} has left, and ends")
+    print(json.dumps(found) if json_ else f"{found['left']} has left the cluster and stops")
 
 
 @app.command()
 def forget(
-    name: Annotated[str, typer.Argument(help="The node that will not come back.")],
+    name: Annotated[str, typer.Argument(help="The node that will not return.")],
     force: ForceOption = False,
     data_dir: DataDirOption = None,
     config: FileOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Take a node out that is gone for good, with everything that waits for it."""
+    """Remove a node that will not return, with everything that waits for it."""
     arguments = {"name": name} | ({"force": "yes"} if force else {})
     found = _ask("cluster.forget", arguments, data_dir, config, json_)
-    print(json.dumps(found) if json_ else f"{found['forgot']} is no member any more")
+    print(json.dumps(found) if json_ else f"{found['forgot']} was removed from the cluster")
 
 
 def _ask(
@@ -112,12 +114,12 @@ def _status_lines(found: dict[str, Any]) -> Iterator[str]:
     yield f"cluster    {found['cluster']}, {len(found['members'])} members, membership {found['revision']}"
     yield f"this node  {found['node']}: " + _serves(found)
     etcd = found["etcd"]
-    restarts = f", started again {etcd['restarts']:,} times" if etcd["restarts"] else ""
+    restarts = f", restarted {etcd['restarts']:,} times" if etcd["restarts"] else ""
     yield f"etcd       {'its own' if etcd['own'] else 'external'}, {', '.join(etcd['endpoints'])}{restarts}"
     messages, frames, traffic = found["messages"], found["frames"], found["traffic"]
     yield (
-        f"messages   {messages['forwarded']:,} to other nodes in {frames['data']:,} frames, "
-        f"{messages['received']:,} from them, {messages['doubled']:,} came twice and were dropped"
+        f"messages   {messages['forwarded']:,} forwarded to other nodes in {frames['data']:,} frames, "
+        f"{messages['received']:,} received from them, {messages['doubled']:,} duplicates discarded"
     )
     sessions = found["sessions"]
     lost = [f"{count:,} {LOST.get(reason, reason)}" for reason, count in sorted(sessions["lost"].items())]
@@ -126,12 +128,12 @@ def _status_lines(found: dict[str, Any]) -> Iterator[str]:
     handshakes = found["handshakes"]
     if handshakes["questions"]:
         yield (
-            f"handshakes {handshakes['questions']:,} that clients began elsewhere: {handshakes['calls']:,} calls in "
-            f"{handshakes['windows']:,} windows, {handshakes['hint_hits']:,} by the hint, "
-            f"{handshakes['clients/unknown']:,} unknown"
+            f"handshakes {handshakes['questions']:,} looked up on other nodes: {handshakes['calls']:,} "
+            f"requests in {handshakes['windows']:,} batches, {handshakes['hint_hits']:,} found by the "
+            f"hint, {handshakes['clients/unknown']:,} unknown"
         )
     if frames["passed_on"]:
-        yield f"relay      {frames['passed_on']:,} envelopes passed on between nodes that had no connection at the time"
+        yield f"relay      {frames['passed_on']:,} frames relayed between nodes without a direct connection"
     unsent = [f"{count:,} {UNSENT.get(reason, reason)}" for reason, count in sorted(traffic["dropped"].items())]
     if unsent:
         yield f"not sent   {', '.join(unsent)}"
@@ -141,7 +143,7 @@ def _serves(found: dict[str, Any]) -> str:
     if not found["serving"]:
         return f"does not serve: {found['waits_for']}"
     draining = any(member["this"] and member["draining"] for member in found["members"])
-    return "is a member and serves no clients (ctl drain)" if draining else "serves"
+    return "does not serve clients, because it is drained (ctl drain --cancel ends this)" if draining else "serves"
 
 
 def _members_table(members: list[dict[str, Any]]) -> Table:
@@ -179,8 +181,8 @@ def _connection(member: dict[str, Any]) -> str:
         return "this node"
     if not member["connected"]:
         return "none"
-    way = f"through {member['through']}" if member["through"] else "direct"
-    return f"{way}, its routes are on the way" if member["behind"] else way
+    way = f"relayed by {member['through']}" if member["through"] else "direct"
+    return f"{way}, receiving its routes" if member["behind"] else way
 
 
 def _what_for(route: dict[str, Any]) -> str:

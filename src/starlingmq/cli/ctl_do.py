@@ -17,8 +17,8 @@ from starlingmq.cli.declare import CommandError
 from starlingmq.config.section_types import parse_duration
 
 KindArgument = Annotated[str, typer.Argument(metavar="KIND", help="address, user or client.")]
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The address, user name or client id.")]
-TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="A topic, without wildcards.")]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Address, user name or client id.")]
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic without wildcards.")]
 
 
 def kick(
@@ -27,9 +27,9 @@ def kick(
     config: FileOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Close the connection of a client; its session stays as agreed."""
+    """Disconnect a client; its session is kept according to its expiry."""
     found = ask("client.kick", data_dir, config, client_id=client_id)
-    done(found, json_, f"{plain(client_id)} is disconnected from {', '.join(found['nodes'])}")
+    done(found, json_, f"{plain(client_id)} was disconnected from {', '.join(found['nodes'])}")
 
 
 def end(
@@ -38,31 +38,31 @@ def end(
     config: FileOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """End a session with all that waits in it."""
+    """End a session and delete its queue."""
     found = ask("session.end", data_dir, config, client_id=client_id)
-    done(found, json_, f"the session of {plain(client_id)} on {', '.join(found['nodes'])}: {found['done']}")
+    done(found, json_, f"session of {plain(client_id)} on {', '.join(found['nodes'])}: {found['done']}")
 
 
 def ban(
     kind: KindArgument,
     name: NameArgument,
-    time: Annotated[str, typer.Option("--time", "-t", metavar="DURATION", help="For how long.")] = "1h",
-    reason: Annotated[str, typer.Option("--reason", help="Shown to whoever asks who is banned.")] = "by an operator",
-    stay: Annotated[bool, typer.Option("--stay", help="Whoever is connected may stay.")] = False,
+    time: Annotated[str, typer.Option("--time", "-t", metavar="DURATION", help="Duration of the ban.")] = "1h",
+    reason: Annotated[str, typer.Option("--reason", help="Reason, shown in the list of bans.")] = "by an operator",
+    stay: Annotated[bool, typer.Option("--stay", help="Do not disconnect matching clients.")] = False,
     data_dir: DataDirOption = None,
     config: FileOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Keep an address, a user or a client out of all nodes for a while."""
+    """Ban an address, user or client id on all nodes."""
     try:
         seconds = parse_duration(time)
     except ValueError as error:
         raise CommandError(f"--time: {error}") from None
     if seconds <= 0:
-        raise CommandError("--time: for how long? 0 is no time")
+        raise CommandError("--time: must be more than 0")
     arguments = {"kind": kind, "name": name, "reason": reason, "disconnect": "no" if stay else "yes"}
     found = ask("ban", data_dir, config, seconds=repr(seconds), **arguments)
-    done(found, json_, f"{kind} {plain(name)} is banned from {', '.join(found['nodes'])} for {time}")
+    done(found, json_, f"{kind} {plain(name)} is banned on {', '.join(found['nodes'])} for {time}")
 
 
 def unban(
@@ -72,22 +72,22 @@ def unban(
     config: FileOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Let somebody in again, at all nodes."""
+    """Lift a ban on all nodes."""
     found = ask("ban.lift", data_dir, config, kind=kind, name=name)
-    done(found, json_, f"{kind} {plain(name)} may come in again")
+    done(found, json_, f"the ban of {kind} {plain(name)} was lifted")
 
 
 def publish(
     topic: TopicArgument,
-    payload: Annotated[str, typer.Argument(metavar="[PAYLOAD]", help="Text; - reads standard input.")] = "",
+    payload: Annotated[str, typer.Argument(metavar="[PAYLOAD]", help="Payload as text; - reads standard input.")] = "",
     qos: Annotated[int, typer.Option("--qos", "-q", min=0, max=2)] = 0,
-    retain: Annotated[bool, typer.Option("--retain", "-r", help="Keep it for those who subscribe later.")] = False,
-    expiry: Annotated[int, typer.Option("--expiry", min=0, metavar="SECONDS", help="0: it never expires.")] = 0,
+    retain: Annotated[bool, typer.Option("--retain", "-r", help="Retain the message.")] = False,
+    expiry: Annotated[int, typer.Option("--expiry", min=0, metavar="SECONDS", help="Message expiry; 0: never.")] = 0,
     data_dir: DataDirOption = None,
     config: FileOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Publish a message as the operator: no rule and no hook is asked. Clients use `starlingmq pub`."""
+    """Publish a message as the operator, without rules and hooks. Clients use `starlingmq pub`."""
     content = sys.stdin.buffer.read() if payload == "-" else payload.encode()
     found = ask(
         "publish",
@@ -108,27 +108,33 @@ def unretain(
     config: FileOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Forget what is retained for a topic."""
-    done(ask("retained.delete", data_dir, config, topic=topic), json_, f"nothing is retained for {plain(topic)}")
+    """Delete the retained message of a topic."""
+    done(
+        ask("retained.delete", data_dir, config, topic=topic),
+        json_,
+        f"the retained message of {plain(topic)} was deleted",
+    )
 
 
 def reload(
-    node: Annotated[str, typer.Option("--node", metavar="NAME", help="At this node, instead of this one.")] = "",
-    everywhere: Annotated[bool, typer.Option("--everywhere", help="At all nodes.")] = False,
+    node: Annotated[
+        str, typer.Option("--node", metavar="NAME", help="Node to use. Default: the node of this data directory.")
+    ] = "",
+    everywhere: Annotated[bool, typer.Option("--everywhere", help="All nodes.")] = False,
     data_dir: DataDirOption = None,
     config: FileOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Read the settings and all files anew, and say what counts only after a restart."""
+    """Reload the settings and all files they name, and list settings that need a restart."""
     found = ask("reload", data_dir, config, node="*" if everywhere else node)
     if json_:
         print(json.dumps(found))
         return
     for name, told in found["nodes"].items():
         later = ", ".join(told["restart"])
-        print(f"{name}: settings are read" + (f"; these count after a restart: {later}" if later else ""))
+        print(f"{name}: settings reloaded" + (f"; these need a restart: {later}" if later else ""))
     for one in found["missing"]:
-        print(f"warning: {one['node']} is missing: {one['why']}", file=sys.stderr)
+        print(f"warning: no answer from {one['node']}: {one['why']}", file=sys.stderr)
 
 
 DEEDS: Final = (kick, end, ban, unban, publish, unretain, reload)

@@ -18,16 +18,18 @@ LEFT: Final = 1  # exit code: clients or sessions are still there
 
 
 def drain(
-    cancel: Annotated[bool, typer.Option("--cancel", help="Serve clients again.")] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="End the drain, so that the node accepts clients again.")
+    ] = False,
     node: AtOption = "",
     data_dir: DataDirOption = None,
     config: FileOption = None,
     json_: JsonOption = False,
 ) -> int:
-    """Have a node of a cluster serve no clients: they are sent to other nodes, their sessions are handed over.
+    """Drain a node: redirect its clients to other nodes and hand over their sessions.
 
-    The node goes on as a member, until `ctl drain --cancel` or its next start. The exit code is 1 if something had to
-    stay, because no other node took it.
+    The node stays a member and accepts no clients until `ctl drain --cancel` or its next start. The exit code is 1 if
+    sessions or clients remain because no other node accepted them.
     """
     if node:
         found = _drain_at(node, cancel, data_dir, config)
@@ -50,13 +52,13 @@ def _drain_at(node: str, cancel: bool, data_dir: str | None, config: str | None)
 
 def rebalance(
     rate: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Clients a second from each node; 0: cluster.drain_rate.")
+        int, typer.Option(min=0, metavar="N", help="Clients per second and node; 0: cluster.drain_rate.")
     ] = 0,
     data_dir: DataDirOption = None,
     config: FileOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Spread clients evenly over the nodes: those with too many send MQTT 5 clients to those with too few."""
+    """Distribute clients evenly: nodes with too many redirect MQTT 5 clients to nodes with too few."""
     directory = directory_of(data_dir, config)
     with progress(json_) as report:
         found = ask_broker(directory, "cluster.rebalance", {"rate": str(rate)}, report)
@@ -69,14 +71,17 @@ def rebalance(
 
 def _lines(found: dict[str, Any]) -> Iterator[str]:
     if not found["draining"]:
-        yield f"{found['node']} serves clients"
+        yield f"{found['node']} accepts clients again"
         return
     yield (
-        f"{found['node']} serves no clients: {found['moved']:,} were told where to go, {found['closed']:,} closed, "
-        f"and {found['handed_over']:,} sessions handed over"
+        f"{found['node']} is drained: {found['moved']:,} clients redirected, {found['closed']:,} closed, "
+        f"{found['handed_over']:,} sessions handed over"
     )
     if found["clients_left"] or found["sessions_left"]:
-        yield f"{found['clients_left']:,} clients and {found['sessions_left']:,} sessions are left: no node took them"
+        yield (
+            f"{found['clients_left']:,} clients and {found['sessions_left']:,} sessions remain, because no "
+            "other node accepted them"
+        )
     if found["on_the_way"]:
-        yield f"{found['on_the_way']:,} sessions wait for nodes that are away, with what came for them"
-    yield "it goes on as a member: ctl drain --cancel has it serve clients again"
+        yield f"{found['on_the_way']:,} sessions and their messages wait for unreachable nodes"
+    yield "the node stays a member; ctl drain --cancel lets it accept clients again"

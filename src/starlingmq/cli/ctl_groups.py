@@ -19,13 +19,13 @@ GROUPS_MAX: Final = 10_000
 
 
 def groups(
-    prefix: Annotated[str, typer.Argument(help="Only groups whose names begin with this.")] = "",
-    everywhere: Annotated[bool, typer.Option("--everywhere", help="Ask the primary of each.")] = False,
+    prefix: Annotated[str, typer.Argument(help="Only groups with this prefix.")] = "",
+    everywhere: Annotated[bool, typer.Option("--everywhere", help="Ask the primary of each group.")] = False,
     data_dir: DataDirOption = None,
     config: FileOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """List the queue groups: who chooses, who is in them, what waits. The primary of a group knows most of it."""
+    """List the queue groups with their strategy, members and waiting messages, best known to each group's primary."""
     if everywhere:
         found = listed("groups.all", "groups", GROUPS_MAX, data_dir, config, prefix=prefix)
         warn_of(found)

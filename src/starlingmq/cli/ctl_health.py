@@ -12,7 +12,7 @@ NOT_READY: Final = 1  # exit code
 
 
 def health(data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False) -> int:
-    """Say whether clients should come to this node, and why not; the exit code is 1 if they should not."""
+    """Check whether this node accepts clients, and print why not; the exit code is 1 if it does not."""
     found = ask("health", data_dir, config)
     print(json.dumps(found) if json_ else "; ".join(found["reasons"]) or "ok")
     return NOT_READY if found["reasons"] else 0

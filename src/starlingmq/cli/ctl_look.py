@@ -18,7 +18,7 @@ from starlingmq.cli.ctl_ask import AtOption, LimitOption, NodeOption, SearchOpti
 SHOWN: Final = 1000
 FOLLOW_SECONDS: Final = 1.0
 
-ClientArgument = Annotated[str, typer.Argument(metavar="CLIENT_ID", help="The client.")]
+ClientArgument = Annotated[str, typer.Argument(metavar="CLIENT_ID", help="Client id.")]
 
 
 def clients(
@@ -29,7 +29,7 @@ def clients(
     config: FileOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """List the clients that are connected, at all nodes."""
+    """List connected clients on all nodes."""
     found = listed("clients", "clients", limit, data_dir, config, q=search, node=node)
     columns = {
         "client_id": "client",
@@ -51,13 +51,13 @@ def clients(
 def sessions(
     search: SearchOption = "",
     node: NodeOption = "",
-    away: Annotated[bool, typer.Option("--away", help="Only those without a connection.")] = False,
+    away: Annotated[bool, typer.Option("--away", help="Only disconnected sessions.")] = False,
     limit: LimitOption = SHOWN,
     data_dir: DataDirOption = None,
     config: FileOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """List the sessions, connected or not, at all nodes."""
+    """List sessions on all nodes, connected or not."""
     wanted = "no" if away else ""
     found = listed("sessions", "sessions", limit, data_dir, config, q=search, node=node, connected=wanted)
     columns = {
@@ -85,7 +85,7 @@ def subscriptions(
     config: FileOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """List who subscribes to what, at all nodes."""
+    """List subscriptions on all nodes."""
     found = listed("subscriptions", "subscriptions", limit, data_dir, config, q=search, node=node)
     columns = {"client_id": "client", "node": "node", "filter": "filter", "qos": "QoS", "no_local": "no local"}
     show(found, json_, "subscriptions", columns, ("qos",), "there are no subscriptions")
@@ -97,7 +97,7 @@ def session(
     config: FileOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Show one session, wherever it is: its client, subscriptions, window and queue."""
+    """Show a session from any node: client, subscriptions, inflight window and queue."""
     found = ask("session", data_dir, config, client_id=client_id)
     if json_:
         print(json.dumps(found))
@@ -111,27 +111,27 @@ def session(
     for each in found["window"]:
         print(f"in flight        {each['packet_id']}: {plain(each['topic'] or '?')}, {each['stage']}")
     for each in found["queue"]:
-        print(f"waits            {plain(each['topic'] or 'on disk')}, {each['size']:,} bytes, QoS {each['qos']}")
+        print(f"queued           {plain(each['topic'] or 'on disk')}, {each['size']:,} bytes, QoS {each['qos']}")
 
 
 def bans(
     node: NodeOption = "", data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False
 ) -> None:
-    """List who may not come in for a while, at each node."""
+    """List active bans per node."""
     found = ask("bans", data_dir, config, node=node)
     columns = {"kind": "kind", "name": "name", "node": "node", "seconds": "seconds left", "reason": "reason"}
-    show(found, json_, "bans", columns, ("seconds",), "nobody is banned")
+    show(found, json_, "bans", columns, ("seconds",), "there are no bans")
 
 
 def retained(
-    filter: Annotated[str, typer.Argument(metavar="FILTER", help="Of which topics.")] = "#",
-    payload: Annotated[bool, typer.Option("--payload", help="Write the payload of this one topic, as it is.")] = False,
+    filter: Annotated[str, typer.Argument(metavar="FILTER", help="Filter of the topics.")] = "#",
+    payload: Annotated[bool, typer.Option("--payload", help="Write the payload of this topic as it is.")] = False,
     limit: LimitOption = SHOWN,
     data_dir: DataDirOption = None,
     config: FileOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """List retained messages, by topic: they are the same at all nodes."""
+    """List retained messages by topic; they are the same on all nodes."""
     if payload:
         one = ask("retained.show", data_dir, config, topic=filter)
         if json_:
@@ -141,11 +141,11 @@ def retained(
         return
     found = listed("retained", "retained", limit, data_dir, config, filter=filter)
     columns = {"topic": "topic", "qos": "QoS", "size": "bytes", "published_at": "published", "publisher": "by"}
-    show(found, json_, "retained", columns, ("qos", "size"), "nothing is retained there")
+    show(found, json_, "retained", columns, ("qos", "size"), "no retained messages match")
 
 
 def overview(data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False) -> None:
-    """Show each node at a glance: what it holds, and how long its turns take."""
+    """Show an overview of each node: clients, messages, and the duration of event loop turns."""
     found = ask("overviews", data_dir, config)
     if not json_:
         found["nodes"] = [
@@ -179,7 +179,7 @@ def overview(data_dir: DataDirOption = None, config: FileOption = None, json_: J
 def links(
     node: NodeOption = "", data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False
 ) -> None:
-    """Show how the nodes of a cluster reach each other: round trips, what waits, who was heard when."""
+    """List the peer links between the nodes: round trip, queued messages, time since last heard."""
     found = ask("links", data_dir, config, node=node)
     columns = {
         "node": "from",
@@ -189,17 +189,17 @@ def links(
         "round_trip_ms": "round trip (ms)",
         "queued": "queued",
         "queued_bytes": "bytes",
-        "unacknowledged": "frames on the way",
-        "heard_seconds": "heard (s ago)",
+        "unacknowledged": "frames in flight",
+        "heard_seconds": "last heard (s ago)",
     }
     numbers = ("round_trip_ms", "queued", "queued_bytes", "unacknowledged", "heard_seconds")
-    show(found, json_, "links", columns, numbers, "this broker is no member of a cluster, or its only one")
+    show(found, json_, "links", columns, numbers, "this broker is not a member of a cluster, or is its only member")
 
 
 def listeners(
     node: AtOption = "", data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False
 ) -> None:
-    """List where clients come in, and how many are there."""
+    """List listeners and their connections."""
     found = ask("listeners", data_dir, config, node=node)
     show(found, json_, "listeners", {"address": "address", "connections": "connections"}, ("connections",))
 
@@ -213,20 +213,22 @@ def config(
 
 
 def log(
-    level: Annotated[str, typer.Option("--level", help="debug, info, warning or error, and above.")] = "debug",
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes.")] = False,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, metavar="N", help="Begin so far back.")] = 100,
+    level: Annotated[str, typer.Option("--level", help="Minimum level: debug, info, warning or error.")] = "debug",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new lines.")] = False,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, max=1000, metavar="N", help="Number of lines to start with.")
+    ] = 100,
     node: AtOption = "",
     data_dir: DataDirOption = None,
     config: FileOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Print the last lines of a node's log; with --json an object on each line."""
+    """Print the last lines of a node's log; with --json one object per line."""
     after = ""
     while True:
         found = ask("log", data_dir, config, level=level, limit=str(limit), after=after, node=node)
         if found["lost"]:
-            print(f"warning: {found['lost']:,} lines went by too fast", file=sys.stderr)
+            print(f"warning: {found['lost']:,} lines were discarded before they could be read", file=sys.stderr)
         for line in found["lines"]:
             print(json.dumps(line) if json_ else f"{line['time']} {line['level']:7} {line['message']}")
         if not follow:
@@ -238,12 +240,12 @@ def log(
 
 
 def metrics(
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Only those that begin like this.")] = "",
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Only metrics with this prefix.")] = "",
     data_dir: DataDirOption = None,
     config: FileOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Print all figures of this node, as Prometheus has them."""
+    """Print all metrics of this node in Prometheus format."""
     found = ask("metrics", data_dir, config)
     found["samples"] = [one for one in found["samples"] if one["name"].startswith(name)]
     if json_:

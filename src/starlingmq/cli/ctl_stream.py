@@ -16,31 +16,33 @@ from starlingmq.cli.declare import CommandError
 from starlingmq.cli.progress import amount, progress
 from starlingmq.config.section_types import format_duration
 
-EverywhereOption = Annotated[bool, typer.Option("--everywhere", help="At all nodes, not at this one only.")]
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The stream.")]
+EverywhereOption = Annotated[bool, typer.Option("--everywhere", help="All nodes instead of this one only.")]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Stream name.")]
 
-app = typer.Typer(help="Streams: what is kept to be read again, in bulk.", no_args_is_help=True)
+app = typer.Typer(help="Manage streams, which keep messages for bulk readers.", no_args_is_help=True)
 
 
 @app.command()
 def create(
     name: NameArgument,
-    topic: Annotated[list[str], typer.Option("--topic", "-t", metavar="FILTER", help="What it keeps; repeatable.")],
+    topic: Annotated[
+        list[str], typer.Option("--topic", "-t", metavar="FILTER", help="Topic filter of messages to keep; repeatable.")
+    ],
     retention_time: Annotated[
-        str, typer.Option("--retention-time", metavar="DURATION", help="How long at least; 0 for ever.")
+        str, typer.Option("--retention-time", metavar="DURATION", help="Minimum retention time; 0: unlimited.")
     ] = "7d",
     retention_size: Annotated[
-        str, typer.Option("--retention-size", metavar="SIZE", help="How much at most on each node; 0 no bound.")
+        str, typer.Option("--retention-size", metavar="SIZE", help="Maximum size on each node; 0: unlimited.")
     ] = "0",
     when_full: Annotated[
-        str, typer.Option("--when-full", help="drop_oldest, or refuse: QoS 1 and 2 get 0x97.")
+        str, typer.Option("--when-full", help="When full: drop_oldest, or refuse QoS 1 and 2 messages (0x97).")
     ] = "drop_oldest",
     everywhere: EverywhereOption = False,
     data_dir: DataDirOption = None,
     config: FileOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Begin to keep what is published to some topics."""
+    """Create a stream that keeps messages of the given topics."""
     arguments = {
         "name": name,
         "topics": "\n".join(topic),
@@ -57,7 +59,7 @@ def create(
 
 @app.command(name="list")
 def list_(data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False) -> None:
-    """List the streams, and what this node has of each."""
+    """List streams, and what this node has of each."""
     found = _ask("stream.list", {}, data_dir, config, json_)
     if json_:
         print(json.dumps(found))
@@ -75,7 +77,7 @@ def list_(data_dir: DataDirOption = None, config: FileOption = None, json_: Json
 def show(
     name: NameArgument, data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False
 ) -> None:
-    """Say what a stream is, what this node has of it, and who reads it."""
+    """Show a stream: definition, what this node has of it, consumers."""
     found = _ask("stream.show", {"name": name}, data_dir, config, json_)
     print(json.dumps(found) if json_ else "\n".join(_lines(found)))
 
@@ -83,22 +85,27 @@ def show(
 @app.command()
 def trim(
     name: NameArgument,
-    before: Annotated[int | None, typer.Option(min=0, metavar="OFFSET", help="Keep from this offset on.")] = None,
-    all_: Annotated[bool, typer.Option("--all", help="Keep nothing.")] = False,
+    before: Annotated[int | None, typer.Option(min=0, metavar="OFFSET", help="First offset to keep.")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Delete all messages.")] = False,
     everywhere: EverywhereOption = False,
     data_dir: DataDirOption = None,
     config: FileOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Give up what this node has of a stream, in whole files: those that end before an offset, or all."""
+    """Delete messages that this node has of a stream, in whole segment files: those that end before an offset, or
+    all."""
     if (before is None) != all_:
-        raise CommandError("what is to go? --before OFFSET, or --all")
+        raise CommandError("nothing selected; give --before OFFSET, or --all")
     arguments = {"name": name, "before": "" if before is None else str(before)}
     if everywhere:
         _everywhere("streams.trim", arguments, data_dir, config, json_)
         return
     found = _ask("stream.trim", arguments, data_dir, config, json_)
-    print(json.dumps(found) if json_ else f"{found['trimmed']:,} messages gone; {name} begins at {found['first']:,}")
+    print(
+        json.dumps(found)
+        if json_
+        else f"{found['trimmed']:,} messages deleted; {name} now starts at {found['first']:,}"
+    )
 
 
 @app.command()
@@ -109,12 +116,12 @@ def delete(
     config: FileOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """End a stream, and give up what this node has of it."""
+    """Delete a stream and what this node has of it."""
     if everywhere:
         _everywhere("streams.delete", {"name": name}, data_dir, config, json_)
         return
     found = _ask("stream.delete", {"name": name}, data_dir, config, json_)
-    print(json.dumps(found) if json_ else f"{name} is gone")
+    print(json.dumps(found) if json_ else f"{name} was deleted")
 
 
 def _everywhere(action: str, arguments: dict[str, str], data_dir: str | None, config: str | None, json_: bool) -> None:
@@ -133,8 +140,9 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     age, size = found["retention_time"], found["retention_size"]
     yield f"topics         {', '.join(found['topics'])}"
     yield (
-        f"retention      {format_duration(age) if age else 'for ever'}, "
-        f"{amount(size, 'bytes') if size else 'no bound'}; when full: {found['when_full'].replace('_', ' ')}"
+        f"retention      {(format_duration(age) if age else 'unlimited')}, "
+        f"{(amount(size, 'bytes') if size else 'unlimited size')}; when full: "
+        f"{found['when_full'].replace('_', ' ')}"
     )
     yield (
         f"on {found['node']}: {found['messages']:,} messages, offsets {found['first']:,} to {found['next']:,}, "
@@ -144,6 +152,9 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         yield f"dropped        {found['dropped']:,} since the start"
     for each in found["consumers"]:
         yield (
-            f"consumer       {each['name']}: at {each['next']:,}, {each['lag']:,} behind, "
-            f"heard of {each['heard_seconds']:,.0f} s ago" + (", pins retention" if each["pins"] else "")
+            (
+                f"consumer       {each['name']}: at {each['next']:,}, {each['lag']:,} behind, last heard "
+                f"{each['heard_seconds']:,.0f} s ago"
+            )
+            + (", pins retention" if each["pins"] else "")
         )

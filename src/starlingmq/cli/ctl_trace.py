@@ -17,15 +17,17 @@ from starlingmq.cli.ctl_ask import ask
 from starlingmq.cli.declare import CommandError
 
 RateOption = Annotated[
-    int, typer.Option("--rate", min=1, max=1000, metavar="N", help="Messages a second of each node, at most.")
+    int, typer.Option("--rate", min=1, max=1000, metavar="N", help="Maximum messages per second and node.")
 ]
-CountOption = Annotated[int, typer.Option("--count", "-C", min=0, metavar="N", help="End after so many lines.")]
-WaitOption = Annotated[float, typer.Option("--wait", "-W", min=0, metavar="SECONDS", help="End after this time.")]
+CountOption = Annotated[int, typer.Option("--count", "-C", min=0, metavar="N", help="Stop after this number of lines.")]
+WaitOption = Annotated[float, typer.Option("--wait", "-W", min=0, metavar="SECONDS", help="Stop after this time.")]
 
 
 def trace(
-    client: Annotated[str, typer.Option("--client", metavar="ID", help="Messages from this client, or to it.")] = "",
-    topic: Annotated[str, typer.Option("--topic", "-t", metavar="FILTER", help="Messages of these topics.")] = "",
+    client: Annotated[str, typer.Option("--client", metavar="ID", help="Messages from or to this client.")] = "",
+    topic: Annotated[
+        str, typer.Option("--topic", "-t", metavar="FILTER", help="Messages whose topic matches this filter.")
+    ] = "",
     rate: RateOption = 100,
     count: CountOption = 0,
     seconds: WaitOption = 0.0,
@@ -33,10 +35,10 @@ def trace(
     config: FileOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Show what becomes of messages, at all nodes: accepted, matched, forwarded, arrived, delivered, acknowledged,
-    dropped and why. A line for each step, with --json an object; until it is interrupted."""
+    """Trace messages through all nodes: accepted, matched, forwarded, arrived, delivered, acknowledged, dropped and
+    why. Prints one line per step, with --json one object, until interrupted."""
     if not client and not topic:
-        raise CommandError("what is to be traced? --client ID, or --topic FILTER, or both")
+        raise CommandError("nothing selected; give --client ID, --topic FILTER, or both")
     from starlingmq.admin.traces import words
 
     chosen = {"client_id": client, "topic": topic, "rate": str(rate)}
@@ -44,7 +46,7 @@ def trace(
 
 
 def tail(
-    filter: Annotated[str, typer.Argument(metavar="FILTER", help="Topics; + and # are wildcards.")],
+    filter: Annotated[str, typer.Argument(metavar="FILTER", help="Topic filter; + and # are wildcards.")],
     rate: RateOption = 100,
     count: CountOption = 0,
     seconds: WaitOption = 0.0,
@@ -52,8 +54,8 @@ def tail(
     config: FileOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Show messages as they are published at any node; 4 KiB of each. A line each, with --json an object; until it is
-    interrupted."""
+    """Print messages as they are published on any node, up to 4 KiB of each. One line per message, with --json one
+    object, until interrupted."""
     from starlingmq.admin.traces import message_of
 
     def line(told: dict[str, Any]) -> str:
@@ -100,4 +102,4 @@ def _follow(
 
 def _warn(missing: list[dict[str, str]]) -> None:
     for one in missing:
-        print(f"warning: {one['node']} is missing: {one['why']}", file=sys.stderr)
+        print(f"warning: no answer from {one['node']}: {one['why']}", file=sys.stderr)

@@ -16,20 +16,25 @@ DEVICES_MAX = 5000
 
 def command(
     devices: Annotated[
-        int, typer.Option("--devices", metavar="N", min=1, max=DEVICES_MAX, help="MQTT clients.")
+        int, typer.Option("--devices", metavar="N", min=1, max=DEVICES_MAX, help="Number of MQTT clients.")
     ] = 1000,
-    minutes: Annotated[float, typer.Option("--minutes", metavar="M", min=0.1, max=60, help="How long, about.")] = 4.0,
+    minutes: Annotated[
+        float, typer.Option("--minutes", metavar="M", min=0.1, max=60, help="Approximate duration.")
+    ] = 4.0,
     pace: Annotated[
-        float, typer.Option("--pace", metavar="SECONDS", min=0.1, help="Between two readings of a device.")
+        float, typer.Option("--pace", metavar="SECONDS", min=0.1, help="Seconds between two readings of a device.")
     ] = 7.5,
-    no_spark: Annotated[bool, typer.Option("--no-spark", help="Neither pipelines nor the delivery audit.")] = False,
-    no_faults: Annotated[bool, typer.Option("--no-faults", help="Break nothing.")] = False,
+    no_spark: Annotated[bool, typer.Option("--no-spark", help="Run without pipelines and delivery audit.")] = False,
+    no_faults: Annotated[bool, typer.Option("--no-faults", help="Run without failures.")] = False,
     directory: Annotated[
-        Path | None, typer.Option("--dir", metavar="DIR", help="Keep all that is written here; else it is removed.")
+        Path | None,
+        typer.Option(
+            "--dir", metavar="DIR", help="Directory for all files; without it a temporary one is used and removed."
+        ),
     ] = None,
 ) -> int:
-    """Run three nodes, a fleet of devices, NATS workers and Spark on this machine; kill a node, cut a link, mend both,
-    and say what clients noticed. Ctrl-C ends all of it."""
+    """Run three nodes, a fleet of devices, NATS workers and Spark on this machine; kill a node, cut a link, repair
+    both, and report what clients noticed. Ctrl-C stops everything."""
     if directory is not None and directory.exists() and any(directory.iterdir()):
-        raise CommandError(f"{directory} is not empty: another directory")
+        raise CommandError(f"{directory} is not empty; give another directory")
     return asyncio.run(play(DemoOptions(devices, minutes, pace, not no_spark, not no_faults, directory)))

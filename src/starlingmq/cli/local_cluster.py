@@ -73,18 +73,18 @@ def _prepare(directory: Path, count: int, base_port: int) -> list[Path]:
     if found:
         if len(found) != count:
             raise CommandError(
-                f"{directory} holds a cluster of {len(found)} nodes: --nodes {len(found)}, or another directory"
+                f"{directory} holds a cluster of {len(found)} nodes; give --nodes {len(found)}, or another directory"
             )
         return found
     if not 1 <= count <= NODES_MAX:
-        raise CommandError(f"--nodes {count}: a cluster on one machine has 1 to {NODES_MAX} nodes")
+        raise CommandError(f"--nodes {count}: must be 1 to {NODES_MAX}")
     free = iter(free_ports(count * PORTS_A_NODE) if base_port == 0 else ())
     ports = [
         [base_port + node + 100 * which if base_port else next(free) for which in range(PORTS_A_NODE)]
         for node in range(count)
     ]
     if ports[-1][-1] > 65535:
-        raise CommandError(f"--base-port {base_port}: the last port would be {ports[-1][-1]}")
+        raise CommandError(f"--base-port {base_port}: too high, because the last port would be {ports[-1][-1]}")
     directory.mkdir(parents=True, exist_ok=True)
     secret = directory / SECRET_FILE
     write_secret(secret)
@@ -129,4 +129,4 @@ def free_base_port(count: int, kinds: int = PORTS_A_NODE) -> int:
             except OSError:
                 continue
             return base
-    raise OSError("there are no free ports")
+    raise OSError("not enough free ports; give another --base-port")

@@ -83,12 +83,12 @@ def _piece(match: re.Match[str]) -> Printer:
         return _constant(text.encode())
     if escape is not None:
         if escape not in ESCAPES:
-            raise CommandError(f"-F: \\{escape} is none of the escapes \\\\ \\0 \\a \\e \\n \\r \\t \\v")
+            raise CommandError(f"-F: \\{escape} is not one of the escapes \\\\ \\0 \\a \\e \\n \\r \\t \\v")
         return _constant(ESCAPES[escape])
     if time_letter is not None:
         return _time(time_letter)
     if letter not in FIELDS:
-        raise CommandError(f"-F: %{letter} is none of {' '.join('%' + each for each in FIELDS)}")
+        raise CommandError(f"-F: %{letter} is not one of {' '.join('%' + each for each in FIELDS)}")
     return _padded(FIELDS[letter], letter, bool(left or left_again), bool(zero), int(width or 0), precision)
 
 
@@ -102,7 +102,7 @@ def _time(letter: str) -> Printer:
     if letter == "N":
         return lambda message, at: b"%09d" % (at % SECOND)
     if letter == "%":
-        raise CommandError("-F: @% is no time")
+        raise CommandError("-F: @% is not a time format")
     return lambda message, at: _moment(at).strftime(f"%{letter}").encode()
 
 

@@ -14,18 +14,20 @@ from starlingmq.config.section_types import ConfigError
 
 
 def command(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file; made if it is not there.")],
-    user: Annotated[str | None, typer.Argument(metavar="USER", help="Whose password is set.")] = None,
-    delete: Annotated[bool, typer.Option("--delete", help="Take the user out.")] = False,
-    list_: Annotated[bool, typer.Option("--list", help="Print the names of all users.")] = False,
-    stdin: Annotated[bool, typer.Option("--stdin", help="Read the password from standard input, one line.")] = False,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Password file; created if it does not exist.")],
+    user: Annotated[str | None, typer.Argument(metavar="USER", help="User whose password is set.")] = None,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete the user.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="Print all user names.")] = False,
+    stdin: Annotated[bool, typer.Option("--stdin", help="Read the password from one line of standard input.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Set or delete a password in a file for auth.password.file. It is asked for, and never an argument."""
+    """Set or delete a password in the file of auth.password.file. The password is prompted for, never an argument."""
     try:
         from starlingmq.auth.password_file import PasswordFile, read_passwords
     except ImportError as error:
-        raise ConfigError(f"passwords need more than is installed ({error}): pip install 'starlingmq[auth]'") from None
+        raise ConfigError(
+            f"hashing passwords needs more packages ({error}); run pip install 'starlingmq[auth]'"
+        ) from None
     users = read_passwords(file) if file.exists() else PasswordFile()
     if list_:
         if as_json:
@@ -34,7 +36,7 @@ def command(
             print(*users.names(), sep="\n")
         return
     if user is None:
-        raise ConfigError("whose password? starlingmq passwd FILE USER (or --list)")
+        raise ConfigError("no user given; use starlingmq passwd FILE USER (or --list)")
     if delete:
         if not users.delete(user):
             raise ConfigError(f"{file}: there is no user {user!r}")
@@ -48,15 +50,15 @@ def command(
     if as_json:
         print(json.dumps({"user": user, "done": done}))
     else:
-        print(f"{user}: {done}; a broker that serves takes it with SIGHUP")
+        print(f"{user}: {done}; send SIGHUP to a running broker, or use starlingmq ctl reload")
 
 
 def _password(user: str, stdin: bool) -> str:
     if stdin:
         return sys.stdin.readline().rstrip("\r\n")
     if not sys.stdin.isatty():
-        raise ConfigError("there is no terminal to ask for the password: use --stdin")
+        raise ConfigError("no terminal to prompt for the password; use --stdin")
     first = getpass.getpass(f"Password for {user}: ")
-    if getpass.getpass("Once more: ") != first:
-        raise ConfigError("the two are not the same; nothing was changed")
+    if getpass.getpass("Repeat password: ") != first:
+        raise ConfigError("the passwords differ; nothing was changed")
     return first

@@ -20,9 +20,9 @@ from starlingmq.cli.pipeline_running import follow, planned, table_of
 from starlingmq.pipeline.config import read_pipeline
 from starlingmq.pipeline.status import Status, all_statuses, read_status
 
-FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline.")]
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="Pipeline file.")]
 
-app = typer.Typer(help="Pipelines: a stream, through SQL, into a sink.", no_args_is_help=True)
+app = typer.Typer(help="Run pipelines: a stream, SQL steps, and a sink.", no_args_is_help=True)
 for job in (pipeline_jobs.archive, pipeline_jobs.replay, pipeline_jobs.report, pipeline_jobs.audit):
     app.command()(job)
 
@@ -31,10 +31,10 @@ for job in (pipeline_jobs.archive, pipeline_jobs.replay, pipeline_jobs.report, p
 def run(
     file: FileArgument,
     master: MasterOption = "",
-    once: Annotated[bool, typer.Option("--once", help="Read what is there, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Read the existing messages, then stop.")] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Run a pipeline until it is told to end (Ctrl-C), and show how far it is."""
+    """Run a pipeline until it is stopped (Ctrl-C), and show its progress."""
     config = read_pipeline(file)
     if once:
         config = msgspec.structs.replace(config, trigger=msgspec.structs.replace(config.trigger, available_now=True))
@@ -53,17 +53,17 @@ def run(
     finally:
         spark.stop()
     if not json_:
-        print(f"{config.name} has ended: {status.rows:,} rows read")
+        print(f"{config.name} has finished: {status.rows:,} rows read")
 
 
 @app.command()
 def validate(
     file: FileArgument,
     master: MasterOption = "",
-    offline: Annotated[bool, typer.Option("--offline", help="Do not look whether the stream is there.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Do not check whether the stream exists.")] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Check a pipeline: its settings, its SQL, and whether its stream is there."""
+    """Check a pipeline: its settings, its SQL, and whether its stream exists."""
     config = read_pipeline(file)
     spark, pipeline = planned(file, config, master, not offline)
     try:
@@ -72,30 +72,30 @@ def validate(
             print(json.dumps({"name": config.name, "sink": config.sink.format, "columns": columns}))
         else:
             told = ", ".join(f"{name} {kind}" for name, kind in columns.items())
-            print(f"{file}: {config.name} is well; into {config.sink.format}: {told}")
+            print(f"{file}: {config.name} is valid; into {config.sink.format}: {told}")
     finally:
         spark.stop()
 
 
 @app.command(name="list")
 def list_(json_: JsonOption = False) -> None:
-    """List the pipelines that run on this machine, or have run."""
+    """List the pipelines that run or have run on this machine."""
     found = all_statuses()
     if json_:
         print(json.dumps([msgspec.to_builtins(one) for one in found]))
         return
-    Console().print(table_of(found) if found else "no pipeline has run here")
+    Console().print(table_of(found) if found else "no pipeline has run on this machine")
 
 
 @app.command()
 def status(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The pipeline.")], json_: JsonOption = False
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Pipeline name.")], json_: JsonOption = False
 ) -> None:
-    """Say how far a pipeline is, and why it has ended if it has."""
+    """Show the progress of a pipeline, and why it stopped."""
     found = read_status(name)
     if found is None:
         known = ", ".join(one.name for one in all_statuses()) or "none"
-        raise CommandError(f"no pipeline {name} has run here; there are: {known}")
+        raise CommandError(f"no pipeline {name} has run on this machine; known are: {known}")
     if json_:
         print(json.dumps(msgspec.to_builtins(found)))
         return

@@ -36,28 +36,26 @@ FOUND: Final = 1  # exit code of an audit that found something
 HEADS: Final = ("client", "topic")
 
 ServerOption = Annotated[
-    list[str] | None, typer.Option("--server", metavar="HOST:PORT", help="streams.listen of a node; more than once.")
+    list[str] | None, typer.Option("--server", metavar="HOST:PORT", help="streams.listen of a node; repeatable.")
 ]
-StreamOption = Annotated[str, typer.Option("--stream", metavar="NAME", help="The stream.")]
-TokenOption = Annotated[str, typer.Option("--token-file", metavar="FILE", help="What the nodes want to be shown.")]
-UserOption = Annotated[str, typer.Option("--user", help="Who reads (or publishes), where rules are about users.")]
+StreamOption = Annotated[str, typer.Option("--stream", metavar="NAME", help="Stream name.")]
+TokenOption = Annotated[str, typer.Option("--token-file", metavar="FILE", help="File with the token for streams.")]
+UserOption = Annotated[str, typer.Option("--user", help="User to read (or publish) as, where rules apply to users.")]
 PasswordOption = Annotated[str, typer.Option("--password-file", metavar="FILE", help="File with the password.")]
-CaOption = Annotated[str, typer.Option("--tls-ca", metavar="FILE", help="Authority of the nodes' certificates.")]
-PatienceOption = Annotated[
-    int, typer.Option("--patience", min=1, help="Seconds that a node which is away is waited for.")
-]
+CaOption = Annotated[str, typer.Option("--tls-ca", metavar="FILE", help="CA certificate of the nodes.")]
+PatienceOption = Annotated[int, typer.Option("--patience", min=1, help="Seconds to wait for an unreachable node.")]
 TopicsOption = Annotated[
-    list[str] | None, typer.Option("--topics", metavar="FILTER", help="Only these; more than once.")
+    list[str] | None, typer.Option("--topics", metavar="FILTER", help="Only topics that match; repeatable.")
 ]
-SinceOption = Annotated[str, typer.Option("--since", metavar="TIME", help="From then on: 2026-01-31T12:00:00.")]
-UntilOption = Annotated[str, typer.Option("--until", metavar="TIME", help="Up to then.")]
+SinceOption = Annotated[str, typer.Option("--since", metavar="TIME", help="Start time, such as 2026-01-31T12:00:00.")]
+UntilOption = Annotated[str, typer.Option("--until", metavar="TIME", help="End time.")]
 MasterOption = Annotated[
-    str, typer.Option("--master", metavar="URL", help="Where Spark runs: spark://host:7077; here, without.")
+    str, typer.Option("--master", metavar="URL", help="Spark master: spark://host:7077. Default: local.")
 ]
 
 
 def archive(
-    directory: Annotated[str, typer.Argument(metavar="DIRECTORY", help="The archive.")],
+    directory: Annotated[str, typer.Argument(metavar="DIRECTORY", help="Archive directory.")],
     stream: StreamOption,
     server: ServerOption = None,
     token_file: TokenOption = "",
@@ -66,12 +64,13 @@ def archive(
     tls_ca: CaOption = "",
     patience: PatienceOption = 30,
     topics: TopicsOption = None,
-    every: Annotated[str, typer.Option("--every", metavar="TIME", help="Between two batches.")] = "10s",
-    once: Annotated[bool, typer.Option("--once", help="Read what is there, and end.")] = False,
+    every: Annotated[str, typer.Option("--every", metavar="TIME", help="Time between two batches.")] = "10s",
+    once: Annotated[bool, typer.Option("--once", help="Read the existing messages, then stop.")] = False,
     master: MasterOption = "",
     json_: JsonOption = False,
 ) -> None:
-    """Archive a stream: Parquet files by date and topic root. It goes on where it was; small files are merged."""
+    """Archive a stream: Parquet files by date and topic root. It continues where it stopped; small files are
+    merged."""
     kept = Archive(directory)
     name = re.sub(r"\W", "_", f"archive_{kept.path.name}", flags=re.ASCII)[:64]
     config = _config(
@@ -100,10 +99,10 @@ def archive(
 
 
 def replay(
-    directory: Annotated[str, typer.Argument(metavar="DIRECTORY", help="The archive.")],
-    to: Annotated[str, typer.Option("--to", metavar="URL", help="A broker: mqtt://host:1883.")],
-    speed: Annotated[str, typer.Option("--speed", help="1: as it was; 10: ten times as fast; max.")] = "1",
-    prefix: Annotated[str, typer.Option("--prefix", help="Before each topic, such as replay/.")] = "",
+    directory: Annotated[str, typer.Argument(metavar="DIRECTORY", help="Archive directory.")],
+    to: Annotated[str, typer.Option("--to", metavar="URL", help="Broker: mqtt://host:1883.")],
+    speed: Annotated[str, typer.Option("--speed", help="1: original speed; 10: ten times as fast; max.")] = "1",
+    prefix: Annotated[str, typer.Option("--prefix", help="Topic prefix to add, such as replay/.")] = "",
     topics: TopicsOption = None,
     since: SinceOption = "",
     until: UntilOption = "",
@@ -114,7 +113,7 @@ def replay(
     master: MasterOption = "",
     json_: JsonOption = False,
 ) -> None:
-    """Publish an archive again, topic by topic in its order."""
+    """Replay an archive: publish its messages again, in order for each topic."""
     kept = Archive(directory, must_exist=True)
     pace, password = _speed(speed), _password(password_file)
     try:
@@ -146,8 +145,10 @@ def replay(
 
 
 def report(
-    out: Annotated[Path, typer.Argument(metavar="FILE", help="The page that is written, as report.html.")],
-    archive_: Annotated[str, typer.Option("--archive", metavar="DIRECTORY", help="Of an archive, not a stream.")] = "",
+    out: Annotated[Path, typer.Argument(metavar="FILE", help="HTML file to write, such as report.html.")],
+    archive_: Annotated[
+        str, typer.Option("--archive", metavar="DIRECTORY", help="Archive to read instead of a stream.")
+    ] = "",
     stream: StreamOption = "",
     server: ServerOption = None,
     token_file: TokenOption = "",
@@ -161,11 +162,12 @@ def report(
     master: MasterOption = "",
     json_: JsonOption = False,
 ) -> None:
-    """Report on the traffic of a stream or an archive: one page with plots, which needs no network."""
+    """Report on the traffic of a stream or an archive: one HTML file with plots that loads nothing from the
+    network."""
     if bool(archive_) == bool(stream):
-        raise CommandError("of what? either --stream with --server, or --archive")
+        raise CommandError("nothing selected; give either --stream with --server, or --archive")
     if not out.parent.is_dir():
-        raise CommandError(f"{out}: there is no directory {out.parent}")
+        raise CommandError(f"{out}: directory {out.parent} does not exist")
     kept = Archive(archive_, must_exist=True) if archive_ else None
     name, servers = stream or "none", (["127.0.0.1:1"] if kept else server)
     config = _config("report", servers, name, token_file, user, password_file, tls_ca, patience, topics)
@@ -198,12 +200,13 @@ def audit(
     since: SinceOption = "",
     until: UntilOption = "",
     out: Annotated[
-        str, typer.Option("--out", metavar="DIRECTORY", help="Parquet: a row for each message and receiver.")
+        str, typer.Option("--out", metavar="DIRECTORY", help="Parquet output: one row for each message and receiver.")
     ] = "",
     master: MasterOption = "",
     json_: JsonOption = False,
 ) -> int:
-    """Audit deliveries by the broker's own events: what was lost or doubled. Exit code 1 if something was."""
+    """Audit deliveries by the broker's own events: lost and duplicate messages. The exit code is 1 if there are
+    any."""
     config = _config("audit", server, stream, token_file, user, password_file, tls_ca, patience, ["$events/#"])
     spark = session("audit", config, master, True)
     try:
@@ -217,7 +220,7 @@ def audit(
     finally:
         spark.stop()
     if not found.events:
-        raise CommandError(f"stream {stream} has no events; it needs the topic $events/# (docs/STREAMS.md)")
+        raise CommandError(f"stream {stream} contains no audit events; it needs the topic $events/# (docs/STREAMS.md)")
     if json_:
         print(msgspec.json.encode({**msgspec.structs.asdict(found), "clean": found.clean}).decode())
     else:
@@ -289,7 +292,7 @@ def _speed(text: str) -> float:
     except ValueError:
         speed = 0.0
     if not 0.0 < speed < 1e9:
-        raise CommandError(f"--speed: {text!r} is neither a number above 0 nor max")
+        raise CommandError(f"--speed: {text!r} is not a number above 0, or max")
     return speed
 
 
@@ -350,11 +353,11 @@ def verdict(audit: DeliveryAudit) -> str:
     nodes = ", ".join(audit.nodes)
     if audit.until == 0.0:
         return (
-            f"nothing is judged: there is no complete census of {nodes} in the range yet (every 2 s; two of each node)"
+            f"no result: the range has no complete census of {nodes} yet (one every 2 s; two of each node are needed)"
         )
     span = f"{_moment(audit.since)} to {_moment(audit.until)} UTC, {nodes}: {audit.events:,} events"
     if audit.missing:
-        return f"{span}; {audit.missing:,} batches of events are missing, so nothing is proven"
+        return f"{span}; {audit.missing:,} batches of events are missing, so nothing can be proven"
     if audit.clean:
         return f"{span}; nothing lost, nothing doubled, {audit.waiting:,} wait"
     return f"{span}; {audit.lost:,} lost, {audit.doubled:,} doubled, {audit.waiting:,} wait"

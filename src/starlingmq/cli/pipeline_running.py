@@ -32,13 +32,15 @@ def session(name: str | Path, config: PipelineConfig, master: str, ask: bool) ->
     try:
         from starlingmq.pipeline.run import begin_session, reach
     except ImportError as error:
-        raise CommandError(f"pipeline needs {error.name}: pip install 'starlingmq[spark]', and Java 17") from None
+        raise CommandError(
+            f"pipeline needs {error.name}; run pip install 'starlingmq[spark]', and install Java 17"
+        ) from None
     if ask:
         reach(config, name)
     try:
         return begin_session(config, master)
     except Exception as error:  # no Java, no such master: each says it in its own way
-        raise CommandError(f"{name}: Spark does not start: {' '.join(str(error).split())[:300]}") from None
+        raise CommandError(f"{name}: Spark cannot start: {' '.join(str(error).split())[:300]}") from None
 
 
 def planned(file: Path | str, config: PipelineConfig, master: str, ask: bool) -> tuple[Any, Any]:

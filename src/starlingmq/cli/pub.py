@@ -29,17 +29,17 @@ UNANSWERED_MAX: Final = 2000  # messages waiting for their turn or their acknowl
 @dataclass(kw_only=True)
 class PubArgs(ClientArgs):
     topic: Annotated[str | None, typer.Option("-t", "--topic", help="Topic to publish to.")] = None
-    message: Annotated[str | None, typer.Option("-m", "--message", help="The payload.")] = None
+    message: Annotated[str | None, typer.Option("-m", "--message", help="Payload.")] = None
     file: Annotated[str | None, typer.Option("-f", "--file", help="Send the content of a file.")] = None
     lines: Annotated[bool, typer.Option("-l", "--stdin-line", help="Send each line of stdin as a message.")] = False
     stdin: Annotated[bool, typer.Option("-s", "--stdin-file", help="Send all of stdin as one message.")] = False
     null: Annotated[bool, typer.Option("-n", "--null-message", help="Send an empty message.")] = False
     qos: Qos = 0
     retain: Annotated[bool, typer.Option("-r", "--retain", help="Retain the message.")] = False
-    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Publish it this many times.")] = 1
+    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Number of times to publish it.")] = 1
     repeat_delay: Annotated[float, typer.Option("--repeat-delay", min=0.0, help="Seconds between repetitions.")] = 0.0
     max_inflight: Annotated[
-        int, typer.Option("-M", "--max-inflight", min=1, max=65535, help="Unacknowledged messages at most.")
+        int, typer.Option("-M", "--max-inflight", min=1, max=65535, help="Maximum number of unacknowledged messages.")
     ] = 1000
 
     def check(self) -> str:
@@ -50,9 +50,11 @@ class PubArgs(ClientArgs):
             raise CommandError(f"{problem}: give one of -m TEXT, -f FILE, -l, -s or -n")
         topic = self.topic or self.url_topic()
         if not topic:
-            raise CommandError("no topic: give one with -t")
+            raise CommandError("no topic given; use -t")
         if "+" in topic or "#" in topic:
-            raise CommandError(f"-t {topic}: one can not publish to a wildcard; it is for `starlingmq sub`")
+            raise CommandError(
+                f"-t {topic}: a topic to publish to must not contain wildcards; they are for `starlingmq sub`"
+            )
         return topic
 
     def payload(self) -> bytes:

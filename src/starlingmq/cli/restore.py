@@ -13,11 +13,11 @@ from starlingmq.cli.progress import amount, progress
 
 
 def command(
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="The directory of a backup.")],
-    data_dir: Annotated[str, typer.Option("--data-dir", metavar="NEW", help="A new or empty directory.")],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="Directory of the backup.")],
+    data_dir: Annotated[str, typer.Option("--data-dir", metavar="NEW", help="New or empty directory.")],
     json_: JsonOption = False,
 ) -> None:
-    """Make a new data directory of a backup, which is checked on the way."""
+    """Create a data directory from a backup, which is verified."""
     from starlingmq.storage.maintenance.data_dir_backup import restore
 
     target = Path(data_dir).absolute()

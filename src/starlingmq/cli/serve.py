@@ -38,19 +38,19 @@ class StoppedError(Exception):
 
 Listen = Annotated[
     list[str] | None,
-    typer.Option(metavar="URL", help="Where to listen instead of what the settings say; may be given again."),
+    typer.Option(metavar="URL", help="URL to listen on, instead of those in the settings; repeatable."),
 ]
 ClusterAddress = Annotated[
     str | None,
-    typer.Option(metavar="HOST:PORT", help="Be a member of a cluster, and let its other nodes reach this one here."),
+    typer.Option(metavar="HOST:PORT", help="Join a cluster; address that its other nodes connect to."),
 ]
 Join = Annotated[
     list[str] | None,
-    typer.Option(metavar="HOST:PORT", help="etcd of a member of the cluster to join; may be given again."),
+    typer.Option(metavar="HOST:PORT", help="etcd client address of a member of the cluster to join; repeatable."),
 ]
 Etcd = Annotated[
     list[str] | None,
-    typer.Option(metavar="HOST:PORT", help="An etcd to use instead of one of our own; may be given again."),
+    typer.Option(metavar="HOST:PORT", help="Existing etcd to use instead of an own member; repeatable."),
 ]
 
 
@@ -59,24 +59,24 @@ def command(
         str | None, typer.Option("--config", "-c", metavar="FILE", help="YAML file with settings.")
     ] = None,
     listen: Listen = None,
-    data_dir: Annotated[str | None, typer.Option(metavar="DIR", help="Directory for what is kept.")] = None,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of this node, one of its own.")] = None,
+    data_dir: Annotated[str | None, typer.Option(metavar="DIR", help="Directory for persistent data.")] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Unique name of this node.")] = None,
     cluster: ClusterAddress = None,
     join: Join = None,
     etcd: Etcd = None,
     workers: Annotated[
-        int | None, typer.Option(metavar="N", help="Run N brokers that share the ports, one for each core.")
+        int | None, typer.Option(metavar="N", help="Run N brokers that share the ports, one per core.")
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY.PATH=VALUE", help="Override one setting; may be given again."),
+        typer.Option("--set", metavar="KEY.PATH=VALUE", help="Override one setting; repeatable."),
     ] = None,
     log_level: Annotated[
-        str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error; as log.level.")
+        str | None, typer.Option(metavar="LEVEL", help="Log level: debug, info, warning or error.")
     ] = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Log everything and show tracebacks.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Log at level debug and show tracebacks.")] = False,
 ) -> None:
-    """Run one broker; prints `ready` and its addresses when it serves."""
+    """Run one broker; prints `ready` and its addresses when it serves clients."""
     overrides = list(set_ or ())
     flags = {
         "listeners": listen,
@@ -116,12 +116,12 @@ def _make_first_user(config: Config) -> None:
     try:
         from starlingmq.auth.first_user import make_first_user
     except ImportError as error:
-        raise ConfigError(f"auth.password.first_user: {error}: pip install 'starlingmq[auth]'") from None
+        raise ConfigError(f"auth.password.first_user: {error}; run pip install 'starlingmq[auth]'") from None
     password = make_first_user(config.auth.password)
     if password is not None:
         print(
-            f"first user: {config.auth.password.first_user}, password: {password} (shown once; only its hash is kept, "
-            f"in {config.auth.password.file}; starlingmq passwd sets another)",
+            f"first user: {config.auth.password.first_user}, password: {password} (shown only once; "
+            f"{config.auth.password.file} stores its hash; change it with starlingmq passwd)",
             file=sys.stderr,
             flush=True,
         )
@@ -135,7 +135,9 @@ def _loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
         import uvloop
     except ImportError:
         if name == "uvloop":
-            raise ConfigError("node.event_loop: uvloop is not installed") from None
+            raise ConfigError(
+                "node.event_loop: uvloop is not installed; install it, or set node.event_loop: auto"
+            ) from None
         return None
     return uvloop.new_event_loop
 
@@ -188,7 +190,7 @@ def _reload(node: Node, load: Callable[[], Config]) -> None:
     try:
         node.reload(load())
     except Exception as error:
-        log.error("settings are unchanged: %s", explain(error)[0])
+        log.error("the settings were not changed: %s", explain(error)[0])
         return
     later = ", ".join(needs_restart(before, node.config))
-    log.info("settings are read anew%s", f"; these count after a restart: {later}" if later else "")
+    log.info("settings reloaded%s", f"; these need a restart: {later}" if later else "")

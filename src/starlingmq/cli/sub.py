@@ -25,39 +25,49 @@ TIMED_OUT: Final = 27
 
 @dataclass(kw_only=True)
 class SubArgs(ClientArgs):
-    topics: Annotated[list[str], typer.Option("-t", "--topic", help="Topic filter; may be given again.")] = field(
+    topics: Annotated[list[str], typer.Option("-t", "--topic", help="Topic filter; repeatable.")] = field(
         default_factory=list
     )
     unsubscribe: Annotated[
-        list[str], typer.Option("-U", "--unsubscribe", help="Unsubscribe from this filter; may be given again.")
+        list[str], typer.Option("-U", "--unsubscribe", help="Unsubscribe from this filter; repeatable.")
     ] = field(default_factory=list)
     qos: Qos = 0
-    count: Annotated[int, typer.Option("-C", min=0, help="Exit after this many messages.")] = 0
-    wait: Annotated[float, typer.Option("-W", min=0.0, help="Exit after this many seconds, with code 27.")] = 0.0
-    exit_subscribed: Annotated[bool, typer.Option("-E", help="Exit once the broker has acknowledged.")] = False
+    count: Annotated[int, typer.Option("-C", min=0, help="Exit after this number of messages.")] = 0
+    wait: Annotated[float, typer.Option("-W", min=0.0, help="Exit after this number of seconds, with code 27.")] = 0.0
+    exit_subscribed: Annotated[bool, typer.Option("-E", help="Exit after the broker has acknowledged.")] = False
     no_retained: Annotated[bool, typer.Option("-R", help="Do not print retained messages.")] = False
     retained_only: Annotated[
-        bool, typer.Option("--retained-only", help="Print retained messages, exit at the first other one.")
+        bool, typer.Option("--retained-only", help="Print retained messages, and exit at the first other one.")
     ] = False
     remove_retained: Annotated[
-        bool, typer.Option("--remove-retained", help="Clear every retained message that arrives.")
+        bool, typer.Option("--remove-retained", help="Delete each retained message that arrives.")
     ] = False
     filter_out: Annotated[
-        list[str], typer.Option("-T", "--filter-out", help="Do not print what matches; may be given again.")
+        list[str], typer.Option("-T", "--filter-out", help="Do not print messages whose topic matches; repeatable.")
     ] = field(default_factory=list)
-    no_local: Annotated[bool, typer.Option("--no-local", help="Not what we publish ourselves (MQTT 5).")] = False
+    no_local: Annotated[
+        bool, typer.Option("--no-local", help="Do not receive messages published by this client (MQTT 5).")
+    ] = False
     retain_as_published: Annotated[
         bool, typer.Option("--retain-as-published", help="Keep the retain flag of live messages (MQTT 5).")
     ] = False
     retain_handling: Annotated[
-        int, typer.Option("--retain-handling", min=0, max=2, help="Retained: 0 send, 1 if new, 2 never (MQTT 5).")
+        int,
+        typer.Option(
+            "--retain-handling",
+            min=0,
+            max=2,
+            help="Retained messages: 0 send, 1 send for new subscriptions, 2 never (MQTT 5).",
+        ),
     ] = 0
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print the topic before the payload.")] = False
-    format: Annotated[str | None, typer.Option("-F", help="As mosquitto_sub: %t %p %q %r %l %j %I ... @H \\n.")] = None
+    format: Annotated[
+        str | None, typer.Option("-F", help="Format as in mosquitto_sub: %t %p %q %r %l %j %I ... @H \\n.")
+    ] = None
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per message.")] = False
-    no_newline: Annotated[bool, typer.Option("-N", help="No line end after a message.")] = False
+    no_newline: Annotated[bool, typer.Option("-N", help="No line break after a message.")] = False
     reconnect: Annotated[
-        bool, typer.Option("--reconnect/--no-reconnect", help="Come back when the connection is lost.")
+        bool, typer.Option("--reconnect/--no-reconnect", help="Reconnect when the connection is lost.")
     ] = True
 
     def subscriptions(self) -> list[Subscription]:
@@ -65,10 +75,10 @@ class SubArgs(ClientArgs):
         topic = self.url_topic()
         filters = self.topics + ([topic] if topic else [])
         if not filters and not self.unsubscribe:
-            raise CommandError("nothing to subscribe to: give a topic filter with -t")
+            raise CommandError("no topic filter given; use -t")
         for each in filters + self.unsubscribe + self.filter_out:
             if not valid_filter(each.encode()):
-                raise CommandError(f"{each!r} is no topic filter: + stands for a whole level, # only at the end")
+                raise CommandError(f"{each!r} is not a topic filter: + must be a whole level, and # the last one")
         return [
             Subscription(
                 filter=each,

@@ -56,22 +56,24 @@ KEYS: Final = "c clients  n nodes  t topics  s sort by the next column  q quit"
 
 def command(
     view: Annotated[str, typer.Option("--view", help="clients, nodes or topics.")] = "clients",
-    sort: Annotated[str, typer.Option("--sort", "-s", metavar="COLUMN", help="What there is to be most of.")] = "",
+    sort: Annotated[str, typer.Option("--sort", "-s", metavar="COLUMN", help="Column to sort by, highest first.")] = "",
     node: NodeOption = "",
-    interval: Annotated[float, typer.Option("--interval", min=1.0, metavar="SECONDS", help="Between two looks.")] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Look once, and print it.")] = False,
+    interval: Annotated[
+        float, typer.Option("--interval", min=1.0, metavar="SECONDS", help="Seconds between two updates.")
+    ] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one table and exit.")] = False,
     data_dir: DataDirOption = None,
     config: FileOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Watch what clients, nodes and topics do, at all nodes; c, n, t change the view, s the order, q ends it.
+    """Watch the activity of clients, nodes and topics on all nodes; c, n, t change the view, s the order, q quits.
 
-    Topics are counted of 200 messages a second of each node, from when they are looked at.
+    Topics are counted from a sample of 200 messages per second and node, starting with the command.
     """
     if view not in VIEWS:
-        raise CommandError(f"--view: one of {', '.join(VIEWS)}")
+        raise CommandError(f"--view: must be one of {', '.join(VIEWS)}")
     if sort and sort not in SORTS[view]:
-        raise CommandError(f"--sort: of {view} one of {', '.join(SORTS[view])}")
+        raise CommandError(f"--sort: must be one of {', '.join(SORTS[view])} for {view}")
     data = TopData(lambda action, **arguments: ask(action, data_dir, config, **arguments), node)
     try:
         if once or json_ or not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -111,7 +113,7 @@ def _live(data: TopData, view: str, sort: str, interval: float) -> None:
 
 
 def _screen(found: dict[str, Any], height: int) -> Group:
-    missing = [f"{one['node']} is missing: {one['why']}" for one in found["missing"]]
+    missing = [f"no answer from {one['node']}: {one['why']}" for one in found["missing"]]
     rows = max(height - 6 - len(missing), 1)
     return Group(_table(found, rows), *(Text(line, style="red") for line in missing), Text(KEYS, style="dim"))
 

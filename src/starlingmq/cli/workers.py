@@ -41,7 +41,7 @@ class WorkersError(Exception):
 async def serve(config: Config, arguments: Sequence[str], count: int) -> None:
     """Until SIGTERM or SIGINT. ``arguments`` are those of ``serve`` for all workers. Raises ConfigError and others."""
     if not 1 <= count <= WORKERS_MAX:
-        raise ConfigError(f"--workers {count}: 1 to {WORKERS_MAX}, best as many as there are cores")
+        raise ConfigError(f"--workers {count}: must be 1 to {WORKERS_MAX}, best the number of cores")
     refuse_open_listeners(config, False)
     set_up_logging(config.log, config.node.name)
     loop = asyncio.get_running_loop()
@@ -93,7 +93,7 @@ class Worker:
             began = loop.time()
             await self.child.ended.wait()
             pause = BACKOFF[0] if loop.time() - began > LONG_RUN else min(2 * pause, BACKOFF[1])
-            log.error("%s %s; it is started again in %.1f s", self.child.name, how_it_ended(self.child), pause)
+            log.error("%s %s; it is restarted in %.1f s", self.child.name, how_it_ended(self.child), pause)
             await asyncio.sleep(pause)
             await self.child.start()
 
@@ -195,7 +195,7 @@ async def _etcd(config: Config) -> AsyncIterator[Sequence[str]]:
         try:
             await server.start()
             if not cluster.enabled and not await server.wait_ready(ETCD_READY_SECONDS):
-                raise WorkersError("etcd does not answer; --log-level debug shows what it says")
+                raise WorkersError("etcd does not answer; --log-level debug shows its log lines")
             yield [server.address]
         finally:
             await server.stop()
@@ -207,9 +207,7 @@ async def _hold_ports(config: Config, stack: AsyncExitStack) -> list[ListenerCon
     for listener in config.listeners:
         spec = parse_listener(listener)
         if spec.scheme == "unix":
-            raise ConfigError(
-                f"{listener.url}: workers can not share a Unix socket; take a port, or leave out --workers"
-            )
+            raise ConfigError(f"{listener.url}: workers cannot share a Unix socket; use a port, or omit --workers")
         held, sockets = await hold_port(asyncio.get_running_loop(), spec)
         for each in sockets:
             stack.callback(each.close)

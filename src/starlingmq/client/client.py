@@ -389,7 +389,10 @@ class Client:
         if completed.token == RENEWED:
             for reason in completed.reasons:
                 if reason >= 0x80:
-                    log.warning("a subscription could not be renewed: %s", explain(reason, completed.properties))
+                    log.warning(
+                        "a subscription could not be renewed after reconnecting: %s",
+                        explain(reason, completed.properties),
+                    )
             return
         future = self._answers.pop(completed.token, None)
         if future is not None and not future.done():
@@ -397,7 +400,12 @@ class Client:
 
     def _on_challenge(self, event: Challenged) -> None:
         if self._authenticator is None:
-            self._end(ConnectFailed("the server asks for an enhanced authentication", Reason.BAD_AUTHENTICATION_METHOD))
+            self._end(
+                ConnectFailed(
+                    "the server requires enhanced authentication, which this client does not support",
+                    Reason.BAD_AUTHENTICATION_METHOD,
+                )
+            )
             return
         self.state.authenticate(Reason.CONTINUE_AUTHENTICATION, self._authenticator(event.reason, event.properties))
 
@@ -455,5 +463,5 @@ def acknowledged(topic: str, completed: Completed) -> int:
     # After a reconnection 0x92 for a repeated PUBREL means that the server had finished before (MQTT 5, 3.7.2.1).
     recovered = completed.resent and reason == Reason.PACKET_IDENTIFIER_NOT_FOUND
     if reason >= 0x80 and not recovered:
-        raise PublishFailed(f"not published to {topic}: {explain(reason, completed.properties)}", reason)
+        raise PublishFailed(f"could not publish to {topic}: {explain(reason, completed.properties)}", reason)
     return reason

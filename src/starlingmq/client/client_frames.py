@@ -36,7 +36,10 @@ class Frames:
         while pos < size:
             length = frame_length(data, pos)
             if self._limit and length > self._limit:
-                raise MalformedPacket(f"a packet of {length} bytes is over our limit", Reason.PACKET_TOO_LARGE)
+                raise MalformedPacket(
+                    f"received a packet of {length} bytes, which is more than this client accepts",
+                    Reason.PACKET_TOO_LARGE,
+                )
             if length == 0 or pos + length > size:
                 self._keep(data[pos:], length)
                 return

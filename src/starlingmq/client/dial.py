@@ -19,7 +19,7 @@ async def open_link(endpoint: Endpoint, tls: Tls, owner: Owner) -> Link:
         try:
             context = tls.context()
         except (OSError, ssl.SSLError) as error:
-            raise ConnectFailed(f"can not use the TLS files: {error}") from error
+            raise ConnectFailed(f"cannot use the TLS files: {error}") from error
     try:
         return await _open(endpoint, context, owner)
     except OSError as error:
@@ -52,14 +52,20 @@ async def _open(endpoint: Endpoint, context: ssl.SSLContext | None, owner: Owner
 def _sentence(endpoint: Endpoint, error: OSError) -> str:
     """What happened and what to do, in one line."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the certificate of {endpoint} is not trusted: {error.verify_message} (give its authority, --cafile)"
+        return (
+            f"the certificate of {endpoint} is not trusted: {error.verify_message} (give its CA certificate "
+            "with --cafile)"
+        )
     if isinstance(error, ssl.SSLError):
-        return f"no TLS with {endpoint}: {error.reason or error}"
+        return f"TLS handshake with {endpoint} failed: {error.reason or error}"
     if isinstance(error, socket.gaierror):
-        return f"no host is called {endpoint.host!r}: {error.strerror}"
+        return f"host {endpoint.host!r} not found: {error.strerror}"
     if endpoint.scheme == "unix" and isinstance(error, FileNotFoundError):
-        return f"there is no socket {endpoint.path}; is the broker running?"
+        return f"socket {endpoint.path} does not exist; is the broker running?"
     # asyncio joins the failures of several addresses of one name into a text without an errno
     if isinstance(error, ConnectionRefusedError) or f"[Errno {errno.ECONNREFUSED}]" in str(error):
-        return f"nobody listens at {endpoint}; start a broker there (starlingmq serve) or name another with -h and -p"
-    return f"can not connect to {endpoint}: {error.strerror or error}"
+        return (
+            f"no broker listens at {endpoint}; start one there (starlingmq serve), or give another address "
+            "with -h and -p"
+        )
+    return f"cannot connect to {endpoint}: {error.strerror or str(error) or type(error).__name__}"

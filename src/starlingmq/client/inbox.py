@@ -56,7 +56,10 @@ class Inbox:
             return self._again(message.packet_id)
         self._unacknowledged += 1
         if self._unacknowledged > self._receive_maximum:
-            raise ProtocolError("more unacknowledged messages than we allowed", Reason.RECEIVE_MAXIMUM_EXCEEDED)
+            raise ProtocolError(
+                "the server sent more unacknowledged messages than Receive Maximum allows",
+                Reason.RECEIVE_MAXIMUM_EXCEEDED,
+            )
         if known is not None:
             known.connection = self._connection  # from here on this connection is owed the acknowledgement
             return self._again(message.packet_id)

@@ -60,11 +60,11 @@ class ConnectOptions:
         if self.version not in (V31, V311, V5):
             raise ValueError(f"MQTT version must be 3 (3.1), 4 (3.1.1) or 5, not {self.version}")
         if not 0 <= self.keep_alive <= 65_535:
-            raise ValueError("the keep-alive is between 0 and 65535 seconds")
+            raise ValueError("keep_alive must be 0 to 65535 seconds")
         if not 1 <= self.max_inflight <= 65_535:
-            raise ValueError("max_inflight is between 1 and 65535")
+            raise ValueError("max_inflight must be 1 to 65535")
         if self.version != V5 and not self.clean_start and not self.client_id:
-            raise ValueError("a session that is to be kept needs a client id")  # [MQTT-3.1.3-8]
+            raise ValueError("a persistent session needs a client id")  # [MQTT-3.1.3-8]
         if self.version == V31 and not self.client_id:
             raise ValueError("MQTT 3.1 needs a client id")
 

@@ -126,7 +126,7 @@ class ProducerState:
             elif kind == DISCONNECT:
                 packet = decode(first, whole, start, end, 5)
                 assert isinstance(packet, Disconnect)
-                raise NotAccepted(f"the broker ended the connection: {explain(packet.reason, packet.properties)}")
+                raise NotAccepted(f"the broker closed the connection: {explain(packet.reason, packet.properties)}")
         self._pump()
 
     def _accepted(self, connack: Connack) -> None:
@@ -138,10 +138,15 @@ class ProducerState:
         pairs = connack.properties.get(USER_PROPERTY)
         said = dict(pair for pair in pairs if isinstance(pair, tuple)) if isinstance(pairs, list) else {}
         if NEXT not in said or DIGEST not in said:
-            raise ProducerError("the broker knows no producers, so it can not tell what is there already")
+            raise ProducerError(
+                "the broker does not support producers, so duplicates cannot be detected; use a StarlingMQ broker"
+            )
         node = said.get(NODE, "")
         if self.node and node != self.node:
-            raise NotAccepted(f"this is node {node or '(unnamed)'}, and {self.node} is the one that knows {self.name}")
+            raise NotAccepted(
+                f"this is node {node or '(unnamed)'}, but {self.node} stores the sequence numbers of "
+                f"{self.name}; connect to that node"
+            )
         self.node = node
         window = connack.properties.get(RECEIVE_MAXIMUM, 65_535)
         self._window = min(self._window_max, window if isinstance(window, int) else 65_535)
@@ -151,7 +156,8 @@ class ProducerState:
         self._known_digest = int(said[DIGEST], 16)
         if self._known < self._first:
             raise ProducerError(
-                f"the broker has {self._known} messages of {self.name}, of {self._first} that it had acknowledged"
+                f"the broker has {self._known} messages of {self.name}, but had acknowledged "
+                f"{self._first}; its data has been lost or replaced"
             )
         while self._waiting and self._first < self._known:
             row = self._waiting.popleft()
@@ -163,8 +169,9 @@ class ProducerState:
         """The first so many messages have this digest: they must be those that the broker has."""
         if count == self._known and digest != self._known_digest:
             raise ProducerError(
-                f"the first {count} messages of {self.name} are not those that were published at an earlier attempt, "
-                "so what is missing can not be told: they have to be the same, in the same order"
+                f"the first {count} messages of {self.name} differ from those published at an earlier "
+                "attempt, so the missing ones cannot be determined; a retry must publish the same "
+                "messages in the same order"
             )
 
     # Messages
@@ -198,8 +205,8 @@ class ProducerState:
             frame = publish_frame(topic, payload, self.qos, retain, False, packet_id, 5, properties)
             if self._packet_max and len(frame) > self._packet_max:
                 raise ProducerError(
-                    f"a message to {topic.decode()} is a packet of {len(frame)} bytes, "
-                    f"and the broker takes {self._packet_max} (limits.max_packet_size)"
+                    f"a message to {topic.decode()} needs a packet of {len(frame)} bytes, but the broker "
+                    f"accepts at most {self._packet_max} (limits.max_packet_size)"
                 )
             out.append(frame)
             number += 1
@@ -214,23 +221,23 @@ class ProducerState:
     def _acknowledged(self, kind: int, packet_id: int, reason: int) -> None:
         place = (packet_id - 1 - self._first) % 65_535
         if place >= len(self._sent):
-            raise NotAccepted(f"the broker acknowledged packet {packet_id}, which is not on its way")
+            raise NotAccepted(f"the broker acknowledged packet {packet_id}, which is not in flight")
         if reason >= 0x80:
             self._refused(place, reason)
         if kind == 5:
             self._out.append(ack_frame(0x62, packet_id))
             return
         if place:
-            raise NotAccepted(f"the broker acknowledged packet {packet_id} before those that went before it")
+            raise NotAccepted(f"the broker acknowledged packet {packet_id} before earlier ones")
         self._sent.popleft()
         self._first += 1
         self.published += 1
 
     def _refused(self, place: int, reason: int) -> None:
         topic = self._sent[place][0].decode()
-        text = f"message {self._first + place} of {self.name}, to {topic}, is refused: {explain(reason)}"
+        text = f"message {self._first + place} of {self.name}, to {topic}, was refused: {explain(reason)}"
         if reason == Reason.PAYLOAD_FORMAT_INVALID:
-            raise ProducerError(f"{text}: another one was published under this number")
+            raise ProducerError(f"{text}: another message has already been published with this number")
         if reason in (Reason.NOT_AUTHORIZED, Reason.TOPIC_NAME_INVALID, Reason.RETAIN_NOT_SUPPORTED):
             raise ProducerError(text)
         raise NotAccepted(text)

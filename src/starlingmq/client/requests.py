@@ -55,12 +55,12 @@ class Requests:
 
     def subscribe(self, token: int, subscriptions: list[Subscription], properties: Properties) -> None:
         if not subscriptions:
-            raise ValueError("nothing to subscribe to")  # [MQTT-3.8.3-2]
+            raise ValueError("subscribe needs at least one filter")  # [MQTT-3.8.3-2]
         self._waiting.append(Request(token, subscriptions, [each.filter for each in subscriptions], properties))
 
     def unsubscribe(self, token: int, filters: list[str], properties: Properties) -> None:
         if not filters:
-            raise ValueError("nothing to unsubscribe from")  # [MQTT-3.10.3-2]
+            raise ValueError("unsubscribe needs at least one filter")  # [MQTT-3.10.3-2]
         self._waiting.append(Request(token, [], filters, properties))
 
     def disconnected(self) -> None:
@@ -99,7 +99,7 @@ class Requests:
         if request is None or not request.subscriptions:
             return None
         if len(reasons) != len(request.subscriptions):  # [MQTT-3.8.4-5]
-            raise ProtocolError(f"SUBACK has {len(reasons)} reasons for {len(request.subscriptions)} filters")
+            raise ProtocolError(f"SUBACK has {len(reasons)} reason codes for {len(request.subscriptions)} filters")
         self._forget(packet_id)
         for subscription, reason in zip(request.subscriptions, reasons, strict=True):
             if reason < 0x80:

@@ -175,7 +175,7 @@ class ClientState:
             return self._take_events()
         if now >= self._pong_due:
             if reading and self._heard_at < self._pong_due - self._patience():
-                self._fail(Reason.KEEP_ALIVE_TIMEOUT, "the server does not answer any more")
+                self._fail(Reason.KEEP_ALIVE_TIMEOUT, "the server does not answer PINGREQ")
                 return self._take_events()
             self._pong_due = math.inf
         if now >= self._ping_at() and self._pong_due == math.inf:
@@ -218,7 +218,7 @@ class ClientState:
     ) -> int:
         """Undertake to deliver a message; the token of its ``Completed``. Raises ValueError for an impossible one."""
         if len(self._window) >= self.options.max_queued:
-            raise ValueError(f"{self.options.max_queued} messages are waiting already (max_queued)")
+            raise ValueError(f"{self.options.max_queued} messages are queued already (max_queued)")
         outgoing = Outgoing(self._token(), _topic(topic), payload, qos, retain, self._encoded(properties))
         outgoing.alias = _number(properties, TOPIC_ALIAS, 0) if properties else 0
         self._window.add(outgoing)
@@ -267,19 +267,19 @@ class ClientState:
     def _frame(self, first: int, data: bytes, start: int, end: int) -> None:
         kind = first >> 4
         if self.phase == CONNECTING and kind not in (CONNACK, AUTH):
-            raise ProtocolError(f"packet type {kind} before CONNACK")  # [MQTT-3.2.0-1]
+            raise ProtocolError(f"received packet type {kind} before CONNACK")  # [MQTT-3.2.0-1]
         if kind == PUBLISH:
             self._on_publish(decode_publish(first, data, start, end, self._version))
             return
         handler = self._handlers.get(kind)
         if handler is None or (kind in (DISCONNECT, AUTH) and self._version != V5):
-            raise ProtocolError(f"packet type {kind} is not for clients")
+            raise ProtocolError(f"received packet type {kind}, which servers must not send")
         handler(decode(first, data, start, end, self._version))
 
     def _on_connack(self, packet: Packet) -> None:
         assert isinstance(packet, Connack)
         if self.phase != CONNECTING:
-            raise ProtocolError("a second CONNACK")  # [MQTT-3.2.0-2]
+            raise ProtocolError("received a second CONNACK")  # [MQTT-3.2.0-2]
         self._connack_due = math.inf
         if packet.reason != 0:
             reason = packet.reason if self._version == V5 else RETURN_CODES.get(packet.reason, packet.reason)
@@ -287,7 +287,7 @@ class ClientState:
             self._events.append(Refused(reason, packet.properties))
             return
         if packet.session_present and self._clean:  # [MQTT-3.2.2-4]
-            raise ProtocolError("the server kept a session although a clean start was asked for")
+            raise ProtocolError("the server resumed a session although a clean start was requested")
         self.phase = CONNECTED
         self.server = packet.properties
         assigned = packet.properties.get(ASSIGNED_CLIENT_IDENTIFIER)
@@ -321,7 +321,7 @@ class ClientState:
     def _topic_of(self, packet: Publish) -> str:
         alias = packet.topic_alias
         if alias > self._alias_maximum:  # [MQTT-3.1.2-26]
-            raise ProtocolError(f"topic alias {alias} is over our maximum", Reason.TOPIC_ALIAS_INVALID)
+            raise ProtocolError(f"topic alias {alias} is above our maximum", Reason.TOPIC_ALIAS_INVALID)
         if packet.topic:
             try:
                 topic = packet.topic.decode()
@@ -334,7 +334,7 @@ class ClientState:
             return topic
         known = self._aliases.get(alias)
         if known is None:
-            raise ProtocolError(f"topic alias {alias} was never set", Reason.TOPIC_ALIAS_INVALID)
+            raise ProtocolError(f"topic alias {alias} has not been defined", Reason.TOPIC_ALIAS_INVALID)
         return known
 
     def _on_ack(self, packet: Packet) -> None:
@@ -489,12 +489,12 @@ def _number(properties: Properties, key: int, default: int) -> int:
 def _topic(topic: str) -> bytes:
     """Raises ValueError for what a topic name may not be [MQTT-3.3.2-2]."""
     if not topic:
-        raise ValueError("the topic is empty")
+        raise ValueError("the topic must not be empty")
     if "+" in topic or "#" in topic or "\0" in topic:
-        raise ValueError(f"a topic to publish to has no wildcards: {topic!r}")
+        raise ValueError(f"a topic to publish to must not contain wildcards: {topic!r}")
     encoded = topic.encode()
     if len(encoded) > 65_535:
-        raise ValueError("the topic is longer than 65535 bytes")
+        raise ValueError("the topic must not be longer than 65535 bytes")
     return encoded
 
 

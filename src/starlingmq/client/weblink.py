@@ -50,7 +50,7 @@ class WebLink(Link):
             self._owner.link_received(bytes(event.data))
         elif isinstance(event, AcceptConnection):
             if event.subprotocol != "mqtt":
-                self._refuse("the WebSocket server does not speak the subprotocol mqtt")
+                self._refuse("the WebSocket server does not support the subprotocol mqtt")
             elif not self.ready.done():
                 self.ready.set_result(None)
         elif isinstance(event, RejectConnection):
@@ -61,7 +61,7 @@ class WebLink(Link):
             super().write(self._web.send(event.response()))
             super().close()
         elif isinstance(event, TextMessage):
-            self._refuse("the server sent text in a WebSocket that carries MQTT")  # [MQTT-6.0.0-1]
+            self._refuse("the server sent a text frame; MQTT needs binary frames")  # [MQTT-6.0.0-1]
         elif not isinstance(event, RejectData | Pong):
             self._refuse(f"unexpected {type(event).__name__}")
 

@@ -40,8 +40,8 @@ class NatsConfig(Section, frozen=True):
         Meta(
             ge=1,
             le=1_000_000,
-            description="Requests that a client has received, and may reply to by a rule (allow: reply), at once; "
-            "the oldest can not be answered any more.",
+            description="Maximum number of received requests that a client may reply to by a rule with allow: reply; "
+            "above it, replies to the oldest are refused.",
         ),
     ] = 16384
     nkeys: Annotated[

@@ -76,9 +76,9 @@ class Counting(SpanExporter):
         if failed != self.failing:
             self.failing = failed
             if failed:
-                log.warning("%s takes no spans (tracing.endpoint); they are lost until it does", self.endpoint)
+                log.warning("%s does not accept spans (tracing.endpoint); spans are lost until it does", self.endpoint)
             else:
-                log.info("%s takes spans again; %d were lost", self.endpoint, self.failed)
+                log.info("%s accepts spans again; %d were lost", self.endpoint, self.failed)
         return result
 
     def shutdown(self) -> None:
@@ -130,4 +130,4 @@ class Export:
             async with asyncio.timeout(END_SECONDS):
                 await ended.wait()
         except TimeoutError:
-            log.warning("spans were left out at the end: %s is slow", self.counts.endpoint)
+            log.warning("some spans were not exported at shutdown, because %s is slow", self.counts.endpoint)

@@ -120,7 +120,7 @@ def definition_of(config: StreamConfig, number: int, created: float) -> Definiti
     """Raises StreamError for topics that are no filters."""
     for topic in config.topics:
         if not valid_filter(topic.encode()) or topic.startswith("$share/"):
-            raise StreamActionError(f"stream {config.name}: {topic!r} is no topic filter")
+            raise StreamActionError(f"stream {config.name}: {topic!r} is not a topic filter")
     return Definition(
         name=config.name,
         number=number,
