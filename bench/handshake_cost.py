@@ -45,7 +45,7 @@ class Broker:
             self.now = fleet.now
             self.state = fleet[0].state
             self.cluster = fleet[0].cluster
-            self.state.ctx.claims = None  # this client id needs no etcd
+            self.state.ctx.cluster.claims = None  # this client id needs no etcd
         else:
             self.now = NOW
             self.state = BrokerState(MqttConfig(), LimitsConfig(), NOW, b"0123456789abcdef")

@@ -21,6 +21,9 @@ CLASS_MAX: Final = 400
 FUNCTION_MAX: Final = 60  # without its docstring
 REASON: Final = re.compile(r"^ *Long(?= because|:)", re.MULTILINE)  # in a docstring, before why it is not cut
 
+CONTEXT: Final = re.compile(r"(^|[._])ctx\.(cluster\.|storage\.)?\w+$")
+"""A field of it, or of its parts. Counters are not: what is counted outside is counted there."""
+
 LONG_FILES: Final = {
     "starlingmq.client.state": 510,
     "starlingmq.cluster.cluster_state": 900,
@@ -66,7 +69,8 @@ LONG_FUNCTIONS: Final = {
 }
 IN_CYCLES: Final = {
     "starlingmq": """
-        core.connection core.context core.groups.group core.groups.group_members core.groups.group_port
+        core.cluster_port core.connection core.context
+        core.groups.group core.groups.group_members core.groups.group_port
         core.groups.member_selection core.limits.quotas core.nats.stale_requests core.observe.audit
         core.protocol_handler core.ready core.routing.delivery core.routing.forward_batch core.routing.local_interest
         core.routing.retained_outbox core.routing.router core.routing.stream core.session.migration_state
@@ -199,7 +203,36 @@ def test_modules_have_names_of_their_own() -> None:
     assert shared(names) == {}, "say in the name of the file what it is of"
 
 
+def outside_writes(source: ast.Module) -> Iterator[str]:
+    """Fields of the core's Context, or of what it keeps for a store and a cluster, that are assigned or deleted."""
+    for node in ast.walk(source):
+        if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
+            target = node.value if isinstance(node, ast.Subscript) else node
+            if CONTEXT.search(ast.unparse(target)):
+                yield ast.unparse(node)
+
+
+def test_the_context_of_the_core_is_written_in_the_core_alone() -> None:
+    """Everybody else calls a method that says what has happened. Tests and benchmarks may set a scene."""
+    outside = [module for module in modules() if not module.startswith(f"{PACKAGE}.core.")]
+    found = {module: writes for module in outside if (writes := list(outside_writes(tree(module))))}
+    assert not found
+
+
 # The rules themselves can fail
+
+
+def test_a_field_of_the_context_that_is_assigned_is_found() -> None:
+    for line in (
+        "ctx.now = 1",
+        "a.ctx.work -= 1",
+        "self._ctx.cluster.aware = []",
+        "b.ctx.sessions[n] = s",
+        "del ctx.audit",
+    ):
+        assert list(outside_writes(ast.parse(line))), line
+    for line in ("ctx = broker.ctx", "self._ctx = ctx", "x = ctx.now", "ctx.at(1)", "ctx.counters.bytes_sent += 1"):
+        assert not list(outside_writes(ast.parse(line))), line
 
 
 def test_what_is_too_long_and_what_is_listed_in_vain_is_told() -> None:

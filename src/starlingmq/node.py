@@ -259,13 +259,9 @@ class Broker:
         state.publishing.producers.node = config.node.name
         state.publishing.producers.shared = any(listener.reuse_port for listener in config.listeners)
         state.nats.keys.verify = self._verifier(config)
-        ctx = state.ctx
-        ctx.allow_anonymous = config.auth.allow_anonymous is not False
-        ctx.session_owner = RULES[config.auth.session_owner]
-        ctx.ask_authenticate = hooks.authenticate is not None
-        ctx.ask_publish = hooks.authorize is not None or hooks.on_publish is not None
-        ctx.ask_subscribe = hooks.authorize is not None
-        ctx.want_events = hooks.on_event is not None
+        self._admit(state, config)
+        publishing = hooks.authorize is not None or hooks.on_publish is not None
+        state.ctx.use_hooks(publishing, hooks.authorize is not None, hooks.on_event is not None)
         notices = self._notices = NoticeLog(config.limits.log_rate, clock, asyncio.get_running_loop().call_later)
         store = open_store(config, state, clock)
         if not config.cluster.enabled:
@@ -336,9 +332,17 @@ class Broker:
 
     def _decide(self, chain: Chain | None) -> None:
         """Have the core know who decides about clients that are connected."""
-        ctx = self.state.ctx
-        ctx.rights_of = everything if chain is None else chain.rights_of
-        ctx.standing_of = self._standing_of if chain is None else chain.standing_of
+        if chain is None:
+            self.state.ctx.decide(everything, self._standing_of)
+        else:
+            self.state.ctx.decide(chain.rights_of, chain.standing_of)
+
+    def _admit(self, state: BrokerState, config: Config) -> None:
+        """Have the core know who decides about a CONNECT."""
+        auth = config.auth
+        state.ctx.admit_by(
+            self.hooks.authenticate is not None, auth.allow_anonymous is not False, RULES[auth.session_owner]
+        )
 
     def _standing_of(self, client: Client) -> int:
         """Whether a client would be let in where settings have nothing to say of who may do what."""
@@ -446,7 +450,7 @@ class Broker:
         ban = self._bans.ban(kind, name, monotonic() + seconds, reason)
         if self._chain is None:  # nothing was looked at until now
             self._use(self._make_chain(self.config, self._hashing))
-            self.state.ctx.ask_authenticate = self.hooks.authenticate is not None
+            self._admit(self.state, self.config)
         return ban
 
     def reload(self, config: Config) -> None:
@@ -474,9 +478,7 @@ class Broker:
             hashing.checks.key_max = config.auth.password.waiting_per_address
         self._lines.rate = config.limits.log_rate
         self._use(chain)
-        self.state.ctx.ask_authenticate = self.hooks.authenticate is not None
-        self.state.ctx.allow_anonymous = config.auth.allow_anonymous is not False
-        self.state.ctx.session_owner = RULES[config.auth.session_owner]
+        self._admit(self.state, config)
         self.state.entitle()
         self._admission.limits = config.limits
         for listener, tls in loaded:

@@ -249,11 +249,11 @@ async def test_health_tells_a_full_disk(serve: Serve, ask: Ask, tmp_path: Path) 
     ready = await ask(broker, "GET", "/health/ready")
     assert (ready.status_code, ready.json()["storage"], ready.json()["cluster"]) == (200, "ok", "none")
     ctx = broker.state.ctx
-    ctx.refusing, ctx.storage_state = True, "full since long"
+    ctx.refusing, ctx.storage.state = True, "full since long"
     ready = await ask(broker, "GET", "/health/ready")
     assert (ready.status_code, ready.json()["storage"]) == (503, "full")
     assert (await ask(broker, "POST", "/api/v1/publish", json={"topic": "a", "qos": 1})).status_code == 507
-    ctx.refusing, ctx.storage_state = False, "ok"
+    ctx.refusing, ctx.storage.state = False, "ok"
     assert (await ask(broker, "GET", "/health/live")).status_code == 200
 
 

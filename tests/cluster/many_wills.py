@@ -159,7 +159,7 @@ class Crowd:
         """Leave the wills: seconds until etcd has them. ``due_at`` 0.0: ``DELAY`` after their node is gone."""
         ctx, now = self.node.state.ctx, self.fleet.now
         client = link("client", None)
-        assert ctx.wills is not None
+        assert ctx.cluster.wills is not None
         for number in range(self.wills):
             session = Session(f"c{number}", ctx.next_number)
             ctx.next_number += 1
@@ -171,7 +171,7 @@ class Crowd:
             ctx.sessions[session.client_id] = session
             if due_at:
                 ctx.arm(session, due_at)
-            ctx.wills.change(session.client_id)
+            ctx.cluster.wills.change(session.client_id)
         return self.until(lambda: len(self.etcd.there) == self.wills)
 
     def fire(self) -> tuple[float, float]:

@@ -197,7 +197,7 @@ def test_a_client_that_gave_up_a_clean_start_elsewhere_waits_for_the_wills_that_
     third = fleet[2].open(5, "c")
     third.send(Connect(5, "c", True))
     for _ in range(100):
-        if any(claim.epoch for claim in fleet[2].state.ctx.claims.waiting.values()):  # type: ignore[union-attr]
+        if any(claim.epoch for claim in fleet[2].state.ctx.cluster.claims.waiting.values()):  # type: ignore[union-attr]
             break
         fleet.advance(0.001, 0.001)
     fleet.etcd.cut("n3")

@@ -167,7 +167,7 @@ def test_while_etcd_is_away_a_replay_waits_as_long_as_it_may() -> None:
     assert [type(packet) for packet in subscriber.receive()] == [Suback]
     fleet.advance(5.0)
     assert [packet.payload for packet in subscriber.receive() if isinstance(packet, Publish)] == [b"before"]
-    assert fleet[1].state.ctx.retaining.waited_in_vain == 1  # type: ignore[union-attr]
+    assert fleet[1].state.ctx.cluster.retained.waited_in_vain == 1  # type: ignore[union-attr]
     fleet.advance(30.0)
     assert shown(fleet[1]) == {b"a": b"meanwhile"}
 
@@ -187,7 +187,7 @@ def test_what_the_watch_did_not_tell_is_read_again() -> None:
     fleet.etcd.heal("n2", fleet.now)
     fleet.advance(3.0)
     assert shown(fleet[1]) == {b"a": b"2", b"c": b"2"}
-    assert fleet[1].state.ctx.retaining.complete  # type: ignore[union-attr]
+    assert fleet[1].state.ctx.cluster.retained.complete  # type: ignore[union-attr]
 
 
 @pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")

@@ -379,7 +379,7 @@ def test_more_than_may_wait_for_a_node_is_refused() -> None:
         fleet.cut(3, other)
     fleet.advance(3.0)
     node = fleet[0]
-    node.state.ctx.forward_bytes = 1000
+    node.state.ctx.cluster.forward_bytes = 1000
     node.cluster.config = type(node.cluster.config)(forward_bytes=1000)
     codes: list[int] = []
     for number in range(20):
@@ -470,7 +470,7 @@ def test_a_group_message_whose_members_have_just_gone_is_passed_on_to_a_node_wit
     state.ctx.recording = True
     message = Message(b"t", b"p", 2, False, b"", 0.0, "a", fleet.now)
     message.origin, message.sequence = 1, 7
-    state.publishing.deliver(message, b"$share/g/t", state.ctx.links[1])
+    state.publishing.deliver(message, b"$share/g/t", state.ctx.cluster.links[1])
     state.ctx.recording = False
     fleet.advance(0.5)
     assert payloads(member) == [b"p"]

@@ -295,7 +295,7 @@ def wanted_at(state: BrokerState) -> dict[bytes, int]:
 
 def known_at(state: BrokerState, number: int, keys: list[bytes]) -> dict[bytes, int]:
     """What a node would pass on to the node of that number: its filters, and of ``keys`` the groups."""
-    session = state.ctx.links.get(number)
+    session = state.ctx.cluster.links.get(number)
     if session is None:
         return {}
     known = {whole: 2 if entry.durable else 1 for whole, entry in (session.subscriptions or {}).items()}

@@ -256,7 +256,7 @@ def a_group_without_members_here_loses_what_comes() -> Any:
 
 def each_node_with_members_gets_what_is_for_the_group() -> Any:
     def all_of_them(self: Delivery, message: Any, session: Any, key: bytes, stored: bool) -> None:
-        for link in self.ctx.links.values():
+        for link in self.ctx.cluster.links.values():
             forward(self, message, link, key, stored)
 
     forward = Delivery.forward_to_member

@@ -137,7 +137,7 @@ BUGS = {
     ),
     "a QoS 2 message that may be on the disk is refused": Bug(
         storage_failure,
-        "client.version != 5 or 0 <= place < self.ctx.written_before",
+        "client.version != 5 or 0 <= place < self.ctx.storage.written_before",
         "client.version != 5",
         "test_failing_disk.py::test_what_may_be_on_the_disk_is_not_refused",
     ),
@@ -153,7 +153,7 @@ BUGS = {
         "ended = set()",
         "test_recovery.py::test_an_ended_session_is_not_in_the_store_again_whatever_of_a_checkpoint_fails",
     ),
-    "it refuses for ever": Bug(durable_store, "            self.state.ctx.refusing = False\n", "            pass\n", 5),
+    "it refuses for ever": Bug(durable_store, "            self.state.ctx.storage_works()\n", "            pass\n", 5),
     "what was put off is never said": Bug(storage_failure, "self.ctx.jobs.append(ReleaseJob(self))", "pass", 44),
     "a handshake that begins is not written": Bug(
         publishing,

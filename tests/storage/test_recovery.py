@@ -447,7 +447,7 @@ def test_what_waits_for_another_node_has_its_sequence_after_a_restart(world: Sto
         if qos == 2:
             pub.send(Ack(PUBREL, number))
     world.restart()
-    session = world.state.ctx.links[2]
+    session = world.state.ctx.cluster.links[2]
     kept = world.store.load(world.state.wanted(session))
     assert [(message.payload, message.origin, message.sequence) for message in kept.values()] == [
         (b"1", 1, (1 << 40) + 1),

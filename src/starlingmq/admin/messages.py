@@ -80,7 +80,8 @@ async def publish(driver: Driver, message: Message) -> int:
     """As a client would, but for hooks and rules, which are for those. Raises AdminError where a client is refused."""
     state = driver.state
     ctx = state.ctx
-    message.published_at = ctx.now = driver.clock()
+    ctx.at(driver.clock())
+    message.published_at = ctx.now
     if ctx.isolated or ctx.catching_up:
         raise AdminError(*AWAY)
     if message.size() > ctx.max_packet:

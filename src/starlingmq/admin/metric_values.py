@@ -262,9 +262,11 @@ class MetricValues:
         )
         yield GaugeMetricFamily("starlingmq_storage_ok", "1 if the storage works, else 0.", value=int(not ctx.refusing))
         yield CounterMetricFamily(
-            "starlingmq_storage_failures", "Times that the storage stopped working.", value=ctx.storage_failures
+            "starlingmq_storage_failures", "Times that the storage stopped working.", value=ctx.storage.failures
         )
-        yield CounterMetricFamily("starlingmq_records_lost", "Records lost or damaged on disk.", value=ctx.records_lost)
+        yield CounterMetricFamily(
+            "starlingmq_records_lost", "Records lost or damaged on disk.", value=ctx.storage.records_lost
+        )
         logs = list(store.streams.by_number.values())[:LABELS_MAX]
         sizes = {log.stream.name: float(log.journal.size) for log in logs}
         yield gauge("starlingmq_stream_bytes", "Size of a stream on this node.", sizes, "stream")

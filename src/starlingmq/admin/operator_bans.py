@@ -163,7 +163,7 @@ class BanActions:
             if session is None or client.link or client.gone:
                 continue
             if {("client", session.client_id), ("user", client.username), ("address", peer_key(client.peer))} & names:
-                self._driver.state.ctx.now = self._driver.clock()
+                self._driver.state.ctx.at(self._driver.clock())
                 self._driver.state.ending.fail(client, Reason.ADMINISTRATIVE_ACTION, "banned")
         self._driver.poke()
 

@@ -18,7 +18,7 @@ class Readiness(Struct, frozen=True):
 
 def readiness(place: LocalNode) -> Readiness:
     ctx = place.state.ctx
-    storage = ctx.storage_state.partition(" ")[0] if ctx.recording else "none"
+    storage = ctx.storage.state.partition(" ")[0] if ctx.recording else "none"
     cluster = _cluster(place)
     reasons = []
     if not place.serving:

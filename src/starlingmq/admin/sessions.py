@@ -268,7 +268,7 @@ class SessionActions:
         session = self._find(arguments)
         if session is None or session.client is None:
             return {"found": False}
-        self.state.ctx.now = self.driver.clock()
+        self.state.ctx.at(self.driver.clock())
         self.state.ending.fail(session.client, Reason.ADMINISTRATIVE_ACTION, "closed by an operator")
         self.driver.poke()
         log.info("%s closed the connection of client %r", by(arguments), session.client_id)
@@ -281,7 +281,7 @@ class SessionActions:
             return {"found": False}
         if session.moving is not None:
             raise AdminError(409, "this session is being moved between nodes; try again in a moment")
-        self.state.ctx.now = self.driver.clock()
+        self.state.ctx.at(self.driver.clock())
         if session.client is not None:
             self.state.ending.fail(session.client, Reason.ADMINISTRATIVE_ACTION, "ended by an operator")
         if not session.ended:

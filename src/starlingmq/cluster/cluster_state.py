@@ -67,7 +67,6 @@ from starlingmq.core.broker import BrokerState
 from starlingmq.core.context import ISOLATED
 from starlingmq.core.ready import FACT_DELETE, FACT_PUT, Write
 from starlingmq.core.routing.forward_batch import ForwardError
-from starlingmq.core.routing.local_interest import LocalInterest
 
 FRAME_BYTES: Final = 4 << 20  # of data given to the shell for one peer in one turn
 SETTLE_TIMEOUTS: Final = 2  # member timeouts after which nobody relies on what was said before
@@ -186,11 +185,8 @@ class ClusterState:
         self._counts_since = 0  # revision of the first membership in which this life counts; 0: it does not yet
         self._enough_since = now  # that there is a majority, while it has not
         ctx = broker.ctx
-        ctx.isolated = True
-        ctx.forward_bytes = config.forward_bytes
-        interest = ctx.interest = LocalInterest()
-        for session in ctx.sessions.values():
-            interest.add_all(session)
+        ctx.isolate()
+        ctx.cluster.join(ctx.sessions.values(), config.forward_bytes)
         self._broken: dict[int, float] = {}  # nodes to which the stream has ended, and when
         self.groups = QueueGroups(broker, config.name, self._is_connected)
         self.errands = PendingWork(
@@ -354,7 +350,7 @@ class ClusterState:
 
     def _tell_retained(self, number: int, sequence: int) -> None:
         """What that node retains was published up to there before it knew what its message knows."""
-        retaining = self.broker.ctx.retaining
+        retaining = self.broker.ctx.cluster.retained
         if retaining is not None:
             retaining.tell(number, sequence)
 
@@ -426,7 +422,7 @@ class ClusterState:
             self._will_facts = {}
         self.wills.enter(me.number, self._will_facts)
         self._will_facts = {}
-        interest = self.broker.ctx.interest
+        interest = self.broker.ctx.cluster.interest
         assert interest is not None
         wanted = interest.all()
         for key in self.routes.table(me.number):
@@ -494,10 +490,10 @@ class ClusterState:
     def turn(self, now: float) -> None:
         """Between ``BrokerState.turn`` and ``BrokerState.take_ready``."""
         broker = self.broker
-        broker.ctx.now = now
+        broker.ctx.at(now)
         self._quiet = self._is_quiet(now)
         if self._quiet:
-            broker.ctx.full_peers = self._full_peers()
+            broker.ctx.peers_full(self._full_peers())
             return
         self._stirred = False
         self.wills.remember(now)
@@ -549,7 +545,7 @@ class ClusterState:
         for key, fact in routes.take_facts():
             if broker.ctx.recording:
                 broker.ctx.write(Write(FACT_DELETE if fact is None else FACT_PUT, topic=key, value=fact or b""))
-        broker.ctx.full_peers = self._full_peers()
+        broker.ctx.peers_full(self._full_peers())
         self._leave_if_idle(now)
 
     def _is_quiet(self, now: float) -> bool:
@@ -652,7 +648,7 @@ class ClusterState:
         return (0, 0) if self.routes is None else self.routes.vector().get(number, (0, 0))
 
     def _originate(self, routes: RouteTable, now: float) -> None:
-        interest = self.broker.ctx.interest
+        interest = self.broker.ctx.cluster.interest
         assert interest is not None
         if interest.changed:
             routes.originate([(key, interest.value(key)) for key in interest.take()])
@@ -702,8 +698,10 @@ class ClusterState:
             self._enough_since = now
         if serving and behind and now >= min(behind) + patience:
             serving = False
-        broker.ctx.isolated = not serving
-        broker.ctx.serves_until = quorum.lasts_until() if serving else inf
+        if serving:
+            broker.ctx.serve(quorum.lasts_until())
+        else:
+            broker.ctx.isolate()
         if serving != self.serving:
             self.serving = serving
             if serving:
@@ -752,7 +750,7 @@ class ClusterState:
         return self.retained.writer.mark
 
     def _retained_here(self) -> int:
-        retaining = self.broker.ctx.retaining
+        retaining = self.broker.ctx.cluster.retained
         return 0 if retaining is None else retaining.last
 
     def _beat(self, quorum: Quorum, relay: Relay, routes: RouteTable, now: float) -> None:

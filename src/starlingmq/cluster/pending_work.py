@@ -49,19 +49,19 @@ class PendingWork:
     def any(self) -> bool:
         """Asked in each turn, so nothing but attributes of the core is looked at, but for what operators do."""
         ctx, broker = self._ctx, self._broker
-        interest, elsewhere, claims = ctx.interest, ctx.elsewhere, ctx.claims
+        interest, elsewhere, claims = ctx.cluster.interest, ctx.cluster.qos2, ctx.cluster.claims
         if interest is not None and interest.changed:
             return True
         if elsewhere is not None and (elsewhere.asked or elsewhere.left):
             return True
         if claims is not None and (claims.waiting or claims.released):
             return True
-        retaining, wills = ctx.retaining, ctx.wills
+        retaining, wills = ctx.cluster.retained, ctx.cluster.wills
         if retaining is not None and self._to_retain(retaining):
             return True
         if wills is not None and (wills.changed or wills.due):
             return True
-        if ctx.leaving or ctx.aware or broker.subscribing.held or broker.subscribing.replays:
+        if ctx.cluster.leaving or ctx.cluster.aware or broker.subscribing.held or broker.subscribing.replays:
             return True
         if broker.groups.news or broker.groups.ended:
             return True
@@ -74,7 +74,7 @@ class PendingWork:
 
     def unfinished(self) -> bool:
         """Asked after a whole turn."""
-        retaining = self._ctx.retaining
+        retaining = self._ctx.cluster.retained
         if retaining is not None:
             self._retained_up_to = retaining.last
         if self._drain.active or self._rebalancing.active or not self._ownership.idle():

@@ -332,7 +332,7 @@ class BrokerState:
         if session.client is not None or session.is_line:
             self.delivery.go_on(session)
         elif session.moving is not None:
-            self.ctx.leaving[session] = None
+            self.ctx.cluster.leave(session)
 
     # Bytes
 

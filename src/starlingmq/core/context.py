@@ -8,21 +8,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from starlingmq.config.settings import LimitsConfig, MqttConfig, QueueGroupsConfig
+from starlingmq.core.cluster_port import ClusterPort
 from starlingmq.core.connection import CLOSED, TURN_OVER, Client
 from starlingmq.core.job import Job
 from starlingmq.core.limits.connect_admission import ConnectAdmission
 from starlingmq.core.limits.quotas import Quotas
-from starlingmq.core.mqtt.unknown_pubrel import UnknownPubrels
+from starlingmq.core.limits.storage_report import StorageReport
 from starlingmq.core.observe.counters import Counters
 from starlingmq.core.ready import Event, Notice, Ready, Write
-from starlingmq.core.routing.local_interest import LocalInterest
-from starlingmq.core.routing.retained_outbox import RetainedOutbox
 from starlingmq.core.session.outgoing import Outgoing
-from starlingmq.core.session.owner_claims import OwnerClaims
-from starlingmq.core.session.remote_qos2 import RemoteQos2
 from starlingmq.core.session.session import Session
 from starlingmq.core.session.session_user import BY_USER
-from starlingmq.core.session.will_port import WillPort
 from starlingmq.core.timers import TimerWheel
 
 if TYPE_CHECKING:
@@ -59,36 +55,19 @@ class Context:
     next_number: int  # for the next session
     rules: int  # how often it was said who may do what
     refusing: bool  # nothing can be stored at the moment
-    storage_state: str  # "ok", or how it is not, why, and since when
-    storage_failures: int  # how often that began
-    records_lost: int  # by a disk that failed to write them
-    stored_before: int  # messages with an offset below this were stored when ``refusing`` began
-    written_before: int  # those below this were written, if not safe: they may be there after a power failure or not
-    postponed: dict[Session, list[bytes]]  # go on when storing works again; frames their clients get then
+    storage: StorageReport  # how storing works, and why it does not
     unsendable: list[Client]  # have to be told something that is larger than they take [MQTT-3.1.2-24]
     work: int  # left for this turn
     node: int  # this node's number in its cluster; 0: it stands alone
     sequence: int  # of the last message that was passed on to another node
-    interest: LocalInterest | None  # what our own subscribers want, where other nodes must know
-    claims: OwnerClaims | None  # CONNECTs that wait for their client id, where other nodes may own it
+    cluster: ClusterPort  # what is kept for other nodes
     doors: ConnectAdmission
-    elsewhere: RemoteQos2 | None  # QoS 2 handshakes at other nodes, where there are any
-    unknown_releases: UnknownPubrels
-    retaining: RetainedOutbox | None  # retained messages that other nodes must know
-    leaving: dict[Session, None]  # on their way to another node, with something new to be sent there
-    aware: list[Session]  # that came from elsewhere, and whose clients are aware that they begin anew
-    wills: WillPort | None  # wills that other nodes must know
     audit: Audit | None  # tells what becomes of each message, where somebody wants to know
     isolated: bool  # too few other nodes are connected to serve
     serves_until: float  # when that is so, if nothing is heard of them meanwhile
     catching_up: bool  # a node has come whose routes are not all here yet: nothing is published before
-    links: dict[int, Session]  # sessions that stand for other nodes, by number
-    links_postponed: list[
-        tuple[Client, bytes]
-    ]  # what other nodes get once it is stored (see core.limits.storage_failure)
     full_peers: int  # nodes for which as much waits as may
     full_streams: int  # streams that refuse what they are offered
-    forward_bytes: int  # that may
     recording: bool  # whether anything keeps ``Ready.writes``
     want_events: bool
     ask_authenticate: bool
@@ -129,34 +108,19 @@ class Context:
         self.next_number = 1
         self.rules = 1
         self.refusing = False
-        self.storage_state = "ok"
-        self.storage_failures = 0
-        self.records_lost = 0
-        self.stored_before = 0
-        self.written_before = 0
-        self.postponed = {}
+        self.storage = StorageReport()
         self.unsendable = []
         self.work = TURN_WORK
         self.node = 0
         self.sequence = 0
-        self.interest = None
-        self.claims = None
+        self.cluster = ClusterPort()
         self.doors = ConnectAdmission()
-        self.elsewhere = None
-        self.unknown_releases = UnknownPubrels()
-        self.retaining = None
-        self.leaving = {}
-        self.aware = []
-        self.wills = None
         self.audit = None
         self.isolated = False
         self.serves_until = math.inf
         self.catching_up = False
-        self.links = {}
-        self.links_postponed = []
         self.full_peers = 0
         self.full_streams = 0
-        self.forward_bytes = 1 << 30
         self.recording = False
         self.want_events = False
         self.ask_authenticate = False
@@ -185,6 +149,84 @@ class Context:
         self.retain_available = mqtt.retain_available
         self.max_awaiting_rel = mqtt.max_awaiting_rel
         self.await_rel_timeout = mqtt.await_rel_timeout
+
+    # What those outside the core say
+
+    def at(self, now: float) -> None:
+        """It is ``now``: to be said before anything is asked of the core outside of a turn."""
+        self.now = now
+
+    def record(self, recording: bool) -> None:
+        """Whether a store keeps what is written."""
+        self.recording = recording
+
+    def storage_failed(self, stored_before: int, written_before: int) -> None:
+        """Nothing can be stored from here on; the offsets (see StorageReport) count when this begins."""
+        if not self.refusing:
+            self.storage.stored_before = stored_before
+            self.storage.written_before = written_before
+        self.refusing = True
+
+    def storage_works(self) -> None:
+        self.refusing = False
+
+    def streams_full(self, count: int) -> None:
+        """So many streams refuse what they are offered."""
+        self.full_streams = count
+
+    def peers_full(self, count: int) -> None:
+        """For so many nodes as much waits as may."""
+        self.full_peers = count
+
+    def isolate(self) -> None:
+        """Too few other nodes are connected to serve."""
+        self.isolated = True
+        self.serves_until = math.inf
+
+    def serve(self, until: float) -> None:
+        """Enough of them are, until then if nothing is heard of them meanwhile."""
+        self.isolated = False
+        self.serves_until = until
+
+    def use_hooks(self, publish: bool, subscribe: bool, events: bool) -> None:
+        """What is to be asked, and whether events are wanted."""
+        self.ask_publish = publish
+        self.ask_subscribe = subscribe
+        self.want_events = events
+
+    def admit_by(self, ask: bool, anonymous: bool, session_owner: int) -> None:
+        """How a CONNECT is decided: whether ``authenticate`` is asked, and if not, whether everybody is let in; whose
+        session a client may have (one of ``core.session.session_user.RULES``)."""
+        self.ask_authenticate = ask
+        self.allow_anonymous = anonymous
+        self.session_owner = session_owner
+
+    def decide(self, rights_of: Callable[[Client], Rights | None], standing_of: Callable[[Client], int]) -> None:
+        """Who tells what a client may do, and whether it would be let in. ``BrokerState.entitle`` checks everybody."""
+        self.rights_of = rights_of
+        self.standing_of = standing_of
+
+    def spend(self, work: int) -> None:
+        """So much of this turn is used up."""
+        self.work -= work
+
+    def next_sequence(self) -> int:
+        """Of a message, or a will, that other nodes are to know."""
+        self.sequence += 1
+        return self.sequence
+
+    def new_session(self, client_id: str) -> Session:
+        session = Session(client_id, self.next_number)
+        self.next_number += 1
+        self.sessions[client_id] = session
+        return session
+
+    def numbers_from(self, number: int) -> None:
+        """No session gets a number below this one: those may be stored."""
+        if number > self.next_number:
+            self.next_number = number
+
+    # The lanes
 
     def send(self, client: Client, frame: bytes) -> None:
         """Put a frame into the lane for now (or behind those of this connection that wait for storage)."""

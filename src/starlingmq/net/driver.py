@@ -80,7 +80,7 @@ class Driver:
         self.cluster = cluster
         self.carry = carry
         self.clients: dict[Client, None] = {}
-        state.ctx.recording = store.keeps
+        state.ctx.record(store.keeps)
         self._scheduled = False
         self._began = 0.0  # when the work of this turn began
         self._tickets: deque[CommitTicket] = deque()

@@ -223,20 +223,16 @@ class DurableStore:
 
     def _refuse(self, error: OSError) -> None:
         """From here on nothing is accepted that has to be stored."""
-        refusing = self.health.refusing
         self.health.fails(error, True)
         if self.state is not None:
-            if not refusing:
-                self.state.ctx.stored_before = self._safe if self.durability == "power" else self.journal.next
-                self.state.ctx.written_before = self.journal.next
-            self.state.ctx.refusing = True
+            written = self.journal.next
+            self.state.ctx.storage_failed(self._safe if self.durability == "power" else written, written)
         self._tell()
 
     def _tell(self) -> None:
         """Have the core say how it is, where it says such things."""
         if self.state is not None:
-            self.state.ctx.storage_state = str(self.health)
-            self.state.ctx.storage_failures = self.health.failures
+            self.state.ctx.storage.tell(str(self.health), self.health.failures)
 
     def _try_again(self) -> None:
         try:
@@ -264,7 +260,7 @@ class DurableStore:
         self.health.works()
         self._tell()
         if self.state is not None and refusing:
-            self.state.ctx.refusing = False
+            self.state.ctx.storage_works()
             if self.durability == "power":  # what was put off may stand for records that came after the last sync began
                 self._sync().add_done_callback(self._go_on_after)
             else:
@@ -368,7 +364,7 @@ class DurableStore:
         self._let_down()
         self.checkpoint_failure = ""
         if self.state is not None:
-            self.state.ctx.records_lost += sum(last - first + 1 for first, last in error.ranges)
+            self.state.ctx.storage.lose(sum(last - first + 1 for first, last in error.ranges))
             self.rewrite(list(self.state.ctx.sessions.values()))
         self._wake()
 

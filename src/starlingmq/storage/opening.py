@@ -67,7 +67,7 @@ def open_store(config: Config, state: BrokerState, clock: Callable[[], float]) -
         store = DirectoryStore(kv, journal, durability, clock, config.storage.segment_size, retention, streams)
         store.data_dir = data_dir
         store.stream_directory = stream_directory
-        state.ctx.recording = True
+        state.ctx.record(True)
         started = clock()
         found = restore(state, kv, journal, streams, careful=durability == "power")
         store.replayed(found.changes, found.changed)

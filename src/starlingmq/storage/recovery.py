@@ -131,7 +131,7 @@ def _restore(state: BrokerState, kv: Kv, journal: Journal, streams: StreamLogs, 
     state.publishing.producers.restore(image.facts)
     state.peers.restore(image.highest, image.facts)
     state.groups.restored()
-    state.ctx.next_number = max(state.ctx.next_number, image.next_number)
+    state.ctx.numbers_from(image.next_number)
     recovered.changes = image.replayed()
     recovered.changed = [_session_of(state, image, number) for number in image.touched]
     return recovered

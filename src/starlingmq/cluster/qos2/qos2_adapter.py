@@ -76,7 +76,7 @@ class Qos2Adapter:
     def __init__(self, broker: BrokerState, config: ClusterConfig, connected: Callable[[int], bool]) -> None:
         self._broker = broker
         self._ctx = broker.ctx
-        self.counters = self._ctx.elsewhere = RemoteQos2()
+        self.counters = self._ctx.cluster.share_qos2()
         self.stays = Qos2Store(self._route, self._fact, self._give_up, config.handshake_memory)
         self.handshakes = Qos2Lookup(
             self.counters, config.handshake_window, config.handshake_timeout, connected, self._look, self._release
@@ -100,7 +100,7 @@ class Qos2Adapter:
     # What the two ask of the broker
 
     def _route(self, message: Message) -> None:
-        self._ctx.work -= 1
+        self._ctx.spend(1)
         self._broker.publishing.route(message, self._ctx.sessions.get(message.publisher))
 
     def _fact(self, key: bytes, value: bytes | None) -> None:
@@ -140,7 +140,7 @@ class Qos2Adapter:
     def _answer(self, said: HandshakeQuestion, user: str | None) -> HandshakeAnswer:
         client_id, packet_id, before, floor, bound = said
         ctx = self._ctx
-        ctx.work -= 1
+        ctx.spend(1)
         session = ctx.sessions.get(client_id)
         if session is not None and session.epoch < before and session.inbound is not None:
             return (LATER, 0, 0)  # that it has to leave we have not heard yet

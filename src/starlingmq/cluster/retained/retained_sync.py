@@ -47,7 +47,7 @@ from starlingmq.config.settings import ClusterConfig
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.message import Message
 from starlingmq.core.ready import FACT_DELETE, Write
-from starlingmq.core.routing.retained_outbox import DELETED_FACT, RetainedOutbox
+from starlingmq.core.routing.retained_outbox import DELETED_FACT
 
 PAGE: Final = 1000  # keys read at once
 RETRY_SECONDS: Final = 0.5
@@ -75,7 +75,7 @@ class RetainedSync:
         self._connected = connected
         self._leading = leading
         self._keys = prefix(config.name)
-        self._retaining = self._ctx.retaining = RetainedOutbox(config.subscribe_ack_timeout)
+        self._retaining = self._ctx.cluster.share_retained(config.subscribe_ack_timeout)
         self._stored = DurableTokens(broker)
         self._stored_up_to = 0  # asked for
         self.copies = LargeRetained(

@@ -50,7 +50,7 @@ from starlingmq.cluster.takeover.transfer_frames import (
 )
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.ready import SESSION_PUT, Write
-from starlingmq.core.session.owner_claims import OwnerClaim, OwnerClaims
+from starlingmq.core.session.owner_claims import OwnerClaim
 from starlingmq.core.session.session import Session
 from starlingmq.wire.reasons import Reason
 
@@ -79,8 +79,7 @@ class Takeovers:
         self._coming = TakeoverTarget(self.moves, self.offers)
         self._leaving = TakeoverSource(self.moves, self._coming)
         self._marks = CutMarkers(self.moves, self._coming, self._leaving)
-        claims = self._ctx.claims = OwnerClaims(2 * seconds, limit)
-        self._claims = claims
+        self._claims = self._ctx.cluster.claim_ids(2 * seconds, limit)
         self.strays = OrphanedSessions(ownership)
         self.moves.stray = self.strays.__contains__
         self._later: dict[str, None] = {}  # strays that are wanted, until they are claimed
@@ -316,9 +315,8 @@ class Takeovers:
             self._coming.own(owned, now)
         for client_id, node, epoch in self._ownership.take_rewritten():
             self._look_at_rewritten(client_id, node, epoch)
-        if self._ctx.aware:
-            aware, self._ctx.aware = self._ctx.aware, []
-            for session in aware:
+        if self._ctx.cluster.aware:
+            for session in self._ctx.cluster.take_aware():
                 self._coming.aware(session, now)
         for arrival in (*moves.due(now), *moves.unsettled):
             moves.touch(arrival)

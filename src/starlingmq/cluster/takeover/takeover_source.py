@@ -202,10 +202,9 @@ class TakeoverSource:
 
     def give_on(self, now: float) -> bool:
         """Send what there is of sessions that left; whether there may be more at once."""
-        moves, leaving = self._moves, self._ctx.leaving
-        if leaving:
-            self._ctx.leaving = {}
-            for session in leaving:
+        moves = self._moves
+        if self._ctx.cluster.leaving:
+            for session in self._ctx.cluster.take_leaving():
                 moving = session.moving
                 departure = None if moving is None else moves.departures.get((moving.client_id, moving.epoch))
                 if departure is not None and departure.session is session:

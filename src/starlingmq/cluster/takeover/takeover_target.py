@@ -50,7 +50,7 @@ class TakeoverTarget:
         """We own a client id. Whoever has a key of it may have something of its session."""
         moves = self._moves
         client_id, epoch = owned.client_id, owned.epoch
-        claims = self._ctx.claims
+        claims = self._ctx.cluster.claims
         assert claims is not None
         if not moves.ownership.claiming(client_id):  # else who waits now came after this claim: the next one is his
             claims.own(client_id, epoch)
@@ -429,7 +429,7 @@ class TakeoverTarget:
     def _refuse_owner_of(self, arrival: InboundSession, user: str | None) -> None:
         """A later owner is known, or the session is kept for another ``user``. A CONNECT that came since asks that node
         too, and is not meant."""
-        claims = self._ctx.claims
+        claims = self._ctx.cluster.claims
         claim = None if claims is None else claims.waiting.get(arrival.client_id)
         if claim is None or claim.epoch != arrival.epoch:
             return
@@ -571,7 +571,7 @@ class TakeoverTarget:
             delivery.let_in(session, moving.open(node))
         delivery.let_in(session, moving.take_known())
         if moving.target != 0:  # the next owner may wait to hear that nothing comes before what it has
-            self._ctx.leaving[session] = None
+            self._ctx.cluster.leave(session)
 
     def _stage(self, moving: MigrationState, node: int, arrivals: list[InboundSession]) -> int:
         """Of what enters at that node, for all the moves that the session is on."""
@@ -598,7 +598,7 @@ class TakeoverTarget:
         moves.completed += 1
         if arrival.session is not None:
             self._detach(arrival, arrival.session)
-        claims = self._ctx.claims
+        claims = self._ctx.cluster.claims
         waited_for = client_id in moves.arrivals or (claims is not None and client_id in claims.waiting)
         if not waited_for and client_id not in self._ctx.sessions:
             moves.ownership.release(client_id, moves.me, arrival.owned)

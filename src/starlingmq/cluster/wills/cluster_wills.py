@@ -63,7 +63,6 @@ from starlingmq.core.broker import BrokerState
 from starlingmq.core.ready import FACT_DELETE, FACT_PUT, SESSION_PUT, Write
 from starlingmq.core.session.session import Session
 from starlingmq.core.session.will import Will
-from starlingmq.core.session.will_port import WillPort
 
 FACTS: Final = b"w"  # what the keys of our facts begin with
 DUE: Final = FACTS + b"d"  # id, client id: a will that is due
@@ -114,7 +113,7 @@ class ClusterWills:
         self._broker = broker
         self._ctx = broker.ctx
         self._cluster = config.name
-        self._wills = self._ctx.wills = WillPort()
+        self._wills = self._ctx.cluster.share_wills()
         self._stored = DurableTokens(broker)
         self._amendments = EtcdCas("wills amend")
         self.foreign = LeaderWills(config.name, gone, leading, config.member_timeout)
@@ -153,8 +152,7 @@ class ClusterWills:
         for session in self._ctx.sessions.values():
             if session.will is not None:
                 if session.will.id == 0:  # of the time before there was a cluster
-                    self._ctx.sequence += 1
-                    session.will.id = self._ctx.sequence
+                    session.will.id = self._ctx.next_sequence()
                     self._write_session(session)
                 self._wills.change(session.client_id)
         for key, fact in facts.items():
@@ -445,8 +443,8 @@ class ClusterWills:
             self.fired += 1
             self._fact(_due_key(name, will), None)
         self._broker.ending.publish_will(will)
-        if will.message.retain and self._ctx.retaining is not None:
-            entry.sequence = self._ctx.retaining.last
+        if will.message.retain and self._ctx.cluster.retained is not None:
+            entry.sequence = self._ctx.cluster.retained.last
         self._look_later(name)
 
     # Steps

@@ -132,10 +132,8 @@ class GroupQueues(GroupPort):
         line = group.line
         if line is None:
             ctx = self.ctx
-            line = Session(GROUP_PREFIX + group.name.decode() + "/" + group.filter.decode(), ctx.next_number)
-            ctx.next_number += 1
+            line = ctx.new_session(GROUP_PREFIX + group.name.decode() + "/" + group.filter.decode())
             line.expiry = NEVER if ctx.groups.storage == "journal" else 0
-            ctx.sessions[line.client_id] = line
             self.adopt(group, line)
             if ctx.recording and line.expiry != 0:
                 line.kept = True
@@ -204,8 +202,8 @@ class GroupQueues(GroupPort):
         self.changed(group)
 
     def _linger(self, group: Group, lingers: bool) -> None:
-        if self.ctx.interest is not None:
-            self.ctx.interest.linger(group.share(), lingers)
+        if self.ctx.cluster.interest is not None:
+            self.ctx.cluster.interest.linger(group.share(), lingers)
 
     def _end(self, group: Group) -> None:
         """Nobody is left here. The group is over when nobody is elsewhere either."""

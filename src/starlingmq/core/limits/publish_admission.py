@@ -51,7 +51,7 @@ def stream_is_full(route: Route) -> bool:
 
 def too_much_waits(ctx: Context, route: Route) -> bool:
     """Whether the message would go to a node for which as much waits as may."""
-    bound = ctx.forward_bytes
+    bound = ctx.cluster.forward_bytes
     for subscription in route.subscriptions:
         session = subscription.session
         if session.node != 0 and session.queue is not None and session.queue.bytes >= bound:

@@ -55,7 +55,7 @@ class ReleaseJob(Job):
 
     def __init__(self, owner: StorageFailure) -> None:
         self.owner = owner
-        self.sessions = list(owner.ctx.postponed)
+        self.sessions = list(owner.delivery.postponed)
 
     def step(self) -> bool:
         for _ in range(min(RELEASED_PER_TURN, len(self.sessions))):
@@ -77,7 +77,9 @@ class StorageFailure:
         """What a client is told instead of the frames in ``held``, the writes for which were not stored. Its
         connection may be closed by this: then it is mute after these bytes."""
         if client.link:
-            self.ctx.links_postponed.append((client, held))  # nothing to another node is lost, and nothing overtakes it
+            self.delivery.links_postponed.append(
+                (client, held)
+            )  # nothing to another node is lost, and nothing overtakes it
             return b""
         if client.dialect is not None:
             return self._close(client)
@@ -118,9 +120,9 @@ class StorageFailure:
         reason = frame[body + 2] if len(frame) > body + 2 else 0
         if (kind == PUBACK or kind == PUBREC) and reason < 0x80:  # noqa: SIM109  a tuple would be made and searched
             place = self._held_at(session, packet_id) if kind == PUBREC else -1
-            if 0 <= place < self.ctx.stored_before:
+            if 0 <= place < self.ctx.storage.stored_before:
                 return frame
-            if client.version != 5 or 0 <= place < self.ctx.written_before:
+            if client.version != 5 or 0 <= place < self.ctx.storage.written_before:
                 return self._close(client)
             if kind == PUBREC:
                 self._let_go(session, packet_id)
@@ -182,16 +184,16 @@ class StorageFailure:
     # Storing works again
 
     def over(self) -> None:
-        links, self.ctx.links_postponed = self.ctx.links_postponed, []
+        links, self.delivery.links_postponed = self.delivery.links_postponed, []
         for client, held in links:
             self.ctx.send_stored(client, held)
             if client.session is not None:
                 self.delivery.wait(client.session)
-        if self.ctx.postponed:
+        if self.delivery.postponed:
             self.ctx.jobs.append(ReleaseJob(self))
 
     def release(self, session: Session) -> None:
-        frames = self.ctx.postponed.pop(session, None)
+        frames = self.delivery.postponed.pop(session, None)
         if frames is None or session.ended or session.client is None:
             return
         for frame in frames:

@@ -85,8 +85,7 @@ def will_of(ctx: Context, client: Client, packet: WillPacket | None) -> Will | N
     raw = encode_property_bytes(properties)
     message = Message(packet.topic, packet.payload, packet.qos, packet.retain, raw, 0.0, client.client_id, 0.0)
     identity = 0
-    if ctx.wills is not None:
-        ctx.sequence += 1
-        identity = ctx.sequence
+    if ctx.cluster.wills is not None:
+        identity = ctx.next_sequence()
     granted = client.rights is not None and client.rights.source is not None
     return Will(message, cast(int, delay), cast(int, expiry), client, identity, granted)

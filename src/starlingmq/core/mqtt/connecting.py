@@ -281,7 +281,7 @@ class Connecting:
         if refusal:
             self.ending.refuse(client, Reason.QUOTA_EXCEEDED, refusal)
             return
-        claims = ctx.claims
+        claims = ctx.cluster.claims
         if claims is None:
             self._begin(client, connect, session, auth_data, 0)
             return
@@ -319,7 +319,7 @@ class Connecting:
         """This node owns a client id since ``epoch``, and what other nodes had of its session is here: whoever waited
         for that may go on. Whether somebody did."""
         ctx = self.ctx
-        claims = ctx.claims
+        claims = ctx.cluster.claims
         claim = None if claims is None else claims.drop(client_id)
         if claims is None or claim is None or claim.client.state != AUTHENTICATING:
             return False
@@ -348,7 +348,7 @@ class Connecting:
         """A CONNECT waits that is going to have its session: what its client left here as a will is due now, or
         cancelled, and not only when the CONNECT is answered."""
         ctx = self.ctx
-        claim = None if ctx.claims is None else ctx.claims.waiting.get(client_id)
+        claim = None if ctx.cluster.claims is None else ctx.cluster.claims.waiting.get(client_id)
         session = ctx.sessions.get(client_id)
         if claim is None or session is None or session.will is None or ctx.isolated:
             return
@@ -361,7 +361,7 @@ class Connecting:
 
     def not_claimed(self, client_id: str, reason: int, detail: str) -> None:
         """Whoever waited for this client id can not have it."""
-        claims = self.ctx.claims
+        claims = self.ctx.cluster.claims
         claim = None if claims is None else claims.drop(client_id)
         if claim is not None:
             self.ctx.unhalt(claim.client, WORKING)
@@ -370,7 +370,7 @@ class Connecting:
     def overtaken(self, client_id: str, epoch: int) -> None:
         """Another node owns this client id in that epoch, and serves its client. Who waits here gives way, unless it
         came later or may have come later."""
-        claims = self.ctx.claims
+        claims = self.ctx.cluster.claims
         claim = None if claims is None else claims.waiting.get(client_id)
         if claim is not None and 0 < claim.epoch < epoch:
             self.not_claimed(client_id, Reason.SERVER_BUSY, "another node has this client id now")
@@ -403,8 +403,8 @@ class Connecting:
         before = session.expiry
         agree(ctx, client, connect, session, agreed)
         self.publishing.producers.begin(client, connect.properties, agreed)
-        if ctx.interest is not None:
-            ctx.interest.reconsider(session, before)
+        if ctx.cluster.interest is not None:
+            ctx.cluster.interest.reconsider(session, before)
         session.client = client
         client.session = session
         client.state = OPEN
@@ -497,9 +497,7 @@ class Connecting:
             else:
                 self.taken_over(session, clean_start)
         if session is None or session.ended:
-            session = Session(client.client_id, ctx.next_number)
-            ctx.next_number += 1
-            ctx.sessions[client.client_id] = session
+            session = ctx.new_session(client.client_id)
             session.epoch = epoch
             session.owner = client.username
             return session, False

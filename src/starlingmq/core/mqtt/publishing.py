@@ -16,6 +16,7 @@ from starlingmq.core.limits.publish_admission import ADMITTED, COUNTED, MEMORY, 
 from starlingmq.core.limits.publish_admission import ISOLATED as ISOLATED_VERDICT
 from starlingmq.core.message import Message
 from starlingmq.core.mqtt.bridges import tells_state
+from starlingmq.core.mqtt.unknown_pubrel import UnknownPubrels
 from starlingmq.core.ready import (
     FACT_DELETE,
     FACT_PUT,
@@ -51,6 +52,7 @@ class Publishing:
     groups: GroupEngine
     retained: RetainedTree
     producers: Producers
+    unknown_pubrels: UnknownPubrels
     retained_wheel: TimerWheel  # retained messages that expire
     postponed: list[tuple[Client, Message | None, int]]  # until all routes are here: at most one of each connection
     _asked: dict[HookQuestion, int]  # packet id of the PUBLISH a question is about
@@ -64,6 +66,7 @@ class Publishing:
         self.groups = groups
         self.retained = retained
         self.producers = Producers(ctx)
+        self.unknown_pubrels = UnknownPubrels()
         self.retained_wheel = TimerWheel()
         self.postponed = []
         self._asked = {}
@@ -359,13 +362,17 @@ class Publishing:
             raise ProtocolError("too much waits for its PUBREL", Reason.QUOTA_EXCEEDED)
         if ctx.audit is not None:
             ctx.audit.identify(message)  # before it is stored
-        if ctx.unknown_releases.total != 0:
-            ctx.unknown_releases.take(session.client_id, packet_id)  # the id means a new message
+        if self.unknown_pubrels.total != 0:
+            self.unknown_pubrels.take(session.client_id, packet_id)  # the id means a new message
         inbound.hold(packet_id, message, ctx.now)
         if ctx.recording and session.expiry != 0:
             ctx.write(Write(INBOUND_PUT, session, packet_id, message=message))
         trail = session.trail
-        if trail is not None and ctx.elsewhere is not None and ctx.elsewhere.defer(client, session, trail, packet_id):
+        if (
+            trail is not None
+            and ctx.cluster.qos2 is not None
+            and ctx.cluster.qos2.defer(client, session, trail, packet_id)
+        ):
             return  # PUBREC follows when no other node holds it, in the order of the PUBLISHes [MQTT-4.6.0-3]
         self._acknowledge(client, 0x50, packet_id, 0)
 
@@ -416,10 +423,10 @@ class Publishing:
         if message is None:
             if inbound is not None and inbound.completed(packet_id):
                 ctx.send_stored(client, ack_frame(0x70, packet_id))
-            elif ctx.elsewhere is not None and trail is not None:
+            elif ctx.cluster.qos2 is not None and trail is not None:
                 if ctx.isolated:
                     raise MqttError(ISOLATED, Reason.USE_ANOTHER_SERVER)  # it may be where nobody can be asked
-                ctx.elsewhere.ask(client, session, trail, packet_id)
+                ctx.cluster.qos2.ask(client, session, trail, packet_id)
             else:
                 self._unknown_handshake(client, session, packet_id)
             return
@@ -481,12 +488,12 @@ class Publishing:
             ctx.counters.error("pubrel_unknown")
             self.delivery.unknown_packet_id(client, 0x70, packet_id)
             return
-        again = ctx.unknown_releases.take(client.client_id, packet_id)
+        again = self.unknown_pubrels.take(client.client_id, packet_id)
         if not again and ctx.mqtt.unknown_pubrel != "complete":
-            ctx.unknown_releases.note(client.client_id, packet_id)
+            self.unknown_pubrels.note(client.client_id, packet_id)
             waits = None if session.trail is None else session.trail.backlog
             if waits is not None:
-                ctx.unknown_releases.note_too(client.client_id, [*waits.asked, *waits.behind])
+                self.unknown_pubrels.note_too(client.client_id, [*waits.asked, *waits.behind])
             text = f"PUBREL {packet_id} is of an unknown handshake; the same PUBREL again will get PUBCOMP"
             raise ProtocolError(text, Reason.PACKET_IDENTIFIER_NOT_FOUND)
         text = f"PUBREL {packet_id} is of an unknown handshake, answered with PUBCOMP: the message may be lost"
@@ -499,7 +506,7 @@ class Publishing:
         while len(data) - pos >= 4 and data[pos] == 0x62 and data[pos + 1] == 2:
             others.append(data[pos + 2] << 8 | data[pos + 3])
             pos += 4
-        self.ctx.unknown_releases.note_too(client.client_id, others)
+        self.unknown_pubrels.note_too(client.client_id, others)
 
     def _complete(self, client: Client, session: Session, packet_id: int) -> None:
         """A handshake that is not held here is over: PUBCOMP, now and for each repetition."""
@@ -539,8 +546,8 @@ class Publishing:
             ctx.drop("beyond_limits_here", source.client_id)
             return
         if not group:
-            if message.retain and ctx.retaining is not None:
-                ctx.retaining.tell(source.node, message.sequence)
+            if message.retain and ctx.cluster.retained is not None:
+                ctx.cluster.retained.tell(source.node, message.sequence)
             self.delivery.fan_out(message, route, source)
             return
         found = self.router.group(group)
@@ -556,7 +563,7 @@ class Publishing:
     def _stamp(self, message: Message) -> Message:
         """In a cluster what is retained has a sequence before it goes anywhere: by it the others know what is here."""
         ctx = self.ctx
-        retaining = ctx.retaining
+        retaining = ctx.cluster.retained
         if retaining is None or ctx.node == 0 or message.topic.startswith(b"$SYS/"):
             return message
         if message.offset >= 0:  # it was held, and what is stored of it has none
@@ -569,7 +576,7 @@ class Publishing:
     def _retain(self, message: Message) -> int:
         """Keep it as the topic's retained message, or remove that [MQTT-3.3.1-6]; a reason code."""
         ctx = self.ctx
-        retaining = None if message.sequence == 0 else ctx.retaining
+        retaining = None if message.sequence == 0 else ctx.cluster.retained
         if retaining is not None and retaining.full:
             return Reason.QUOTA_EXCEEDED
         if not message.payload:
@@ -650,5 +657,5 @@ class Publishing:
                 self.retained.remove(item.topic)
                 if self.ctx.recording:
                     self.ctx.write(Write(RETAINED_DELETE, topic=item.topic))
-                if self.ctx.retaining is not None:
-                    self.ctx.retaining.expired.append(item.topic)
+                if self.ctx.cluster.retained is not None:
+                    self.ctx.cluster.retained.expired.append(item.topic)

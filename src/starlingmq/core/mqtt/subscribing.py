@@ -80,7 +80,7 @@ class SubscribeJob(Job):
             self.reasons.append(reason)
         if len(self.reasons) < len(requests):
             return False
-        if self.owner.ctx.interest is not None:
+        if self.owner.ctx.cluster.interest is not None:
             held = HeldSuback(self.client, self.session, self.packet, self.reasons, self.fresh)
             held.replays = self.replays
             self.owner.held.append(held)
@@ -227,9 +227,9 @@ class ReplayJob(Job):
         for message in found:
             if message.expired(ctx.now):
                 continue
-            if not message.loaded and ctx.retaining is not None:
+            if not message.loaded and ctx.cluster.retained is not None:
                 self.wanted += 1
-                ctx.retaining.wanted.append(WantedPayload(message.topic, session, subscription))
+                ctx.cluster.retained.wanted.append(WantedPayload(message.topic, session, subscription))
                 continue
             self.give(subscription, message)
         if cursor.done:
@@ -370,7 +370,7 @@ class Subscribing:
             self.begin_anew(session)
         elif not moving.aware:
             moving.aware = True
-            self.ctx.aware.append(session)
+            self.ctx.cluster.aware.append(session)
             if not session.aware:
                 session.aware = True
                 if self.ctx.recording and session.kept:
@@ -424,7 +424,7 @@ class Subscribing:
         ctx.event("subscribed", session.client_id, request.filter.decode())
         replay = request.retain_handling == 0 or (request.retain_handling == 1 and earlier is None)
         if replay and share is None:  # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]
-            if ctx.retaining is not None:
+            if ctx.cluster.retained is not None:
                 self.later.append(subscription)
             elif len(self.retained) != 0:
                 self._replay(session, subscription)
@@ -432,7 +432,7 @@ class Subscribing:
 
     def count(self, whole: bytes, session: Session, before: Subscription | None, after: Subscription | None) -> None:
         """Count what this node wants of the others; each has its own figures and events, and its own subscribers."""
-        interest = self.ctx.interest
+        interest = self.ctx.cluster.interest
         if interest is None or session.node != 0 or of_the_node(whole):
             return
         if after is not None:
@@ -486,7 +486,7 @@ class Subscribing:
 
     def _hold_replays(self, held: HeldSuback) -> None:
         """What is retained comes when all of it is here that was accepted elsewhere without a thought of us."""
-        retaining = self.ctx.retaining
+        retaining = self.ctx.cluster.retained
         if retaining is None:
             return
         needs = retaining.needs()
@@ -499,7 +499,7 @@ class Subscribing:
 
     def release_replays(self) -> None:
         """Those begin that have what they waited for, or waited for long enough."""
-        retaining = self.ctx.retaining
+        retaining = self.ctx.cluster.retained
         if retaining is None or not self.replays:
             return
         kept: deque[HeldReplay] = deque()

@@ -16,7 +16,6 @@ from starlingmq.core.nats.nkey_auth import NKEY, NkeyAuth
 from starlingmq.core.ready import AUTHENTICATE, HookAnswer, HookQuestion
 from starlingmq.core.session.deadlines import Deadlines
 from starlingmq.core.session.ending import Ending
-from starlingmq.core.session.session import Session
 from starlingmq.wire.mqtt import Connect
 from starlingmq.wire.nats import PARSER_ERROR, NatsError
 from starlingmq.wire.reasons import Reason
@@ -158,9 +157,7 @@ class NatsConnecting:
             self.errors.fail(client, "maximum connections exceeded")
             return
         client.meter = ctx.quotas.meter(ctx.now)
-        session = Session(client.client_id, ctx.next_number)
-        ctx.next_number += 1
-        ctx.sessions[client.client_id] = session
+        session = ctx.new_session(client.client_id)
         session.client = client
         client.session = session
         client.state = OPEN

@@ -118,7 +118,7 @@ class NatsSubscribing:
             self.router.subscribe(sub)
         ctx.event("subscribed", client.client_id, sub.whole().decode(errors="replace"))
         self.subscribing.count(sub.whole(), sub.session, None, sub)
-        if ctx.interest is not None:
+        if ctx.cluster.interest is not None:
             nats.unsettled = True
             if nats.verbose:
                 self.settle(client, nats, OK_FRAME)

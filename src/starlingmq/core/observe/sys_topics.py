@@ -64,7 +64,9 @@ class SysTopics:
     def figures(self) -> dict[str, str]:
         ctx = self.ctx
         counters = ctx.counters
-        of_nodes = sum([len(link.subscriptions) for link in ctx.links.values() if link.subscriptions is not None])
+        of_nodes = sum(
+            [len(link.subscriptions) for link in ctx.cluster.links.values() if link.subscriptions is not None]
+        )
         groups = self.publishing.router.groups()
         totals = {
             "bytes/received": counters.bytes_received,
@@ -78,7 +80,7 @@ class SysTopics:
             "connections/opened": counters.connections_opened,
             "connections/open": counters.connections_open,
             "clients/connected": counters.clients_connected,
-            "sessions/count": len(ctx.sessions) - len(ctx.links) - len(self.publishing.groups.lines),
+            "sessions/count": len(ctx.sessions) - len(ctx.cluster.links) - len(self.publishing.groups.lines),
             "subscriptions/count": len(self.publishing.router.tree) - of_nodes,
             "groups/count": len(groups),
             "groups/waiting": sum([group.waiting() for group in groups]),
@@ -89,18 +91,18 @@ class SysTopics:
         }
         figures = {topic: str(value) for topic, value in totals.items()}
         if ctx.recording:
-            figures["storage/state"] = ctx.storage_state
-            figures["storage/failures"] = str(ctx.storage_failures)
-            figures["storage/records_lost"] = str(ctx.records_lost)
+            figures["storage/state"] = ctx.storage.state
+            figures["storage/failures"] = str(ctx.storage.failures)
+            figures["storage/records_lost"] = str(ctx.storage.records_lost)
         if ctx.node != 0:
             figures["cluster/state"] = "isolated" if ctx.isolated else "serving"
             figures["cluster/messages/forwarded"] = str(counters.forwards_sent)
             figures["cluster/messages/received"] = str(counters.forwards_received)
             figures["cluster/messages/doubled"] = str(counters.forwards_doubled)
-        if ctx.elsewhere is not None:
-            for name, count in ctx.elsewhere.figures().items():
+        if ctx.cluster.qos2 is not None:
+            for name, count in ctx.cluster.qos2.figures().items():
                 figures["cluster/handshakes/" + name] = str(count)
-        retaining = ctx.retaining
+        retaining = ctx.cluster.retained
         if retaining is not None:
             figures["cluster/retained/complete"] = "yes" if retaining.complete else "no"
             figures["cluster/retained/waiting"] = str(retaining.waiting)

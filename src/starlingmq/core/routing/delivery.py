@@ -48,9 +48,13 @@ def _unadorned(outgoing: Outgoing) -> bool:
 class Delivery:
     ctx: Context
     sharing: GroupPort  # looks after the messages of groups; it is set once it is there
+    postponed: dict[Session, list[bytes]]  # go on when storing works again; frames their clients get then
+    links_postponed: list[tuple[Client, bytes]]  # what other nodes get then (see core.limits.storage_failure)
 
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
+        self.postponed = {}
+        self.links_postponed = []
 
     def fan_out(self, message: Message, route: Route, publisher: Session | None) -> int:
         """Give a message to everyone on its route; how many receivers it found."""
@@ -144,7 +148,7 @@ class Delivery:
         moving = session.moving
         if moving is not None:
             if moving.target != 0:
-                self.ctx.leaving[session] = None
+                self.ctx.cluster.leave(session)
             if not self._takes(session, moving, outgoing, publisher):
                 return
         if self.ctx.audit is not None:
@@ -175,7 +179,7 @@ class Delivery:
             else:
                 self.offer(session, outgoing, None)
         if len(opened) != 0 and session.moving is not None and session.moving.target != 0:
-            self.ctx.leaving[session] = None
+            self.ctx.cluster.leave(session)
 
     def barred(self, session: Session, outgoing: Outgoing) -> bool:
         """Whether a client that is there may not have any more what has waited for it. To be asked where the rules are
@@ -224,9 +228,9 @@ class Delivery:
 
     def wait(self, session: Session) -> list[bytes]:
         """Have a session go on when storing works again; frames for its client to get then can be added."""
-        frames = self.ctx.postponed.get(session)
+        frames = self.postponed.get(session)
         if frames is None:
-            frames = self.ctx.postponed[session] = []
+            frames = self.postponed[session] = []
         return frames
 
     # Other nodes
@@ -286,7 +290,7 @@ class Delivery:
         if (
             client.blocked
             or ctx.refusing
-            or ctx.links_postponed
+            or self.links_postponed
             or client.size > ctx.write_buffer
             or (queue is not None and len(queue) != 0)
             or (window is not None and window.full())
@@ -295,7 +299,7 @@ class Delivery:
                 self._drop(session, outgoing, "slow_peer_qos0")
             else:
                 self.enqueue(session, outgoing, publisher)
-                if ctx.refusing or ctx.links_postponed:  # the latter go when what was refused was told
+                if ctx.refusing or self.links_postponed:  # the latter go when what was refused was told
                     self.wait(session)
         elif durable and ctx.recording:
             self.transmit_acknowledged(session, client, self.window(session, client), outgoing)
@@ -489,7 +493,7 @@ class Delivery:
         if queue is None or client is None:
             return
         ctx = self.ctx
-        if client.link and (ctx.refusing or ctx.links_postponed):
+        if client.link and (ctx.refusing or self.links_postponed):
             self.wait(session)
             return
         budget = PUMP_BATCH

@@ -125,12 +125,10 @@ class PeerReceivers:
         client_id = NODE_PREFIX + str(number)
         session = ctx.sessions.get(client_id)
         if session is None:
-            session = Session(client_id, ctx.next_number)
+            session = ctx.new_session(client_id)
             session.node = number
             session.expiry = NEVER
-            ctx.next_number += 1
-            ctx.sessions[client_id] = session
-            ctx.links[number] = session
+            ctx.cluster.links[number] = session
             if ctx.recording:
                 session.kept = True
                 ctx.write(Write(SESSION_PUT, session))
@@ -169,7 +167,7 @@ class PeerReceivers:
             del self.highest[number]
             if self.ctx.recording:
                 self.ctx.write(Write(FACT_DELETE, topic=HEARD_FACT + str(number).encode()))
-        for session in list(self.ctx.links.values()):
+        for session in list(self.ctx.cluster.links.values()):
             if session.node not in members and session.node not in self.by_number:
                 self.ending.end(session)
 

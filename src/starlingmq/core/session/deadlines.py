@@ -54,7 +54,7 @@ class Deadlines:
         if client.state == CLOSED:
             return
         if client.state != OPEN:
-            claims = self.ctx.claims
+            claims = self.ctx.cluster.claims
             claiming = claims is not None and claims.holds(client)  # it has said all, and waits for us
             if now >= client.connected_at + self.ctx.mqtt.connect_timeout and not claiming:
                 self.ctx.notice("connect_timeout", client, "no complete CONNECT in time")

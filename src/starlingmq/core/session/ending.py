@@ -57,8 +57,8 @@ class Ending:
                 raise ProtocolError("DISCONNECT may not give a session an expiry that CONNECT did not")
             before = session.expiry
             session.expiry = min(expiry, self.ctx.mqtt.max_session_expiry)
-            if self.ctx.interest is not None:
-                self.ctx.interest.reconsider(session, before)
+            if self.ctx.cluster.interest is not None:
+                self.ctx.cluster.interest.reconsider(session, before)
         if packet.reason == 0:
             session.will = None  # [MQTT-3.14.4-3]
             self.will_changed(session)
@@ -128,7 +128,7 @@ class Ending:
         session.told = None
         ctx.counters.clients_connected -= 1
         session.client = None
-        ctx.postponed.pop(session, None)
+        self.delivery.postponed.pop(session, None)
         session.stalled = False
         self.delivery.let_go(session)
         session.replay = None
@@ -184,9 +184,9 @@ class Ending:
         if ctx.sessions.get(session.client_id) is session:
             del ctx.sessions[session.client_id]
         if session.node != 0:
-            ctx.links.pop(session.node, None)
-        if ctx.claims is not None and session.epoch != 0:
-            ctx.claims.released.append((session.client_id, session.epoch))
+            ctx.cluster.links.pop(session.node, None)
+        if ctx.cluster.claims is not None and session.epoch != 0:
+            ctx.cluster.claims.released.append((session.client_id, session.epoch))
         if session.kept:
             ctx.write(Write(SESSION_DELETE, session))
         self.delivery.pass_on(session, True)
@@ -220,8 +220,8 @@ class Ending:
 
     def will_changed(self, session: Session) -> None:
         """Have the other nodes know."""
-        if self.ctx.wills is not None:
-            self.ctx.wills.change(session.client_id)
+        if self.ctx.cluster.wills is not None:
+            self.ctx.cluster.wills.change(session.client_id)
 
     def publish_pending(self, session: Session) -> None:
         will = session.will
@@ -231,8 +231,8 @@ class Ending:
             return
         if session.kept and not session.ended:
             self.ctx.write(Write(SESSION_PUT, session))  # in the same turn as the message: it is not published twice
-        if self.ctx.wills is not None and will.id != 0:
-            self.ctx.wills.fire(session.client_id, will)
+        if self.ctx.cluster.wills is not None and will.id != 0:
+            self.ctx.cluster.wills.fire(session.client_id, will)
         else:
             self.publish_will(will)
 

@@ -54,12 +54,12 @@ class Restoring:
         session.expiry = expiry
         if client_id.startswith(NODE_PREFIX):
             session.node = int(client_id[len(NODE_PREFIX) :])
-            self.ctx.links[session.node] = session
+            self.ctx.cluster.links[session.node] = session
         elif client_id.startswith(GROUP_PREFIX):
             name, _, filter = client_id[len(GROUP_PREFIX) :].partition("/")
             self.sharing.adopt(self.router.waits_for(name.encode(), filter.encode()), session)
         self.ctx.sessions[client_id] = session
-        self.ctx.next_number = max(self.ctx.next_number, number + 1)
+        self.ctx.numbers_from(number + 1)
         return session
 
     def subscription(

@@ -82,7 +82,7 @@ class SessionTransfer:
             moving = session.moving = MigrationState(client_id)
         moving.target, moving.epoch = node, epoch
         self._leave_handshakes(session)
-        ctx.leaving[session] = None
+        ctx.cluster.leave(session)
         self._rename(session, f"{MOVED_PREFIX}{epoch}/{node}/{client_id}")
         ctx.disarm(session)
         session.will_at = session.expires_at = 0.0
@@ -97,21 +97,19 @@ class SessionTransfer:
     def _leave_handshakes(self, session: Session) -> None:
         """They stay here under the name of the client, which may not be the one of the session from now on."""
         ctx = self.ctx
-        if ctx.elsewhere is None:
+        if ctx.cluster.qos2 is None:
             return
         inbound = session.inbound
         if inbound is not None and inbound.held and ctx.recording and session.expiry != 0:
             for packet_id, entry in inbound.entries.items():
                 if entry.message is not None:
                     ctx.write(Write(INBOUND_DELETE, session, packet_id))
-        ctx.elsewhere.leave(session, session.client_id, ctx.node)
+        ctx.cluster.qos2.leave(session, session.client_id, ctx.node)
 
     def nobody(self, client_id: str, node: int, epoch: int) -> Session:
         """In place of a session that is not here: what still comes of it from elsewhere goes to ``node``."""
         ctx = self.ctx
-        session = Session(f"{MOVED_PREFIX}{epoch}/{node}/{client_id}", ctx.next_number)
-        ctx.next_number += 1
-        ctx.sessions[session.client_id] = session
+        session = ctx.new_session(f"{MOVED_PREFIX}{epoch}/{node}/{client_id}")
         session.expiry = NEVER
         session.anew = session.hollow = True
         moving = session.moving = MigrationState(client_id)
@@ -245,9 +243,7 @@ class SessionTransfer:
                 self.subscribing.forget(session)
             renumber(ctx, session, last_id)
         else:
-            session = Session(client_id, ctx.next_number)
-            ctx.next_number += 1
-            ctx.sessions[client_id] = session
+            session = ctx.new_session(client_id)
             session.expiry = expiry
             session.expires_at = 0.0 if expiry == NEVER else ctx.now + left
             if session.expires_at != 0.0:
@@ -303,7 +299,7 @@ class SessionTransfer:
         session.rules = 0  # also what waits here is looked at when it is sent
         self.delivery.offer(session, outgoing, None)
         if session.moving is not None and session.moving.target != 0:
-            self.ctx.leaving[session] = None
+            self.ctx.cluster.leave(session)
 
     def settle(self, session: Session) -> None:
         """Nothing of it is anywhere else any more."""
@@ -312,7 +308,7 @@ class SessionTransfer:
             return
         opened = moving.end()
         if moving.target != 0:
-            self.ctx.leaving[session] = None
+            self.ctx.cluster.leave(session)
         else:
             session.moving = None
             client = session.client

@@ -28,7 +28,7 @@ async def _end(driver: Driver, revoked: Mapping[str, Set[Identity]]) -> None:
         tls = None if client.gone else client.transport.get_extra_info("ssl_object")
         certificate = None if tls is None else tls.getpeercert(True)
         if certificate and _identity(certificate) in revoked[client.listener]:
-            driver.state.ctx.now = driver.clock()
+            driver.state.ctx.at(driver.clock())
             driver.state.ending.fail(client, Reason.NOT_AUTHORIZED, "its certificate is revoked")
             driver.poke()
 

@@ -155,7 +155,7 @@ class StreamLogs:
 
     def attach(self, ctx: Context) -> None:
         self.ctx = ctx
-        ctx.full_streams = sum(log.stream.full for log in self.by_number.values())
+        self._count_full()
 
     def add(self, log: StreamLog) -> None:
         self.by_number[log.stream.number] = log
@@ -222,8 +222,11 @@ class StreamLogs:
     def _tell_full(self, stream: Stream, full: bool) -> None:
         if stream.full != full:
             stream.full = full
-            if self.ctx is not None:
-                self.ctx.full_streams += 1 if full else -1
+            self._count_full()
+
+    def _count_full(self) -> None:
+        if self.ctx is not None:
+            self.ctx.streams_full(sum(log.stream.full for log in self.by_number.values()))
 
     def weigh(self) -> None:
         """Look again which are full: something was given up, or settings are new."""
