@@ -29,7 +29,7 @@ from starlingmq.config.settings import ClusterConfig, LimitsConfig, MqttConfig, 
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.connection import Client
 from starlingmq.core.ready import Event, Ready
-from starlingmq.storage.durable_store import Durability
+from starlingmq.storage.journal_writer import Durability
 from starlingmq.storage.recovery import restore
 
 TURN_SECONDS = 0.0003  # from the first thing that happens to the end of its turn
@@ -146,11 +146,15 @@ class Process:
         disk = node.disk
         durability: Durability = "power" if settings.power else "process"
         self.store = SteadyStore(
-            disk.kv, disk.journal, durability, lambda: self.schedule.now, settings.checkpoint_bytes
+            disk.kv,
+            disk.journal,
+            durability,
+            lambda: self.schedule.now,
+            settings.checkpoint_bytes,
+            piece=settings.piece,
         )
         self.loop = DiskLoop(self.schedule, world.random, settings.sync_seconds, self._go_on)
         self.commits = Commits(self.store, self._release)
-        self.store.piece = settings.piece
         self.state.ctx.recording = settings.keeps
         self.state.ctx.want_events = True
         self.store.attach(self.state, self.poke)

@@ -18,7 +18,8 @@ from tests.storage.world import StoredWorld
 
 from starlingmq.core.connection import Client
 from starlingmq.net.driver import Driver
-from starlingmq.storage.durable_store import Durability, DurableStore
+from starlingmq.storage.durable_store import DurableStore
+from starlingmq.storage.journal_writer import Durability
 from starlingmq.storage.keys import META_AS_OF
 from starlingmq.storage.opening import make_safe
 from starlingmq.storage.recovery import Recovered, restore
@@ -143,8 +144,9 @@ class CrashWorld(StoredWorld):
             make_safe(journal, Path("journal"))
         streams = self._open_streams()
         durability: Durability = "power" if self.power else "process"
-        store = PatientStore(kv, journal, durability, lambda: self.now, self.checkpoint_bytes, streams=streams)
-        store.piece = self.piece
+        store = PatientStore(
+            kv, journal, durability, lambda: self.now, self.checkpoint_bytes, streams=streams, piece=self.piece
+        )
         self.state.ctx.recording = True
         self.recovered = Recovered()
         self.recovered = restore(self.state, kv, journal, streams, self.power)

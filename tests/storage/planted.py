@@ -25,7 +25,16 @@ from starlingmq.core.limits import publish_admission, storage_failure
 from starlingmq.core.mqtt import connecting, publishing
 from starlingmq.core.routing import delivery
 from starlingmq.core.session import ending, producers, restoring
-from starlingmq.storage import durable_store, opening, recovery, store_image, turn_operations
+from starlingmq.storage import (
+    checkpointer,
+    journal_gc,
+    journal_writer,
+    opening,
+    recovery,
+    store_image,
+    turn_operations,
+    unsaved_changes,
+)
 from starlingmq.storage.streams import stream_logs
 
 SEEDS_MAX = 1000  # lives in which a mistake has to show, where the one that found it has become another one
@@ -55,14 +64,15 @@ BUGS = {
         36,
     ),
     "a checkpoint counts what came while it was written": Bug(
-        durable_store,
+        checkpointer,
         "batch.put(META_CHECKPOINT, begin.to_bytes",
-        "batch.put(META_CHECKPOINT, self._next.to_bytes",
+        "batch.put(META_CHECKPOINT, self.writer.next.to_bytes",
         0,
     ),
     "what was replayed is not in the next checkpoint": Bug(
-        durable_store,
-        "        for session in sessions:\n            self._dirty[session] = None\n        if sessions or changes:",
+        checkpointer,
+        "        for session in sessions:\n            self.changes.dirty[session] = None\n"
+        "        if sessions or changes:",
         "        if sessions or changes:",
         2,
     ),
@@ -70,24 +80,24 @@ BUGS = {
         store_image, "            if offset < image.as_of:\n                continue\n", "", 0
     ),
     "operations out of order": Bug(turn_operations, "        if self._ordered:\n            self._flush()\n", "", 4),
-    "a segment is given back while it grows": Bug(durable_store, "and not grown", "", 13),
+    "a segment is given back while it grows": Bug(journal_gc, "and not grown", "", 13),
     "a new reference does not move the oldest one": Bug(
-        durable_store, "            self._oldest = min(self._oldest, offset)\n", "", 381
+        journal_gc, "            self._oldest = min(self._oldest, offset)\n", "", 381
     ),
     "a checkpoint ahead of the journal": Bug(
-        durable_store,
-        "                yield from self._in_thread(self.journal.sync)\n            self.kv.write(batch)",
+        checkpointer,
+        "                yield from self.thread.run(self.journal.sync)\n            self.kv.write(batch)",
         "                pass\n            self.kv.write(batch)",
         1158,
     ),
     "what is in a window is given back": Bug(
-        durable_store,
+        journal_gc,
         "offsets += [outgoing.message.offset for outgoing in session.window.entries.values()]",
         "pass",
         1,
     ),
     "a retained message that was taken back is in the checkpoint": Bug(
-        durable_store, "self._values.delete(retained_key(write.topic))", "pass", 1
+        unsaved_changes, "self.values.delete(retained_key(write.topic))", "pass", 1
     ),
     "a retained message is not written again": Bug(
         turn_operations,
@@ -121,13 +131,13 @@ BUGS = {
         57,
     ),
     "an append that failed is forgotten": Bug(
-        durable_store,
+        journal_writer,
         "            self._backlog = records\n            self._fail(error)",
-        "            self._next -= len(records)\n            self._fail(error)",
+        "            self.next -= len(records)\n            self._fail(error)",
         5,
     ),
     "an append that failed is acknowledged": Bug(
-        durable_store,
+        journal_writer,
         "            self._fail(error)\n            raise NotYetStored(self.failure) from None",
         "            self._fail(error)\n            return None",
         20,
@@ -142,18 +152,18 @@ BUGS = {
         "test_failing_disk.py::test_what_may_be_on_the_disk_is_not_refused",
     ),
     "a checkpoint that failed counts": Bug(
-        durable_store,
-        "            self._values = values\n            self._dirty.update(dirty)\n",
+        checkpointer,
+        "            self.changes.put_back(changes)\n",
         "",
         8,
     ),
     "a session that ended is in the checkpoint": Bug(
-        durable_store,
-        "ended = {session.number for session in dirty if session.ended}",
+        checkpointer,
+        "ended = {session.number for session in unsaved.dirty if session.ended}",
         "ended = set()",
         "test_recovery.py::test_an_ended_session_is_not_in_the_store_again_whatever_of_a_checkpoint_fails",
     ),
-    "it refuses for ever": Bug(durable_store, "            self.state.ctx.storage_works()\n", "            pass\n", 5),
+    "it refuses for ever": Bug(journal_writer, "            self.state.ctx.storage_works()\n", "            pass\n", 5),
     "what was put off is never said": Bug(storage_failure, "self.ctx.jobs.append(ReleaseJob(self))", "pass", 44),
     "a handshake that begins is not written": Bug(
         publishing,
@@ -172,18 +182,18 @@ BUGS = {
         delivery, "            ctx.ready.deliver(WINDOW_PUT, session, window.entries[packet_id])\n", "", 10
     ),
     "a sync that failed is acknowledged": Bug(
-        durable_store,
+        journal_writer,
         "        elif isinstance(error, OSError):\n            self._doubt(error)\n            return\n",
         "        elif isinstance(error, OSError):\n            error = None\n",
         70,
     ),
     "a sync that began before the append counts": Bug(
-        durable_store,
-        "        if self._syncing or self._resync is not None or not self._unsynced:\n            return\n",
-        "        if self._syncing:\n"
+        journal_writer,
+        "        if self._sync_state is not SyncState.IDLE or not self._unsynced:\n            return\n",
+        "        if self._sync_state is SyncState.RUNNING:\n"
         "            self._syncing_for += self._unsynced\n"
         "            self._unsynced = []\n"
-        "        if self._syncing or self._resync is not None or not self._unsynced:\n"
+        "        if self._sync_state is not SyncState.IDLE or not self._unsynced:\n"
         "            return\n",
         38,
     ),
@@ -200,25 +210,25 @@ BUGS = {
         "test_power.py::test_what_a_dead_process_left_is_not_acknowledged_to_another_node_before_it_is_safe",
     ),
     "what was given back is forgotten": Bug(
-        durable_store,
+        journal_gc,
         "        self._given[begin:end] = [first] * (begin % 2 == 0) + [next] * (end % 2 == 0)",
         "        self._given = [0, next]",
         "test_given_back.py::test_what_was_given_back_is_known_and_nothing_else",
     ),
     "what was given back is wanted again after a power failure": Bug(
-        durable_store,
+        journal_gc,
         "            if self.careful:  # a power failure must not bring back",
         "            if False:  # a power failure must not bring back",
         "test_power.py::test_a_power_failure_does_not_bring_back_the_want_of_what_was_given_back",
     ),
     "a checkpoint does not wait for streams": Bug(
-        durable_store,
-        "            yield from self._in_thread(self.streams.sync)",
-        "            yield from self._in_thread(lambda: None)",
+        checkpointer,
+        "            yield from self.thread.run(self.streams.sync)",
+        "            yield from self.thread.run(lambda: None)",
         "test_streams.py::test_lives",
     ),
     "a stream may be read before it is safe": Bug(
-        durable_store,
+        journal_writer,
         'if self.durability != "power":\n            self.streams',
         "if True:\n            self.streams",
         "test_streams.py::test_lives",
@@ -236,7 +246,7 @@ BUGS = {
         "test_streams.py::test_lives",
     ),
     "what waits for a full disk is not put into streams": Bug(
-        durable_store,
+        journal_writer,
         "        if not self._follow():\n            return\n",
         "",
         "test_streams.py::test_lives",
@@ -266,8 +276,8 @@ BUGS = {
         "test_producers.py::test_lives",
     ),
     "a checkpoint does not know producers": Bug(
-        durable_store,
-        "            self._values.put(fact_key(PRODUCER_FACT + write.topic), write.value)",
+        unsaved_changes,
+        "            self.values.put(fact_key(PRODUCER_FACT + write.topic), write.value)",
         "            pass",
         "test_producers.py::test_lives",
     ),

@@ -20,7 +20,7 @@ from tests.storage.simfs import SimFiles
 from starlingmq import Broker
 from starlingmq.config.settings import Config
 from starlingmq.net import driver
-from starlingmq.storage import durable_store
+from starlingmq.storage import checkpointer, journal_writer
 from starlingmq.storage.durable_store import DurableStore
 from starlingmq.storage.journal import Journal
 from starlingmq.storage.kv import Batch
@@ -94,8 +94,8 @@ async def serve(
 ) -> None:
     disk = Disk(durability, journal)
     monkeypatch.setattr("starlingmq.node.open_store", disk.open_store)
-    monkeypatch.setattr(durable_store, "RETRY_SECONDS", 0.02)
-    monkeypatch.setattr(durable_store, "CHECKPOINT_AGAIN", 0.02)
+    monkeypatch.setattr(journal_writer, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(checkpointer, "CHECKPOINT_AGAIN", 0.02)
     monkeypatch.setattr(driver, "READ_AGAIN", 0.02)
     async with within(PATIENCE), disk.broker as broker:
         await scenario(disk, broker.address())
@@ -395,14 +395,14 @@ def test_checkpoints_that_can_not_be_written(monkeypatch: pytest.MonkeyPatch, ca
     async def scenario(disk: Disk, address: str) -> None:
         watch = await watcher(address)
         pub = await Peer.connect(address, "pub", properties=dict(HOUR))
-        disk.store.checkpoint_bytes = 0
+        disk.store.checkpointer.checkpoint_bytes = 0
         disk.kv.error = OSError(errno.EIO, "Input/output error")
         assert await pub.publish("t/x", b"kept", retain=True) < 0x80
         await state(watch, b"failing since ")
         assert await pub.publish("t/x", b"kept too", retain=True) < 0x80
         disk.kv.error = None
         await state(watch, b"ok")
-        assert disk.store.checkpoints == 1
+        assert disk.store.checkpointer.count == 1
         for peer in (watch, pub):
             await peer.close()
 
@@ -456,7 +456,7 @@ def test_records_that_the_disk_has_lost(monkeypatch: pytest.MonkeyPatch, caplog:
         disk.files.heal()
         assert int(await figure(counting, b"storage/records_lost")) >= 1
         await state(watch, b"ok")
-        assert disk.store.checkpoints == 1
+        assert disk.store.checkpointer.count == 1
         assert await pub.publish("t/x", b"again") < 0x80
         got = [await message(sub)]
         while got[-1] != b"again":

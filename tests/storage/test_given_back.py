@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starlingmq.storage.durable_store import DurableStore
+from starlingmq.storage.journal_gc import JournalGc
 
 RANGES = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 10)), max_size=12)
 
@@ -16,9 +16,9 @@ RANGES = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 10)), max_size=12
 @given(RANGES)
 def test_what_was_given_back_is_known_and_nothing_else(ranges: list[tuple[int, int]]) -> None:
     """Segments go in any order: one in the middle may be needed for longer than those around it."""
-    store: Any = SimpleNamespace(_given=[0, 0], _marked=None)
+    gc: Any = SimpleNamespace(_given=[0, 0], _marked=None)
     gone: set[int] = set()
     for first, count in ranges:
-        DurableStore._forgo(store, first, first + count)
+        JournalGc._forgo(gc, first, first + count)
         gone |= set(range(first, first + count))
-        assert {offset for offset in range(60) if not DurableStore._kept(store, offset)} == gone
+        assert {offset for offset in range(60) if not JournalGc.keep(gc, offset)} == gone

@@ -13,7 +13,7 @@ from tests.storage.world import StoredWorld
 
 from starlingmq.core.ready import Ready
 from starlingmq.core.session.session import Subscription
-from starlingmq.storage.durable_store import CHECKPOINT_AGAIN
+from starlingmq.storage.checkpointer import CHECKPOINT_AGAIN
 from starlingmq.storage.keys import META_CHECKPOINT, SESSION, SUBSCRIPTION
 from starlingmq.storage.kv import prefix_end
 from starlingmq.storage.memory_engine import MemoryKv
@@ -262,17 +262,17 @@ def test_an_ended_session_is_not_in_the_store_again_whatever_of_a_checkpoint_fai
     subscriber(world, "c").disconnect(properties={SESSION_EXPIRY_INTERVAL: 0})
     world.restart()
     kv.failing = True
-    world.store.checkpoint_bytes = 0
+    world.store.checkpointer.checkpoint_bytes = 0
     while world.store.maintain():
         pass
-    assert world.store.checkpoint_failure
+    assert world.store.checkpointer.failure
     assert kv.get(META_CHECKPOINT) is not None
     kv.failing = False
     world.now += CHECKPOINT_AGAIN
     while world.store.maintain():
         assert not kv.scan(SESSION, prefix_end(SESSION), 1)
         assert not kv.scan(SUBSCRIPTION, prefix_end(SUBSCRIPTION), 1)
-    assert world.store.checkpoints == 1
+    assert world.store.checkpointer.count == 1
 
 
 def test_a_message_for_a_thousand_sessions_is_stored_once(world: StoredWorld) -> None:

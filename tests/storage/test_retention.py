@@ -55,7 +55,7 @@ def stored_world(directory: Path, retention: Retention) -> StoredWorld:
     """Its clock begins at the present: files know when they were written."""
     journal = SegmentJournal(str(directory), segment_bytes=4096)
     world = StoredWorld(MemoryKv(), journal, max_mqueue_len=0, start=time.time())
-    world.store.retention = retention
+    world.store.sweep.retention = retention
     return world
 
 

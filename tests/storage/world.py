@@ -11,22 +11,45 @@ from tests.harness import World
 from starlingmq.config.settings import LimitsConfig, MqttConfig
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.ready import Ready
-from starlingmq.storage.durable_store import DurableStore
+from starlingmq.storage.durable_store import PIECE, DurableStore
 from starlingmq.storage.journal import Journal
+from starlingmq.storage.journal_writer import Durability
 from starlingmq.storage.kv import Kv
 from starlingmq.storage.memory_engine import MemoryJournal, MemoryKv
 from starlingmq.storage.recovery import Recovered, restore
+from starlingmq.storage.storage_thread import StorageThread
+from starlingmq.storage.streams.stream_tidying import StreamTidying
+
+
+class SteadyThread(StorageThread):
+    """The steps of a checkpoint that are done beside the event loop are done at once."""
+
+    def run(self, call: Callable[[], None]) -> Iterator[None]:
+        call()
+        yield
+
+
+class Weighing(StreamTidying):
+    """Streams are weighed, and keep what they have."""
+
+    def look(self) -> None:
+        self.streams.weigh()
 
 
 class SteadyStore(DurableStore):
     """The store, with everything that is done beside the event loop done at once."""
 
-    def _in_thread(self, call: Callable[[], None]) -> Iterator[None]:
-        call()
-        yield
-
-    def _tidy_streams(self) -> None:
-        self.streams.weigh()
+    def __init__(
+        self,
+        kv: Kv,
+        journal: Journal,
+        durability: Durability,
+        clock: Callable[[], float],
+        checkpoint_bytes: int,
+        piece: int = PIECE,
+    ) -> None:
+        super().__init__(kv, journal, durability, clock, checkpoint_bytes, piece=piece, thread=SteadyThread())
+        self.tidying = Weighing(self.streams, self.thread, self.clock)
 
 
 class StoredWorld(World):
@@ -72,9 +95,9 @@ class StoredWorld(World):
 
     def checkpoint(self) -> None:
         """Write a checkpoint now."""
-        self.store.checkpoint_bytes = 0
+        self.store.checkpointer.checkpoint_bytes = 0
         try:
             while self.store.maintain():
                 pass
         finally:
-            self.store.checkpoint_bytes = self.checkpoint_bytes
+            self.store.checkpointer.checkpoint_bytes = self.checkpoint_bytes

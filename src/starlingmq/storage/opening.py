@@ -10,8 +10,9 @@ from pathlib import Path
 from starlingmq.config.settings import Config
 from starlingmq.core.broker import BrokerState
 from starlingmq.storage.data_dir import DataDir
-from starlingmq.storage.durable_store import Durability, DurableStore
+from starlingmq.storage.durable_store import DurableStore
 from starlingmq.storage.journal import Journal
+from starlingmq.storage.journal_writer import Durability
 from starlingmq.storage.keys import META_AS_OF
 from starlingmq.storage.recovery import restore
 from starlingmq.storage.rocks.rocks_engines import RocksJournal, RocksKv

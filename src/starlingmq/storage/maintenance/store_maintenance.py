@@ -88,8 +88,8 @@ class StoreMaintenance:
             "checkpoint": {
                 "offset": checkpoint,
                 "behind": journal.next - checkpoint,
-                "age_seconds": store.checkpoint_age,
-                "failure": store.checkpoint_failure,
+                "age_seconds": store.checkpointer.age,
+                "failure": store.checkpointer.failure,
             },
             "streams": [
                 {"name": log.stream.name, "messages": log.journal.next - log.journal.first, "bytes": log.journal.size}

@@ -1,0 +1,204 @@
+"""Writes checkpoints into the key-value store, a piece a turn, and has the journal give back what nobody needs then.
+
+Nothing per message goes to the key-value store: a checkpoint has what changed since the last one, as of an offset of
+the journal, from which a start goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from starlingmq.core.broker import BrokerState
+from starlingmq.core.session.session import Session
+from starlingmq.storage.journal import Journal
+from starlingmq.storage.journal_gc import JournalGc
+from starlingmq.storage.journal_writer import JournalWriter
+from starlingmq.storage.keys import (
+    META_AS_OF,
+    META_CHECKPOINT,
+    META_HIGHEST,
+    META_NEXT_SESSION,
+    META_STREAMS,
+    SESSION,
+    SUBSCRIPTION,
+    all_of_session,
+    holdings_key,
+    session_key,
+    session_of,
+)
+from starlingmq.storage.kv import Batch, Kv, after
+from starlingmq.storage.retention_sweep import RetentionSweep
+from starlingmq.storage.session_values import encode_highest, encode_holdings
+from starlingmq.storage.storage_thread import StorageThread
+from starlingmq.storage.streams.stream_logs import StreamLogs
+from starlingmq.storage.unsaved_changes import UnsavedChanges
+
+CHECKPOINT_BYTES: Final = 64 << 20  # of journal between two checkpoints: what a start has to read again
+CHECKPOINT_SECONDS: Final = 300.0
+CHECKPOINT_AGAIN: Final = 5.0  # seconds after one that failed
+
+
+class Checkpointer:
+    """``careful``: a checkpoint knows no more than the journal after a power failure. ``piece``: sessions or values a
+    turn. ``count``: checkpoints written since start. ``failure``: why the last one failed."""
+
+    def __init__(
+        self,
+        kv: Kv,
+        journal: Journal,
+        streams: StreamLogs,
+        writer: JournalWriter,
+        gc: JournalGc,
+        sweep: RetentionSweep,
+        thread: StorageThread,
+        clock: Callable[[], float],
+        checkpoint_bytes: int,
+        careful: bool,
+        piece: int,
+    ) -> None:
+        self.kv = kv
+        self.journal = journal
+        self.streams = streams
+        self.writer = writer
+        self.gc = gc
+        self.sweep = sweep
+        self.thread = thread
+        self.clock = clock
+        self.checkpoint_bytes = checkpoint_bytes
+        self.careful = careful
+        self.piece = piece
+        self.changes = UnsavedChanges()
+        self.count = 0
+        self.failure = ""
+        self._work: Iterator[None] | None = None
+        self._at = clock()
+        self._next = journal.next
+        self._size = journal.size
+
+    @property
+    def running(self) -> bool:
+        return self._work is not None
+
+    @property
+    def age(self) -> float | None:
+        """Seconds since the last checkpoint; None when none was written since start."""
+        return self.clock() - self._at if self.count else None
+
+    def due(self) -> bool:
+        if self.writer.health.refusing and not self.writer.lost:
+            return False
+        if not self.failure and self.sweep.due():
+            return True
+        if self.writer.next == self._next:
+            return False
+        if self.failure:
+            return self.clock() - self._at >= CHECKPOINT_AGAIN
+        grown = self.journal.size - self._size
+        return grown >= self.checkpoint_bytes or self.clock() - self._at >= CHECKPOINT_SECONDS
+
+    def begin(self, state: BrokerState) -> None:
+        self._work = self._checkpoint(state)
+
+    def step(self) -> bool:
+        """Do a piece of the checkpoint that was begun; whether there is more to do right away."""
+        assert self._work is not None
+        try:
+            next(self._work)
+        except StopIteration:
+            self._work = None
+            return False
+        except OSError as error:
+            self._work = None
+            self._at = self.clock()  # not again at once
+            self.failure = str(error)
+            self.writer.checkpoint_failed(error)
+            return False
+        return self.thread.waiting is None
+
+    def replayed(self, changes: Batch, sessions: Sequence[Session]) -> None:
+        """What was found in the journal only: the next checkpoint ends its being replayed, so it writes all this."""
+        self.changes.values.changes.update(changes.changes)
+        for session in sessions:
+            self.changes.dirty[session] = None
+        if sessions or changes:
+            self._next = -1
+
+    def rewrite(self, sessions: Sequence[Session]) -> None:
+        """Have these sessions written down anew at once: what the store says of them is ahead of the journal."""
+        for session in sessions:
+            self.changes.dirty[session] = None
+        if sessions:
+            self._size = -self.checkpoint_bytes
+            self._next = -1
+
+    def _checkpoint(self, state: BrokerState) -> Iterator[None]:
+        yield from self.sweep.run(state)
+        begin = self.writer.next
+        changes = self.changes.take()
+        highest = encode_highest(state.peers.heard())
+        positions = self.streams.positions()
+        try:
+            yield from self.thread.run(self.journal.sync)
+            yield from self.thread.run(self.streams.sync)  # what is replayed from now on does not bring it back
+            yield from self._write_values(changes)
+            yield from self._write_holdings(list(changes.dirty))
+            batch = Batch()
+            batch.put(META_NEXT_SESSION, state.ctx.next_number.to_bytes(8, "big"))
+            batch.put(META_HIGHEST, highest)
+            batch.put(META_STREAMS, positions)
+            batch.put(META_CHECKPOINT, begin.to_bytes(8, "big"))
+            self.kv.write(batch)
+            yield from self.thread.run(self.kv.sync)
+        except BaseException:
+            self.changes.put_back(changes)
+            raise
+        self._at = self.clock()
+        self._next = begin
+        self.count += 1
+        self.failure = ""
+        self.writer.checkpoint_written()
+        yield from self.gc.give_back(state, begin)
+        self._size = self.journal.size
+
+    def _write_values(self, unsaved: UnsavedChanges) -> Iterator[None]:
+        """All but those of sessions that have ended, which are deleted later: if that failed after the checkpoint is
+        what a start begins with, they would be there again."""
+        ended = {session.number for session in unsaved.dirty if session.ended}
+        changes = list(unsaved.values.changes.items())
+        if ended:
+            changes = [
+                (key, value)
+                for key, value in changes
+                if key[:1] not in (SESSION, SUBSCRIPTION) or session_of(key) not in ended
+            ]
+        for start in range(0, len(changes), self.piece):
+            batch = Batch()
+            batch.changes.update(changes[start : start + self.piece])
+            self.kv.write(batch)
+            yield
+
+    def _write_holdings(self, dirty: list[Session]) -> Iterator[None]:
+        for start in range(0, len(dirty), self.piece):
+            batch = Batch()
+            for session in dirty[start : start + self.piece]:
+                if session.ended:
+                    self._delete(session, batch)
+                else:
+                    batch.put(holdings_key(session.number), encode_holdings(session, self.writer.next))
+            batch.put(META_AS_OF, self.writer.next.to_bytes(8, "big"))
+            if self.careful:
+                # What one session did since (a handshake completed) has another side in another one (the message it
+                # got), which only the journal has: a power failure must not take that and leave this.
+                yield from self.thread.run(self.journal.sync)
+            self.kv.write(batch)
+            yield
+
+    def _delete(self, session: Session, batch: Batch) -> None:
+        batch.delete(session_key(session.number))
+        batch.delete(holdings_key(session.number))
+        begin, end = all_of_session(SUBSCRIPTION, session.number)
+        while found := self.kv.scan(begin, end, 1000):
+            for key, _ in found:
+                batch.delete(key)
+            begin = after(found[-1][0])

@@ -1,0 +1,290 @@
+"""Appends the records of each turn to the journal, and syncs them with ``power``.
+
+When the journal can not be written (a full disk) or not be synced, the records wait in memory, in order. Whoever waits
+for them is told at once (``NotYetStored``), the core takes nothing new that has to be stored, and a retry each second
+ends that by itself. The states are in ``journal_faults``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final, Literal
+
+from starlingmq.core.broker import BrokerState
+from starlingmq.core.observe.counters import Histogram
+from starlingmq.storage.journal import Journal
+from starlingmq.storage.journal_faults import NO_FAULT, JournalEvent, JournalFault, SyncState, after_event
+from starlingmq.storage.segment.segment_sync import RecordsLost
+from starlingmq.storage.storage_health import StorageHealth
+from starlingmq.storage.storage_thread import StorageThread
+from starlingmq.storage.store import NotYetStored
+from starlingmq.storage.streams.stream_logs import StreamLog, StreamLogs
+
+log = logging.getLogger("starlingmq.storage")
+
+RETRY_SECONDS: Final = 1.0
+
+Durability = Literal["memory", "process", "power"]
+
+
+class JournalWriter:
+    """``next``: the offset of the next record, after those that wait in memory. ``stuck``: the journal takes none.
+    ``lost``: records were lost, and no checkpoint makes up for them yet. ``rewrite``: has a checkpoint written of all
+    that is in memory."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        streams: StreamLogs,
+        durability: Durability,
+        health: StorageHealth,
+        thread: StorageThread,
+        rewrite: Callable[[], None],
+    ) -> None:
+        self.journal = journal
+        self.streams = streams
+        self.durability = durability
+        self.health = health
+        self.thread = thread
+        self.rewrite = rewrite
+        self.state: BrokerState | None = None
+        self.next = journal.next
+        self.syncs = Histogram()
+        self.faults = NO_FAULT
+        self.stuck = False
+        self.lost = False
+        self._backlog: list[bytes] = []
+        self._retry: asyncio.TimerHandle | None = None
+        self._sync_state = SyncState.IDLE
+        self._resync: asyncio.TimerHandle | None = None  # while RETRYING
+        self._unsynced: list[asyncio.Future[None]] = []  # wait for the next sync
+        self._syncing_for: list[asyncio.Future[None]] = []
+        self._safe = journal.next  # with ``power``: records below this offset are synced
+
+    @property
+    def failure(self) -> str:
+        """Why nothing can be stored at the moment; "" as a rule."""
+        return self.health.reason if self.health.refusing else ""
+
+    # Appending
+
+    def write(self, records: list[bytes], to_streams: bool) -> Awaitable[None] | None:
+        """Append the records of one turn; ``to_streams``: some are for streams too, which have taken note of them.
+
+        Returns None if they are stored, else what is done when they are. Raises NotYetStored.
+        """
+        self.next += len(records)
+        if self.stuck:
+            self._backlog += records
+            raise NotYetStored(self.failure)
+        try:
+            self.journal.append(records)
+        except OSError as error:
+            self._backlog = records
+            self._fail(error)
+            raise NotYetStored(self.failure) from None
+        if to_streams:
+            self._follow()
+        if self.health.refusing:
+            raise NotYetStored(self.failure)
+        return self._sync() if self.durability == "power" else None
+
+    def _follow(self) -> bool:
+        """Have the logs of streams take what the journal has; whether they did."""
+        try:
+            self.streams.append()
+        except OSError as error:
+            self._fail(error)
+            return False
+        if self.durability != "power":
+            self.streams.show(self.streams.mark())
+        return True
+
+    def _fail(self, error: OSError) -> None:
+        self._note(JournalEvent.APPEND_FAILED)
+        self._refuse(error)
+        if self._retry is not None:
+            self._retry.cancel()
+        self._retry = asyncio.get_running_loop().call_later(RETRY_SECONDS, self._try_again)
+
+    def _try_again(self) -> None:
+        try:
+            self.journal.append(self._backlog)
+        except OSError as error:
+            self._fail(error)
+            return
+        self._backlog = []
+        if not self._follow():
+            return
+        self._note(JournalEvent.BACKLOG_APPENDED)
+        if self.durability == "power":
+            self._note(JournalEvent.SYNC_IN_DOUBT)  # what waited is only safe once it is synced
+            self._sync_again()
+        else:
+            self._recover()
+
+    # Faults
+
+    def _note(self, event: JournalEvent) -> None:
+        self.faults = after_event(self.faults, event)
+        self.stuck = JournalFault.UNWRITTEN in self.faults
+        self.lost = JournalFault.LOST in self.faults
+
+    def _refuse(self, error: OSError) -> None:
+        """From here on nothing is accepted that has to be stored."""
+        self.health.fails(error, True)
+        if self.state is not None:
+            written = self.journal.next
+            self.state.ctx.storage_failed(self._safe if self.durability == "power" else written, written)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Have the core say how it is, where it says such things."""
+        if self.state is not None:
+            self.state.ctx.storage.tell(str(self.health), self.health.failures)
+
+    def records_lost(self, error: RecordsLost) -> None:
+        """Whoever waits may wait for one of these records. What we have in memory is right, so it is written down as it
+        is, and until then nothing is accepted."""
+        if self.durability == "power":
+            log.error("%s; nobody was told that they were stored", error)
+        else:
+            log.error("%s; messages among them are lost, although they were acknowledged", error)
+        self._note(JournalEvent.RECORDS_LOST)
+        self._refuse(error)
+        self._let_down()
+        if self.state is not None:
+            self.state.ctx.storage.lose(sum(last - first + 1 for first, last in error.ranges))
+        self.rewrite()
+
+    def checkpoint_failed(self, error: OSError) -> None:
+        if isinstance(error, RecordsLost):
+            self.records_lost(error)
+        self.health.fails(error, False)
+        self._tell()
+
+    def checkpoint_written(self) -> None:
+        self._note(JournalEvent.CHECKPOINT_WRITTEN)
+        if self.health.refusing:
+            self._recover()
+        else:
+            self.health.works()
+            self._tell()
+
+    def _recover(self) -> None:
+        """A fault is over; storing works when it was the last one."""
+        if self.faults or not self.health.refusing:
+            return
+        self.health.works()
+        self._tell()
+        if self.state is not None:
+            self.state.ctx.storage_works()
+            if self.durability == "power":  # what was put off may stand for records that came after the last sync began
+                self._sync().add_done_callback(self._go_on_after)
+            else:
+                self.state.refusal.over()
+            self.thread.wake()
+
+    def _go_on_after(self, synced: asyncio.Future[None]) -> None:
+        if self.state is not None and not synced.cancelled() and synced.exception() is None:
+            self.state.refusal.over()
+            self.thread.wake()
+
+    # Syncing
+
+    def _sync(self) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._unsynced.append(future)
+        self._begin_sync()
+        return future
+
+    def _begin_sync(self) -> None:
+        """One sync at a time; whoever comes meanwhile waits for the next one, with everybody else."""
+        if self._sync_state is not SyncState.IDLE or not self._unsynced:
+            return
+        self._sync_state = SyncState.RUNNING
+        waiting, self._unsynced = self._unsynced, []
+        self._syncing_for = waiting
+        until = self.journal.next
+        marks = self.streams.mark()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        task = self.thread.start(self.journal.sync)
+        task.add_done_callback(lambda _: self.syncs.add(loop.time() - began))
+        task.add_done_callback(lambda done: self._synced(done, waiting, until, marks))
+
+    def _synced(
+        self,
+        done: asyncio.Future[None],
+        waiting: list[asyncio.Future[None]],
+        until: int,
+        marks: list[tuple[StreamLog, int]],
+    ) -> None:
+        """What a failed sync was to make safe is in doubt until a later one has returned."""
+        self._sync_state = SyncState.IDLE
+        error = done.exception()
+        if isinstance(error, RecordsLost):
+            self.records_lost(error)
+        elif isinstance(error, OSError):
+            self._doubt(error)
+            return
+        self._syncing_for = []
+        for future in waiting:
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+        self._safe = until
+        self.streams.show(marks)
+        if JournalFault.UNSYNCED in self.faults:
+            self._note(JournalEvent.SYNC_RETURNED)
+            self._recover()
+        self._begin_sync()
+
+    def _doubt(self, error: OSError) -> None:
+        self._note(JournalEvent.SYNC_IN_DOUBT)
+        self._refuse(error)
+        self._let_down()
+        self._sync_state = SyncState.RETRYING
+        self._resync = asyncio.get_running_loop().call_later(RETRY_SECONDS, self._sync_again)
+
+    def _let_down(self) -> None:
+        """Nobody waits for what is in doubt."""
+        waiting = self._syncing_for + self._unsynced
+        self._syncing_for, self._unsynced = [], []
+        for future in waiting:
+            if not future.done():
+                future.set_exception(NotYetStored(self.failure))
+                future.exception()  # of some of them nobody wants to know
+
+    def _sync_again(self) -> None:
+        """Nobody waits for it, but until it returns nothing is accepted."""
+        if self._resync is not None:
+            self._resync.cancel()
+            self._resync = None
+            self._sync_state = SyncState.IDLE
+        try:
+            self.journal.append([])  # an engine that has to be opened anew does that when it is written to
+        except OSError as error:
+            self._fail(error)
+            return
+        self._sync()
+
+    # The end
+
+    def stop_retrying(self) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+        if self._resync is not None:
+            self._resync.cancel()
+
+    def last_try(self) -> None:
+        """Append what waits in memory if that is possible by now; nobody was promised any of it."""
+        if self.stuck:
+            with suppress(OSError):
+                self.journal.append(self._backlog)
