@@ -29,7 +29,6 @@ LONG_FILES: Final = {
     "starlingmq.cluster.cluster_state": 900,
     "starlingmq.cluster.takeover.takeover_target": 650,
     "starlingmq.cluster.wills.cluster_wills": 650,
-    "starlingmq.config.settings": 650,
     "starlingmq.core.broker": 700,
     "starlingmq.core.mqtt.connecting": 550,
     "starlingmq.core.mqtt.publishing": 700,

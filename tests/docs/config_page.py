@@ -16,7 +16,7 @@ from starlingmq.config.settings import Config
 HEAD: Final = """# Configuration
 
 Every setting, with what it means, its default and what it may be. This page is written by
-`python -m tests.docs.generate` from the tree of settings in `src/starlingmq/config/settings.py`; a test holds it to
+`python -m tests.docs.generate` from the settings in `src/starlingmq/config/`; a test holds it to
 that. `starlingmq config show` prints the same as a complete file, with the values in force, secrets as `***`.
 
 Where a value comes from, later wins: the default, the YAML file (`serve -c FILE`), the environment, `--set`.
