@@ -11,50 +11,35 @@ import importlib
 import logging
 import secrets
 from collections.abc import Callable, Iterable
-from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from starlingmq._version import __version__
-from starlingmq.admin.group_actions import GroupActions
+from starlingmq.admin.broker_actions import BrokerActions
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.service import AdminService
-from starlingmq.auth.automatic_bans import AutomaticBans, Ban, Kind
-from starlingmq.auth.chain import Chain, make_hashing
-from starlingmq.auth.readers import StreamReaders
+from starlingmq.auth.access_control import AccessControl
+from starlingmq.auth.automatic_bans import Ban, Kind
 from starlingmq.config.api_section import API_SCHEMES
-from starlingmq.config.auth_section import methods_of
 from starlingmq.config.restart_settings import needs_restart
 from starlingmq.config.settings import Config, ConfigError, ListenerConfig, refuse_open_listeners
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.connection import UNPROVED, Client
-from starlingmq.core.context import everything
-from starlingmq.core.nats.nkey_auth import NKEY, Verify
 from starlingmq.core.ready import Notice
-from starlingmq.core.session.session_user import RULES
 from starlingmq.hooks import Authenticate, Authorize, Hooks, OnEvent, OnPublish
 from starlingmq.log import NoticeLog, SparingLog, set_up_logging
 from starlingmq.net.bulk_process import BulkProcess, bulk_place, bulk_url
-from starlingmq.net.control_socket import NAME as CONTROL_NAME
-from starlingmq.net.control_socket import Action, ControlServer, Report
+from starlingmq.net.control_socket import ControlServer
 from starlingmq.net.driver import Driver, broker_clock
 from starlingmq.net.listeners.connection_counts import ConnectionCounts
 from starlingmq.net.listeners.listener_set import ListenerSet
 from starlingmq.net.listeners.listeners import Listener, ListenerSpec, open_listener
-from starlingmq.net.listeners.nkey_signatures import verifier
 from starlingmq.net.listeners.revocation_sweep import end_revoked
-from starlingmq.process import free_memory, memory
-from starlingmq.storage.maintenance.store_maintenance import LONG_ACTIONS, StoreMaintenance
+from starlingmq.net.memory_watch import MemoryWatch
 from starlingmq.storage.opening import DirectoryStore, open_store
-from starlingmq.storage.streams.stream_admin import StreamAdmin
-from starlingmq.storage.streams.stream_files import StreamActionError
-from starlingmq.wire.reasons import Reason
 
 if TYPE_CHECKING:
-    from starlingmq.admin.drain_actions import DrainActions
     from starlingmq.api.listening import HttpSide
-    from starlingmq.auth.passwords import Hashing
     from starlingmq.net.peers.cluster_shell import Cluster
     from starlingmq.otel.tracing import Tracing
 
@@ -64,10 +49,6 @@ YOUNG_MAX: Final = 10_000  # objects that are looked at for reference cycles at 
 LAST_SECONDS: Final = 5.0  # of a shutdown, for clients to take their last words and for what is open to be closed
 LAME_DUCK_LOOK: Final = 0.1  # seconds between two looks whether all NATS clients are gone
 FREEZE_INTERVAL: Final = 1.0  # seconds
-MEMORY_INTERVAL: Final = 0.1  # seconds between two looks at how much memory the process has, where it has a limit
-UNLIMITED_INTERVAL: Final = 1.0  # and where it has none; a reload may bring one
-FREEING_SHARE: Final = 20  # giving freed memory back takes a twentieth of the time at most
-MEMORY_FREE: Final = 0.95  # of ``limits.memory``: with less than that everything is taken in again
 
 
 class Broker:
@@ -96,15 +77,11 @@ class Broker:
             )
         self._lines = SparingLog(log, self.config.limits.log_rate)
         self.hooks = Hooks(authenticate, authorize, on_publish, on_event, self.config.limits.hook_timeout, self._lines)
-        self._own_authenticate = authenticate
-        self._chain: Chain | None = None
-        self._memory_timer: asyncio.TimerHandle | None = None
-        self._free_again = 0.0  # when freed memory may be given back to the system again
-        self._bans = AutomaticBans(self.config.auth.failures, self.config.auth.flapping)
-        self._hashing: Hashing | None = None
+        self._access = AccessControl(self.config, self.hooks, self._lines)
+        self._memory: MemoryWatch | None = None
         self._doors = ListenerSet(())
         self._admission = ConnectionCounts(self.config.limits)
-        self._admission.is_banned = self._is_banned
+        self._admission.is_banned = self._access.is_banned
         self._admission.tell = self._refused
         self._closed = asyncio.Event()
         self._one_stop = asyncio.Lock()
@@ -113,12 +90,11 @@ class Broker:
         self._http: HttpSide | None = None
         self._office: AdminService | None = None
         self.load: Callable[[], Config] | None = None  # reads the settings anew, for ``reload`` by an operator
-        self._drain: DrainActions | None = None
+        self._actions: BrokerActions | None = None
         self._notices: NoticeLog | None = None
         self._cluster: Cluster | None = None
         self._ending: asyncio.Future[None] | None = None
         self._bulk: BulkProcess | None = None
-        self._streams: StreamAdmin | None = None
         self._tracing: Tracing | None = None
         self._revoking: asyncio.Future[None] | None = None
 
@@ -174,25 +150,26 @@ class Broker:
         http = [each for each in self.config.listeners if each.url.partition("://")[0] in API_SCHEMES]
         doors = self._doors = ListenerSet(each for each in self.config.listeners if each not in http)
         refuse_open_listeners(self.config, self.hooks.authenticate is not None)
-        self._hashing = make_hashing(self.config.auth, self._bans)
-        self._use(self._make_chain(self.config, self._hashing))
-        warm = None if self._hashing is None else asyncio.ensure_future(self._hashing.verifier.warm())
+        warm = self._access.start()
         if http:
             _load_http()
         if self.config.cluster.enabled:  # who can not serve does not come into the cluster to find out
             await doors.refuse_taken()
         try:
             self._driver = await self._make_driver()
-            self._decide(self._chain)
-            actions = self._actions(self._driver)
+            self._access.attach(self._driver.state)
+            actions = self._actions = BrokerActions(
+                self._driver, self.config.node.name, self._access, self._readable_nodes, self._cluster, doors
+            )
             office = self._office = self._open_office(self._driver, actions)
-            await self._open_control(self._driver, {**office.actions, **actions})
+            self._control = await actions.open_control(office.actions)
             if http:
                 await self._open_http(office)
             self._trace(self._make_tracing(self.config), self.config)
             if self._cluster is not None:
                 await self._cluster.join()
-            self._watch_memory()
+            self._memory = MemoryWatch(self._driver, lambda: self.config.limits.memory)
+            self._memory.look()
             if warm is not None:
                 await warm  # or the first log-ins would wait for it
             await doors.open(self._open_listener)
@@ -236,9 +213,6 @@ class Broker:
             self.state.nats.info.verifying |= {listener.address}
         return listener
 
-    def _is_banned(self, address: str) -> bool:
-        return self._bans.of(monotonic(), address, "", "") is not None
-
     def _refused(self, notice: Notice) -> None:
         """A connection was closed before there was a client."""
         self.state.ctx.counters.error(notice.reason)
@@ -248,24 +222,11 @@ class Broker:
     async def _make_driver(self) -> Driver:
         clock = broker_clock()
         config = self.config
-        hooks = self.hooks
-        state = BrokerState(
-            config.mqtt, config.limits, clock(), secrets.token_bytes(32), __version__, config.nats, config.queue_groups
-        )
-        state.nats.info.server_name = config.node.name
-        state.nats.info.cluster = config.cluster.name if config.cluster.enabled else ""
-        state.audit.node = config.node.name
-        state.audit.asked = config.streams.events
-        state.publishing.producers.node = config.node.name
-        state.publishing.producers.shared = any(listener.reuse_port for listener in config.listeners)
-        state.nats.keys.verify = self._verifier(config)
-        self._admit(state, config)
-        publishing = hooks.authorize is not None or hooks.on_publish is not None
-        state.ctx.use_hooks(publishing, hooks.authorize is not None, hooks.on_event is not None)
+        state = self._new_state(clock())
         notices = self._notices = NoticeLog(config.limits.log_rate, clock, asyncio.get_running_loop().call_later)
         store = open_store(config, state, clock)
         if not config.cluster.enabled:
-            return Driver(state, store, hooks, hooks.on_event, notices.add, clock)
+            return Driver(state, store, self.hooks, self.hooks.on_event, notices.add, clock)
         try:
             from starlingmq.net.peers.cluster_shell import Cluster  # gRPC: only who is in a cluster needs it
 
@@ -275,85 +236,27 @@ class Broker:
             await store.close()
             raise
         self._cluster = cluster
-        driver = Driver(state, store, hooks, hooks.on_event, notices.add, clock, part, cluster.carry)
+        driver = Driver(state, store, self.hooks, self.hooks.on_event, notices.add, clock, part, cluster.carry)
         cluster.poke = driver.poke
         cluster.ended = self._end
         return driver
 
-    def _verifier(self, config: Config) -> Verify | None:
-        """None where no NATS client is asked to sign. Raises ConfigError."""
-        if not config.nats.nkeys and self.hooks.authenticate is None:
-            return None
-        return verifier(bool(config.nats.nkeys))
-
-    def _watch_memory(self) -> None:
-        quotas = self.state.ctx.quotas
-        limit = self.config.limits.memory
-        if quotas.short_of_memory:
-            limit = int(limit * MEMORY_FREE)
-        had = memory() if limit else 0
-        if limit and had > limit and monotonic() >= self._free_again:
-            # What many large packets needed stays with the allocator when they are gone. It is no reason to refuse.
-            began = monotonic()
-            free_memory()
-            had = memory()
-            if had > limit and self._driver is not None:
-                self._driver.shed()
-            self._free_again = began + FREEING_SHARE * (monotonic() - began)
-        short = limit != 0 and had > limit
-        if short != quotas.short_of_memory:
-            quotas.short_of_memory = short
-            log.warning(
-                "the process uses %d MiB of memory: %s (limits.memory)",
-                had >> 20,
-                "new clients and messages are refused until it uses less"
-                if short
-                else "new clients and messages are accepted again",
-            )
-        interval = MEMORY_INTERVAL if self.config.limits.memory else UNLIMITED_INTERVAL
-        self._memory_timer = asyncio.get_running_loop().call_later(interval, self._watch_memory)
-
-    def _make_chain(self, config: Config, hashing: Hashing | None) -> Chain | None:
-        """None where settings have nothing to say of who may do what. Raises ConfigError."""
-        auth = config.auth
-        banned = next(self._bans.all(monotonic()), None) is not None
-        of_nats = config.nats.token_file or config.nats.no_auth_user
-        if not methods_of(auth) and not of_nats and not auth.acl.file and not auth.flapping.limit and not banned:
-            return None
-        return Chain(auth, self._bans, self._own_authenticate, config.nats, hashing, self._lines)
-
-    def _use(self, chain: Chain | None) -> None:
-        earlier, self._chain = self._chain, chain
-        self.hooks.authenticate = self._own_authenticate if chain is None else chain.authenticate
-        if self._driver is not None:
-            self._decide(chain)
-        if earlier is not None:
-            self._closing = asyncio.ensure_future(earlier.close())
-
-    def _decide(self, chain: Chain | None) -> None:
-        """Have the core know who decides about clients that are connected."""
-        if chain is None:
-            self.state.ctx.decide(everything, self._standing_of)
-        else:
-            self.state.ctx.decide(chain.rights_of, chain.standing_of)
-
-    def _admit(self, state: BrokerState, config: Config) -> None:
-        """Have the core know who decides about a CONNECT."""
-        auth = config.auth
-        state.ctx.admit_by(
-            self.hooks.authenticate is not None, auth.allow_anonymous is not False, RULES[auth.session_owner]
+    def _new_state(self, now: float) -> BrokerState:
+        config, hooks = self.config, self.hooks
+        state = BrokerState(
+            config.mqtt, config.limits, now, secrets.token_bytes(32), __version__, config.nats, config.queue_groups
         )
-
-    def _standing_of(self, client: Client) -> int:
-        """Whether a client would be let in where settings have nothing to say of who may do what."""
-        keys = self.state.nats.keys.known
-        standing = client.standing
-        if self._own_authenticate is not None or standing is UNPROVED:
-            return Reason.SUCCESS
-        if isinstance(standing, tuple) and standing[0] == NKEY and standing[1] in keys:
-            return Reason.SUCCESS
-        asked = client.version == 0 and bool(keys)
-        return Reason.SUCCESS if self.state.ctx.allow_anonymous and not asked else Reason.NOT_AUTHORIZED
+        state.nats.info.server_name = config.node.name
+        state.nats.info.cluster = config.cluster.name if config.cluster.enabled else ""
+        state.audit.node = config.node.name
+        state.audit.asked = config.streams.events
+        state.publishing.producers.node = config.node.name
+        state.publishing.producers.shared = any(listener.reuse_port for listener in config.listeners)
+        state.nats.keys.verify = self._access.verifier(config)
+        self._access.admit(state, config)
+        publishing = hooks.authorize is not None or hooks.on_publish is not None
+        state.ctx.use_hooks(publishing, hooks.authorize is not None, hooks.on_event is not None)
+        return state
 
     def _make_tracing(self, config: Config) -> Tracing | None:
         """That of before, where spans go on to the same place. Raises ConfigError."""
@@ -381,59 +284,21 @@ class Broker:
         """This node is no member of its cluster any more: stop, unless that is under way."""
         self._ending = asyncio.ensure_future(self.stop())
 
-    def _actions(self, driver: Driver) -> dict[str, Action]:
-        """What can be asked for by name, through the control socket and over HTTP."""
-        actions: dict[str, Action] = {}
-        store = driver.store
-        if isinstance(store, DirectoryStore):
-            actions |= StoreMaintenance(store, driver.state).actions()
-            self._streams = StreamAdmin(store, driver.state, self.config.node.name, self._readable_nodes)
-            actions |= self._streams.actions()
-            actions |= StreamReaders(lambda: self._chain, lambda: self.hooks.timeout).actions()
-        names = dict[int, str] if self._cluster is None else self._cluster.names
-        actions |= GroupActions(driver.state, names).actions()
-        if self._cluster is None:
-            actions["cluster.status"] = _no_member
-        else:
-            from starlingmq.admin.drain_actions import DrainActions
-            from starlingmq.admin.member_actions import MemberActions
-
-            drain = self._drain = DrainActions(self._cluster, self._doors)
-            actions |= MemberActions(self._cluster, drain).actions() | drain.actions()
-        return actions
-
-    async def _open_control(self, driver: Driver, actions: dict[str, Action]) -> None:
-        """Let commands in, where there is a data directory to put the socket in."""
-        store = driver.store
-        if not isinstance(store, DirectoryStore):
-            return
-        control = ControlServer(store.data_dir.path / CONTROL_NAME, actions, LONG_ACTIONS)
-        try:
-            await control.start()
-        except OSError as error:
-            log.warning(
-                "operator commands are unavailable, because %s cannot be opened: %s",
-                control.path,
-                error.strerror or error,
-            )
-        else:
-            self._control = control
-
-    def _open_office(self, driver: Driver, actions: dict[str, Action]) -> AdminService:
+    def _open_office(self, driver: Driver, actions: BrokerActions) -> AdminService:
         place = LocalNode(
             self.config.node.name,
             driver,
             lambda: self.config,
             lambda: self._doors.listeners,
-            self._bans,
+            self._access.bans,
             self.ban,
-            lambda: self._hashing,
+            lambda: self._access.hashing,
             self._reload_again,
             self._cluster,
-            self._drain,
+            actions.drain,
             lambda: None if self._tracing is None else self._tracing.figures(),
         )
-        office = AdminService(place, actions)
+        office = AdminService(place, actions.by_name)
         office.start()
         return office
 
@@ -447,39 +312,27 @@ class Broker:
 
     def ban(self, kind: Kind, name: str, seconds: float, reason: str) -> Ban:
         """Keep an address, a user or a client out for a while. Who is connected stays."""
-        ban = self._bans.ban(kind, name, monotonic() + seconds, reason)
-        if self._chain is None:  # nothing was looked at until now
-            self._use(self._make_chain(self.config, self._hashing))
-            self._admit(self.state, self.config)
-        return ban
+        return self._access.ban(kind, name, seconds, reason)
 
     def reload(self, config: Config) -> None:
         """Take over what can change while serving: ``mqtt``, ``nats``, ``queue_groups``, ``limits``, ``auth`` with
         its files, ``streams.define``, ``tracing``, ``log`` and certificates. Raises ConfigError, and then nothing has
         changed.
         """
-        assert self._driver is not None, "the broker has not been started"
-        hashing = self._hashing or make_hashing(config.auth, self._bans)
+        assert self._driver is not None and self._actions is not None, "the broker has not been started"
+        hashing = self._access.hashing_for(config)
         loaded = [(listener, listener.load_tls()) for listener in self._doors.listeners]
         access = None if self._http is None else self._http.prepare(config, hashing)
-        chain = self._make_chain(config, hashing)
-        verify = self._verifier(config)
+        chain = self._access.make_chain(config, hashing)
+        verify = self._access.verifier(config)
         tracing = self._make_tracing(config)
-        self._declare_streams(config)
+        self._actions.declare_streams(config)
         self._trace(tracing, config)
         self.state.nats.keys.verify = verify
         self.state.audit.asked = config.streams.events
         self.state.configure(config.mqtt, config.limits, config.nats, config.queue_groups)
-        self._bans.configure(config.auth.failures, config.auth.flapping)
-        if hashing is not None and self._hashing is None:
-            self._warming = asyncio.ensure_future(hashing.verifier.warm())
-        self._hashing = hashing
-        if hashing is not None:
-            hashing.checks.key_max = config.auth.password.waiting_per_address
         self._lines.rate = config.limits.log_rate
-        self._use(chain)
-        self._admit(self.state, config)
-        self.state.entitle()
+        self._access.reload(config, chain, hashing)
         self._admission.limits = config.limits
         for listener, tls in loaded:
             listener.use_tls(tls)
@@ -493,8 +346,7 @@ class Broker:
         if self._notices is not None:
             self._notices.rate = config.limits.log_rate
         self.config = config
-        if self._driver is not None:
-            self._driver.poke()
+        self._driver.poke()
 
     def _reload_again(self) -> list[str]:
         """What an operator has done from elsewhere; settings that count only after a restart. Raises AdminError."""
@@ -503,18 +355,6 @@ class Broker:
         before, config = self.config, self.load()
         self.reload(config)
         return needs_restart(before, config)
-
-    def _declare_streams(self, config: Config) -> None:
-        if self._streams is None:
-            return
-        try:
-            self._streams.declare(config.streams.define)
-        except StreamActionError as error:
-            raise ConfigError(f"streams.define: {error}") from None
-        except OSError as error:
-            raise ConfigError(
-                f"streams.define: the definitions cannot be written to the data directory: {error.strerror}"
-            ) from None
 
     async def lame_duck(self) -> None:
         """Stop listening, close NATS clients one after the other over ``nats.lame_duck_duration``, then ``stop``.
@@ -570,12 +410,9 @@ class Broker:
             if self._cluster is not None:
                 await self._cluster.close()
             await driver.store.close()
-        if self._memory_timer is not None:
-            self._memory_timer.cancel()
-        if self._chain is not None:
-            await self._chain.close()
-        if self._hashing is not None:
-            await self._hashing.close()
+        if self._memory is not None:
+            self._memory.stop()
+        await self._access.close()
         if self._notices is not None:
             self._notices.flush()
         self._doors.listeners.clear()
@@ -591,10 +428,6 @@ def _load_http() -> None:
         importlib.import_module("starlingmq.api.listening")
     except ImportError as error:
         raise ConfigError(f"listeners: http:// needs {error.name}; run pip install 'starlingmq[http]'") from None
-
-
-async def _no_member(report: Report, arguments: dict[str, str]) -> dict[str, Any]:
-    raise ConfigError("this broker is not a member of a cluster; set cluster.enabled to join one")
 
 
 def freeze() -> None:

@@ -140,13 +140,14 @@ async def targets(ask: Ask, broker: Broker) -> list[Target]:
 
 def state_of(broker: Broker) -> Any:
     """What a request that is served could change."""
-    state, ctx, kept = broker.state, broker.state.ctx, broker._streams
+    state, ctx = broker.state, broker.state.ctx
+    kept = None if broker._actions is None else broker._actions.streams
     assert kept is not None
     return {
         "config": broker.config,
         "sessions": {name: session.client is not None for name, session in ctx.sessions.items()},
         "retained": (state.retained.get(b"victim"), state.retained.get(b"canary")),
-        "bans": sorted((ban.kind, ban.name) for ban in broker._bans.all(0.0)),
+        "bans": sorted((ban.kind, ban.name) for ban in broker._access.bans.all(0.0)),
         "messages": (ctx.counters.publish_received, ctx.counters.publish_sent),
         "connected": ctx.counters.clients_connected,
         "streams": sorted(log.stream.name for log in kept.logs.by_number.values()),

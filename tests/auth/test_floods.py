@@ -81,8 +81,8 @@ async def answer(peer: Peer) -> int:
 
 
 def checks_of(broker: Broker) -> Checks:
-    assert broker._hashing is not None
-    return broker._hashing.checks
+    assert broker._access.hashing is not None
+    return broker._access.hashing.checks
 
 
 async def test_a_flood_from_one_address_delays_a_login_from_another_by_what_is_under_way(
@@ -313,7 +313,7 @@ async def test_what_became_of_passwords_is_counted(
 
 async def test_the_process_serves_before_the_first_client_can_connect(serve: Serve, passwd: Passwd) -> None:
     broker = await serve(auth={"password": {"file": passwd(ann="right")}})
-    assert broker._hashing is not None and broker._hashing.verifier._serving.is_set()
+    assert broker._access.hashing is not None and broker._access.hashing.verifier._serving.is_set()
 
 
 def request_from(address: str, gone: Callable[[], bool] = bool) -> AuthRequest:

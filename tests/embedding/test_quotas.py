@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from starlingmq import Broker, node
+from starlingmq import Broker
 from starlingmq.core.connection import NEW
+from starlingmq.net import memory_watch
 from starlingmq.wire.encoder import encode
 from starlingmq.wire.mqtt import Ack, Connack, Connect, Publish
 from starlingmq.wire.packets import Will
@@ -143,9 +144,9 @@ async def test_memory_that_is_freed_already_is_no_reason_to_refuse(
         kept = 20 << 20
         freed.set()
 
-    monkeypatch.setattr(node, "memory", lambda: kept)
-    monkeypatch.setattr(node, "free_memory", free)
-    monkeypatch.setattr(node, "MEMORY_INTERVAL", 0.01)
+    monkeypatch.setattr(memory_watch, "memory", lambda: kept)
+    monkeypatch.setattr(memory_watch, "free_memory", free)
+    monkeypatch.setattr(memory_watch, "MEMORY_INTERVAL", 0.01)
     broker = await serve(limits={"memory": "100MiB"})
     async with within(5):
         await freed.wait()
@@ -159,9 +160,9 @@ async def test_while_memory_is_short_large_halves_of_connects_are_let_go(
     serve: Serve, join: Join, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     has = 10 << 20
-    monkeypatch.setattr(node, "memory", lambda: has)
-    monkeypatch.setattr(node, "free_memory", lambda: None)
-    monkeypatch.setattr(node, "MEMORY_INTERVAL", 0.01)
+    monkeypatch.setattr(memory_watch, "memory", lambda: has)
+    monkeypatch.setattr(memory_watch, "free_memory", lambda: None)
+    monkeypatch.setattr(memory_watch, "MEMORY_INTERVAL", 0.01)
     broker = await serve(limits={"memory": "100MiB"})
     member = await join(broker, "a")
     assert broker._driver is not None
@@ -207,9 +208,9 @@ async def test_memory_between_what_is_in_use_is_given_back() -> None:
 
 async def test_too_little_memory(serve: Serve, join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
     has = 10 << 20
-    monkeypatch.setattr(node, "memory", lambda: has)
-    monkeypatch.setattr(node, "MEMORY_INTERVAL", 0.01)
-    monkeypatch.setattr(node, "free_memory", lambda: None)
+    monkeypatch.setattr(memory_watch, "memory", lambda: has)
+    monkeypatch.setattr(memory_watch, "MEMORY_INTERVAL", 0.01)
+    monkeypatch.setattr(memory_watch, "free_memory", lambda: None)
     broker = await serve(limits={"memory": "100MiB"})
     peer, old = await join(broker, "a"), await join(broker, "b", version=4)
     assert await peer.publish("t") == Reason.NO_MATCHING_SUBSCRIBERS

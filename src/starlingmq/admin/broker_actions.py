@@ -1,0 +1,92 @@
+"""All actions of one broker that operators can ask for by name, through the control socket and over HTTP."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from starlingmq.admin.group_actions import GroupActions
+from starlingmq.auth.access_control import AccessControl
+from starlingmq.auth.readers import StreamReaders
+from starlingmq.config.settings import Config, ConfigError
+from starlingmq.net.control_socket import NAME, Action, ControlServer, Report
+from starlingmq.net.driver import Driver
+from starlingmq.net.listeners.listener_set import ListenerSet
+from starlingmq.storage.maintenance.store_maintenance import LONG_ACTIONS, StoreMaintenance
+from starlingmq.storage.opening import DirectoryStore
+from starlingmq.storage.streams.stream_admin import StreamAdmin
+from starlingmq.storage.streams.stream_files import StreamActionError
+
+if TYPE_CHECKING:
+    from starlingmq.admin.drain_actions import DrainActions
+    from starlingmq.net.peers.cluster_shell import Cluster
+
+log = logging.getLogger("starlingmq")
+
+
+class BrokerActions:
+    """``readable_nodes``: name and address of the nodes that streams are read from. ``streams`` is None without a data
+    directory, ``drain`` outside of a cluster."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        node: str,
+        access: AccessControl,
+        readable_nodes: Callable[[], list[tuple[str, str]]],
+        cluster: Cluster | None,
+        doors: ListenerSet,
+    ) -> None:
+        self.streams: StreamAdmin | None = None
+        self.drain: DrainActions | None = None
+        self.by_name: dict[str, Action] = {}
+        self._store = driver.store
+        if isinstance(driver.store, DirectoryStore):
+            self.by_name |= StoreMaintenance(driver.store, driver.state).actions()
+            self.streams = StreamAdmin(driver.store, driver.state, node, readable_nodes)
+            self.by_name |= self.streams.actions()
+            self.by_name |= StreamReaders(lambda: access.chain, lambda: access.hooks.timeout).actions()
+        names = dict[int, str] if cluster is None else cluster.names
+        self.by_name |= GroupActions(driver.state, names).actions()
+        if cluster is None:
+            self.by_name["cluster.status"] = _no_member
+        else:
+            from starlingmq.admin.drain_actions import DrainActions
+            from starlingmq.admin.member_actions import MemberActions
+
+            self.drain = DrainActions(cluster, doors)
+            self.by_name |= MemberActions(cluster, self.drain).actions() | self.drain.actions()
+
+    def declare_streams(self, config: Config) -> None:
+        """Take ``streams.define`` of new settings. Raises ConfigError."""
+        if self.streams is None:
+            return
+        try:
+            self.streams.declare(config.streams.define)
+        except StreamActionError as error:
+            raise ConfigError(f"streams.define: {error}") from None
+        except OSError as error:
+            raise ConfigError(
+                f"streams.define: the definitions cannot be written to the data directory: {error.strerror}"
+            ) from None
+
+    async def open_control(self, others: dict[str, Action]) -> ControlServer | None:
+        """Let commands in, where there is a data directory to put the socket in; ``others``: further actions."""
+        if not isinstance(self._store, DirectoryStore):
+            return None
+        control = ControlServer(self._store.data_dir.path / NAME, {**others, **self.by_name}, LONG_ACTIONS)
+        try:
+            await control.start()
+        except OSError as error:
+            log.warning(
+                "operator commands are unavailable, because %s cannot be opened: %s",
+                control.path,
+                error.strerror or error,
+            )
+            return None
+        return control
+
+
+async def _no_member(report: Report, arguments: dict[str, str]) -> dict[str, Any]:
+    raise ConfigError("this broker is not a member of a cluster; set cluster.enabled to join one")

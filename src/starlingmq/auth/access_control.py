@@ -1,0 +1,141 @@
+"""Decides who may connect to a broker and what clients may do: the settings, the embedding program's hook, and bans."""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from starlingmq.auth.automatic_bans import AutomaticBans, Ban, Kind
+from starlingmq.auth.chain import Chain, make_hashing
+from starlingmq.config.auth_section import methods_of
+from starlingmq.config.settings import Config
+from starlingmq.core.broker import BrokerState
+from starlingmq.core.connection import UNPROVED, Client
+from starlingmq.core.context import everything
+from starlingmq.core.nats.nkey_auth import NKEY, Verify
+from starlingmq.core.session.session_user import RULES
+from starlingmq.hooks import Hooks
+from starlingmq.log import SparingLog
+from starlingmq.net.listeners.nkey_signatures import verifier
+from starlingmq.wire.reasons import Reason
+
+if TYPE_CHECKING:
+    from starlingmq.auth.passwords import Hashing
+
+
+class AccessControl:
+    """``hooks.authenticate`` is the program's own at first; with a chain it is the chain's. ``chain`` is None where
+    settings have nothing to say of who may do what, ``hashing`` where no passwords are checked."""
+
+    def __init__(self, config: Config, hooks: Hooks, lines: SparingLog) -> None:
+        self.config = config
+        self.hooks = hooks
+        self.own_hook = hooks.authenticate
+        self.bans = AutomaticBans(config.auth.failures, config.auth.flapping)
+        self.hashing: Hashing | None = None
+        self.chain: Chain | None = None
+        self._lines = lines
+        self._state: BrokerState | None = None
+
+    # Serving
+
+    def start(self) -> asyncio.Future[None] | None:
+        """Begin to decide; what is to be awaited before clients come, or the first log-ins would wait for it. Raises
+        ConfigError."""
+        self.hashing = make_hashing(self.config.auth, self.bans)
+        self._use(self.make_chain(self.config, self.hashing))
+        return None if self.hashing is None else asyncio.ensure_future(self.hashing.verifier.warm())
+
+    def attach(self, state: BrokerState) -> None:
+        """The broker whose clients it decides about."""
+        self._state = state
+        self._decide(state)
+
+    def admit(self, state: BrokerState, config: Config) -> None:
+        """Have the core know who decides about a CONNECT."""
+        auth = config.auth
+        state.ctx.admit_by(
+            self.hooks.authenticate is not None, auth.allow_anonymous is not False, RULES[auth.session_owner]
+        )
+
+    def is_banned(self, address: str) -> bool:
+        return self.bans.of(monotonic(), address, "", "") is not None
+
+    def ban(self, kind: Kind, name: str, seconds: float, reason: str) -> Ban:
+        """Keep an address, a user or a client out for a while. Who is connected stays."""
+        ban = self.bans.ban(kind, name, monotonic() + seconds, reason)
+        if self.chain is None:  # nothing was looked at until now
+            self._use(self.make_chain(self.config, self.hashing))
+            if self._state is not None:
+                self.admit(self._state, self.config)
+        return ban
+
+    # Settings
+
+    def hashing_for(self, config: Config) -> Hashing | None:
+        """The one that there is, or one for these settings. Raises ConfigError."""
+        return self.hashing or make_hashing(config.auth, self.bans)
+
+    def make_chain(self, config: Config, hashing: Hashing | None) -> Chain | None:
+        """None where settings have nothing to say of who may do what. Raises ConfigError."""
+        auth = config.auth
+        banned = next(self.bans.all(monotonic()), None) is not None
+        of_nats = config.nats.token_file or config.nats.no_auth_user
+        if not methods_of(auth) and not of_nats and not auth.acl.file and not auth.flapping.limit and not banned:
+            return None
+        return Chain(auth, self.bans, self.own_hook, config.nats, hashing, self._lines)
+
+    def verifier(self, config: Config) -> Verify | None:
+        """None where no NATS client is asked to sign. Raises ConfigError."""
+        if not config.nats.nkeys and self.hooks.authenticate is None:
+            return None
+        return verifier(bool(config.nats.nkeys))
+
+    def reload(self, config: Config, chain: Chain | None, hashing: Hashing | None) -> None:
+        """Decide by new settings, of which ``chain`` and ``hashing`` were made."""
+        assert self._state is not None
+        self.config = config
+        self.bans.configure(config.auth.failures, config.auth.flapping)
+        if hashing is not None and self.hashing is None:
+            self._warming = asyncio.ensure_future(hashing.verifier.warm())
+        self.hashing = hashing
+        if hashing is not None:
+            hashing.checks.key_max = config.auth.password.waiting_per_address
+        self._use(chain)
+        self.admit(self._state, config)
+        self._state.entitle()
+
+    def _use(self, chain: Chain | None) -> None:
+        earlier, self.chain = self.chain, chain
+        self.hooks.authenticate = self.own_hook if chain is None else chain.authenticate
+        if self._state is not None:
+            self._decide(self._state)
+        if earlier is not None:
+            self._closing = asyncio.ensure_future(earlier.close())
+
+    def _decide(self, state: BrokerState) -> None:
+        """Have the core know who decides about clients that are connected."""
+        if self.chain is None:
+            state.ctx.decide(everything, self._standing_of)
+        else:
+            state.ctx.decide(self.chain.rights_of, self.chain.standing_of)
+
+    def _standing_of(self, client: Client) -> int:
+        """Whether a client would be let in where settings have nothing to say of who may do what."""
+        state = self._state
+        assert state is not None
+        keys = state.nats.keys.known
+        standing = client.standing
+        if self.own_hook is not None or standing is UNPROVED:
+            return Reason.SUCCESS
+        if isinstance(standing, tuple) and standing[0] == NKEY and standing[1] in keys:
+            return Reason.SUCCESS
+        asked = client.version == 0 and bool(keys)
+        return Reason.SUCCESS if state.ctx.allow_anonymous and not asked else Reason.NOT_AUTHORIZED
+
+    async def close(self) -> None:
+        if self.chain is not None:
+            await self.chain.close()
+        if self.hashing is not None:
+            await self.hashing.close()
