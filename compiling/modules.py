@@ -56,6 +56,8 @@ MODULES: Final = {
     "cluster/takeover/takeover.py": FOR_EACH_SESSION,
     "cluster/wills/cluster_wills.py": FOR_EACH_SESSION,
     "net/driver.py": "is the turn of the event loop",
+    "net/hook_calls.py": "runs for each message that a hook is asked about",
+    "net/message_loading.py": "runs for each batch of stored messages that is sent",
     "storage/turn_operations.py": "runs for each stored message",
     "storage/records.py": "runs for each stored message",
     "storage/segment/segment_encoding.py": "runs for each message that is written to a stream",

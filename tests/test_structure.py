@@ -25,7 +25,6 @@ CONTEXT: Final = re.compile(r"(^|[._])ctx\.(cluster\.|storage\.)?\w+$")
 """A field of it, or of its parts. Counters are not: what is counted outside is counted there."""
 
 LONG_FILES: Final = {
-    "starlingmq.client.state": 510,
     "starlingmq.cluster.cluster_state": 900,
     "starlingmq.cluster.takeover.takeover_target": 650,
     "starlingmq.cluster.wills.cluster_wills": 650,
@@ -51,7 +50,6 @@ LONG_CLASSES: Final = {
     "ClusterWills": 550,
     "Connecting": 500,
     "Delivery": 700,
-    "Driver": 450,
     "Members": 410,
     "Publishing": 650,
     "RetainedSync": 410,

@@ -19,7 +19,7 @@ from tests.storage.simfs import SimFiles
 
 from starlingmq import Broker
 from starlingmq.config.settings import Config
-from starlingmq.net import driver
+from starlingmq.net import message_loading
 from starlingmq.storage import checkpointer, journal_writer
 from starlingmq.storage.durable_store import DurableStore
 from starlingmq.storage.journal import Journal
@@ -96,7 +96,7 @@ async def serve(
     monkeypatch.setattr("starlingmq.node.open_store", disk.open_store)
     monkeypatch.setattr(journal_writer, "RETRY_SECONDS", 0.02)
     monkeypatch.setattr(checkpointer, "CHECKPOINT_AGAIN", 0.02)
-    monkeypatch.setattr(driver, "READ_AGAIN", 0.02)
+    monkeypatch.setattr(message_loading, "READ_AGAIN", 0.02)
     async with within(PATIENCE), disk.broker as broker:
         await scenario(disk, broker.address())
 

@@ -24,6 +24,7 @@ from typing import Final
 
 from starlingmq.client import inbox, window
 from starlingmq.client.client_frames import Frames
+from starlingmq.client.client_topics import TopicAliases, encode_topic
 from starlingmq.client.errors import explain
 from starlingmq.client.events import Challenged, Completed, Connected, Ended, Event, Message, Refused
 from starlingmq.client.inbox import Inbox
@@ -69,7 +70,7 @@ from starlingmq.wire.properties import (
     decode_property_bytes,
     encode_properties,
 )
-from starlingmq.wire.reasons import MalformedPacket, MqttError, ProtocolError, Reason
+from starlingmq.wire.reasons import MqttError, ProtocolError, Reason
 
 IDLE: Final = 0
 CONNECTING: Final = 1
@@ -101,14 +102,13 @@ class ClientState:
         announced = options.announced()
         modern = options.version == V5
         self._receive_maximum = _number(announced, RECEIVE_MAXIMUM, 65_535) if modern else 1 << 30
-        self._alias_maximum = _number(announced, TOPIC_ALIAS_MAXIMUM, 0) if modern else 0
         self._packet_maximum = _number(announced, MAXIMUM_PACKET_SIZE, 0) if modern else 0
         self._ids = PacketIds()
         self._window = Window(self._ids)
         self._requests = Requests(self._ids)
         self._inbox = Inbox(self._receive_maximum)
         self._frames = Frames(self._packet_maximum)
-        self._aliases: dict[int, str] = {}
+        self._aliases = TopicAliases(_number(announced, TOPIC_ALIAS_MAXIMUM, 0) if modern else 0)
         self._out: list[bytes] = []
         self._unwritten = 0
         self._events: list[Event] = []
@@ -219,7 +219,7 @@ class ClientState:
         """Undertake to deliver a message; the token of its ``Completed``. Raises ValueError for an impossible one."""
         if len(self._window) >= self.options.max_queued:
             raise ValueError(f"{self.options.max_queued} messages are queued already (max_queued)")
-        outgoing = Outgoing(self._token(), _topic(topic), payload, qos, retain, self._encoded(properties))
+        outgoing = Outgoing(self._token(), encode_topic(topic), payload, qos, retain, self._encoded(properties))
         outgoing.alias = _number(properties, TOPIC_ALIAS, 0) if properties else 0
         self._window.add(outgoing)
         self._pump()
@@ -303,7 +303,7 @@ class ClientState:
 
     def _on_publish(self, packet: Publish) -> None:
         message = Message(
-            self._topic_of(packet),
+            self._aliases.topic_of(packet),
             packet.payload,
             packet.qos,
             packet.retain,
@@ -317,25 +317,6 @@ class ClientState:
             self._events.append(message)
         elif action == inbox.REPEAT:
             self._send(ack_frame(ACK_FIRST_BYTE[PUBREC], packet.packet_id))
-
-    def _topic_of(self, packet: Publish) -> str:
-        alias = packet.topic_alias
-        if alias > self._alias_maximum:  # [MQTT-3.1.2-26]
-            raise ProtocolError(f"topic alias {alias} is above our maximum", Reason.TOPIC_ALIAS_INVALID)
-        if packet.topic:
-            try:
-                topic = packet.topic.decode()
-            except UnicodeDecodeError:
-                raise MalformedPacket("a topic is not UTF-8") from None
-            if "\0" in topic:
-                raise MalformedPacket("a topic contains U+0000")  # [MQTT-1.5.4-2]
-            if alias:
-                self._aliases[alias] = topic
-            return topic
-        known = self._aliases.get(alias)
-        if known is None:
-            raise ProtocolError(f"topic alias {alias} has not been defined", Reason.TOPIC_ALIAS_INVALID)
-        return known
 
     def _on_ack(self, packet: Packet) -> None:
         assert isinstance(packet, Ack)
@@ -484,18 +465,6 @@ class ClientState:
 def _number(properties: Properties, key: int, default: int) -> int:
     value = properties.get(key, default)
     return value if isinstance(value, int) else default
-
-
-def _topic(topic: str) -> bytes:
-    """Raises ValueError for what a topic name may not be [MQTT-3.3.2-2]."""
-    if not topic:
-        raise ValueError("the topic must not be empty")
-    if "+" in topic or "#" in topic or "\0" in topic:
-        raise ValueError(f"a topic to publish to must not contain wildcards: {topic!r}")
-    encoded = topic.encode()
-    if len(encoded) > 65_535:
-        raise ValueError("the topic must not be longer than 65535 bytes")
-    return encoded
 
 
 def _received_properties(packet: Publish) -> Properties:

@@ -13,30 +13,23 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from starlingmq.cluster.cluster_state import ClusterReady, ClusterState
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.connection import Client
-from starlingmq.core.observe.audit import Audit
-from starlingmq.core.ready import Event, HookAnswer, HookQuestion, Notice, Ready, SystemRequest
-from starlingmq.core.session.session import Session
+from starlingmq.core.ready import Event, Notice, Ready, SystemRequest
+from starlingmq.net.hook_calls import HookCalls, HookPort
 from starlingmq.net.listeners.client_certificate import certificate_name
 from starlingmq.net.listeners.socket_connection import Handle
+from starlingmq.net.message_loading import MessageLoader
 from starlingmq.storage.store import NotYetStored, Store
 
 log = logging.getLogger("starlingmq")
 
 CLIENTS_PER_TURN: Final = 2000  # written to before everybody else gets a turn: a few milliseconds
 LINGER: Final = 2.0  # seconds a client we have closed has to take our last words
-READ_AGAIN: Final = 1.0  # seconds until messages are asked for again that could not be read
 CUT_SECONDS: Final = 1.0  # until a connection that was cut is gone: a turn or two of the event loop
-
-
-class HookPort(Protocol):
-    """Answers the core's questions (see ``starlingmq.hooks``)."""
-
-    def ask(self, question: HookQuestion) -> HookAnswer | Awaitable[HookAnswer]: ...
 
 
 class CommitTicket:
@@ -72,7 +65,6 @@ class Driver:
     ) -> None:
         self.state = state
         self.store = store
-        self.hooks = hooks
         self.on_event = on_event
         self.on_notice = on_notice
         self.loop = asyncio.get_running_loop()
@@ -88,7 +80,8 @@ class Driver:
         self._awaited: list[asyncio.Future[bool]] = []  # who wants to know whether this turn's writes are stored
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._answers: set[asyncio.Task[None]] = set()
+        self._hook_calls = HookCalls(hooks, state, self.loop, self.clock, self._schedule)
+        self._loader = MessageLoader(state, store, self.loop, self.clock, self._schedule)
         self._deserted = asyncio.Event()  # no connection is left
         self._deserted.set()
         self._stopping = False
@@ -126,7 +119,7 @@ class Driver:
             self.loop.call_soon(self._turn)
         self.state.receive(client, data, now)
         if self.state.ctx.ready.questions:
-            self._ask()
+            self._hook_calls.ask()
         if client.halted and not client.paused:
             self._pause(client)  # now: an event loop goes on reading a socket that has more, megabytes in one turn
 
@@ -171,7 +164,7 @@ class Driver:
         try:
             state.turn(self._began)
             if state.ctx.ready.questions:
-                self._ask()
+                self._hook_calls.ask()
             if self.cluster is not None:
                 self.cluster.turn(self._began)
         except Exception:
@@ -239,9 +232,9 @@ class Driver:
         for client in ready.pause:
             self._pause(client)
         if ready.spills or ready.reads:
-            self._read_back(ready)
+            self._loader.read_back(ready)
         if self.state.ctx.audit is not None:
-            self._name(self.state.ctx.audit)
+            self._loader.name(self.state.ctx.audit)
         if ready.events and self.on_event is not None:
             for event in ready.events:
                 self._tell(self.on_event, event)
@@ -286,41 +279,6 @@ class Driver:
             log.exception("an event listener raised an exception; fix it")
 
     # Storage
-
-    def _read_back(self, ready: Ready) -> None:
-        """Let go of messages that are stored now, and get those that are needed again."""
-        if self.store.readable():
-            self.state.stored(ready)
-        else:
-            self.state.keep(ready)
-        for session in ready.reads:
-            try:
-                messages = self.store.load(self.state.wanted(session))
-            except OSError as error:
-                log.error(
-                    "queued messages of %s cannot be read from storage: %s; the read is retried",
-                    session.client_id,
-                    error,
-                )
-                self.loop.call_later(READ_AGAIN, self._read_again, session)
-            else:
-                self.state.loaded(session, messages, self.clock())
-
-    def _name(self, audit: Audit) -> None:
-        """Find out what was dropped of which only the place is known; it is told of in the next turn."""
-        offsets = audit.unnamed()
-        if offsets and self.store.readable():
-            try:
-                audit.named(self.store.load(offsets))
-            except OSError as error:
-                log.error("dropped messages cannot be read from storage: %s; their events are published later", error)
-                self.loop.call_later(READ_AGAIN, self._schedule)
-            else:
-                self._schedule()
-
-    def _read_again(self, session: Session) -> None:
-        self.state.read_again(session, self.clock())
-        self._schedule()
 
     def _commit(self, ready: Ready) -> CommitTicket | None:
         """Hand a turn's writes over; a ticket for the frames that must wait, None when none has to."""
@@ -419,29 +377,6 @@ class Driver:
         if not client.gone:
             client.transport.abort()
 
-    # Hooks
-
-    def _ask(self) -> None:
-        """Put the core's questions; those that are answered at once are answered in this turn."""
-        assert self.hooks is not None
-        ctx = self.state.ctx
-        while ctx.ready.questions:  # ends: the core asks no more than its share of the turn
-            question = ctx.ready.questions.pop()
-            answer = self.hooks.ask(question)
-            if isinstance(answer, HookAnswer):
-                self.state.answer(question, answer, self.clock())
-            else:
-                task = self.loop.create_task(self._answer_later(question, answer))
-                self._answers.add(task)
-                task.add_done_callback(self._answers.discard)
-
-    async def _answer_later(self, question: HookQuestion, answer: Awaitable[HookAnswer]) -> None:
-        value = await answer
-        self._schedule()
-        self.state.answer(question, value, self.clock())
-        if self.state.ctx.ready.questions:
-            self._ask()
-
     # Time
 
     def _arm(self, when: float, now: float) -> None:
@@ -474,12 +409,10 @@ class Driver:
         for client in list(self.clients):
             if client.transport is not None:
                 client.transport.abort()
-        for task in self._answers:
-            task.cancel()
+        self._hook_calls.cancel()
         _tell_all(self._awaited, False)
         await self._wait_deserted(CUT_SECONDS)
-        if self._answers:
-            await asyncio.wait(self._answers, timeout=CUT_SECONDS)
+        await self._hook_calls.wait()
 
     async def _wait_deserted(self, timeout: float) -> None:
         with suppress(TimeoutError):

@@ -1,0 +1,67 @@
+"""Puts the core's questions to the hooks; a hook that waits is a task of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
+
+from starlingmq.core.broker import BrokerState
+from starlingmq.core.ready import HookAnswer, HookQuestion
+
+CANCEL_SECONDS: Final = 1.0  # for tasks to end that were cancelled
+
+
+class HookPort(Protocol):
+    """Answers the core's questions (see ``starlingmq.hooks``)."""
+
+    def ask(self, question: HookQuestion) -> HookAnswer | Awaitable[HookAnswer]: ...
+
+
+class HookCalls:
+    """``hooks`` may be None when nothing is asked; ``schedule``: has the driver take a turn."""
+
+    def __init__(
+        self,
+        hooks: HookPort | None,
+        state: BrokerState,
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], float],
+        schedule: Callable[[], None],
+    ) -> None:
+        self.hooks = hooks
+        self.state = state
+        self.loop = loop
+        self.clock = clock
+        self.schedule = schedule
+        self._answers: set[asyncio.Task[None]] = set()
+
+    def ask(self) -> None:
+        """Put the core's questions; those that are answered at once are answered in this turn."""
+        assert self.hooks is not None
+        ctx = self.state.ctx
+        while ctx.ready.questions:  # ends: the core asks no more than its share of the turn
+            question = ctx.ready.questions.pop()
+            answer = self.hooks.ask(question)
+            if isinstance(answer, HookAnswer):
+                self.state.answer(question, answer, self.clock())
+            else:
+                task = self.loop.create_task(self._answer_later(question, answer))
+                self._answers.add(task)
+                task.add_done_callback(self._answers.discard)
+
+    async def _answer_later(self, question: HookQuestion, answer: Awaitable[HookAnswer]) -> None:
+        value = await answer
+        self.schedule()
+        self.state.answer(question, value, self.clock())
+        if self.state.ctx.ready.questions:
+            self.ask()
+
+    def cancel(self) -> None:
+        for task in self._answers:
+            task.cancel()
+
+    async def wait(self) -> None:
+        """Until all hooks that were cancelled have ended, or for ``CANCEL_SECONDS``."""
+        if self._answers:
+            await asyncio.wait(self._answers, timeout=CANCEL_SECONDS)
