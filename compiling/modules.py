@@ -39,6 +39,7 @@ MODULES: Final = {
     "cluster/membership/isolation.py": IN_EACH_TURN,
     "cluster/links/peer_transport.py": FOR_EACH_MESSAGE,
     "cluster/links/peer_link.py": FOR_EACH_MESSAGE,
+    "cluster/membership/lease_fence.py": IN_EACH_TURN,
     "cluster/membership/members.py": IN_EACH_TURN,
     "cluster/routes/own_routes.py": "runs for each subscription, whose route goes to the other nodes",
     "cluster/takeover/owner_key_gc.py": IN_EACH_TURN,

@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.cluster.fleet import Fleet, NodeWorld
 
-from starlingmq.cluster.etcd.etcd_requests import Delete, Get, KeyValue, Operation, Put, Txn, TxnAnswer, Watch
+from starlingmq.cluster.etcd.etcd_requests import Delete, Get, KeyValue, Operation, Put, Request, Txn, TxnAnswer, Watch
 from starlingmq.cluster.wills.will_records import all_wills
 from starlingmq.core.message import Message
 from starlingmq.core.routing.peer_receivers import link
@@ -86,7 +86,7 @@ class Door:
         self._node = node
         self._quick = quick
 
-    def request(self, request: Txn | Watch, now: float) -> None:
+    def request(self, request: Request, now: float) -> None:
         if isinstance(request, Txn) and request.tag.startswith("wills"):
             self._quick.ask(self._node, request, now)
         elif not request_of_wills(request):
@@ -96,7 +96,7 @@ class Door:
         return getattr(self._real, name)
 
 
-def request_of_wills(request: Txn | Watch) -> bool:
+def request_of_wills(request: Request) -> bool:
     return isinstance(request, Watch) and request.prefix.startswith(all_wills("test"))
 
 

@@ -17,9 +17,11 @@ from random import Random
 from unittest.mock import patch
 
 from tests.cluster import seeded
+from tests.sim import faults
 from tests.sim.checkers import Books
 from tests.sim.clients import FOREVER, Connection, Person
 from tests.sim.node import Node
+from tests.sim.plan import Plan
 from tests.sim.retained import payload_of, retained_in
 from tests.sim.world import LIVENESS_MAX, World
 
@@ -113,9 +115,20 @@ class Present(Person):
         return payload is not None and payload.endswith(b"online")
 
 
+def lose_nodes(plan: Plan, random: Random) -> None:
+    """Three times a node is lost for long. It has ended, or looks like it, or is cut off from the other nodes alone."""
+    plan.goes, plan.joins = "", False
+    plan.kind, plan.faulty, plan.faults = "faulty", True, min(plan.faults, 1)
+    kinds = (faults.cut_off_for_long, faults.crash, faults.proxy_of_one_ends)
+    plan.rare = [(random.uniform(0.5, plan.seconds), random.choice(kinds), random.uniform(2.0, 9.0)) for _ in range(3)]
+
+
 class PresenceWorld(World):
-    def __init__(self, seed: int, trace: bool = False) -> None:
+    def __init__(self, seed: int, trace: bool = False, losses: bool = False) -> None:
+        """``losses``: nodes are lost again and again, for long, and some of them live."""
         super().__init__(seed, trace)
+        if losses:
+            lose_nodes(self.plan, Random(f"losses {seed}"))
         self.plan.subscribers = []
         self.plan.publishers = self.plan.publishers[:1]
         self.plan.kind = "calm" if self.plan.kind == "local" else self.plan.kind
@@ -184,8 +197,8 @@ class PresenceWorld(World):
             yield
 
 
-def run(seed: int, trace: bool = False) -> PresenceWorld:
-    world = PresenceWorld(seed, trace)
+def run(seed: int, trace: bool = False, losses: bool = False) -> PresenceWorld:
+    world = PresenceWorld(seed, trace, losses)
     with world.listening():
         world.live()
     return world

@@ -6,7 +6,7 @@ from random import Random
 
 from tests.sim.etcd_model import EtcdModel, Session
 
-from starlingmq.cluster.etcd.etcd_requests import EtcdState, LeaseLost, Put, Txn, TxnAnswer, Watch
+from starlingmq.cluster.etcd.etcd_requests import EtcdState, LeaseLost, Put, Request, Txn, TxnAnswer, Watch
 from starlingmq.cluster.links.peer_frames import MemberInfo, Membership
 from starlingmq.cluster.membership.members import Members
 
@@ -27,7 +27,7 @@ class Town:
         self.sessions: dict[str, Session] = {}
         self.talking = True
         self.changes: dict[str, list[tuple[str, str]]] = {}
-        self.requests: dict[str, list[Txn | Watch]] = {}
+        self.requests: dict[str, list[Request]] = {}
 
     def start(self, name: str, address: str = "", session: str = "") -> Members:
         key = session or name

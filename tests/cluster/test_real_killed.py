@@ -1,6 +1,6 @@
-"""A node is killed, and its clients are served by the others at once: those see that its process has ended.
+"""A node is killed, the others see that its process has ended, serve its clients at once and publish its wills soon.
 
-Silence would not tell so soon: ``member_timeout`` is longer than the whole test may take.
+Nothing else would tell them in time: ``member_timeout``, or ``lease_ttl``, is longer than a test may take.
 """
 
 from __future__ import annotations
@@ -12,9 +12,14 @@ from collections.abc import Iterator
 from typing import Final
 
 import pytest
-from tests.cluster.real import Cluster
+from tests.cluster.real import Cluster, Node
+from tests.net.etcds import connected
+from tests.peer import Peer
 
 from starlingmq.client import Client
+from starlingmq.cluster.etcd.etcd_requests import Get, Txn
+from starlingmq.cluster.wills.will_records import all_wills
+from starlingmq.wire.mqtt import Connack, Connect, Will
 
 pytestmark = [
     pytest.mark.slow,
@@ -55,3 +60,43 @@ async def test_clients_of_a_killed_node_are_served_elsewhere_at_once(three: Clus
         assert not node.sees(killed)
     killed.start()
     await three.whole()
+
+
+@pytest.fixture
+def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Its leases last; all else is as by default."""
+    with Cluster(tmp_path_factory.mktemp("wills"), 3, {"lease_ttl": 300}, proxies=False) as cluster:
+        asyncio.run(cluster.whole())
+        yield cluster
+        assert cluster.complaints() == []
+
+
+async def will_is_known(node: Node) -> None:
+    """CONNACK does not wait until etcd has the will."""
+    async with connected(node.etcd_address()) as etcd:
+        wills = Get(all_wills("starling"), prefix=True)
+        while not (await etcd.done(Txn("wills", (), (wills,)))).found[0]:
+            await asyncio.sleep(0.05)
+
+
+async def test_wills_of_a_killed_node_do_not_wait_for_its_lease(patient: Cluster) -> None:
+    """Each of the nodes is killed once, so one of them was the leader."""
+    for killed, other, _ in (patient.nodes[at:] + patient.nodes[:at] for at in range(3)):
+        peer = await Peer.open(killed.url)
+        peer.send(Connect(5, "c", True, will=Will(f"will/{killed.name}".encode(), b"offline", 1, True, {})))
+        assert (await peer.expect(Connack)).reason == 0
+        async with Client(other.url) as watcher:
+            await watcher.subscribe(f"will/{killed.name}", 1)
+            await will_is_known(other)
+            killed.kill()
+            killed_at = time.monotonic()
+            async with asyncio.timeout(SECONDS):
+                async for message in watcher.messages():
+                    assert message.payload == b"offline"
+                    break
+        print(
+            f"\nthe will of a client of {killed.name} is published {time.monotonic() - killed_at:.2f} s after the kill"
+        )
+        peer.abort()
+        killed.start()
+        await patient.whole()

@@ -32,6 +32,11 @@ def test_each_will_once_and_none_of_who_is_back(seed: int) -> None:
     assert world.published
 
 
+@pytest.mark.parametrize("seed", [2, 5, 30])
+def test_each_will_once_when_nodes_are_lost_that_live(seed: int) -> None:
+    assert run(seed, losses=True).published
+
+
 def _at_once(wills: ClusterWills, name: str, entry: WillEntry) -> bool:
     entry.allowed_until = inf
     return not entry.published

@@ -20,6 +20,7 @@ from random import Random
 from unittest.mock import patch
 
 from tests.cluster import seeded
+from tests.cluster.presence_world import lose_nodes
 from tests.sim.checkers import Books
 from tests.sim.clients import FOREVER, Connection, Person
 from tests.sim.node import Node
@@ -142,8 +143,11 @@ class Wisher(Person):
 
 
 class WillWorld(World):
-    def __init__(self, seed: int, trace: bool = False) -> None:
+    def __init__(self, seed: int, trace: bool = False, losses: bool = False) -> None:
+        """``losses``: nodes are lost again and again, for long, and some of them live."""
         super().__init__(seed, trace)
+        if losses:
+            lose_nodes(self.plan, Random(f"losses {seed}"))
         self.plan.subscribers = []
         self.plan.publishers = self.plan.publishers[:1]
         self.plan.kind = "calm" if self.plan.kind == "local" else self.plan.kind
@@ -232,8 +236,8 @@ class WillWorld(World):
             yield
 
 
-def run(seed: int, trace: bool = False) -> WillWorld:
-    world = WillWorld(seed, trace)
+def run(seed: int, trace: bool = False, losses: bool = False) -> WillWorld:
+    world = WillWorld(seed, trace, losses)
     with world.listening():
         world.live()
     return world

@@ -30,6 +30,7 @@ from starlingmq.cluster.etcd.etcd_requests import (
     KeyChange,
     LeaseLost,
     Request,
+    Revoke,
     Txn,
     TxnAnswer,
     Watch,
@@ -66,6 +67,8 @@ class Session:
         """Takes it; answers come out of ``EtcdModel.advance``."""
         if isinstance(request, Watch):
             self._model.watch(self, request, now)
+        elif isinstance(request, Revoke):
+            self._model.revoke(self, request, now)
         else:
             self._model.submit(self, request, now)
 
@@ -112,6 +115,9 @@ class EtcdModel:
     def watch(self, session: Session, watch: Watch, now: float) -> None:
         stream = session.streams[watch.prefix] = Stream(watch)
         self._later(now, partial(self._tell, session, stream))
+
+    def revoke(self, session: Session, revoke: Revoke, now: float) -> None:
+        self._later(now, partial(self._arrive_to_revoke, session, revoke.lease))
 
     def keep_alive(self, session: Session, now: float) -> None:
         if not self._reachable(session):
@@ -177,6 +183,10 @@ class EtcdModel:
         else:
             refused = TxnAnswer(txn.tag, False, 0, error=NO_LEADER)
             self._later(now, partial(self._answer, session, serial, refused, self._term))
+
+    def _arrive_to_revoke(self, session: Session, lease: int, now: float) -> None:
+        if self._reachable(session) and lease in self.store.leases:
+            self._end_lease(lease, now)
 
     def _execute(self, session: Session, serial: int, txn: Txn, now: float) -> None:
         if not session.lease and session.open:

@@ -110,6 +110,13 @@ def cut_off(world: World, random: Random) -> End:
     return cut_ways(world, ways)
 
 
+def cut_off_for_long(world: World, random: Random) -> End:
+    """A node reaches nobody and nobody reaches it, but etcd and its clients do."""
+    one = random.choice(world.hosts)
+    others = [host for host in world.hosts if host != one]
+    return cut_ways(world, [(one, other) for other in others] + [(other, one) for other in others])
+
+
 def part(world: World, random: Random) -> End:
     """Two groups that do not reach each other, or only one way."""
     hosts = random.sample(world.hosts, len(world.hosts))

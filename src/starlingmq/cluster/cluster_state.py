@@ -44,6 +44,7 @@ from starlingmq.cluster.links.peer_link import PeerLink
 from starlingmq.cluster.links.peer_transport import PeerTransport
 from starlingmq.cluster.links.relay import Relay
 from starlingmq.cluster.membership.isolation import Isolation
+from starlingmq.cluster.membership.lease_fence import LeaseFence
 from starlingmq.cluster.membership.members import Members
 from starlingmq.cluster.membership.node_directory import NodeDirectory
 from starlingmq.cluster.membership.quorum import Quorum
@@ -156,6 +157,7 @@ class ClusterState:
         self.takeovers.promises.publishers = self._awaited
         self.takeovers.moves.heard_elsewhere = self._is_heard_elsewhere
         self.takeovers.moves.lost.name_of = self._name_of
+        self.lease_fence = LeaseFence(config.name)
         self.owner_sweep = OwnerKeyGc(self.ownership, self.takeovers.has)
         rate = config.drain_rate
         self.drain = Drain(broker, self.reception, self.takeovers.say, self.takeovers.giving, rate)
@@ -187,6 +189,7 @@ class ClusterState:
         ctx = broker.ctx
         ctx.isolate()
         ctx.cluster.join(ctx.sessions.values(), config.forward_bytes)
+        self._lost: dict[int, bool] = {}  # nodes that were connected and are not
         self._broken: dict[int, float] = {}  # nodes to which the stream has ended, and when
         self.groups = QueueGroups(broker, config.name, self._is_connected)
         self.errands = PendingWork(
@@ -214,6 +217,7 @@ class ClusterState:
         if isinstance(answer, TxnAnswer):
             self.ownership.answered(answer, now)
             self.owner_sweep.answered(answer, now)
+            self.lease_fence.answered(answer, now)
             self.takeovers.strays.answered(answer, self.takeovers.moves.members, now)
         self.leader.answered(answer, now)
         self.groups.answered(answer, now)
@@ -454,6 +458,7 @@ class ClusterState:
         others = {member.number: member for member in self._others()}
         for number in [number for number in self.lines if number not in others]:
             del self.lines[number]
+            self._lost.pop(number, None)
             self.reception.lost(number)
             routes.member_gone(number)
             self.broker.peers.remove(number)
@@ -525,6 +530,7 @@ class ClusterState:
         self._ready.notices += self.takeovers.take_notices()
         self._ready.requests += self.ownership.take_requests(now)
         self._ready.requests += self.owner_sweep.take_requests(now)
+        self._end_leases(quorum, now)
         if self.members.state == "registered":
             self._ready.requests += self.takeovers.strays.take_requests(now)
         self.groups.turn(now)
@@ -596,6 +602,8 @@ class ClusterState:
                     del self._forgetful[change.number]
                     routes.unknown_at(change.number)
                 line.lost_at = 0.0
+                if self._lost.pop(change.number, False):
+                    self.lease_fence.lives(change.number)
                 line.behind_since = now
                 line.link.resend()
                 self.broker.peers.up(line.peer)
@@ -604,6 +612,7 @@ class ClusterState:
             else:
                 self.broker.groups.reach(change.number, False)
                 line.lost_at = now
+                self._lost[change.number] = True
                 line.behind_since = 0.0
                 if not quorum.is_connected(change.number):  # else it has begun anew, and told so
                     self.reception.lost(change.number)
@@ -626,10 +635,29 @@ class ClusterState:
         return self.leader.leading
 
     def _is_gone(self, number: int) -> bool:
-        """Whether a node's lease has run out and it is not heard, or it is no member any more."""
+        """Whether a node is no member any more; or is not connected, and its lease has expired or no node hears it."""
         members = self.members
-        known = any(member.number == number for member in members.membership.members)
-        return not known or (number not in members.online and not self._is_connected(number))
+        if not any(member.number == number for member in members.membership.members):
+            return True
+        if self._is_connected(number):
+            return False
+        return number not in members.online or self._is_heard_by_nobody(number)
+
+    def _is_heard_by_nobody(self, number: int) -> bool:
+        """Since this node lost it. Such a node does not serve."""
+        line, quorum = self.lines.get(number), self.quorum
+        if line is None or quorum is None or line.lost_at == 0.0:
+            return False
+        return quorum.is_heard_by_nobody(number, line.lost_at)
+
+    def _end_leases(self, quorum: Quorum, now: float) -> None:
+        """Of nodes that are dead, and of nodes that no node has heard for another ``member_timeout``."""
+        for number in self._lost:
+            member = self.members.find(number)
+            silent = now >= self.lines[number].lost_at + self.config.member_timeout and self._is_heard_by_nobody(number)
+            if member is not None and number in self.members.online and (silent or quorum.is_dead(number)):
+                self.lease_fence.end(member, now)
+        self._ready.requests += self.lease_fence.take_requests()
 
     def _is_connected(self, number: int) -> bool:
         return self.quorum is not None and self.quorum.is_connected(number)
@@ -724,7 +752,7 @@ class ClusterState:
         if quorum.enough():
             return "this node waits for the routes of others: clients are refused until they are here"
         others = len(self.members.membership.members) - 1
-        there = sum(1 for member in self.members.membership.members if quorum.is_connected(member.number))
+        there = quorum.supporters()
         return f"isolated: {there} of {others} other members are connected; clients are refused until a majority is"
 
     # Frames

@@ -140,5 +140,12 @@ class EtcdState:
     reason: str = ""
 
 
-Request = Txn | Watch
+@dataclass(frozen=True, slots=True)
+class Revoke:
+    """End a lease of another node, if it exists; there is no answer."""
+
+    lease: int
+
+
+Request = Txn | Watch | Revoke
 Answer = TxnAnswer | WatchEvent | WatchLost | LeaseLost | EtcdState

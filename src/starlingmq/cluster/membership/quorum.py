@@ -265,7 +265,11 @@ class Quorum:
         """Whether we are registered and connected to N // 2 of the other N - 1 registered members."""
         if not self.counts():
             return False
-        return sum(1 for peer in self._peers.values() if self._supports(peer)) >= len(self._registered) // 2
+        return self.supporters() >= len(self._registered) // 2
+
+    def supporters(self) -> int:
+        """How many other registered nodes count for the majority."""
+        return sum(1 for peer in self._peers.values() if self._supports(peer))
 
     def _supports(self, peer: QuorumPeer) -> bool:
         """Whether it counts for the majority."""

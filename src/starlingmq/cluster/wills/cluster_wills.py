@@ -14,6 +14,7 @@ The laws:
 
 - A will is published at most once, and within ``takeover_timeout`` of the moment in which its node asked for the change
   that lets it. Later it has to ask again: meanwhile a client that is back elsewhere may have had it settled.
+- A client of which another node has published the will is not connected here: its connection is closed.
 - A will never follows what its client publishes over a newer connection. A CONNECT waits for the wills of earlier ones
   at this node, and settles those at others. So others must find the key of this node (``Ownership.needed``) as long as
   it has a will, and a key that is FIRING goes only when what the will retains is in etcd.
@@ -63,6 +64,7 @@ from starlingmq.core.broker import BrokerState
 from starlingmq.core.ready import FACT_DELETE, FACT_PUT, SESSION_PUT, Write
 from starlingmq.core.session.session import Session
 from starlingmq.core.session.will import Will
+from starlingmq.wire.reasons import Reason
 
 FACTS: Final = b"w"  # what the keys of our facts begin with
 DUE: Final = FACTS + b"d"  # id, client id: a will that is due
@@ -71,6 +73,7 @@ PAGE: Final = 500  # keys read at once
 CHECKS_PER_TXN: Final = 60
 NAMES_PER_TURN: Final = 200  # looked at for each of the reasons that there are
 RETRY_SECONDS: Final = 0.5
+WILL_TAKEN: Final = "the other nodes took this node for gone and published the will of the client"
 
 
 class WillEntry:
@@ -317,6 +320,9 @@ class ClusterWills:
             session.will = None
             session.will_at = 0.0
             self._write_session(session)
+            if settled.taker and session.client is not None:
+                # Its other nodes took this one for gone. The client says who is there once it connects again.
+                self._broker.ending.fail(session.client, Reason.USE_ANOTHER_SERVER, WILL_TAKEN)
 
     def _write_session(self, session: Session) -> None:
         if session.kept and self._ctx.recording:

@@ -21,6 +21,7 @@ from starlingmq.cluster.etcd.etcd_requests import (
     LeaseLost,
     Put,
     Request,
+    Revoke,
     Txn,
     TxnAnswer,
     Watch,
@@ -84,12 +85,16 @@ class EtcdClient:
             if former is not None:
                 former.cancel()
             self._watches[request.prefix] = loop.create_task(self._watch(request))
+        elif isinstance(request, Revoke):
+            self._keep(loop.create_task(self._revoke(request)))
         elif len(self._txns) >= OPEN_MAX:
             loop.call_soon(self._on_answer, TxnAnswer(request.tag, False, 0, error="too many requests to etcd"))
         else:
-            task = loop.create_task(self._txn(request))
-            self._txns.add(task)
-            task.add_done_callback(self._txns.discard)
+            self._keep(loop.create_task(self._txn(request)))
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self._txns.add(task)
+        task.add_done_callback(self._txns.discard)
 
     async def close(self, revoke: bool = True) -> None:
         """End everything that is under way, unanswered. ``revoke``: what was written with the lease goes at once."""
@@ -133,6 +138,12 @@ class EtcdClient:
             await asyncio.wait_for(self._granted.wait(), self.calls.timeout)
         except TimeoutError:
             raise EtcdError("etcd has not granted a lease yet", elsewhere=True) from None
+
+    async def _revoke(self, revoke: Revoke) -> None:
+        try:
+            await self.calls.call(REVOKE, pb.LeaseRevokeRequest(id=revoke.lease))
+        except EtcdError as error:  # another node was faster, or it expires by itself
+            log.debug("a lease was not ended: %s", error)
 
     # Watches.
 
