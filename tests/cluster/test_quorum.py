@@ -195,6 +195,7 @@ def test_a_process_is_dead_when_all_others_miss_it() -> None:
     assert node.quorum.missed() == {3: 1}
     node.hear(2, 0.3, heard=(1, 3), misses=(3,))
     assert node.quorum.is_dead(3) and not node.quorum.is_connected(3)
+    assert not node.quorum.is_connected_to_others(3), "what the second said of it before is over"
     assert node.quorum.take_changes() == [ConnectionChange(3, 1, False)]
     assert node.quorum.enough() and node.quorum.is_heard_by_nobody(3, 0.3)
 

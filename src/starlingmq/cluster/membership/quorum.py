@@ -322,7 +322,9 @@ class Quorum:
 
     def is_connected_to_others(self, number: int) -> bool:
         """Whether somebody whom we are connected to said last that he is to ``number``: it may well serve."""
-        return any(peer.connected and number in peer.is_connected_to for peer in self._peers.values())
+        return not self.is_dead(number) and any(
+            peer.connected and number in peer.is_connected_to for peer in self._peers.values()
+        )
 
     def is_dead(self, number: int) -> bool:
         """Whether its process has ended: it acknowledges nothing any more."""
