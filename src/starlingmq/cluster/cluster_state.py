@@ -157,7 +157,7 @@ class ClusterState:
         self.takeovers.promises.publishers = self._awaited
         self.takeovers.moves.heard_elsewhere = self._is_heard_elsewhere
         self.takeovers.moves.lost.name_of = self._name_of
-        self.lease_fence = LeaseFence(config.name)
+        self.lease_fence = LeaseFence(config.name, config.member_timeout)
         self.owner_sweep = OwnerKeyGc(self.ownership, self.takeovers.has)
         rate = config.drain_rate
         self.drain = Drain(broker, self.reception, self.takeovers.say, self.takeovers.giving, rate)
@@ -189,7 +189,6 @@ class ClusterState:
         ctx = broker.ctx
         ctx.isolate()
         ctx.cluster.join(ctx.sessions.values(), config.forward_bytes)
-        self._lost: dict[int, bool] = {}  # nodes that were connected and are not
         self._broken: dict[int, float] = {}  # nodes to which the stream has ended, and when
         self.groups = QueueGroups(broker, config.name, self._is_connected)
         self.errands = PendingWork(
@@ -458,7 +457,7 @@ class ClusterState:
         others = {member.number: member for member in self._others()}
         for number in [number for number in self.lines if number not in others]:
             del self.lines[number]
-            self._lost.pop(number, None)
+            self.lease_fence.lives(number)
             self.reception.lost(number)
             routes.member_gone(number)
             self.broker.peers.remove(number)
@@ -530,7 +529,7 @@ class ClusterState:
         self._ready.notices += self.takeovers.take_notices()
         self._ready.requests += self.ownership.take_requests(now)
         self._ready.requests += self.owner_sweep.take_requests(now)
-        self._end_leases(quorum, now)
+        self._ready.requests += self.lease_fence.take_requests(self.members, quorum, now)
         if self.members.state == "registered":
             self._ready.requests += self.takeovers.strays.take_requests(now)
         self.groups.turn(now)
@@ -602,8 +601,7 @@ class ClusterState:
                     del self._forgetful[change.number]
                     routes.unknown_at(change.number)
                 line.lost_at = 0.0
-                if self._lost.pop(change.number, False):
-                    self.lease_fence.lives(change.number)
+                self.lease_fence.lives(change.number)
                 line.behind_since = now
                 line.link.resend()
                 self.broker.peers.up(line.peer)
@@ -612,7 +610,7 @@ class ClusterState:
             else:
                 self.broker.groups.reach(change.number, False)
                 line.lost_at = now
-                self._lost[change.number] = True
+                self.lease_fence.lost(change.number, now)
                 line.behind_since = 0.0
                 if not quorum.is_connected(change.number):  # else it has begun anew, and told so
                     self.reception.lost(change.number)
@@ -641,23 +639,7 @@ class ClusterState:
             return True
         if self._is_connected(number):
             return False
-        return number not in members.online or self._is_heard_by_nobody(number)
-
-    def _is_heard_by_nobody(self, number: int) -> bool:
-        """Since this node lost it. Such a node does not serve."""
-        line, quorum = self.lines.get(number), self.quorum
-        if line is None or quorum is None or line.lost_at == 0.0:
-            return False
-        return quorum.is_heard_by_nobody(number, line.lost_at)
-
-    def _end_leases(self, quorum: Quorum, now: float) -> None:
-        """Of nodes that are dead, and of nodes that no node has heard for another ``member_timeout``."""
-        for number in self._lost:
-            member = self.members.find(number)
-            silent = now >= self.lines[number].lost_at + self.config.member_timeout and self._is_heard_by_nobody(number)
-            if member is not None and number in self.members.online and (silent or quorum.is_dead(number)):
-                self.lease_fence.end(member, now)
-        self._ready.requests += self.lease_fence.take_requests()
+        return number not in members.online or self.lease_fence.is_gone(number, self.quorum)
 
     def _is_connected(self, number: int) -> bool:
         return self.quorum is not None and self.quorum.is_connected(number)

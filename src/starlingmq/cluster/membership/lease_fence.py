@@ -13,6 +13,8 @@ from typing import Final
 
 from starlingmq.cluster.etcd.etcd_requests import Compare, Get, Request, Revoke, Txn, TxnAnswer
 from starlingmq.cluster.links.peer_frames import MemberInfo
+from starlingmq.cluster.membership.members import Members
+from starlingmq.cluster.membership.quorum import Quorum
 from starlingmq.cluster.membership.registry import Keys
 
 RETRY_SECONDS: Final = 0.5
@@ -22,15 +24,26 @@ TAG: Final = "end lease "
 class LeaseFence:
     ended: int  # leases
 
-    def __init__(self, cluster: str) -> None:
+    def __init__(self, cluster: str, silence: float) -> None:
+        """``silence``: how long after its loss the lease of a node ends of which nothing but silence is known."""
         self.ended = 0
+        self._silence = silence
+        self._lost_at: dict[int, float] = {}  # of nodes that were connected and are not
         self._keys = Keys(cluster)
         self._asked: dict[int, int] = {}  # number -> incarnation of which the lease is, or was, requested
         self._retry_at = 0.0
         self._requests: list[Request] = []
 
-    def end(self, member: MemberInfo, now: float) -> None:
-        """End the lease of that incarnation. May be called again."""
+    def lost(self, number: int, now: float) -> None:
+        self._lost_at[number] = now
+
+    def is_gone(self, number: int, quorum: Quorum | None) -> bool:
+        """Whether no node hears it, since this one lost it. Such a node does not serve."""
+        lost_at = self._lost_at.get(number)
+        return lost_at is not None and quorum is not None and quorum.is_heard_by_nobody(number, lost_at)
+
+    def _end(self, member: MemberInfo, now: float) -> None:
+        """End the lease of that incarnation, once."""
         if self._asked.get(member.number) == member.incarnation or now < self._retry_at:
             return
         self._asked[member.number] = member.incarnation
@@ -40,6 +53,7 @@ class LeaseFence:
 
     def lives(self, number: int) -> None:
         """The node is connected: if it is lost again, its lease is ended again."""
+        self._lost_at.pop(number, None)
         self._asked.pop(number, None)
 
     def answered(self, answer: TxnAnswer, now: float) -> None:
@@ -53,6 +67,13 @@ class LeaseFence:
             self.ended += 1
             self._requests.append(Revoke(answer.found[0][0].lease))
 
-    def take_requests(self) -> list[Request]:
+    def take_requests(self, members: Members, quorum: Quorum, now: float) -> list[Request]:
+        for member in members.membership.members if self._lost_at else ():
+            lost_at = self._lost_at.get(member.number)
+            if lost_at is None or member.number not in members.online:
+                continue
+            silent = now >= lost_at + self._silence and self.is_gone(member.number, quorum)
+            if silent or quorum.is_dead(member.number):
+                self._end(member, now)
         requests, self._requests = self._requests, []
         return requests

@@ -202,10 +202,6 @@ class Members:
         """None until the number is known."""
         return self._me
 
-    def find(self, number: int) -> MemberInfo | None:
-        """The registered member of that number."""
-        return next((member for member in self.membership.members if member.number == number), None)
-
     @property
     def available(self) -> bool:
         """Whether etcd answers, as far as is known."""
