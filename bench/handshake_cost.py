@@ -13,8 +13,8 @@ from bench.frames import PUBREL, connect, publish
 from starlingmq.cluster.cluster_state import ClusterState
 from starlingmq.config.settings import LimitsConfig, MqttConfig
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.connection import Client
-from starlingmq.core.session.session import Trail
+from starlingmq.core.session.session import Client
+from starlingmq.core.session.trail import Trail
 
 VERSION = 4
 BATCH = 100  # handshakes of one read, as a busy publisher has them

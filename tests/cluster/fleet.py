@@ -16,8 +16,8 @@ from tests.sim.etcd_model import EtcdModel
 from starlingmq.cluster.cluster_state import ClusterReady, ClusterState
 from starlingmq.cluster.links.peer_frames import Data, Envelope
 from starlingmq.config.settings import ClusterConfig
-from starlingmq.core.connection import Client
 from starlingmq.core.ready import Ready
+from starlingmq.core.session.session import Client
 
 
 class NodeWorld(World):

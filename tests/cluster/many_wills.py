@@ -20,8 +20,7 @@ from starlingmq.cluster.etcd.etcd_requests import Delete, Get, KeyValue, Operati
 from starlingmq.cluster.wills.will_records import all_wills
 from starlingmq.core.message import Message
 from starlingmq.core.routing.peer_receivers import link
-from starlingmq.core.session.session import Session
-from starlingmq.core.session.will import Will
+from starlingmq.core.session.session import Session, Will
 from starlingmq.node import YOUNG_MAX
 
 ANSWERS_AFTER = 0.002  # seconds

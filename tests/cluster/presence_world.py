@@ -26,7 +26,7 @@ from tests.sim.retained import payload_of, retained_in
 from tests.sim.world import LIVENESS_MAX, World
 
 from starlingmq.core.session.ending import Ending
-from starlingmq.core.session.will import Will as CoreWill
+from starlingmq.core.session.session import Will as CoreWill
 from starlingmq.wire.mqtt import Ack, Connect, Disconnect, Packet, Publish, Will
 from starlingmq.wire.packets import PUBACK
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, WILL_DELAY_INTERVAL, Properties

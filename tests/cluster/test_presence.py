@@ -19,8 +19,8 @@ from starlingmq.cluster.etcd.etcd_requests import Delete, Put, Txn
 from starlingmq.cluster.takeover.takeover_target import TakeoverTarget
 from starlingmq.cluster.wills.will_records import FIRING, SETTLED, RegisteredWill, decode_will, encode_will, taken_key
 from starlingmq.cluster.wills.will_settlement import WillSettlements
-from starlingmq.core.connection import Client
 from starlingmq.core.mqtt.connecting import Connecting
+from starlingmq.core.session.session import Client
 from starlingmq.wire.mqtt import Connack, Connect, Publish, Subscribe, SubscribeRequest, Will
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, WILL_DELAY_INTERVAL, Properties
 

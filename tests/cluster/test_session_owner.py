@@ -16,8 +16,8 @@ from starlingmq.cluster.links.peer_frames import Data, Envelope, HandshakeCall
 from starlingmq.cluster.qos2 import qos2_store
 from starlingmq.cluster.takeover.takeover_source import TakeoverSource
 from starlingmq.cluster.takeover.transfer_frames import Barrier, Head, Mark, Takeover, encode, pack, unpack
-from starlingmq.core.connection import Client
 from starlingmq.core.limits.access import SUBSCRIBE, Grant, Rights
+from starlingmq.core.session.session import Client
 from starlingmq.core.session.session_user import RULES
 from starlingmq.net.peers.peer_codec import decode
 from starlingmq.net.peers.peer_codec import encode as encode_envelope

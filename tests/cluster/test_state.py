@@ -10,9 +10,9 @@ from tests.harness import FakeClient
 
 import starlingmq
 from starlingmq.cluster.links.peer_frames import Data, RouteApplied
-from starlingmq.core.connection import Client
 from starlingmq.core.message import Message
 from starlingmq.core.ready import Deliveries
+from starlingmq.core.session.session import Client
 from starlingmq.wire.mqtt import (
     Ack,
     Connack,

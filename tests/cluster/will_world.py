@@ -27,7 +27,7 @@ from tests.sim.node import Node
 from tests.sim.world import LIVENESS_MAX, World
 
 from starlingmq.core.session.ending import Ending
-from starlingmq.core.session.will import Will as CoreWill
+from starlingmq.core.session.session import Will as CoreWill
 from starlingmq.wire.mqtt import Connect, Disconnect, Packet, Will
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, WILL_DELAY_INTERVAL
 

@@ -12,7 +12,7 @@ from tests.nats.talk import connect as nats_connect
 from tests.storage.test_streams import StreamWorld, defined
 
 import starlingmq
-from starlingmq.core.observe.audit import CENSUS_SECONDS
+from starlingmq.core.observe.event_topics import CENSUS_SECONDS
 from starlingmq.core.ready import Ready
 from starlingmq.core.routing.delivery import Delivery
 from starlingmq.core.session.outgoing import Outgoing
@@ -99,7 +99,7 @@ def test_nobody_asks_and_nothing_is_told() -> None:
     subscribe(client, b"a")
     client.send(Publish(b"a", b"x", 1, packet_id=1))
     assert [packet.topic for packet in client.receive() if isinstance(packet, Publish)] == [b"a"]
-    assert world.state.ctx.audit is None and world.state.audit.due_at == 0.0
+    assert world.state.ctx.audit is None and world.state.events.due_at == 0.0
     world.state.audit.asked = True
     world.run()
     client.send(Publish(b"a", b"x", 1, packet_id=1))

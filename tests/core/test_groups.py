@@ -7,12 +7,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tests.core.session_twins import outgoing
 
-from starlingmq.core.connection import Client
 from starlingmq.core.groups.group import Group
 from starlingmq.core.groups.member_selection import RANDOM, STRATEGIES
 from starlingmq.core.message import Message
 from starlingmq.core.session.queue import MessageQueue
-from starlingmq.core.session.session import Session, Subscription
+from starlingmq.core.session.session import Client, Session, Subscription
 
 CLIENTS = 5
 READY, BUSY, AWAY = range(3)

@@ -14,12 +14,11 @@ from tests.harness import FakeClient, World
 import starlingmq
 import starlingmq.core.routing.router as router_module
 from starlingmq.config.settings import LimitsConfig, MqttConfig
-from starlingmq.core.connection import Client
 from starlingmq.core.message import Message
 from starlingmq.core.ready import INBOUND_DELETE, SESSION_PUT, HookAnswer
 from starlingmq.core.routing.router import Router
 from starlingmq.core.session.qos import WINDOW_MAX
-from starlingmq.core.session.session import Session, Subscription
+from starlingmq.core.session.session import Client, Session, Subscription
 from starlingmq.wire.mqtt import (
     Ack,
     Connack,

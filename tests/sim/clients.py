@@ -35,7 +35,7 @@ from starlingmq.wire.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, Properties
 
 if TYPE_CHECKING:
-    from starlingmq.core.connection import Client
+    from starlingmq.core.session.session import Client
 
 FOREVER = 0xFFFFFFFF
 PATIENCE = 12.0  # seconds for the answer to a CONNECT

@@ -29,7 +29,6 @@ from starlingmq.cluster.links.relay import Relay
 from starlingmq.cluster.membership.quorum import Quorum, QuorumPeer
 from starlingmq.cluster.routes.peer_routes import PeerRoutes
 from starlingmq.cluster.routes.route_table import RouteTable
-from starlingmq.core.connection import Client
 from starlingmq.core.context import Context
 from starlingmq.core.groups.group_engine import GroupEngine
 from starlingmq.core.ready import RETAINED_PUT
@@ -37,6 +36,7 @@ from starlingmq.core.routing.delivery import Delivery
 from starlingmq.core.routing.forward_batch import count_tracked
 from starlingmq.core.routing.peer_receivers import PeerReceivers
 from starlingmq.core.routing.retained_store import RetainedTree
+from starlingmq.core.session.session import Client
 
 SEEDS_MAX = 800
 

@@ -16,7 +16,7 @@ from tests.storage.crash_engines import CrashJournal, CrashKv, Machine
 from tests.storage.simloop import SimLoop
 from tests.storage.world import StoredWorld
 
-from starlingmq.core.connection import Client
+from starlingmq.core.session.session import Client
 from starlingmq.net.driver import Driver
 from starlingmq.storage.durable_store import DurableStore
 from starlingmq.storage.journal_writer import Durability

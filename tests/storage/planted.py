@@ -24,7 +24,7 @@ from starlingmq.core import context
 from starlingmq.core.limits import publish_admission, storage_failure
 from starlingmq.core.mqtt import connecting, publishing
 from starlingmq.core.routing import delivery
-from starlingmq.core.session import ending, producers, restoring
+from starlingmq.core.session import ending, production, restoring
 from starlingmq.storage import (
     checkpointer,
     journal_gc,
@@ -282,7 +282,7 @@ BUGS = {
         "test_producers.py::test_lives",
     ),
     "a producer leaves out what was refused": Bug(
-        producers,
+        production,
         "        if number == next or (number > next and qos == 0):",
         "        if number >= next:",
         "test_producers.py::test_nothing_is_left_out",

@@ -14,7 +14,7 @@ from typing import Any, Final
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.paging import PIECE, limit_of
 from starlingmq.admin.sessions import count_of, queued
-from starlingmq.core.connection import Client
+from starlingmq.core.session.session import Client
 from starlingmq.net.control_socket import Action, Report
 from starlingmq.net.driver import Driver
 

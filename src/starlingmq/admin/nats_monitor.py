@@ -19,9 +19,9 @@ from msgspec import Struct, field
 
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.readiness import readiness
-from starlingmq.core.connection import Client
 from starlingmq.core.nats.nats_client import NatsClient
 from starlingmq.core.nats.server_info import GO, PROTOCOL, PROTOCOL_VERSION
+from starlingmq.core.session.session import Client
 from starlingmq.process import memory
 
 CONNECTIONS_MAX: Final = 1024  # on a page of connz, as at nats-server

@@ -8,8 +8,8 @@ from typing import Final
 from msgspec import UNSET, Struct, UnsetType
 
 from starlingmq.admin.nats_monitor import ACCOUNT, NANOSECONDS
-from starlingmq.core.connection import Client
 from starlingmq.core.limits.access import PUBLISH, SUBSCRIBE, Grant, ReplyGrant, Rights
+from starlingmq.core.session.session import Client
 from starlingmq.wire.nats_subjects import subject_of
 
 SHOWN_MAX: Final = 100  # subjects of each kind

@@ -13,11 +13,10 @@ from msgspec import Meta, Struct, to_builtins
 from starlingmq.admin.node_rpc import Missing
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.paging import limit_of, number_after, page_of
-from starlingmq.core.connection import Client
 from starlingmq.core.nats.nats_client import NatsClient
 from starlingmq.core.observe.session_totals import of_clients
 from starlingmq.core.session.outgoing import PUBLISHED
-from starlingmq.core.session.session import NEVER, Session, Subscription
+from starlingmq.core.session.session import NEVER, Client, Session, Subscription
 from starlingmq.net.control_socket import Action, Report
 from starlingmq.net.driver import Driver
 from starlingmq.wire.reasons import Reason

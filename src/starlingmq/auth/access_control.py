@@ -11,9 +11,10 @@ from starlingmq.auth.chain import Chain, make_hashing
 from starlingmq.config.auth_section import methods_of
 from starlingmq.config.settings import Config
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.connection import UNPROVED, Client
+from starlingmq.core.connection import UNPROVED
 from starlingmq.core.context import everything
 from starlingmq.core.nats.nkey_auth import NKEY, Verify
+from starlingmq.core.session.session import Client
 from starlingmq.core.session.session_user import RULES
 from starlingmq.hooks import Hooks
 from starlingmq.log import SparingLog

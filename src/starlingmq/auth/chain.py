@@ -27,8 +27,8 @@ from starlingmq.wire.reasons import Reason
 if TYPE_CHECKING:
     from starlingmq.auth.acl import Rule
     from starlingmq.auth.passwords import Hashing
-    from starlingmq.core.connection import Client
     from starlingmq.core.limits.access import Rights
+    from starlingmq.core.session.session import Client
 
 log = logging.getLogger("starlingmq.auth")
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Final, cast
 
 from starlingmq.config.settings import LimitsConfig, MqttConfig, NatsConfig, QueueGroupsConfig
-from starlingmq.core.connection import AUTHENTICATING, CLOSED, DEAF, NEW, OPEN, PACED, TURN_OVER, Client
+from starlingmq.core.connection import AUTHENTICATING, CLOSED, DEAF, NEW, OPEN, PACED, TURN_OVER
 from starlingmq.core.context import TURN_WORK, Context
 from starlingmq.core.groups.group_engine import GroupEngine
-from starlingmq.core.limits.quotas import Meter
+from starlingmq.core.limits.meter import Meter
 from starlingmq.core.limits.reauthorization import ReauthorizeJob
 from starlingmq.core.limits.storage_failure import StorageFailure
 from starlingmq.core.message import Message
@@ -22,6 +22,7 @@ from starlingmq.core.mqtt.publishing import Publishing
 from starlingmq.core.mqtt.subscribing import Subscribing
 from starlingmq.core.nats.commands import LISTENERS, Nats
 from starlingmq.core.observe.audit import Audit
+from starlingmq.core.observe.event_topics import EventTopics
 from starlingmq.core.observe.sys_topics import SysTopics
 from starlingmq.core.ready import AUTHENTICATE, SUBSCRIBE, HookAnswer, HookQuestion, Ready
 from starlingmq.core.ready import PUBLISH as ASK_PUBLISH
@@ -33,7 +34,7 @@ from starlingmq.core.session.deadlines import Deadlines
 from starlingmq.core.session.ending import Ending
 from starlingmq.core.session.queue import KEPT_IN_MEMORY
 from starlingmq.core.session.restoring import Restoring
-from starlingmq.core.session.session import Session
+from starlingmq.core.session.session import Client, Session
 from starlingmq.core.session.session_transfer import SessionTransfer
 from starlingmq.wire.decoder import BRIDGE
 from starlingmq.wire.mqtt import (
@@ -96,6 +97,7 @@ class BrokerState:
     mover: SessionTransfer
     sys: SysTopics
     audit: Audit
+    events: EventTopics
     nats: Nats
     _spare: Ready
 
@@ -141,7 +143,8 @@ class BrokerState:
             self.ctx, self.router, self.delivery, self.connecting, self.ending, self.subscribing, self.restoring
         )
         self.sys = SysTopics(self.ctx, self.publishing, version)
-        self.audit = Audit(self.ctx, self.router, self.delivery)
+        self.audit = Audit(self.ctx)
+        self.events = EventTopics(self.ctx, self.router, self.delivery, self.audit)
         self.nats = Nats(
             self.ctx,
             self.router,
@@ -550,7 +553,7 @@ class BrokerState:
         self.ctx.now = now
         try:
             if question.client.dialect is not None:
-                question.client.dialect.answered(question.client, question, answer)
+                self.nats.answered(question, answer)
             elif question.kind == AUTHENTICATE:
                 self.connecting.answered(question, answer)
             elif question.kind == ASK_PUBLISH:
@@ -595,7 +598,7 @@ class BrokerState:
         if now >= ctx.serves_until:
             ctx.isolated = True
         ctx.work = TURN_WORK
-        self.audit.tick()
+        self.events.tick()
         # Jobs first, or publishers that fill every turn would keep them from ever being done.
         for _ in range(min(len(ctx.jobs), JOBS_PER_TURN)):
             job = ctx.jobs.popleft()
@@ -653,7 +656,7 @@ class BrokerState:
             self.ctx.session_wheel.wake_at(),
             self.publishing.retained_wheel.wake_at(),
             self.sys.due_at,
-            self.audit.due_at,
+            self.events.due_at,
             self.nats.leaving.due_at,
             self.groups.wake_at(),
         ):
@@ -664,7 +667,7 @@ class BrokerState:
     def take_ready(self) -> Ready:
         """What is to be done now; empty from here on until something happens."""
         if self.ctx.audit is not None:
-            self.ctx.audit.flush()
+            self.events.flush()
         ready = self.ctx.ready
         self.ctx.ready = self._spare  # two that take turns: most of their lists stay empty most of the time
         self._spare = ready

@@ -5,25 +5,24 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from starlingmq.config.settings import LimitsConfig, MqttConfig, QueueGroupsConfig
+from starlingmq.config.settings import LimitsConfig, MqttConfig
+from starlingmq.core.base_context import BaseContext
 from starlingmq.core.cluster_port import ClusterPort
-from starlingmq.core.connection import CLOSED, TURN_OVER, Client
+from starlingmq.core.connection import CLOSED, TURN_OVER
 from starlingmq.core.job import Job
+from starlingmq.core.limits.access import Rights
 from starlingmq.core.limits.connect_admission import ConnectAdmission
 from starlingmq.core.limits.quotas import Quotas
 from starlingmq.core.limits.storage_report import StorageReport
+from starlingmq.core.observe.audit import Audit
 from starlingmq.core.observe.counters import Counters
 from starlingmq.core.ready import Event, Notice, Ready, Write
 from starlingmq.core.session.outgoing import Outgoing
-from starlingmq.core.session.session import Session
+from starlingmq.core.session.session import Client, Session
 from starlingmq.core.session.session_user import BY_USER
 from starlingmq.core.timers import TimerWheel
-
-if TYPE_CHECKING:
-    from starlingmq.core.limits.access import Rights
-    from starlingmq.core.observe.audit import Audit
 
 TURN_WORK: Final = 8192  # messages taken and given in one turn before everybody else gets a turn: a few milliseconds
 
@@ -38,11 +37,9 @@ def welcome(client: Client) -> int:
     return 0
 
 
-class Context:
+class Context(BaseContext):
     mqtt: MqttConfig
     limits: LimitsConfig
-    groups: QueueGroupsConfig
-    now: float  # broker time in seconds, as of the call being served
     counters: Counters
     ready: Ready
     sessions: dict[str, Session]
@@ -58,7 +55,6 @@ class Context:
     storage: StorageReport  # how storing works, and why it does not
     unsendable: list[Client]  # have to be told something that is larger than they take [MQTT-3.1.2-24]
     work: int  # left for this turn
-    node: int  # this node's number in its cluster; 0: it stands alone
     sequence: int  # of the last message that was passed on to another node
     cluster: ClusterPort  # what is kept for other nodes
     doors: ConnectAdmission
@@ -68,7 +64,6 @@ class Context:
     catching_up: bool  # a node has come whose routes are not all here yet: nothing is published before
     full_peers: int  # nodes for which as much waits as may
     full_streams: int  # streams that refuse what they are offered
-    recording: bool  # whether anything keeps ``Ready.writes``
     want_events: bool
     ask_authenticate: bool
     ask_publish: bool
@@ -92,10 +87,9 @@ class Context:
     await_rel_timeout: float
 
     def __init__(self, mqtt: MqttConfig, limits: LimitsConfig, now: float) -> None:
+        super().__init__(now)
         self.mqtt = mqtt
         self.limits = limits
-        self.groups = QueueGroupsConfig()
-        self.now = now
         self.counters = Counters()
         self.ready = Ready()
         self.sessions = {}
@@ -111,7 +105,6 @@ class Context:
         self.storage = StorageReport()
         self.unsendable = []
         self.work = TURN_WORK
-        self.node = 0
         self.sequence = 0
         self.cluster = ClusterPort()
         self.doors = ConnectAdmission()
@@ -121,7 +114,6 @@ class Context:
         self.catching_up = False
         self.full_peers = 0
         self.full_streams = 0
-        self.recording = False
         self.want_events = False
         self.ask_authenticate = False
         self.ask_publish = False

@@ -7,15 +7,13 @@ chooses nothing: commit the writes as one group, send the first lane, and the se
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from starlingmq.core.connection import Client
-    from starlingmq.core.limits.access import Rights
-    from starlingmq.core.message import Message
-    from starlingmq.core.session.outgoing import Outgoing
-    from starlingmq.core.session.session import Session, Subscription
-    from starlingmq.wire.packets import Connect, SubscribeRequest
+from starlingmq.core.limits.access import Rights
+from starlingmq.core.message import Message
+from starlingmq.core.session.outgoing import Outgoing
+from starlingmq.core.session.session import Client, Session, Subscription
+from starlingmq.wire.packets import Connect, SubscribeRequest
 
 # What a Write asks for. ``session`` is the one it belongs to; the other fields are used as the comment says.
 DELIVERIES: Final = 0  # it is a Deliveries, of QUEUE_PUT, QUEUE_DELETE, WINDOW_PUT and STREAM_PUT

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from starlingmq.cluster.cluster_state import ClusterReady, ClusterState
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.connection import Client
 from starlingmq.core.ready import Event, Notice, Ready, SystemRequest
+from starlingmq.core.session.session import Client
 from starlingmq.net.hook_calls import HookCalls, HookPort
 from starlingmq.net.listeners.client_certificate import certificate_name
 from starlingmq.net.listeners.socket_connection import Handle

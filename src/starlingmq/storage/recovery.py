@@ -9,8 +9,9 @@ from typing import Final
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.message import Message
 from starlingmq.core.session.outgoing import Outgoing
-from starlingmq.core.session.session import Session, Trail
+from starlingmq.core.session.session import Session
 from starlingmq.core.session.stored_messages import QOS_MASK, RETAIN, References
+from starlingmq.core.session.trail import Trail
 from starlingmq.storage.journal import Journal
 from starlingmq.storage.keys import (
     FACT,

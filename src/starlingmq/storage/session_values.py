@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from starlingmq.core.connection import UNPROVED, Client
+from starlingmq.core.connection import UNPROVED
 from starlingmq.core.message import Message
 from starlingmq.core.session.queue import refer
-from starlingmq.core.session.session import Session, Subscription
+from starlingmq.core.session.session import Client, Session, Subscription, Will
 from starlingmq.core.session.stored_messages import References
-from starlingmq.core.session.will import Will
 
 
 class WillValue(msgspec.Struct, array_like=True):

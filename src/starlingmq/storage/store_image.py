@@ -26,7 +26,8 @@ from starlingmq.core.ready import (
     WINDOW_DELETE,
     WINDOW_PUT,
 )
-from starlingmq.core.session.producers import PRODUCER_FACT, STATE_SIZE, later_state
+from starlingmq.core.session.producers import PRODUCER_FACT, later_state
+from starlingmq.core.session.production import STATE_SIZE
 from starlingmq.core.session.stored_messages import Reference, References
 from starlingmq.storage.keys import fact_key, retained_key, session_key, subscription_key
 from starlingmq.storage.kv import Batch

@@ -25,8 +25,8 @@ from typing import Final
 from starlingmq.cluster.membership.node_directory import NodeDirectory
 from starlingmq.cluster.takeover.transfer_frames import Offer, Said
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.connection import CLOSED, Client
-from starlingmq.core.session.session import MOVED_PREFIX, NATS_PREFIX, Session
+from starlingmq.core.connection import CLOSED
+from starlingmq.core.session.session import MOVED_PREFIX, NATS_PREFIX, Client, Session
 
 TICK: Final = 0.05  # seconds between two helpings
 LOOK_SECONDS: Final = 0.5  # between two looks at all sessions

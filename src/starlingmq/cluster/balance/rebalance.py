@@ -13,7 +13,8 @@ from typing import Final
 
 from starlingmq.cluster.membership.node_directory import NodeDirectory
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.connection import OPEN, Client
+from starlingmq.core.connection import OPEN
+from starlingmq.core.session.session import Client
 
 TICK: Final = 0.05  # seconds between two helpings
 

@@ -16,8 +16,9 @@ from math import inf
 from typing import Final
 
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.connection import CLOSED, Client
+from starlingmq.core.connection import CLOSED
 from starlingmq.core.context import ISOLATED
+from starlingmq.core.session.session import Client
 from starlingmq.wire.reasons import Reason
 
 TICK: Final = 0.1  # seconds between two batches

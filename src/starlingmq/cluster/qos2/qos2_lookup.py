@@ -36,7 +36,7 @@ from starlingmq.cluster.links.peer_frames import HandshakeCall, HandshakeReply
 from starlingmq.cluster.qos2.qos2_store import COMPLETED, HELD, LATER, UNKNOWN, Answer
 from starlingmq.core.session import remote_qos2
 from starlingmq.core.session.remote_qos2 import Asked, RemoteQos2
-from starlingmq.core.session.session import Trail
+from starlingmq.core.session.trail import Trail
 
 LOOK: Final = 0  # in place of a bound: say what there is
 CANCEL: Final = -1  # forget it

@@ -32,9 +32,10 @@ from starlingmq.core.ready import QUEUE_DELETE, SESSION_PUT, Write
 from starlingmq.core.session import session_transfer
 from starlingmq.core.session.migration_state import MARKED, OPEN, UNMARKED, MigrationState
 from starlingmq.core.session.outgoing import RELEASED, Outgoing
-from starlingmq.core.session.session import NEVER, Session, Trail
+from starlingmq.core.session.session import NEVER, Session
 from starlingmq.core.session.session_reset import UNSETTLED
 from starlingmq.core.session.session_user import ANOTHER_USER, BY_CLIENT_ID, KEPT_FOR_ANOTHER, REFUSE, is_anothers
+from starlingmq.core.session.trail import Trail
 from starlingmq.wire.reasons import MqttError, Reason
 
 

@@ -62,8 +62,7 @@ from starlingmq.cluster.wills.will_settlement import WillSettlements
 from starlingmq.config.settings import ClusterConfig
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.ready import FACT_DELETE, FACT_PUT, SESSION_PUT, Write
-from starlingmq.core.session.session import Session
-from starlingmq.core.session.will import Will
+from starlingmq.core.session.session import Session, Will
 from starlingmq.wire.reasons import Reason
 
 FACTS: Final = b"w"  # what the keys of our facts begin with

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
-from starlingmq.core.connection import UNPROVED, Client
+from starlingmq.core.connection import UNPROVED
 from starlingmq.core.message import Message
-from starlingmq.core.session.will import Will
+from starlingmq.core.session.session import Client, Will
 
 REGISTERED: Final = 0  # it may be published
 FIRING: Final = 1  # its own node publishes it

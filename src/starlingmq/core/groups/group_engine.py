@@ -7,7 +7,7 @@ a session that outlives its connection), and what went to another node, is in li
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, cast
 
 from starlingmq.core.context import Context
 from starlingmq.core.groups.group import Group
@@ -212,10 +212,13 @@ class GroupEngine(GroupQueues):
 
     # The line moves up
 
-    def stir(self, session: Session) -> None:
+    def come(self, session: Session) -> None:
         shares = session.shares
         if shares is not None:
-            for group in shares:
+            for each in shares:
+                cast(Group, each).come(session)
+            for each in shares:
+                group = cast(Group, each)
                 if group.line is not None or self.news is not None:
                     self.changed(group)
 
@@ -224,7 +227,8 @@ class GroupEngine(GroupQueues):
         nothing to wait for, and nobody else is to hear of them."""
         shares = session.shares
         if shares is not None:
-            for group in shares:
+            for each in shares:
+                group = cast(Group, each)
                 if group.full or self.has_line(group):
                     group.full = False
                     self.changed(group)

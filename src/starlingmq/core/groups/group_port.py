@@ -23,7 +23,7 @@ class GroupPort:
         """A member has gone and left this; False when its group has too."""
         raise NotImplementedError
 
-    def stir(self, session: Session) -> None:
+    def come(self, session: Session) -> None:
         """A member has come back."""
         raise NotImplementedError
 

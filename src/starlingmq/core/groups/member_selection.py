@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from starlingmq.core.connection import WORKING, Client
+from starlingmq.core.connection import WORKING
 from starlingmq.core.message import Message
-from starlingmq.core.session.session import Session, Subscription
+from starlingmq.core.session.session import Client, Session, Subscription
 
 STRATEGIES: Final = (
     "random",

@@ -20,13 +20,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from starlingmq.core.connection import Client
 from starlingmq.core.context import Context
 from starlingmq.core.job import Job
 from starlingmq.core.ready import INBOUND_DELETE, Write
 from starlingmq.core.routing.delivery import Delivery
 from starlingmq.core.session.ending import Ending
-from starlingmq.core.session.session import Session
+from starlingmq.core.session.session import Client, Session
 from starlingmq.wire.frames import frame_length
 from starlingmq.wire.mqtt import (
     CONNACK,

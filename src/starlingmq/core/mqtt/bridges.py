@@ -7,7 +7,7 @@ topic is below ``$SYS/``, where no client publishes otherwise; there it is shown
 
 from __future__ import annotations
 
-from starlingmq.core.connection import Client
+from starlingmq.core.session.session import Client
 
 
 def state_topic(client_id: str) -> bytes:

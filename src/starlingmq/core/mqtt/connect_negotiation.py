@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import cast
 
-from starlingmq.core.connection import Client
 from starlingmq.core.context import Context
 from starlingmq.core.message import Message
 from starlingmq.core.session.qos import MAX_PACKET_ID, WINDOW_MAX
-from starlingmq.core.session.session import Session
-from starlingmq.core.session.will import Will
+from starlingmq.core.session.session import Client, Session, Will
 from starlingmq.wire import properties as prop
 from starlingmq.wire.mqtt import Connect
 from starlingmq.wire.mqtt import Will as WillPacket

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
-from starlingmq.core.connection import ASKING, AUTHENTICATING, CLOSED, OPEN, TURN_OVER, WORKING, Client
+from starlingmq.core.connection import ASKING, AUTHENTICATING, CLOSED, OPEN, TURN_OVER, WORKING
 from starlingmq.core.context import ISOLATED, Context
 from starlingmq.core.job import Job
 from starlingmq.core.mqtt.bridges import tells_state
@@ -29,7 +29,7 @@ from starlingmq.core.session.deadlines import Deadlines
 from starlingmq.core.session.ending import Ending
 from starlingmq.core.session.owner_claims import OwnerClaim
 from starlingmq.core.session.producers import named_by
-from starlingmq.core.session.session import GROUP_PREFIX, MOVED_PREFIX, NATS_PREFIX, NODE_PREFIX, Session
+from starlingmq.core.session.session import GROUP_PREFIX, MOVED_PREFIX, NATS_PREFIX, NODE_PREFIX, Client, Session
 from starlingmq.core.session.session_reset import is_told, renumber
 from starlingmq.core.session.session_user import ANOTHER_USER, BY_CLIENT_ID, KEPT_FOR_ANOTHER, REFUSE, is_anothers
 from starlingmq.wire import properties as prop

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from starlingmq.core.connection import ASKING, WORKING, Client
+from starlingmq.core.connection import ASKING, WORKING
 from starlingmq.core.context import ISOLATED, Context
 from starlingmq.core.groups.group_engine import GroupEngine
 from starlingmq.core.limits.publish_admission import ADMITTED, COUNTED, MEMORY, POSTPONED, RESERVED, STREAM_FULL, admit
@@ -33,10 +33,12 @@ from starlingmq.core.routing.delivery import Delivery
 from starlingmq.core.routing.retained_outbox import DELETED_FACT, REPLICA
 from starlingmq.core.routing.retained_store import RetainedTree
 from starlingmq.core.routing.router import Router
-from starlingmq.core.session.producers import AGAIN, NEW, OTHER, Producers, Production
+from starlingmq.core.session.producers import Producers
+from starlingmq.core.session.production import AGAIN, NEW, OTHER, Production
 from starlingmq.core.session.qos import Inbound, Parking
 from starlingmq.core.session.remote_qos2 import CANCELLED, COMPLETED, TIMED_OUT
-from starlingmq.core.session.session import GROUP_PREFIX, Backlog, Session
+from starlingmq.core.session.session import GROUP_PREFIX, Client, Session
+from starlingmq.core.session.trail import Backlog
 from starlingmq.core.timers import TimerWheel
 from starlingmq.wire.mqtt import Publish, ack_frame, decode_publish, packet_id_bytes
 from starlingmq.wire.reasons import MqttError, ProtocolError, Reason

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from starlingmq.core.connection import ASKING, WORKING, Client
+from starlingmq.core.connection import ASKING, WORKING
 from starlingmq.core.context import ISOLATED, Context
 from starlingmq.core.job import Job
 from starlingmq.core.message import Message
@@ -22,7 +22,7 @@ from starlingmq.core.routing.retained_store import RetainedCursor, RetainedTree
 from starlingmq.core.routing.router import Router
 from starlingmq.core.routing.topics import check_filter, levels, of_the_node, parse_share, valid_filter
 from starlingmq.core.session.outgoing import Outgoing
-from starlingmq.core.session.session import Session, Subscription
+from starlingmq.core.session.session import Client, Session, Subscription
 from starlingmq.wire.mqtt import Suback, Subscribe, SubscribeRequest, Unsuback, Unsubscribe, encode
 from starlingmq.wire.primitives import encode_varint
 from starlingmq.wire.properties import SUBSCRIPTION_IDENTIFIER

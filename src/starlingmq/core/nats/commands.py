@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final, cast
 
 from starlingmq.config.nats_section import NatsConfig
-from starlingmq.core.connection import ASKING, CLOSED, NEW, OPEN, TURN_OVER, WORKING, Client
+from starlingmq.core.connection import ASKING, CLOSED, NEW, OPEN, TURN_OVER, WORKING
 from starlingmq.core.context import Context
 from starlingmq.core.job import Job
 from starlingmq.core.mqtt.connecting import Connecting
@@ -32,7 +32,7 @@ from starlingmq.core.routing.delivery import Delivery
 from starlingmq.core.routing.router import Router
 from starlingmq.core.session.deadlines import Deadlines
 from starlingmq.core.session.ending import Ending
-from starlingmq.core.session.session import NATS_PREFIX, Session
+from starlingmq.core.session.session import NATS_PREFIX, Client, Session
 from starlingmq.wire.nats import CONNECT, HPUB, LINE_TOO_LONG, MORE, PING, PONG, PUB, SUB, NatsError, NatsReader
 from starlingmq.wire.nats_frames import PING_FRAME, PONG_FRAME, error_frame
 from starlingmq.wire.reasons import Reason
@@ -221,8 +221,10 @@ class Nats(NatsPort):
         else:
             self.ctx.send(client, PONG_FRAME)
 
-    def answered(self, client: Client, nats: NatsClient, question: HookQuestion, answer: HookAnswer) -> None:
-        """What a hook said."""
+    def answered(self, question: HookQuestion, answer: HookAnswer) -> None:
+        """What a hook said. Raises MqttError as MQTT does."""
+        client = question.client
+        nats = cast(NatsClient, client.dialect)
         self.ctx.unhalt(client, ASKING)
         if question.kind == AUTHENTICATE:
             self.entry.answered(client, nats, answer)

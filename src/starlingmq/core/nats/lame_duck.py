@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from starlingmq.core.connection import Client
 from starlingmq.core.context import Context
 from starlingmq.core.session.ending import Ending
+from starlingmq.core.session.session import Client
 
 TICK: Final = 0.05  # seconds between two looks at least
 CLOSED_PER_LOOK: Final = 1000

@@ -12,25 +12,21 @@ its own copy of a message, so none of them are merged. A member of a queue group
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 from starlingmq.config.nats_section import NatsConfig
-from starlingmq.core.connection import CLOSED, WORKING, Client
+from starlingmq.core.connection import CLOSED, WORKING
 from starlingmq.core.context import Context
 from starlingmq.core.limits.response_rights import Replies, longest
 from starlingmq.core.message import Message
 from starlingmq.core.nats.stale_requests import REASON as STALE
 from starlingmq.core.nats.stale_requests import stale
 from starlingmq.core.nats.subject_cache import SubjectCache
-from starlingmq.core.protocol_handler import ProtocolHandler
 from starlingmq.core.routing.delivery import Delivery
-from starlingmq.core.session.session import Session, Subscription
+from starlingmq.core.session.session import Client, ProtocolHandler, Session, Subscription
 from starlingmq.wire.nats_frames import OK_FRAME, message_tail
 from starlingmq.wire.nats_headers import carried, response_topic
 from starlingmq.wire.nats_subjects import subject_of
-
-if TYPE_CHECKING:
-    from starlingmq.core.ready import HookAnswer, HookQuestion
 
 SHAPE: Final = 64  # of a message's kept head and tail: for NATS; MQTT's are below (see core.routing.delivery)
 SHAPE_HEADERS: Final = 65  # and for NATS clients that take headers
@@ -50,7 +46,7 @@ class NatsSubscription(Subscription):
     checked: bool  # each message is looked at: it is narrowed, or the client may reply to what it receives
 
     def __init__(self, session: Session, filter: bytes, subject: bytes, name: bytes, sid: bytes) -> None:
-        super().__init__(session, filter, 0, True, False, b"")  # no_local: see core.protocol_handler
+        super().__init__(session, filter, 0, True, False, b"")  # no_local: see core.session.session.ProtocolHandler
         self.sid = sid
         self.subject = subject
         self.name = name
@@ -79,10 +75,6 @@ class NatsPort:
 
     def handle(self, client: Client, nats: NatsClient, data: bytes) -> None:
         """Take commands from ``data``, keep the rest."""
-        raise NotImplementedError
-
-    def answered(self, client: Client, nats: NatsClient, question: HookQuestion, answer: HookAnswer) -> None:
-        """What a hook said."""
         raise NotImplementedError
 
     def settled(self, client: Client, nats: NatsClient, known: bool) -> None:
@@ -163,9 +155,6 @@ class NatsClient(ProtocolHandler):
 
     def handle(self, client: Client, data: bytes) -> None:
         self.owner.handle(client, self, data)
-
-    def answered(self, client: Client, question: HookQuestion, answer: HookAnswer) -> None:
-        self.owner.answered(client, self, question, answer)
 
     def echoes(self) -> bool:
         return self.echo

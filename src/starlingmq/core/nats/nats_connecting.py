@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from starlingmq.config.nats_section import NatsConfig
-from starlingmq.core.connection import ASKING, AUTHENTICATING, NEW, OPEN, Client
+from starlingmq.core.connection import ASKING, AUTHENTICATING, NEW, OPEN
 from starlingmq.core.context import Context
 from starlingmq.core.mqtt.connecting import Connecting
 from starlingmq.core.nats.nats_client import NatsClient
@@ -16,6 +16,7 @@ from starlingmq.core.nats.nkey_auth import NKEY, NkeyAuth
 from starlingmq.core.ready import AUTHENTICATE, HookAnswer, HookQuestion
 from starlingmq.core.session.deadlines import Deadlines
 from starlingmq.core.session.ending import Ending
+from starlingmq.core.session.session import Client
 from starlingmq.wire.mqtt import Connect
 from starlingmq.wire.nats import PARSER_ERROR, NatsError
 from starlingmq.wire.reasons import Reason

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from starlingmq.core.connection import CLOSED, OPEN, Client
+from starlingmq.core.connection import CLOSED, OPEN
 from starlingmq.core.context import ISOLATED, Context
 from starlingmq.core.session.ending import Ending
+from starlingmq.core.session.session import Client
 from starlingmq.wire.nats_frames import error_frame
 from starlingmq.wire.nats_subjects import topic_of
 from starlingmq.wire.reasons import Reason

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from starlingmq.core.connection import ASKING, Client
+from starlingmq.core.connection import ASKING
 from starlingmq.core.context import Context
 from starlingmq.core.limits.publish_admission import (
     ADMITTED,
@@ -28,7 +28,7 @@ from starlingmq.core.ready import PUBLISH as ASK_PUBLISH
 from starlingmq.core.ready import HookAnswer, HookQuestion
 from starlingmq.core.routing.delivery import Delivery
 from starlingmq.core.routing.router import Router
-from starlingmq.core.session.session import Session
+from starlingmq.core.session.session import Client, Session
 from starlingmq.wire.nats import HPUB, NatsError, NatsReader
 from starlingmq.wire.nats_frames import OK_FRAME
 from starlingmq.wire.nats_headers import properties_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from starlingmq.core.connection import ASKING, WORKING, Client
+from starlingmq.core.connection import ASKING, WORKING
 from starlingmq.core.context import Context
 from starlingmq.core.job import Job
 from starlingmq.core.limits.access import NOTHING, PART, WHOLE
@@ -15,7 +15,7 @@ from starlingmq.core.ready import SUBSCRIBE as ASK_SUBSCRIBE
 from starlingmq.core.ready import HookAnswer, HookQuestion
 from starlingmq.core.routing.router import Router
 from starlingmq.core.routing.topics import levels, valid_filter
-from starlingmq.core.session.session import Session
+from starlingmq.core.session.session import Client, Session
 from starlingmq.wire.mqtt import Subscribe, SubscribeRequest
 from starlingmq.wire.nats_frames import OK_FRAME, PONG_FRAME
 from starlingmq.wire.nats_subjects import filter_of

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from typing import Final
 
 from starlingmq.config.nats_section import NatsConfig
-from starlingmq.core.connection import Client
 from starlingmq.core.context import Context
 from starlingmq.core.nats.nats_client import NatsClient
 from starlingmq.core.nats.nkey_auth import NkeyAuth
+from starlingmq.core.session.session import Client
 from starlingmq.nkeys import server_id
 from starlingmq.wire.nats_frames import info_frame
 

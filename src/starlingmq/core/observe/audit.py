@@ -15,27 +15,17 @@ The laws:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-import msgspec
-
-from starlingmq.core.context import Context
-from starlingmq.core.job import Job
+from starlingmq.core.base_context import BaseContext
+from starlingmq.core.groups.group import Group
 from starlingmq.core.message import Message
 from starlingmq.core.observe.message_watch import MessageWatch
 from starlingmq.core.observe.sampling import Sampler
+from starlingmq.core.session.outgoing import Outgoing
+from starlingmq.core.session.queue import MessageQueue
 from starlingmq.core.session.session import GROUP_PREFIX, NODE_PREFIX, Session
 
-if TYPE_CHECKING:
-    from starlingmq.core.groups.group import Group
-    from starlingmq.core.routing.delivery import Delivery
-    from starlingmq.core.routing.router import Router
-    from starlingmq.core.session.outgoing import Outgoing
-    from starlingmq.core.session.queue import MessageQueue
-
-CENSUS_SECONDS: Final = 2.0
-SESSIONS_PER_STEP: Final = 10_000  # of a census
-EVENTS_MAX: Final = 500  # in one batch: some 100 KB
 UNNAMED_PER_TURN: Final = 1000  # dropped messages that are read back to learn what they were
 NAME_BYTES_MAX: Final = (
     64  # of a node's name in an id, which is shorter than 128 bytes (core.observe.sampling has up to 34)
@@ -44,71 +34,33 @@ NAME_BYTES_MAX: Final = (
 Event = dict[str, object]
 
 
-class Census(Job):
-    """Who has something waiting, some sessions a turn. ``number`` is that of an event at its beginning."""
-
-    audit: Audit
-    number: int
-    since: float
-    left: list[Session]
-
-    def __init__(self, audit: Audit, number: int) -> None:
-        self.audit = audit
-        self.number = number
-        self.since = audit.ctx.now
-        self.left = list(audit.ctx.sessions.values())
-
-    def step(self) -> bool:
-        audit = self.audit
-        for _ in range(min(SESSIONS_PER_STEP, len(self.left))):
-            session = self.left.pop()
-            if session.queue is not None or session.window is not None or session.moving is not None:
-                audit.count(session, self.number)
-        if self.left:
-            return False
-        audit.counted(self)
-        return True
-
-
 class Audit:
     """``ctx.audit`` is this while somebody wants events, and None else. ``node`` is this node's name; ``asked``: events
     are wanted though no stream keeps them. Where ``watches`` alone want any, only messages that one of them wants have
     an id, and nothing is published. ``sampler`` is one of them, which marks the ids of those that are traced."""
 
-    ctx: Context
-    router: Router
-    delivery: Delivery
+    base: BaseContext
     node: str
     asked: bool
     telling: bool  # on $events
     watches: list[MessageWatch]
     sampler: Sampler | None
-    due_at: float  # when the next census begins; 0.0: never
-    _life: int  # when this began, in microseconds: ids and numbers rise from there, over restarts too
+    life: int  # when this began, in microseconds: ids and numbers rise from there, over restarts too
     _number: int
-    _batch: int
     _events: dict[str, list[Event]]  # by kind
     _unnamed: list[Event]  # of messages of which only the offset is known
-    _ticked: bool
-    _census: Census | None
 
-    def __init__(self, ctx: Context, router: Router, delivery: Delivery) -> None:
-        self.ctx = ctx
-        self.router = router
-        self.delivery = delivery
+    def __init__(self, base: BaseContext) -> None:
+        self.base = base
         self.node = ""
         self.asked = False
         self.telling = False
         self.watches = []
         self.sampler = None
-        self.due_at = 0.0
-        self._life = int(ctx.now * 1e6)
-        self._number = self._life
-        self._batch = 0
+        self.life = int(base.now * 1e6)
+        self._number = self.life
         self._events = {}
         self._unnamed = []
-        self._ticked = False
-        self._census = None
 
     # Being on or off
 
@@ -120,29 +72,22 @@ class Audit:
         if sampler is not None:
             self.watches.append(sampler)
 
-    def tick(self) -> None:
-        """Once a turn, before anything else in it."""
-        ctx = self.ctx
-        telling = self.asked or self.router.event_filters != 0
-        wanted = telling or len(self.watches) != 0
-        if wanted != (ctx.audit is not None):
-            ctx.audit = self if wanted else None
+    def tell(self, telling: bool) -> None:
+        """Tell on $events from now on, or not any more."""
+        self.telling = telling
+        self._events = {}
+        self._unnamed = []
+
+    def next_number(self) -> int:
+        self._number += 1
+        return self._number
+
+    def take(self) -> dict[str, list[Event]]:
+        """What was told since this was last asked, by kind."""
+        events = self._events
+        if events:
             self._events = {}
-        if telling != self.telling:
-            self.telling = telling
-            self._events = {}
-            self._unnamed = []
-            self.due_at = ctx.now + CENSUS_SECONDS if telling else 0.0
-            if telling:
-                event = self._event("began", "", b"", b"", 0)
-                event["reason"] = "turned_on" if self._ticked else "started"
-        elif telling and ctx.now >= self.due_at:
-            self.due_at = ctx.now + CENSUS_SECONDS
-            if self._census is None:
-                self._number += 1
-                self._census = Census(self, self._number)
-                ctx.jobs.append(self._census)
-        self._ticked = True
+        return events
 
     def name(self) -> bytes:
         """An id that no other message has, of any node and at any time."""
@@ -153,18 +98,18 @@ class Audit:
         """Give it an id, if it is to be told of. Once, where it enters."""
         wanted = self.telling
         for watch in self.watches:
-            wanted = watch.wants(message, self.ctx.now) or wanted
-        mark = b"" if self.sampler is None else self.sampler.mark(message, self.ctx.now)
+            wanted = watch.wants(message, self.base.now) or wanted
+        mark = b"" if self.sampler is None else self.sampler.mark(message, self.base.now)
         if wanted or len(mark) != 0:
             message.id = self.name() + mark
 
     # What is told
 
-    def _event(self, kind: str, client_id: str, topic: bytes, id: bytes, qos: int) -> Event:
+    def event(self, kind: str, client_id: str, topic: bytes, id: bytes, qos: int) -> Event:
         self._number += 1
         event: Event = {
             "n": self._number,
-            "at": self.ctx.now,
+            "at": self.base.now,
             "id": id.decode(),
             "client": client_id,
             "topic": topic.decode(),
@@ -188,25 +133,25 @@ class Audit:
                 return False
         for watch in self.watches:
             watch.entered(message)
-        event = self._event("accepted", message.publisher, message.topic, message.id, message.qos)
+        event = self.event("accepted", message.publisher, message.topic, message.id, message.qos)
         event["size"] = len(message.payload)
         event["retain"] = message.retain
         return True
 
     def refused(self, client_id: str, topic: bytes, id: bytes, qos: int, reason: str) -> None:
-        self._event("refused", client_id, topic, id, qos)["reason"] = reason
+        self.event("refused", client_id, topic, id, qos)["reason"] = reason
 
     def due(self, session: Session, message: Message, qos: int) -> None:
         """A session is to get it. ``kept``: also if this process ends first."""
         if len(message.id) != 0:
-            event = self._event("due", name_of(session), message.topic, message.id, qos)
-            event["kept"] = self.ctx.recording and session.expiry != 0
+            event = self.event("due", name_of(session), message.topic, message.id, qos)
+            event["kept"] = self.base.recording and session.expiry != 0
 
     def due_to_group(self, group: Group, message: Message) -> None:
         """A group is to get it; once a member has been chosen it is due to that member."""
         if len(message.id) != 0:
-            event = self._event("due", group_name(group), message.topic, message.id, message.qos)
-            event["kept"] = self.ctx.recording and self.ctx.groups.storage == "journal"
+            event = self.event("due", group_name(group), message.topic, message.id, message.qos)
+            event["kept"] = self.base.recording and self.base.groups.storage == "journal"
 
     def given(self, group: Group, session: Session, message: Message, qos: int) -> None:
         """A member of the group is to get it."""
@@ -217,7 +162,7 @@ class Audit:
 
     def delivered(self, client_id: str, message: Message, qos: int, dup: bool) -> None:
         if len(message.id) != 0:
-            event = self._event("delivered", client_id, message.topic, message.id, qos)
+            event = self.event("delivered", client_id, message.topic, message.id, qos)
             event["dup"] = dup
 
     def arrived(self, message: Message) -> None:
@@ -225,18 +170,18 @@ class Audit:
         if len(message.id) != 0:
             for watch in self.watches:
                 watch.entered(message)
-        self.delivered(NODE_PREFIX + str(self.ctx.node), message, message.qos, False)
+        self.delivered(NODE_PREFIX + str(self.base.node), message, message.qos, False)
 
     def acknowledged(self, client_id: str, outgoing: Outgoing) -> None:
         message = outgoing.message
         if len(message.id) != 0:
-            self._event("acknowledged", client_id, message.topic, message.id, outgoing.qos)
+            self.event("acknowledged", client_id, message.topic, message.id, outgoing.qos)
 
     def dropped(self, client_id: str, message: Message, qos: int, reason: str) -> None:
         """Given up for this receiver. What is not in memory is read back first, to know what it was."""
         if message.loaded:
             if len(message.id) != 0:
-                event = self._event("dropped", client_id, message.topic, message.id, qos)
+                event = self.event("dropped", client_id, message.topic, message.id, qos)
                 event["reason"] = reason
             return
         if not self.telling:
@@ -247,7 +192,7 @@ class Audit:
     def dropped_on_its_way(self, client_id: str, topic: bytes, id: bytes, qos: int, reason: str) -> None:
         """It came from another node for a session that is not here any more."""
         if len(id) != 0:
-            self._event("dropped", client_id, topic, id, qos)["reason"] = reason
+            self.event("dropped", client_id, topic, id, qos)["reason"] = reason
 
     def dropped_all(self, session: Session, reason: str) -> None:
         """All that waits for a session which ends."""
@@ -305,44 +250,17 @@ class Audit:
         if session.moving is not None:
             waiting += len(session.moving.held)
         if waiting != 0:
-            event = self._event("waiting", name_of(session), b"", b"", 0)
+            event = self.event("waiting", name_of(session), b"", b"", 0)
             event["count"] = waiting
             event["census"] = census
 
-    def counted(self, census: Census) -> None:
-        """It is over: nothing waits for anybody that it did not name. It does not count if something that was dropped
-        is not told yet."""
-        self._census = None
+    def counted(self, since: float, census: int) -> None:
+        """A census that began then is over; it does not count if something that was dropped is not told yet."""
         if self._unnamed:
             return
-        event = self._event("waiting", "", b"", b"", 0)
-        event["since"] = census.since
-        event["census"] = census.number
-
-    # The end of a turn
-
-    def flush(self) -> None:
-        """Publish what this turn has to tell."""
-        if not self._events:
-            return
-        events = self._events
-        self._events = {}
-        for kind, told in events.items():
-            for watch in self.watches:
-                watch.take(kind, told)
-            if not self.telling:
-                continue
-            for first in range(0, len(told), EVENTS_MAX):
-                self._batch += 1
-                batch: Event = {
-                    "node": self.node,
-                    "life": self._life,
-                    "batch": self._batch,
-                    "events": told[first : first + EVENTS_MAX],
-                }
-                topic = b"$events/" + kind.encode()
-                message = Message(topic, msgspec.json.encode(batch), 0, False, b"", 0.0, "", self.ctx.now)
-                self.delivery.fan_out(message, self.router.resolve(topic), None)
+        event = self.event("waiting", "", b"", b"", 0)
+        event["since"] = since
+        event["census"] = census
 
 
 def name_of(session: Session) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final, cast
 
-from starlingmq.core.connection import HELD, Client
+from starlingmq.core.connection import HELD
 from starlingmq.core.context import Context
 from starlingmq.core.groups.group_port import GroupPort
 from starlingmq.core.message import Message
@@ -27,7 +27,7 @@ from starlingmq.core.session.migration_state import Held, MigrationState
 from starlingmq.core.session.outgoing import RELEASED, Outgoing
 from starlingmq.core.session.qos import SendWindow
 from starlingmq.core.session.queue import MessageQueue
-from starlingmq.core.session.session import Session, Subscription
+from starlingmq.core.session.session import Client, Session, Subscription
 from starlingmq.wire.mqtt import ack_frame, packet_id_bytes, publish_frame, publish_parts
 
 PUMP_BATCH: Final = 1024  # messages taken from one queue before others get their turn
@@ -611,9 +611,7 @@ class Delivery:
     def resume(self, session: Session, client: Client) -> None:
         """After a reconnection: everything unacknowledged in its first order, then the queue [MQTT-4.4.0-1]."""
         if session.shares is not None:
-            for group in session.shares:
-                group.come(session)
-            self.sharing.stir(session)
+            self.sharing.come(session)
         window = session.window
         if window is not None:
             window.limit = client.window_limit

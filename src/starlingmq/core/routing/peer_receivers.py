@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from starlingmq.core.connection import OPEN, Client
+from starlingmq.core.connection import OPEN
 from starlingmq.core.context import Context
 from starlingmq.core.message import Message
 from starlingmq.core.mqtt.publishing import HEARD_FACT, Publishing
@@ -26,7 +26,7 @@ from starlingmq.core.routing.router import Router
 from starlingmq.core.routing.topics import parse_share
 from starlingmq.core.session.ending import Ending
 from starlingmq.core.session.qos import WINDOW_MAX
-from starlingmq.core.session.session import NEVER, NODE_PREFIX, Session, Subscription
+from starlingmq.core.session.session import NEVER, NODE_PREFIX, Client, Session, Subscription
 
 SEQUENCE_SHIFT: Final = 40  # a message's sequence: incarnation << 40 | counter
 FORMER_MAX: Final = 256  # numbers of nodes that are no members any more, of which the highest sequence is kept

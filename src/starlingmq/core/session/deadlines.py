@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from starlingmq.core.connection import AUTHENTICATING, CLOSED, DEAF, NEW, OPEN, Client
+from starlingmq.core.connection import AUTHENTICATING, CLOSED, DEAF, NEW, OPEN
 from starlingmq.core.context import Context
 from starlingmq.core.mqtt.publishing import Publishing
 from starlingmq.core.ready import INBOUND_DELETE, Write
 from starlingmq.core.routing.delivery import Delivery
 from starlingmq.core.session.ending import Ending
-from starlingmq.core.session.session import Session
+from starlingmq.core.session.session import Client, Session
 from starlingmq.wire.reasons import Reason
 
 LOOK_AGAIN: Final = 30.0  # seconds until the timer wheel looks at a connection again at the latest

@@ -5,15 +5,14 @@ A will is published once, unless DISCONNECT or a reconnection before its delay c
 
 from __future__ import annotations
 
-from starlingmq.core.connection import AUTHENTICATING, CLOSED, NEW, OPEN, UNPROVED, Client
+from starlingmq.core.connection import AUTHENTICATING, CLOSED, NEW, OPEN, UNPROVED
 from starlingmq.core.context import Context
 from starlingmq.core.message import Message
 from starlingmq.core.mqtt.publishing import Publishing
 from starlingmq.core.mqtt.subscribing import Subscribing
 from starlingmq.core.ready import SESSION_DELETE, SESSION_PUT, Write
 from starlingmq.core.routing.delivery import Delivery
-from starlingmq.core.session.session import NEVER, Session
-from starlingmq.core.session.will import Will
+from starlingmq.core.session.session import NEVER, Client, Session, Will
 from starlingmq.wire import properties as prop
 from starlingmq.wire.mqtt import Connack, Connect, Disconnect, encode
 from starlingmq.wire.properties import Properties

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from starlingmq.core.connection import Client
 from starlingmq.core.routing.topics import matches
 from starlingmq.core.session.outgoing import Outgoing
 from starlingmq.wire.packets import Subscribe
@@ -58,7 +57,7 @@ class MigrationState:
     held: list[Held]
     aware: bool  # its client knows that it begins anew (core.session.session_reset)
     subscribe: Subscribe | None  # what it said then: to be done when the marks are here
-    subscriber: Client | None  # on which connection
+    subscriber: object  # on which connection; None: on none
 
     def __init__(self, client_id: str) -> None:
         self.client_id = client_id

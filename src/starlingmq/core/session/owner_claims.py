@@ -17,7 +17,8 @@ it and not been able to say so.
 
 from __future__ import annotations
 
-from starlingmq.core.connection import CLOSED, Client
+from starlingmq.core.connection import CLOSED
+from starlingmq.core.session.session import Client
 
 
 class OwnerClaim:

@@ -28,18 +28,16 @@ user's. It is forgotten ``limits.producer_expiry`` after its last connection or 
 
 from __future__ import annotations
 
-import struct
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from starlingmq.core.context import Context
+from starlingmq.core.message import Message
 from starlingmq.core.ready import FACT_DELETE, PRODUCER_PUT, Write
-from starlingmq.wire.producer_properties import DIGEST, EPOCH, NEXT, NODE, PRODUCER, digest_of
+from starlingmq.core.session.production import STATE, Producer, Production
+from starlingmq.core.session.session import Client
+from starlingmq.wire.producer_properties import DIGEST, EPOCH, NEXT, NODE, PRODUCER
 from starlingmq.wire.properties import USER_PROPERTY, Properties
 from starlingmq.wire.reasons import ProtocolError
-
-if TYPE_CHECKING:
-    from starlingmq.core.connection import Client
-    from starlingmq.core.message import Message
 
 PRODUCER_FACT: Final = b"producer/"  # and its key: a fact, what is known of it
 NAME_BYTES_MAX: Final = 256
@@ -47,76 +45,10 @@ EPOCH_MAX: Final = (1 << 63) - 1
 LOOK_SECONDS: Final = 60.0  # between two looks at who may be forgotten
 LOOK_PIECE: Final = 1000
 
-_STATE: Final = struct.Struct(">QQLQ")  # epoch, next, digest, Unix seconds of its last use
-STATE_SIZE: Final = _STATE.size
-
-# What is to become of a message.
-NEW: Final = 0
-AGAIN: Final = 1
-AHEAD: Final = 2  # one before it is missing
-OTHER: Final = 3  # another one had its number
-
 
 def later_state(one: bytes, other: bytes) -> bytes:
     """Of two states of a producer the one that came later: epoch and number only rise."""
     return one if one[:16] >= other[:16] else other
-
-
-class Producer:
-    """``next``: how many messages of ``epoch`` are here, with ``digest`` over them."""
-
-    key: bytes  # user, 0, name
-    epoch: int
-    next: int
-    digest: int
-    used: float
-
-    def __init__(self, key: bytes, now: float) -> None:
-        self.key = key
-        self.epoch = 0
-        self.next = 0
-        self.digest = 0
-        self.used = now
-
-    def state(self) -> bytes:
-        return _STATE.pack(self.epoch, self.next, self.digest, int(self.used))
-
-
-class Production:
-    """One connection of a producer: which number of ``epoch`` the last PUBLISH on it had."""
-
-    producer: Producer
-    epoch: int
-    number: int
-    digest: int  # over everything up to that one
-    held: dict[int, tuple[int, int]]  # number and digest of QoS 2 messages, by packet id
-
-    def __init__(self, producer: Producer, epoch: int, next: int, digest: int) -> None:
-        self.producer = producer
-        self.epoch = epoch
-        self.number = next - 1
-        self.digest = digest
-        self.held = {}
-
-    def came(self, topic: bytes, payload: bytes) -> None:
-        """A PUBLISH has arrived, whatever becomes of it."""
-        self.number += 1
-        self.digest = digest_of(self.digest, topic, payload)
-
-    def hold(self, packet_id: int) -> None:
-        self.held[packet_id] = (self.number, self.digest)
-
-    def judge(self, number: int, digest: int, qos: int) -> int:
-        """What is to become of this message: NEW, AGAIN, AHEAD or OTHER."""
-        producer = self.producer
-        if self.epoch < producer.epoch:
-            return AGAIN
-        next = producer.next if self.epoch == producer.epoch else 0
-        if number == next or (number > next and qos == 0):
-            return NEW
-        if number > next:
-            return AHEAD
-        return OTHER if number == next - 1 and digest != producer.digest and qos != 0 else AGAIN
 
 
 class Producers:
@@ -137,7 +69,7 @@ class Producers:
         """Take what the store gives back out of its facts."""
         found: list[Producer] = []
         for fact in [fact for fact in facts if fact.startswith(PRODUCER_FACT)]:
-            epoch, next, digest, used = _STATE.unpack(facts.pop(fact))
+            epoch, next, digest, used = STATE.unpack(facts.pop(fact))
             producer = Producer(fact[len(PRODUCER_FACT) :], float(used))
             producer.epoch, producer.next, producer.digest = epoch, next, digest
             found.append(producer)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from starlingmq.core.connection import Client
 from starlingmq.core.session.qos import Inbound
-from starlingmq.core.session.session import Session, Trail
+from starlingmq.core.session.session import Client, Session
+from starlingmq.core.session.trail import Trail
 
 # What became of a question.
 COMPLETED: Final = 1  # the message went its way, once

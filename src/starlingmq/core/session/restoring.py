@@ -17,9 +17,8 @@ from starlingmq.core.session.ending import Ending
 from starlingmq.core.session.outgoing import Outgoing
 from starlingmq.core.session.qos import MAX_PACKET_ID, Handshake, Inbound, SendWindow
 from starlingmq.core.session.queue import MessageQueue
-from starlingmq.core.session.session import GROUP_PREFIX, NEVER, NODE_PREFIX, Session, Subscription
+from starlingmq.core.session.session import GROUP_PREFIX, NEVER, NODE_PREFIX, Session, Subscription, Will
 from starlingmq.core.session.stored_messages import References
-from starlingmq.core.session.will import Will
 from starlingmq.core.timers import TimerWheel
 
 

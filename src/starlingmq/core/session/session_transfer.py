@@ -21,8 +21,9 @@ from starlingmq.core.session.migration_state import MigrationState
 from starlingmq.core.session.outgoing import Outgoing
 from starlingmq.core.session.qos import MAX_PACKET_ID, SendWindow
 from starlingmq.core.session.restoring import Restoring
-from starlingmq.core.session.session import MOVED_PREFIX, NEVER, Session, Trail
+from starlingmq.core.session.session import MOVED_PREFIX, NEVER, Session
 from starlingmq.core.session.session_reset import renumber
+from starlingmq.core.session.trail import Trail
 
 BATCH_MESSAGES: Final = 256
 BATCH_BYTES: Final = 256 * 1024

@@ -6,7 +6,7 @@ or that the client is back. ``cluster.wills.cluster_wills`` finds that out, and 
 
 from __future__ import annotations
 
-from starlingmq.core.session.will import Will
+from starlingmq.core.session.session import Will
 
 
 class DueWill:

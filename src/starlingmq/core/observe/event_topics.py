@@ -1,0 +1,116 @@
+"""When events are told (core.observe.audit), and how: on ``$events/KIND`` at the end of a turn, with a census now and
+then of what waits."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from starlingmq.core.context import Context
+from starlingmq.core.job import Job
+from starlingmq.core.message import Message
+from starlingmq.core.observe.audit import Audit, Event
+from starlingmq.core.routing.delivery import Delivery
+from starlingmq.core.routing.router import Router
+from starlingmq.core.session.session import Session
+
+CENSUS_SECONDS: Final = 2.0
+SESSIONS_PER_STEP: Final = 10_000  # of a census
+EVENTS_MAX: Final = 500  # in one batch: some 100 KB
+
+
+class Census(Job):
+    """Who has something waiting, some sessions a turn. ``number`` is that of an event at its beginning."""
+
+    owner: EventTopics
+    number: int
+    since: float
+    left: list[Session]
+
+    def __init__(self, owner: EventTopics, number: int) -> None:
+        self.owner = owner
+        self.number = number
+        self.since = owner.ctx.now
+        self.left = list(owner.ctx.sessions.values())
+
+    def step(self) -> bool:
+        audit = self.owner.audit
+        for _ in range(min(SESSIONS_PER_STEP, len(self.left))):
+            session = self.left.pop()
+            if session.queue is not None or session.window is not None or session.moving is not None:
+                audit.count(session, self.number)
+        if self.left:
+            return False
+        self.owner.counted(self)
+        return True
+
+
+class EventTopics:
+    """``ctx.audit`` is ``audit`` while somebody wants events, and None else."""
+
+    ctx: Context
+    router: Router
+    delivery: Delivery
+    audit: Audit
+    due_at: float  # when the next census begins; 0.0: never
+    _batch: int
+    _ticked: bool
+    _census: Census | None
+
+    def __init__(self, ctx: Context, router: Router, delivery: Delivery, audit: Audit) -> None:
+        self.ctx = ctx
+        self.router = router
+        self.delivery = delivery
+        self.audit = audit
+        self.due_at = 0.0
+        self._batch = 0
+        self._ticked = False
+        self._census = None
+
+    def tick(self) -> None:
+        """Once a turn, before anything else in it."""
+        ctx = self.ctx
+        audit = self.audit
+        telling = audit.asked or self.router.event_filters != 0
+        wanted = telling or len(audit.watches) != 0
+        if wanted != (ctx.audit is not None):
+            ctx.audit = audit if wanted else None
+            audit.take()
+        if telling != audit.telling:
+            audit.tell(telling)
+            self.due_at = ctx.now + CENSUS_SECONDS if telling else 0.0
+            if telling:
+                event = audit.event("began", "", b"", b"", 0)
+                event["reason"] = "turned_on" if self._ticked else "started"
+        elif telling and ctx.now >= self.due_at:
+            self.due_at = ctx.now + CENSUS_SECONDS
+            if self._census is None:
+                self._census = Census(self, audit.next_number())
+                ctx.jobs.append(self._census)
+        self._ticked = True
+
+    def counted(self, census: Census) -> None:
+        """It is over: nothing waits for anybody that it did not name."""
+        self._census = None
+        self.audit.counted(census.since, census.number)
+
+    def flush(self) -> None:
+        """Publish what this turn has to tell."""
+        audit = self.audit
+        for kind, told in audit.take().items():
+            for watch in audit.watches:
+                watch.take(kind, told)
+            if not audit.telling:
+                continue
+            for first in range(0, len(told), EVENTS_MAX):
+                self._batch += 1
+                batch: Event = {
+                    "node": audit.node,
+                    "life": audit.life,
+                    "batch": self._batch,
+                    "events": told[first : first + EVENTS_MAX],
+                }
+                topic = b"$events/" + kind.encode()
+                message = Message(topic, msgspec.json.encode(batch), 0, False, b"", 0.0, "", self.ctx.now)
+                self.delivery.fan_out(message, self.router.resolve(topic), None)

@@ -1,0 +1,74 @@
+"""What is known of a producer (core.session.producers), and of one of its connections."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from starlingmq.wire.producer_properties import digest_of
+
+STATE: Final = struct.Struct(">QQLQ")  # epoch, next, digest, Unix seconds of its last use
+STATE_SIZE: Final = STATE.size
+
+# What is to become of a message.
+NEW: Final = 0
+AGAIN: Final = 1
+AHEAD: Final = 2  # one before it is missing
+OTHER: Final = 3  # another one had its number
+
+
+class Producer:
+    """``next``: how many messages of ``epoch`` are here, with ``digest`` over them."""
+
+    key: bytes  # user, 0, name
+    epoch: int
+    next: int
+    digest: int
+    used: float
+
+    def __init__(self, key: bytes, now: float) -> None:
+        self.key = key
+        self.epoch = 0
+        self.next = 0
+        self.digest = 0
+        self.used = now
+
+    def state(self) -> bytes:
+        return STATE.pack(self.epoch, self.next, self.digest, int(self.used))
+
+
+class Production:
+    """One connection of a producer: which number of ``epoch`` the last PUBLISH on it had."""
+
+    producer: Producer
+    epoch: int
+    number: int
+    digest: int  # over everything up to that one
+    held: dict[int, tuple[int, int]]  # number and digest of QoS 2 messages, by packet id
+
+    def __init__(self, producer: Producer, epoch: int, next: int, digest: int) -> None:
+        self.producer = producer
+        self.epoch = epoch
+        self.number = next - 1
+        self.digest = digest
+        self.held = {}
+
+    def came(self, topic: bytes, payload: bytes) -> None:
+        """A PUBLISH has arrived, whatever becomes of it."""
+        self.number += 1
+        self.digest = digest_of(self.digest, topic, payload)
+
+    def hold(self, packet_id: int) -> None:
+        self.held[packet_id] = (self.number, self.digest)
+
+    def judge(self, number: int, digest: int, qos: int) -> int:
+        """What is to become of this message: NEW, AGAIN, AHEAD or OTHER."""
+        producer = self.producer
+        if self.epoch < producer.epoch:
+            return AGAIN
+        next = producer.next if self.epoch == producer.epoch else 0
+        if number == next or (number > next and qos == 0):
+            return NEW
+        if number > next:
+            return AHEAD
+        return OTHER if number == next - 1 and digest != producer.digest and qos != 0 else AGAIN
