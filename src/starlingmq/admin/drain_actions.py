@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import Final
 
+from msgspec import Struct
+
+from starlingmq.admin.typed_actions import typed
 from starlingmq.cluster.cluster_state import ClusterState
 from starlingmq.net.control_socket import Action, Report
 from starlingmq.net.listeners.listener_set import ListenerSet
@@ -13,7 +16,36 @@ from starlingmq.net.peers.cluster_shell import Cluster
 REPORT_SECONDS: Final = 0.1
 QUIET_SECONDS: Final = 3.0  # without a change after which clients that were sent elsewhere count as gone
 
-Result = dict[str, Any]
+
+class DrainRequest(Struct, frozen=True):
+    cancel: bool = False
+
+
+class RebalanceRequest(Struct, frozen=True):
+    """``rate``: clients per second and node; 0: as the settings say."""
+
+    rate: int = 0
+
+
+class DrainProgress(Struct, frozen=True):
+    node: str
+    draining: bool
+    done: bool
+    moved: int
+    closed: int
+    handed_over: int
+    declined: int
+    clients_left: int
+    sessions_left: int
+    on_the_way: int
+
+
+class Rebalanced(Struct, frozen=True):
+    """Clients by the name of the node, ``before`` and ``after``."""
+
+    before: dict[str, int]
+    after: dict[str, int]
+    moved: int
 
 
 class DrainError(Exception):
@@ -30,8 +62,8 @@ class DrainActions:
     def actions(self) -> dict[str, Action]:
         """By the names that the commands use."""
         return {
-            "cluster.drain": lambda report, arguments: self.drain(report, arguments.get("cancel") == "yes"),
-            "cluster.rebalance": lambda report, arguments: self.rebalance(report, int(arguments.get("rate", "0"))),
+            "cluster.drain": typed(DrainRequest, self.drain),
+            "cluster.rebalance": typed(RebalanceRequest, self.rebalance),
         }
 
     @property
@@ -40,9 +72,9 @@ class DrainActions:
         assert state is not None
         return state
 
-    async def drain(self, report: Report, cancel: bool) -> Result:
+    async def drain(self, report: Report, request: DrainRequest) -> DrainProgress:
         """Serve no clients from now on, and wait until they and their sessions are gone; or serve them again."""
-        if cancel:
+        if request.cancel:
             await self.cancel()
             return self.result()
         await self.start()
@@ -84,29 +116,29 @@ class DrainActions:
                 report("handing over sessions", sessions - drain.sessions_left, sessions, "sessions")
             await asyncio.sleep(REPORT_SECONDS)
 
-    def result(self) -> Result:
+    def result(self) -> DrainProgress:
         drain = self.state.drain
-        return {
-            "node": self.cluster.name,
-            "draining": drain.active,
-            "done": drain.done,
-            "moved": drain.moved,
-            "closed": drain.closed + self.state.broker.nats.leaving.closed,
-            "handed_over": drain.handed,
-            "declined": drain.declined,
-            "clients_left": drain.clients_left,
-            "sessions_left": drain.sessions_left,
-            "on_the_way": self.state.takeovers.departing(),
-        }
+        return DrainProgress(
+            node=self.cluster.name,
+            draining=drain.active,
+            done=drain.done,
+            moved=drain.moved,
+            closed=drain.closed + self.state.broker.nats.leaving.closed,
+            handed_over=drain.handed,
+            declined=drain.declined,
+            clients_left=drain.clients_left,
+            sessions_left=drain.sessions_left,
+            on_the_way=self.state.takeovers.departing(),
+        )
 
-    async def rebalance(self, report: Report, rate: int) -> Result:
+    async def rebalance(self, report: Report, request: RebalanceRequest) -> Rebalanced:
         """Spread clients over the nodes; until all are where they were sent, or do not come."""
         state = self.state
         if not state.reception.welcoming():
             raise DrainError("no other node accepts clients at the moment; try again when one serves")
         before = self._counts()
         total = surplus(before)
-        state.rebalance(rate, self.cluster.clock())
+        state.rebalance(request.rate, self.cluster.clock())
         self.cluster.poke()
         left, since = total, self.cluster.clock()
         while state.rebalancing.active or (left and self.cluster.clock() < since + QUIET_SECONDS):
@@ -115,7 +147,7 @@ class DrainActions:
             if now_left != left:
                 left, since = now_left, self.cluster.clock()
             report("moving clients", total - left, total, "clients")
-        return {"before": before, "after": self._counts(), "moved": state.rebalancing.moved}
+        return Rebalanced(before, self._counts(), state.rebalancing.moved)
 
     def _counts(self) -> dict[str, int]:
         """Clients by the name of the node, of those that want any."""

@@ -3,20 +3,46 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
-from msgspec import to_builtins
+from msgspec import Struct
 
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.operator_problem import AdminError
-from starlingmq.admin.sessions import by
+from starlingmq.admin.sessions import name_of
+from starlingmq.admin.typed_actions import NoArguments, typed
 from starlingmq.config.secret_masking import masked
+from starlingmq.config.settings import Config
 from starlingmq.net.control_socket import Action, Report
 
 log = logging.getLogger("starlingmq.admin")
 
-Arguments = dict[str, str]
-Result = dict[str, Any]
+
+class ReloadRequest(Struct, frozen=True):
+    """``by``: who asks, for the log."""
+
+    by: str = ""
+
+
+class Reloaded(Struct, frozen=True):
+    """``restart``: settings that have changed and count only after a restart."""
+
+    reloaded: bool
+    restart: list[str]
+
+
+class ListenerView(Struct, frozen=True):
+    """``refused``: connections, by reason."""
+
+    address: str
+    connections: int
+    refused: dict[str, int]
+
+
+class Listeners(Struct, frozen=True):
+    """``total``: open connections on all of them."""
+
+    listeners: list[ListenerView]
+    total: int
 
 
 class SettingActions:
@@ -24,27 +50,28 @@ class SettingActions:
         self.place = place
 
     def actions(self) -> dict[str, Action]:
-        return {"config": self.config, "reload": self.reload, "listeners": self.listeners}
+        return {
+            "config": typed(NoArguments, self.config),
+            "reload": typed(ReloadRequest, self.reload),
+            "listeners": typed(NoArguments, self.listeners),
+        }
 
-    async def config(self, report: Report, arguments: Arguments) -> Result:
-        shown: Result = to_builtins(masked(self.place.config()))
-        return shown
+    async def config(self, report: Report, request: NoArguments) -> Config:
+        return masked(self.place.config())
 
-    async def reload(self, report: Report, arguments: Arguments) -> Result:
-        """``restart``: settings that have changed and count only after a restart. Raises AdminError; then nothing has
-        changed."""
+    async def reload(self, report: Report, request: ReloadRequest) -> Reloaded:
+        """Raises AdminError; then nothing has changed."""
         try:
             restart = self.place.reload()
         except Exception as error:
             if not type(error).__module__.startswith("starlingmq.") and not isinstance(error, OSError):
                 raise
             raise AdminError(409, f"the settings were not changed: {error}") from None
-        log.info("%s reloaded the settings", by(arguments))
-        return {"reloaded": True, "restart": restart}
+        log.info("%s reloaded the settings", name_of(request.by))
+        return Reloaded(True, restart)
 
-    async def listeners(self, report: Report, arguments: Arguments) -> Result:
+    async def listeners(self, report: Report, request: NoArguments) -> Listeners:
         found = [
-            {"address": one.address, "connections": one.gate.connections, "refused": dict(one.gate.refused)}
-            for one in self.place.listeners()
+            ListenerView(one.address, one.gate.connections, dict(one.gate.refused)) for one in self.place.listeners()
         ]
-        return {"listeners": found, "total": self.place.state.ctx.counters.connections_open}
+        return Listeners(found, self.place.state.ctx.counters.connections_open)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from itertools import islice
-from typing import Any, Final
+from typing import Final
+
+from msgspec import UNSET, Struct, UnsetType, field
 
 from starlingmq._version import __version__
 from starlingmq.admin.drain_actions import DrainActions
+from starlingmq.admin.typed_actions import NoArguments, typed
 from starlingmq.cluster.cluster_state import ClusterState
 from starlingmq.core.session.session_reset import UNSETTLED
 from starlingmq.net.control_socket import Action, Report
@@ -23,55 +26,169 @@ class MemberActionError(Exception):
     """What was asked for can not be done; one line that says why."""
 
 
-Result = dict[str, Any]
+class RoutesRequest(Struct, frozen=True):
+    """Routes of one node (``name``) or of all, whose filters begin with ``prefix``."""
+
+    prefix: str = ""
+    name: str = ""
+    limit: int = ROUTES_MAX
 
 
-def _this_member(cluster: Cluster, state: ClusterState) -> Result:
+class LeaveRequest(Struct, frozen=True):
+    force: bool = False
+
+
+class ForgetRequest(Struct, frozen=True):
+    name: str = ""
+    force: bool = False
+
+
+class MemberView(Struct, frozen=True):
+    """A member as this node sees it. ``through``: the node that passes frames on to it."""
+
+    name: str
+    number: int
+    incarnation: int
+    address: str
+    version: str
+    state: str
+    online: bool
+    connected: bool
+    this: bool
+    through: str
+    queued: int
+    queued_bytes: int
+    unacknowledged: int
+    behind: bool
+    routes: int
+    draining: bool
+    clients: int
+
+
+class EtcdView(Struct, frozen=True):
+    """``own``: this node runs the etcd server."""
+
+    own: bool
+    endpoints: list[str]
+    restarts: int
+
+
+class ForwardCounts(Struct, frozen=True):
+    forwarded: int
+    received: int
+    doubled: int
+
+
+class TakeoverCounts(Struct, frozen=True):
+    came: int
+    lost: dict[str, int]
+    unsettled: int = field(name=UNSETTLED)
+
+
+class FrameCounts(Struct, frozen=True):
+    data: int
+    passed_on: int
+
+
+class TrafficCounts(Struct, frozen=True):
+    envelopes_out: int
+    envelopes_in: int
+    bytes_out: int
+    bytes_in: int
+    dropped: dict[str, int]
+
+
+class ClusterStatus(Struct, frozen=True):
+    cluster: str
+    node: str
+    serving: bool
+    waits_for: str
+    members: list[MemberView]
+    revision: int
+    etcd: EtcdView
+    messages: ForwardCounts
+    sessions: TakeoverCounts
+    handshakes: dict[str, int]
+    frames: FrameCounts
+    traffic: TrafficCounts
+
+
+class RouteView(Struct, frozen=True):
+    """``members`` of a shared subscription, ``durable`` of any other."""
+
+    filter: str
+    members: int | UnsetType = UNSET
+    durable: bool | UnsetType = UNSET
+
+
+class NodeRoutes(Struct, frozen=True):
+    """``routes`` is how many there are, ``listed`` are those that were asked for."""
+
+    name: str
+    epoch: int
+    version: int
+    routes: int
+    listed: list[RouteView]
+
+
+class ClusterRoutes(Struct, frozen=True):
+    nodes: list[NodeRoutes]
+
+
+class NodeLeft(Struct, frozen=True):
+    left: str
+
+
+class NodeForgotten(Struct, frozen=True):
+    forgot: str
+
+
+def _this_member(cluster: Cluster, state: ClusterState) -> MemberView:
     me = state.members.me
-    return {
-        "name": cluster.name,
-        "number": state.number,
-        "incarnation": me.incarnation if me is not None else 0,
-        "address": cluster.peers.address,
-        "version": __version__,
-        "state": state.members.state,
-        "online": state.number in state.members.online,
-        "connected": True,
-        "this": True,
-        "through": "",
-        "queued": 0,
-        "queued_bytes": 0,
-        "unacknowledged": 0,
-        "behind": False,
-        "routes": len(state.routes.table(state.number)) if state.routes is not None else 0,
-        "draining": state.drain.active,
-        "clients": state.broker.ctx.counters.clients_connected,
-    }
+    return MemberView(
+        name=cluster.name,
+        number=state.number,
+        incarnation=me.incarnation if me is not None else 0,
+        address=cluster.peers.address,
+        version=__version__,
+        state=state.members.state,
+        online=state.number in state.members.online,
+        connected=True,
+        this=True,
+        through="",
+        queued=0,
+        queued_bytes=0,
+        unacknowledged=0,
+        behind=False,
+        routes=len(state.routes.table(state.number)) if state.routes is not None else 0,
+        draining=state.drain.active,
+        clients=state.broker.ctx.counters.clients_connected,
+    )
 
 
-def _other_members(state: ClusterState) -> list[Result]:
+def _other_members(state: ClusterState) -> list[MemberView]:
     """As this node sees them."""
     names = {status.member.number: status.member.name for status in state.status()}
     return [
-        {
-            "name": status.member.name,
-            "number": status.member.number,
-            "incarnation": status.member.incarnation,
-            "address": status.member.address,
-            "version": status.member.version,
-            "state": "registered" if status.member.registered else "joining",
-            "online": status.online,
-            "connected": status.connected,
-            "this": False,
-            "through": names.get(status.through, ""),
-            "queued": status.queued,
-            "queued_bytes": status.queued_bytes,
-            "unacknowledged": status.unacknowledged,
-            "behind": status.behind,
-            "routes": len(state.routes.table(status.member.number)) if state.routes is not None else 0,
-            "draining": state.reception.drains(status.member.number),
-            "clients": state.reception.clients(status.member.number),
-        }
+        MemberView(
+            name=status.member.name,
+            number=status.member.number,
+            incarnation=status.member.incarnation,
+            address=status.member.address,
+            version=status.member.version,
+            state="registered" if status.member.registered else "joining",
+            online=status.online,
+            connected=status.connected,
+            this=False,
+            through=names.get(status.through, ""),
+            queued=status.queued,
+            queued_bytes=status.queued_bytes,
+            unacknowledged=status.unacknowledged,
+            behind=status.behind,
+            routes=len(state.routes.table(status.member.number)) if state.routes is not None else 0,
+            draining=state.reception.drains(status.member.number),
+            clients=state.reception.clients(status.member.number),
+        )
         for status in state.status()
     ]
 
@@ -86,15 +203,13 @@ class MemberActions:
     def actions(self) -> dict[str, Action]:
         """By the names that the commands use."""
         return {
-            "cluster.status": lambda report, arguments: self.status(),
-            "cluster.routes": lambda report, arguments: self.routes(arguments),
-            "cluster.leave": lambda report, arguments: self.leave(report, arguments.get("force") == "yes"),
-            "cluster.forget": lambda report, arguments: self.forget(
-                report, arguments.get("name", ""), arguments.get("force") == "yes"
-            ),
+            "cluster.status": typed(NoArguments, self.status),
+            "cluster.routes": typed(RoutesRequest, self.routes),
+            "cluster.leave": typed(LeaveRequest, self.leave),
+            "cluster.forget": typed(ForgetRequest, self.forget),
         }
 
-    async def status(self) -> Result:
+    async def status(self, report: Report, request: NoArguments) -> ClusterStatus:
         """This node and all others, as this one sees them."""
         cluster = self.cluster
         state = cluster.state
@@ -102,48 +217,47 @@ class MemberActions:
         counters = state.broker.ctx.counters
         traffic = cluster.peers.traffic
         members = [_this_member(cluster, state), *_other_members(state)]
-        return {
-            "cluster": cluster.config.cluster.name,
-            "node": cluster.name,
-            "serving": state.serving,
-            "waits_for": "" if state.serving else cluster.waits_for(),
-            "members": sorted(members, key=lambda member: str(member["name"])),
-            "revision": state.members.membership.revision,
-            "etcd": {
-                "own": cluster.server is not None,
-                "endpoints": cluster.endpoints,
-                "restarts": cluster.server.restarts if cluster.server is not None else 0,
-            },
-            "messages": {
-                "forwarded": counters.forwards_sent,
-                "received": counters.forwards_received,
-                "doubled": counters.forwards_doubled,
-            },
-            "sessions": {
-                "came": state.takeovers.completed,
-                "lost": dict(state.takeovers.lost),
-                UNSETTLED: counters.dropped.get(UNSETTLED, 0),
-            },
-            "handshakes": state.handshakes.counters.figures(),
-            "frames": {"data": state.data_frames(), "passed_on": state.frames_passed_on},
-            "traffic": {
-                "envelopes_out": traffic.envelopes_out,
-                "envelopes_in": traffic.envelopes_in,
-                "bytes_out": traffic.bytes_out,
-                "bytes_in": traffic.bytes_in,
-                "dropped": dict(traffic.dropped),
-            },
-        }
+        return ClusterStatus(
+            cluster=cluster.config.cluster.name,
+            node=cluster.name,
+            serving=state.serving,
+            waits_for="" if state.serving else cluster.waits_for(),
+            members=sorted(members, key=lambda member: member.name),
+            revision=state.members.membership.revision,
+            etcd=EtcdView(
+                own=cluster.server is not None,
+                endpoints=cluster.endpoints,
+                restarts=cluster.server.restarts if cluster.server is not None else 0,
+            ),
+            messages=ForwardCounts(
+                forwarded=counters.forwards_sent,
+                received=counters.forwards_received,
+                doubled=counters.forwards_doubled,
+            ),
+            sessions=TakeoverCounts(
+                came=state.takeovers.completed,
+                lost=dict(state.takeovers.lost),
+                unsettled=counters.dropped.get(UNSETTLED, 0),
+            ),
+            handshakes=state.handshakes.counters.figures(),
+            frames=FrameCounts(state.data_frames(), state.frames_passed_on),
+            traffic=TrafficCounts(
+                envelopes_out=traffic.envelopes_out,
+                envelopes_in=traffic.envelopes_in,
+                bytes_out=traffic.bytes_out,
+                bytes_in=traffic.bytes_in,
+                dropped=dict(traffic.dropped),
+            ),
+        )
 
-    async def routes(self, arguments: dict[str, str]) -> Result:
+    async def routes(self, report: Report, request: RoutesRequest) -> ClusterRoutes:
         """Which node wants what, of one node or of all, of filters that begin with a text."""
         state = self.cluster.state
         assert state is not None
         if state.routes is None:
             raise MemberActionError("this node has not joined the cluster yet, so it has no routes; try again later")
-        prefix = arguments.get("prefix", "").encode()
-        wanted = arguments.get("name", "")
-        limit = min(int(arguments.get("limit", ROUTES_MAX)), ROUTES_MAX)
+        prefix, wanted = request.prefix.encode(), request.name
+        limit = min(request.limit, ROUTES_MAX)
         names = self.cluster.names()
         if wanted and wanted not in names.values():
             raise MemberActionError(f"there is no node {wanted}; the members are {', '.join(sorted(names.values()))}")
@@ -155,15 +269,15 @@ class MemberActions:
                 listed = sorted(islice(found, limit))
                 epoch, version = state.routes.vector().get(number, (0, 0))
                 routes = [
-                    {"filter": key.decode(), "members": value}
+                    RouteView(key.decode(), members=value)
                     if key.startswith(b"$share/")
-                    else {"filter": key.decode(), "durable": value > 1}
+                    else RouteView(key.decode(), durable=value > 1)
                     for key, value in listed
                 ]
-                nodes.append({"name": name, "epoch": epoch, "version": version, "routes": len(table), "listed": routes})
-        return {"nodes": nodes}
+                nodes.append(NodeRoutes(name, epoch, version, len(table), routes))
+        return ClusterRoutes(nodes)
 
-    async def leave(self, report: Report, force: bool) -> Result:
+    async def leave(self, report: Report, request: LeaveRequest) -> NodeLeft:
         """Hand over sessions and what is owed, be taken out of the membership, and end."""
         state = self.cluster.state
         assert state is not None
@@ -174,7 +288,7 @@ class MemberActions:
         await self.drain.follow(report)
         left = state.drain.sessions_left
         waiting = await self._wait_for_departures(report)
-        if (left or waiting) and not force:
+        if (left or waiting) and not request.force:
             if not drained:
                 await self.drain.cancel()
             raise MemberActionError(
@@ -183,7 +297,7 @@ class MemberActions:
                 + "; try again when all nodes serve, or leave with --force"
             )
         messages = await self._wait_for_lines(report)
-        if messages and not force:
+        if messages and not request.force:
             if not drained:
                 await self.drain.cancel()
             raise MemberActionError(
@@ -203,7 +317,7 @@ class MemberActions:
                 if left
                 else "this node is still leaving: etcd has not confirmed it"
             )
-        return {"left": self.cluster.name}
+        return NodeLeft(self.cluster.name)
 
     async def _wait_for_departures(self, report: Report) -> int:
         """Until all sessions are where they go; how many are not, because they wait for somebody who is away."""
@@ -233,10 +347,10 @@ class MemberActions:
         assert state is not None
         return sum(status.queued for status in state.status())
 
-    async def forget(self, report: Report, name: str, force: bool) -> Result:
+    async def forget(self, report: Report, request: ForgetRequest) -> NodeForgotten:
         """Take out a node that will not come back, with all that waits for it."""
-        report(f"forgetting {name}", 0, 0, "steps")
-        problem = await self.cluster.forget(name, force, LEAVE_SECONDS)
+        report(f"forgetting {request.name}", 0, 0, "steps")
+        problem = await self.cluster.forget(request.name, request.force, LEAVE_SECONDS)
         if problem:
             raise MemberActionError(problem)
-        return {"forgot": name}
+        return NodeForgotten(request.name)

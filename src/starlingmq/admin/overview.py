@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 
 from starlingmq._version import __version__
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.readiness import Readiness, readiness
 from starlingmq.admin.session_totals_job import SessionTotalsJob
+from starlingmq.admin.typed_actions import NoArguments, typed
 from starlingmq.core.observe.counters import BUCKETS, Histogram
 from starlingmq.net.control_socket import Action, Report
 from starlingmq.storage.opening import DirectoryStore
@@ -42,9 +43,9 @@ class OverviewActions:
         self.surveyor = surveyor
 
     def actions(self) -> dict[str, Action]:
-        return {"overview": self.overview}
+        return {"overview": typed(NoArguments, self.overview)}
 
-    async def overview(self, report: Report, arguments: dict[str, str]) -> dict[str, Any]:
+    async def overview(self, report: Report, request: NoArguments) -> Overview:
         place = self.place
         survey = await self.surveyor.survey()
         counters = place.state.ctx.counters
@@ -58,7 +59,7 @@ class OverviewActions:
         latency = {name: summary(histogram) for name, histogram in seen.items()}
         if isinstance(place.driver.store, DirectoryStore):
             latency["fsync"] = summary(place.driver.store.syncs)
-        found = Overview(
+        return Overview(
             place.name,
             __version__,
             now,
@@ -90,8 +91,6 @@ class OverviewActions:
             [Slow(client_id, queued) for queued, client_id in survey.slow],
             latency,
         )
-        shown: dict[str, Any] = to_builtins(found)
-        return shown
 
 
 def summary(found: Histogram) -> dict[str, Any]:

@@ -8,10 +8,11 @@ import logging
 from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec import to_builtins
+from msgspec import Struct, to_builtins
 
 from starlingmq.admin.activity import NodeActivity
 from starlingmq.admin.cluster_actions import ClusterActions
+from starlingmq.admin.group_actions import GroupFigures, Groups, GroupsRequest
 from starlingmq.admin.live_settings import SettingActions
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.log_tail import LogTail
@@ -21,18 +22,18 @@ from starlingmq.admin.node_rpc import NodeRpc, nothing_to_report
 from starlingmq.admin.operator_bans import BanActions
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.overview import OverviewActions
-from starlingmq.admin.paging import limit_of, number_after
 from starlingmq.admin.peer_poller import PeerPoller
 from starlingmq.admin.readiness import readiness
 from starlingmq.admin.session_totals_job import SessionTotalsJob
-from starlingmq.admin.sessions import SessionActions, by
+from starlingmq.admin.sessions import SessionActions, name_of
 from starlingmq.admin.stream_gossip import StreamGossip
 from starlingmq.admin.traces import Traces, WatchActions
+from starlingmq.admin.typed_actions import FIRST, PAGE, After, Limit, NoArguments, ask, texts, typed
 from starlingmq.net.control_socket import Action, Report
 from starlingmq.storage.opening import DirectoryStore
 
 if TYPE_CHECKING:
-    from starlingmq.admin.drain_actions import DrainActions
+    from starlingmq.admin.drain_actions import DrainActions, DrainProgress
 
 log = logging.getLogger("starlingmq.admin")
 
@@ -43,6 +44,34 @@ ALONE: Final = "this broker is not a member of a cluster; set cluster.enabled to
 
 Arguments = dict[str, str]
 Result = dict[str, Any]
+
+
+class LedGroupsRequest(Struct, frozen=True):
+    prefix: str = ""
+    cursor: After = FIRST
+    limit: Limit = PAGE
+
+
+class LedGroups(Struct, frozen=True):
+    groups: list[GroupFigures]
+    next: str | None
+
+
+class DrainChange(Struct, frozen=True):
+    """``by``: who asks, for the log."""
+
+    by: str = ""
+
+
+class LeaveChange(Struct, frozen=True):
+    """Leave the cluster; with ``force`` even if sessions or messages are lost."""
+
+    force: bool = False
+    by: str = ""
+
+
+class Leaving(Struct, frozen=True):
+    leaving: bool = True
 
 
 class AdminService:
@@ -104,11 +133,11 @@ class AdminService:
         return {
             "links": self._no_links,
             "stream.all": self._streams,
-            "groups.led": self._groups,
-            "drain.state": self._drain_state,
-            "drain.begin": self._drain_begin,
-            "drain.cancel": self._drain_cancel,
-            "leave.begin": self._leave,
+            "groups.led": typed(LedGroupsRequest, self._groups),
+            "drain.state": typed(NoArguments, self._drain_state),
+            "drain.begin": typed(DrainChange, self._drain_begin),
+            "drain.cancel": typed(DrainChange, self._drain_cancel),
+            "leave.begin": typed(LeaveChange, self._leave),
         }
 
     async def _no_links(self, report: Report, arguments: Arguments) -> Result:
@@ -130,34 +159,31 @@ class AdminService:
             return {"streams": []}
         return await self._given["stream.list"](report, {})
 
-    async def _groups(self, report: Report, arguments: Arguments) -> Result:
+    async def _groups(self, report: Report, request: LedGroupsRequest) -> LedGroups:
         """Those that are chosen for here. One that nobody is elected for yet counts at the node with the lowest number,
         so that it is listed once."""
-        after, limit = number_after(arguments.get("cursor")), limit_of(arguments)
+        after, limit = request.cursor, request.limit
         first = self.desk.members()[0][1] == self.desk.name
-        mine: list[Result] = []
-        asked = {"after": str(after), "limit": str(limit), "prefix": arguments.get("prefix", "")}
-        found = await self._given["groups"](report, asked)
-        for group in found["groups"]:
-            if group["here"] or (not group["primary"] and first) or self.place.cluster is None:
-                mine.append(group)
-        return {"groups": mine, "next": str(after + limit) if found["more"] else None}
+        found = await ask(self._given["groups"], report, GroupsRequest(request.prefix, after, limit), Groups)
+        alone = self.place.cluster is None
+        mine = [group for group in found.groups if group.here or (not group.primary and first) or alone]
+        return LedGroups(mine, str(after + limit) if found.more else None)
 
     # Draining, leaving
 
-    async def _drain_state(self, report: Report, arguments: Arguments) -> Result:
+    async def _drain_state(self, report: Report, request: NoArguments) -> DrainProgress:
         return self._drain().result()
 
-    async def _drain_begin(self, report: Report, arguments: Arguments) -> Result:
+    async def _drain_begin(self, report: Report, request: DrainChange) -> DrainProgress:
         drain = self._drain()
         await drain.start()
-        log.info("%s started draining this node", by(arguments))
+        log.info("%s started draining this node", name_of(request.by))
         return drain.result()
 
-    async def _drain_cancel(self, report: Report, arguments: Arguments) -> Result:
+    async def _drain_cancel(self, report: Report, request: DrainChange) -> DrainProgress:
         drain = self._drain()
         await drain.cancel()
-        log.info("%s ended the drain; this node accepts clients again", by(arguments))
+        log.info("%s ended the drain; this node accepts clients again", name_of(request.by))
         return drain.result()
 
     def _drain(self) -> DrainActions:
@@ -165,7 +191,7 @@ class AdminService:
             raise AdminError(409, ALONE)
         return self.place.drain
 
-    async def _leave(self, report: Report, arguments: Arguments) -> Result:
+    async def _leave(self, report: Report, request: LeaveChange) -> Leaving:
         """Begin to leave the cluster for good; how far it is, and why it could not, is in the log and in ``drain``."""
         if self.place.cluster is None:
             raise AdminError(409, ALONE)
@@ -173,10 +199,10 @@ class AdminService:
             raise AdminError(409, "this node is leaving")
         if len(self.desk.members()) == 1:
             raise AdminError(409, "this node is the only member of its cluster; stop it instead")
-        log.warning("%s told this node to leave its cluster", by(arguments))
-        force = {"force": "yes" if arguments.get("force") == "yes" else ""}
-        self._leaving = asyncio.ensure_future(_logged(self._given["cluster.leave"](nothing_to_report, force)))
-        return {"leaving": True}
+        log.warning("%s told this node to leave its cluster", name_of(request.by))
+        leave = self._given["cluster.leave"](nothing_to_report, texts(LeaveChange(request.force)))
+        self._leaving = asyncio.ensure_future(_logged(leave))
+        return Leaving()
 
 
 async def _logged(leaving: Awaitable[Result]) -> None:

@@ -6,13 +6,14 @@ import logging
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-from msgspec import Meta, Struct, to_builtins
+from msgspec import Meta, Struct
 
 from starlingmq.admin.node_rpc import Missing
 from starlingmq.admin.operator_problem import AdminError
-from starlingmq.admin.paging import limit_of, number_after, page_of
+from starlingmq.admin.paging import page_of
+from starlingmq.admin.typed_actions import FIRST, PAGE, After, Limit, typed
 from starlingmq.core.nats.nats_client import NatsClient
 from starlingmq.core.observe.session_totals import of_clients
 from starlingmq.core.session.outgoing import PUBLISHED
@@ -25,9 +26,6 @@ log = logging.getLogger("starlingmq.admin")
 
 PROTOCOLS: Final = {0: "NATS", 3: "MQTT 3.1", 4: "MQTT 3.1.1", 5: "MQTT 5.0"}
 DETAILS_MAX: Final = 1000  # entries of a window or a queue, and subscriptions, that are shown of one session
-
-Arguments = dict[str, str]
-Result = dict[str, Any]
 
 
 class ClientInfo(Struct, frozen=True):
@@ -99,6 +97,54 @@ class SessionDetail(Struct, frozen=True):
     shown_at_most: int
     node: str = ""
     missing: list[Missing] = []
+
+
+class ClientsRequest(Struct, frozen=True):
+    """``q``: a part of the client id."""
+
+    q: str = ""
+    cursor: After = FIRST
+    limit: Limit = PAGE
+
+
+class SessionsRequest(Struct, frozen=True):
+    """``connected``: "yes", "no", or "" for both."""
+
+    q: str = ""
+    connected: str = ""
+    cursor: After = FIRST
+    limit: Limit = PAGE
+
+
+class OneClient(Struct, frozen=True):
+    """``by``: who asks, for the log."""
+
+    client_id: str = ""
+    by: str = ""
+
+
+class Clients(Struct, frozen=True):
+    clients: list[ClientInfo]
+    next: str | None
+
+
+class Sessions(Struct, frozen=True):
+    sessions: list[SessionInfo]
+    next: str | None
+
+
+class Subscriptions(Struct, frozen=True):
+    subscriptions: list[SubscriptionInfo]
+    next: str | None
+
+
+class NotFound(Struct, frozen=True):
+    found: bool = False
+
+
+class DoneHere(Struct, frozen=True):
+    found: bool
+    done: str
 
 
 def when(seconds: float) -> str:
@@ -209,45 +255,44 @@ class SessionActions:
 
     def actions(self) -> dict[str, Action]:
         return {
-            "clients": self.clients,
-            "sessions": self.list_sessions,
-            "subscriptions": self.subscriptions,
-            "session": self.show,
-            "client.kick": self.kick,
-            "session.end": self.end,
+            "clients": typed(ClientsRequest, self.clients),
+            "sessions": typed(SessionsRequest, self.list_sessions),
+            "subscriptions": typed(ClientsRequest, self.subscriptions),
+            "session": typed(OneClient, self.show),
+            "client.kick": typed(OneClient, self.kick),
+            "session.end": typed(OneClient, self.end),
         }
 
-    def _find(self, arguments: Arguments) -> Session | None:
-        session = self.sessions.get(arguments.get("client_id", ""))
+    def _find(self, client_id: str) -> Session | None:
+        session = self.sessions.get(client_id)
         return session if session is not None and of_clients(session) else None
 
-    async def clients(self, report: Report, arguments: Arguments) -> Result:
-        q = arguments.get("q", "")
+    async def clients(self, report: Report, request: ClientsRequest) -> Clients:
+        q = request.q
         page, following = await page_of(
             self.sessions,
             lambda one: one.client is not None and (not q or q in one.client_id),
-            number_after(arguments.get("cursor")),
-            limit_of(arguments),
+            request.cursor,
+            request.limit,
         )
-        found = [client_info(one, one.client) for one in page if one.client is not None]
-        return {"clients": to_builtins(found), "next": following}
+        return Clients([client_info(one, one.client) for one in page if one.client is not None], following)
 
-    async def list_sessions(self, report: Report, arguments: Arguments) -> Result:
-        q, wanted = arguments.get("q", ""), arguments.get("connected", "")
+    async def list_sessions(self, report: Report, request: SessionsRequest) -> Sessions:
+        q, wanted = request.q, request.connected
         page, following = await page_of(
             self.sessions,
             lambda one: (not wanted or (wanted == "yes") == (one.client is not None)) and (not q or q in one.client_id),
-            number_after(arguments.get("cursor")),
-            limit_of(arguments),
+            request.cursor,
+            request.limit,
         )
-        return {"sessions": to_builtins([session_info(one) for one in page if not one.ended]), "next": following}
+        return Sessions([session_info(one) for one in page if not one.ended], following)
 
-    async def subscriptions(self, report: Report, arguments: Arguments) -> Result:
-        q, limit = arguments.get("q", ""), limit_of(arguments)
+    async def subscriptions(self, report: Report, request: ClientsRequest) -> Subscriptions:
+        q, limit = request.q, request.limit
         page, following = await page_of(
             self.sessions,
             lambda one: count_of(one) != 0 and (not q or q in one.client_id),
-            number_after(arguments.get("cursor")),
+            request.cursor,
             limit,
         )
         found: list[SubscriptionInfo] = []
@@ -256,28 +301,28 @@ class SessionActions:
             if len(found) >= limit:
                 following = str(session.number) if following or session is not page[-1] else None
                 break
-        return {"subscriptions": to_builtins(found), "next": following}
+        return Subscriptions(found, following)
 
-    async def show(self, report: Report, arguments: Arguments) -> Result:
-        session = self._find(arguments)
-        return {"found": False} if session is None else to_builtins(detail(session))
+    async def show(self, report: Report, request: OneClient) -> SessionDetail | NotFound:
+        session = self._find(request.client_id)
+        return NotFound() if session is None else detail(session)
 
-    async def kick(self, report: Report, arguments: Arguments) -> Result:
+    async def kick(self, report: Report, request: OneClient) -> DoneHere | NotFound:
         """Close the connection of a client; its session stays as agreed."""
-        session = self._find(arguments)
+        session = self._find(request.client_id)
         if session is None or session.client is None:
-            return {"found": False}
+            return NotFound()
         self.state.ctx.at(self.driver.clock())
         self.state.ending.fail(session.client, Reason.ADMINISTRATIVE_ACTION, "closed by an operator")
         self.driver.poke()
-        log.info("%s closed the connection of client %r", by(arguments), session.client_id)
-        return {"found": True, "done": "disconnected"}
+        log.info("%s closed the connection of client %r", name_of(request.by), session.client_id)
+        return DoneHere(True, "disconnected")
 
-    async def end(self, report: Report, arguments: Arguments) -> Result:
+    async def end(self, report: Report, request: OneClient) -> DoneHere | NotFound:
         """End a session with all that waits in it. Raises AdminError."""
-        session = self._find(arguments)
+        session = self._find(request.client_id)
         if session is None:
-            return {"found": False}
+            return NotFound()
         if session.moving is not None:
             raise AdminError(409, "this session is being moved between nodes; try again in a moment")
         self.state.ctx.at(self.driver.clock())
@@ -286,13 +331,15 @@ class SessionActions:
         if not session.ended:
             self.state.ending.end(session)
         stored = await self.driver.stored()
-        log.info("%s ended the session of client %r", by(arguments), session.client_id)
-        return {
-            "found": True,
-            "done": "ended" if stored else "the session has ended; this is stored when the disk works again",
-        }
+        log.info("%s ended the session of client %r", name_of(request.by), session.client_id)
+        return DoneHere(True, "ended" if stored else "the session has ended; this is stored when the disk works again")
 
 
-def by(arguments: Arguments) -> str:
+def name_of(operator: str) -> str:
     """Who had it done, for the log."""
-    return repr(arguments["by"])[1:-1] if arguments.get("by") else "somebody"
+    return repr(operator)[1:-1] if operator else "somebody"
+
+
+def by(arguments: dict[str, str]) -> str:
+    """The same, of arguments as they came."""
+    return name_of(arguments.get("by", ""))
