@@ -33,13 +33,10 @@ LONG_FILES: Final = {
     "starlingmq.core.mqtt.publishing": 700,
     "starlingmq.core.mqtt.subscribing": 650,
     "starlingmq.core.routing.delivery": 750,
-    "tests.auth.test_methods": 600,
-    "tests.client.test_state": 650,
     "tests.cluster.test_hazards": 550,
     "tests.cluster.test_retained": 550,
     "tests.cluster.test_state": 550,
     "tests.core.test_review": 510,
-    "tests.nats.test_core": 600,
     "tests.net.test_driver_lanes": 550,
     "tests.wire.cases": 700,
 }

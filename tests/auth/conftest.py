@@ -10,6 +10,7 @@ from argon2 import PasswordHasher
 
 from starlingmq.auth import password_file
 from starlingmq.auth.password_file import PasswordFile
+from tests.auth.logins import SECRET
 from tests.embedding.conftest import Join, Serve, join, serve
 
 __all__ = ["Join", "Serve", "join", "serve"]
@@ -31,3 +32,10 @@ def passwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Passwd:
         return str(path)
 
     return write
+
+
+@pytest.fixture
+def secret_file(tmp_path: Path) -> str:
+    path = tmp_path / "secret"
+    path.write_bytes(SECRET + b"\n")
+    return str(path)

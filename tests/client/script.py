@@ -28,6 +28,13 @@ from starlingmq.wire.packets import (
 from starlingmq.wire.properties import Properties
 from starlingmq.wire.reasons import Reason
 
+VERSIONS = [3, 4, 5]
+
+
+def only(events: list[Event]) -> Event:
+    (event,) = events
+    return event
+
 
 def packets(data: bytes, version: int) -> list[Packet]:
     return [decode(first, whole, start, end, version) for first, whole, start, end in Frames().feed(data)]

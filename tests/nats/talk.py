@@ -7,7 +7,15 @@ from typing import Any, NamedTuple
 
 from tests.harness import FakeClient, World
 
+from starlingmq.wire.mqtt import Suback, Subscribe, SubscribeRequest
+
 LISTENER = "nats://127.0.0.1:4222"
+
+
+def subscribe(client: FakeClient, filter: str, qos: int = 0) -> None:
+    """Of an MQTT client."""
+    client.send(Subscribe(1, [SubscribeRequest(filter.encode(), qos)]))
+    assert client.expect(Suback).reasons == [qos]
 
 
 class Msg(NamedTuple):
