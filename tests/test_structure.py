@@ -37,8 +37,6 @@ LONG_FILES: Final = {
     "tests.cluster.test_retained": 550,
     "tests.cluster.test_state": 550,
     "tests.core.test_review": 510,
-    "tests.net.test_driver_lanes": 550,
-    "tests.wire.cases": 700,
 }
 """And the length that each must not exceed."""
 LONG_CLASSES: Final = {

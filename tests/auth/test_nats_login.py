@@ -18,7 +18,7 @@ from starlingmq.wire.reasons import Reason
 from tests.embedding.conftest import Serve
 from tests.patience import within
 
-from .test_methods import knock
+from .logins import knock
 
 TOKEN = "a-token-of-nats-0123456789"
 LISTENERS = ["mqtt://127.0.0.1:0", "nats://127.0.0.1:0"]

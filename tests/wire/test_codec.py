@@ -10,7 +10,8 @@ import pytest
 from starlingmq.wire.mqtt import Packet, Publish, decode, decode_publish, encode, frame_length
 from starlingmq.wire.reasons import MalformedPacket, MqttError, ProtocolError
 
-from .cases import BAD, CASES, GOOD, Case
+from .case_builders import Case
+from .cases import BAD, CASES, GOOD
 
 LONG = 1_000  # longer cases are cut and mutated at their ends only
 NEXT = b"\x30\x05\x00\x01tab\xd0\x00"

@@ -51,7 +51,9 @@ from starlingmq.wire.properties import (
 )
 from starlingmq.wire.reasons import MalformedPacket, MqttError, Reason, connack_return_code
 
-from .cases import ACK_CODES, DISCONNECT_CODES, FORWARDED, PROPERTIES, WILL, frame, s, sized
+from .case_builders import WILL, frame, s, sized
+from .cases import ACK_CODES, DISCONNECT_CODES
+from .property_cases import FORWARDED, PROPERTIES
 
 T = TypeVar("T")
 
