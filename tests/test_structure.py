@@ -34,8 +34,6 @@ LONG_FILES: Final = {
     "starlingmq.core.mqtt.subscribing": 650,
     "starlingmq.core.routing.delivery": 750,
     "tests.cluster.test_hazards": 550,
-    "tests.cluster.test_retained": 550,
-    "tests.cluster.test_state": 550,
     "tests.core.test_review": 510,
 }
 """And the length that each must not exceed."""

@@ -6,12 +6,11 @@ from unittest.mock import patch
 
 import pytest
 from tests.cluster.fleet import Fleet
+from tests.cluster.subscribers import payloads, subscribe
 from tests.harness import FakeClient
 
 import starlingmq
 from starlingmq.cluster.links.peer_frames import Data, RouteApplied
-from starlingmq.core.message import Message
-from starlingmq.core.ready import Deliveries
 from starlingmq.core.session.session import Client
 from starlingmq.wire.mqtt import (
     Ack,
@@ -31,15 +30,6 @@ from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL
 patches = pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
 
 PUBACK, PUBREC, PUBREL, PUBCOMP = 4, 5, 6, 7
-
-
-def subscribe(client: FakeClient, filter: bytes, qos: int = 0) -> None:
-    client.send(Subscribe(1, [SubscribeRequest(filter, qos)]))
-    assert client.expect(Suback).reasons == [qos]
-
-
-def payloads(client: FakeClient) -> list[bytes]:
-    return [packet.payload for packet in client.receive() if isinstance(packet, Publish)]
 
 
 def data_frames(fleet: Fleet) -> int:
@@ -322,32 +312,6 @@ def test_a_node_whose_routes_do_not_come_makes_the_others_refuse_in_the_end() ->
     assert [node.cluster.serving for node in fleet.nodes] == [False, True, True]
 
 
-def test_a_shared_group_across_nodes_gives_each_message_to_one_member() -> None:
-    fleet = Fleet(3)
-    members = [fleet.connect(place, f"m{place}{index}") for place in range(3) for index in range(2)]
-    for member in members:
-        subscribe(member, b"$share/g/t", 1)
-    fleet.advance(0.5)  # the group has to have its primary
-    publisher = fleet.connect(0, "p")
-    for number in range(120):
-        publisher.send(Publish(b"t", b"%d" % number, 1, packet_id=number + 1))
-    fleet.advance(1.5)  # where the primary is another node, it may look again only then
-    got = [payloads(member) for member in members]
-    assert sorted(int(payload) for one in got for payload in one) == list(range(120))
-    assert all(len(one) >= 5 for one in got)
-
-
-def test_an_ordinary_subscriber_beside_a_group_gets_everything_once() -> None:
-    fleet = Fleet(2)
-    plain, member, publisher = fleet.connect(1, "b"), fleet.connect(1, "m"), fleet.connect(0, "p")
-    subscribe(plain, b"t", 1)
-    subscribe(member, b"$share/g/t", 1)
-    for number in range(10):
-        publisher.send(Publish(b"t", b"%d" % number, 1, packet_id=number + 1))
-    fleet.advance(0.5)  # the group has to have its primary
-    assert len(payloads(plain)) == len(payloads(member)) == 10
-
-
 def test_a_session_that_is_away_keeps_what_comes_from_other_nodes() -> None:
     fleet = Fleet(2)
     subscriber = fleet.connect(1, "b", properties={SESSION_EXPIRY_INTERVAL: 600})
@@ -459,25 +423,6 @@ def test_frames_carry_what_is_counted() -> None:
     publisher.send(Publish(b"t", b"p", 1, packet_id=1))
     assert sum(isinstance(envelope.body, Data) for envelope in fleet.carried[start:]) == 1
     assert fleet[0].state.ctx.counters.forwards_sent == fleet[1].state.ctx.counters.forwards_received == 1
-
-
-def test_a_group_message_whose_members_have_just_gone_is_passed_on_to_a_node_with_members() -> None:
-    """n1 chose n2 while the last member there unsubscribed."""
-    fleet = Fleet(3)
-    member = fleet.connect(2, "m")
-    subscribe(member, b"$share/g/t", 2)
-    state = fleet[1].state
-    state.ctx.recording = True
-    message = Message(b"t", b"p", 2, False, b"", 0.0, "a", fleet.now)
-    message.origin, message.sequence = 1, 7
-    state.publishing.deliver(message, b"$share/g/t", state.ctx.cluster.links[1])
-    state.ctx.recording = False
-    fleet.advance(0.5)
-    assert payloads(member) == [b"p"]
-    written = [write for write in fleet[1].writes if isinstance(write, Deliveries)]
-    stored = [(each.message.origin, each.message.sequence) for write in written for each in write.outgoings]
-    assert (1, 7) in stored  # so it does not come twice
-    assert fleet[1].dropped == {}
 
 
 @patches
