@@ -26,7 +26,6 @@ CONTEXT: Final = re.compile(r"(^|[._])ctx\.(cluster\.|storage\.)?\w+$")
 
 LONG_FILES: Final = {
     "starlingmq.cluster.cluster_state": 900,
-    "starlingmq.cluster.takeover.takeover_target": 650,
     "starlingmq.cluster.wills.cluster_wills": 650,
     "starlingmq.core.broker": 700,
     "starlingmq.core.mqtt.connecting": 550,
@@ -46,12 +45,10 @@ LONG_CLASSES: Final = {
     "Members": 410,
     "Publishing": 650,
     "RetainedSync": 410,
-    "TakeoverTarget": 600,
 }
 LONG_FUNCTIONS: Final = {
     "ClusterState.__init__": 90,
     "Connecting._begin": 70,
-    "TakeoverTarget.own": 90,
 }
 IN_CYCLES: Final = {
     "starlingmq": "",

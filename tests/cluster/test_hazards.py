@@ -24,9 +24,11 @@ import starlingmq
 from starlingmq.cluster.balance.drain import Drain
 from starlingmq.cluster.cluster_state import ClusterState
 from starlingmq.cluster.membership import members
-from starlingmq.cluster.takeover import takeover_target
+from starlingmq.cluster.takeover import takeover_target, waiting_connects
 from starlingmq.cluster.takeover.cut_markers import CutMarkers
 from starlingmq.cluster.takeover.inbound import InboundSession
+from starlingmq.cluster.takeover.inbound_claims import InboundClaims
+from starlingmq.cluster.takeover.inbound_delivery import InboundDelivery
 from starlingmq.cluster.takeover.outbound import OutboundSession
 from starlingmq.cluster.takeover.takeover import Takeovers
 from starlingmq.cluster.takeover.takeover_source import TakeoverSource
@@ -457,7 +459,7 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "the former owner goes on after the marks": (OutboundSession, "mark", lambda *_: None, moved),
     "marks are forgotten in a crash": (OutboundSession, "restore", lambda *_: None, marks_hold),
-    "two wait for each other": (TakeoverTarget, "_turn_down", lambda *_: None, claimed_in_turns),
+    "two wait for each other": (InboundClaims, "_turn_down", lambda *_: None, claimed_in_turns),
     "nobody waits for the window": (InboundSession, "awaited", lambda _: False, moved),
     "the queue stays behind": (SessionTransfer, "take_queue", lambda *_: [], moved),
     "what comes late is a session, though a later owner was told that there is none": (
@@ -473,7 +475,7 @@ MISTAKES: dict[str, Mistake] = {
         what_comes_back_without_its_window_begins_anew,
     ),
     "marks that come before the session they are about are not looked at": (
-        TakeoverTarget,
+        InboundDelivery,
         "overtaken",
         lambda *_: None,
         a_mark_that_overtakes_the_session_itself_divides_all_the_same,
@@ -486,7 +488,7 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "who was overtaken is given it": (TakeoverSource, "_is_newer", lambda *_: False, who_asks_too_late_is_refused),
     "a session is present though a later one may be": (
-        takeover_target,
+        waiting_connects,
         "unheard_of",
         lambda *_: [],
         a_later_session_that_can_not_be_reached_is_thought_of,

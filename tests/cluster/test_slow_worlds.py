@@ -10,6 +10,7 @@ from tests.cluster.slow_world import RaceWorld, SlowWorld, run
 
 import starlingmq
 from starlingmq.cluster.takeover.inbound import InboundSession
+from starlingmq.cluster.takeover.inbound_claims import InboundClaims
 from starlingmq.cluster.takeover.outbound import OutboundSession
 from starlingmq.cluster.takeover.takeover_target import TakeoverTarget
 from starlingmq.core.mqtt.connecting import Connecting
@@ -27,7 +28,7 @@ PATIENCE = 0.5  # seconds
 def gives_up_a_slow_owner(self: TakeoverTarget, arrival: InboundSession, now: float) -> None:
     since = vars(self).setdefault("since", {}).setdefault(arrival, now)
     if now >= since + PATIENCE:
-        for node in arrival.sources():
+        for node in list(arrival.sources):
             self.late(arrival, node)
     look_at(self, arrival, now)
 
@@ -51,7 +52,7 @@ MISTAKES: dict[str, tuple[Any, str, Callable[..., object], type[SlowWorld], int]
         SlowWorld,
         26,
     ),
-    "two wait for each other": (TakeoverTarget, "_turn_down", lambda *_: None, SlowWorld, 170),
+    "two wait for each other": (InboundClaims, "_turn_down", lambda *_: None, SlowWorld, 170),
     "a CONNECT gives way that came later": (Connecting, "overtaken", refuses_whoever_waits, RaceWorld, 2),
 }
 

@@ -7,9 +7,9 @@ it among its messages for everybody (``Mark``): so former owners and the new one
 from __future__ import annotations
 
 from starlingmq.cluster.takeover.inbound import UNVERSIONED, InboundSession
+from starlingmq.cluster.takeover.inbound_delivery import InboundDelivery
 from starlingmq.cluster.takeover.migrations import Migrations
 from starlingmq.cluster.takeover.takeover_source import TakeoverSource
-from starlingmq.cluster.takeover.takeover_target import TakeoverTarget
 from starlingmq.cluster.takeover.transfer_frames import Barrier, Mark, Takeover
 from starlingmq.core.session.migration_state import MigrationState
 
@@ -20,9 +20,9 @@ class CutMarkers:
     _fresh: dict[InboundSession, None]  # without a version yet
     _later: dict[int, list[Barrier]]  # node -> what it asks for when we have its routes
 
-    def __init__(self, moves: Migrations, coming: TakeoverTarget, leaving: TakeoverSource) -> None:
+    def __init__(self, moves: Migrations, delivery: InboundDelivery, leaving: TakeoverSource) -> None:
         self._moves = moves
-        self._coming = coming
+        self._delivery = delivery
         self._leaving = leaving
         self._unasked = {}
         self._asked = {}
@@ -124,7 +124,7 @@ class CutMarkers:
                     moves.mark(departure, node, epoch > departure.epoch and said.owner != departure.target)
             for arrival in moves.of(client_id):
                 if arrival.later.get(node, arrival.epoch) < epoch:
-                    self._coming.overtaken(arrival, node, epoch)
+                    self._delivery.overtaken(arrival, node, epoch)
                 if arrival.epoch <= epoch:
                     self._marked(arrival, node)
 
@@ -136,9 +136,8 @@ class CutMarkers:
         if node in arrival.marks:
             return  # it was asked for again, because of others
         arrival.marks[node] = None
-        arrival.changed = True
-        self._moves.touch(arrival)
-        self._coming.open_session(arrival.session)
+        self._moves.changed(arrival)
+        self._delivery.deliver(arrival.session)
 
     def _came_for(self, node: int, owner: int, asked: Takeover) -> None:
         """Somebody else owns it, and that he asks for it may be still on its way."""

@@ -1,15 +1,6 @@
-"""One session on its way to this node: who may have had it, what they said, and whose marks are here.
+"""One session on its way to this node: its sources, what they have said, and the cut markers that have arrived.
 
-::
-
-    source   WAITING --Head: none--> gone
-                |    --Head-------> STREAMING --Passed, done--> gone
-                '--- not connected, or too slow: LATE; the same goes on, but nobody waits for it any more
-
-The client goes on when no source is waited for, and the window of the one whose session it is (``best``) is whole. If
-all who may have it are late, or one that is late may have a later one than the best, it begins anew
-(core.session.session_reset). Once it knows, all nodes put their marks, and what it subscribes to comes after those of
-the connected ones. What the late ones get before the marks they owe.
+``inbound_states`` has its states and every transition between them.
 """
 
 from __future__ import annotations
@@ -17,170 +8,243 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from starlingmq.cluster.takeover.inbound_states import (
+    INBOUND_TABLE,
+    RESET_TABLE,
+    SOURCE_TABLE,
+    InboundAction,
+    InboundEvent,
+    InboundState,
+    ResetAction,
+    ResetEvent,
+    ResetState,
+    SourceAction,
+    SourceEvent,
+    SourceState,
+)
 from starlingmq.cluster.takeover.transfer_frames import Head, InboundSessionValue, Takeover
 from starlingmq.core.session.migration_state import MARKED, OPEN, UNMARKED
 from starlingmq.core.session.session import Session
 
 UNVERSIONED: Final = -1
+HANDING_OVER: Final = (SourceState.WINDOW, SourceState.QUEUE)
+
+
+class Source:
+    """A node that may have the session."""
+
+    state: SourceState
+    epoch: int  # of its owner key
+    late: bool  # it is not connected: nothing waits for it any more
+    vague: bool  # it does not know all filters of former owners itself
+    passed: dict[int, None]  # nodes whose messages from before their cut markers it has handed over
+
+    def __init__(self, epoch: int, state: SourceState = SourceState.ASKED, late: bool = False) -> None:
+        self.state = state
+        self.epoch = epoch
+        self.late = late
+        self.vague = False
+        self.passed = {}
+
+
+class EarlierWills:
+    """Wills that the client left at other nodes, by node: a CONNECT waits until they are settled."""
+
+    said: dict[int, int]  # nodes with a will, and ``Head.will`` of each
+    settled: dict[int, None]  # etcd does not let these nodes publish it any more
+    unreleased: dict[int, int]  # nodes with nothing but a will: the epoch of the key to delete once it is settled
+
+    def __init__(self) -> None:
+        self.said = {}
+        self.settled = {}
+        self.unreleased = {}
+
+    def expect(self, nodes: Iterable[int]) -> None:
+        for node in nodes:
+            self.said.setdefault(node, 0)
 
 
 class InboundSession:
     client_id: str
-    epoch: int
-    owned: int  # the newest epoch in which this node has owned it since
-    waiting: dict[int, int]  # node -> its epoch
-    streaming: dict[int, int]  # node -> its epoch
-    late: dict[int, None]
-    willed: dict[int, int]  # those that had a will, with what ``Head.will`` said of it
-    settled: dict[int, None]  # late and willed ones that etcd does not let publish it any more
-    unreleased: dict[int, int]  # those that have nothing else, and whose keys of that epoch go once they are settled
-    best: int  # node whose session it is
+    epoch: int  # of the claim that has asked the sources
+    owned: int  # the newest epoch in which this node has owned the client id since
+    state: InboundState
+    sources: dict[int, Source]  # by node, without those that are GONE: ASKED ones first, then as they have answered
+    best: int  # node whose session it is; 0: none so far, or the one here
     best_held: int  # in which epoch
-    whole: bool
-    open: bool  # the client went on, or would have
-    unsettled: bool  # open without a CONNECT: the wills of its sources were not settled
-    version: int  # of our routes, that who marks must have; UNVERSIONED: it is to be told
-    discarded: bool  # nothing of it is wanted
-    marks: dict[int, None]
-    later: dict[int, int]  # nodes whose mark for a later owner is here -> its epoch
-    passed: dict[int, dict[int, None]]  # source -> nodes
+    wills: EarlierWills
+    version: int  # of the routes that a node must have applied before its cut marker; UNVERSIONED: none asked for yet
+    marks: dict[int, None]  # nodes whose cut marker has arrived
+    later: dict[int, int]  # nodes whose cut marker for a later owner has arrived -> its epoch
     newest: tuple[int, int]  # the node that owned it last, and when
-    former: dict[bytes, None]  # filters of those who have had it, shared groups left out
-    vague: dict[int, None]  # sources that do not know all of these themselves
-    user: str | None  # for whom it comes; None: nobody has connected, or sessions are not bound to users
+    former: dict[bytes, None]  # filters of former owners, without shared groups
+    discarded: bool  # nothing of it is wanted: clean start, or a session of another user
+    user: str | None  # for whom it comes; None: no client has connected, or sessions are not bound to users
     session: Session | None  # once there is one here
-    beginning: bool  # its client begins anew when the marks are here ...
-    beginning_until: float  # ... or so much later
-    changed: bool  # since it was stored
-    finished: bool  # nothing of it is anywhere else
+    reset: ResetState
+    reset_until: float  # while PENDING: when it does not wait for cut markers any longer
 
-    def __init__(self, client_id: str, epoch: int, others: dict[int, int]) -> None:
+    def __init__(
+        self, client_id: str, epoch: int, others: dict[int, int], state: InboundState = InboundState.WAITING
+    ) -> None:
         self.client_id = client_id
-        self.epoch = epoch
-        self.owned = epoch
-        self.waiting = dict(others)
-        self.streaming = {}
-        self.late = {}
-        self.willed = {}
-        self.settled = {}
-        self.unreleased = {}
+        self.epoch = self.owned = epoch
+        self.state = state
+        self.sources = {node: Source(held) for node, held in others.items()}
         self.best = 0
         self.best_held = 0
-        self.whole = False
-        self.open = False
-        self.unsettled = False
+        self.wills = EarlierWills()
         self.version = UNVERSIONED
-        self.discarded = False
         self.marks = {}
         self.later = {}
-        self.passed = {}
         self.newest = (0, 0)
         self.former = {}
-        self.vague = {}
+        self.discarded = False
         self.user = None
         self.session = None
-        self.beginning = False
-        self.beginning_until = 0.0
-        self.changed = True
-        self.finished = False
+        self.reset = ResetState.NONE
+        self.reset_until = 0.0
 
-    def asking(self) -> Takeover:
-        """What former owners are asked once more."""
-        return Takeover(self.client_id, self.epoch, self.discarded, False, self.user)
+    # Transitions
 
-    def sources(self) -> dict[int, int]:
-        return {**self.waiting, **self.streaming}
+    def step(self, event: InboundEvent) -> tuple[InboundAction, ...]:
+        row = INBOUND_TABLE.step(self.state, event)
+        self.state = row.next
+        return row.actions
 
-    def has_sources(self) -> bool:
-        return len(self.waiting) != 0 or len(self.streaming) != 0
+    def step_reset(self, event: ResetEvent) -> tuple[ResetAction, ...]:
+        row = RESET_TABLE.step(self.reset, event)
+        self.reset = row.next
+        return row.actions
 
-    def needs_marks(self) -> bool:
-        """Whether it matters from where on our own messages count: somebody takes, or may take, what is before."""
-        session = self.session
-        if self.discarded or (session is not None and session.ended):
-            return self.has_sources()
-        if session is None:
-            return False  # nobody here would take what comes after them
-        if session.anew and (session.moving is None or not session.moving.aware):
-            return False  # its client relies on what they take
-        return len(self.streaming) != 0 or len(self.late) != 0 or len(self.former) != 0
+    def step_source(self, node: int, event: SourceEvent) -> tuple[SourceAction, ...]:
+        source = self.sources.get(node)
+        row = SOURCE_TABLE.step(SourceState.GONE if source is None else source.state, event)
+        if source is not None and row.next is not source.state:
+            if source.state is SourceState.ASKED or row.next is SourceState.GONE:
+                del self.sources[node]
+            source.state = row.next
+            if row.next is not SourceState.GONE:
+                self.sources[node] = source
+        return row.actions
 
-    def learn(self, node: int, head: Head) -> None:
-        """What that source had subscribed to, and those that it gets something from itself."""
-        for granted in head.granted:
-            if not granted.whole.startswith(b"$share/"):
-                self.former[granted.whole] = None
-        self.former.update(dict.fromkeys(head.former))
-        if head.unknown:
-            self.vague[node] = None
-        else:
-            self.vague.pop(node, None)
-        self.changed = True
+    # What follows from the state
 
-    def gone(self, node: int) -> None:
-        """That node has nothing of it (any more)."""
-        self.waiting.pop(node, None)
-        self.streaming.pop(node, None)
-        self.late.pop(node, None)
-        self.vague.pop(node, None)
-        if self.best == node:
-            self.whole = True
-        self.changed = True
+    @property
+    def finished(self) -> bool:
+        """Whether no other node has anything of it."""
+        return self.state is InboundState.FINISHED
+
+    @property
+    def open(self) -> bool:
+        """Whether no CONNECT waits for it."""
+        return self.state in (InboundState.OPEN, InboundState.ABANDONED)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the inflight window of the client's session is complete."""
+        if self.best == 0:
+            return False
+        source = self.sources.get(self.best)
+        return source is None or source.state is SourceState.QUEUE
+
+    def asked(self) -> dict[int, int]:
+        """Sources that have not answered -> their epoch."""
+        return {node: source.epoch for node, source in self.sources.items() if source.state is SourceState.ASKED}
+
+    def streaming(self) -> dict[int, int]:
+        """Sources that hand over -> their epoch."""
+        return {node: source.epoch for node, source in self.sources.items() if source.state in HANDING_OVER}
+
+    def epoch_of(self, node: int) -> int:
+        """Of that source; 0: it is none."""
+        source = self.sources.get(node)
+        return 0 if source is None else source.epoch
+
+    def late(self) -> list[int]:
+        return [node for node, source in self.sources.items() if source.late]
+
+    def all_late(self) -> bool:
+        return all(source.late for source in self.sources.values())
 
     def unknown(self) -> bool:
-        """Whether somebody may have subscribed to what is not in ``former``."""
-        return len(self.waiting) != 0 or len(self.vague) != 0
+        """Whether a source may have filters that are not in ``former``."""
+        return any(source.vague or source.state is SourceState.ASKED for source in self.sources.values())
 
     def awaited(self) -> bool:
-        """Whether the client waits for somebody."""
-        for node in self.waiting:
-            if node not in self.late:
+        """Whether the client waits for a source."""
+        for source in self.sources.values():
+            if source.state is SourceState.ASKED and not source.late:
                 return True
-        return self.best in self.streaming and not self.whole and self.best not in self.late
+        best = self.sources.get(self.best)
+        return best is not None and best.state is SourceState.WINDOW and not best.late
+
+    def wanted(self) -> bool:
+        """Whether a later owner has to wait: the session goes on when it could be served here."""
+        return not self.discarded and self.awaited()
+
+    def needs_marks(self) -> bool:
+        """Whether cut markers matter: a source takes, or may take, messages from before them."""
+        session = self.session
+        if self.discarded or (session is not None and session.ended):
+            return len(self.sources) != 0
+        if session is None:
+            return False  # nothing here would take the messages after them
+        if session.anew and (session.moving is None or not session.moving.aware):
+            return False  # its client relies on what the sources take
+        if self.former:
+            return True
+        return any(source.late or source.state in HANDING_OVER for source in self.sources.values())
 
     def marked_by(self, nodes: Iterable[int]) -> bool:
         return all(node in self.marks for node in nodes)
 
-    def all_late(self) -> bool:
-        return all(node in self.late for node in (*self.waiting, *self.streaming))
-
-    def wanted(self) -> bool:
-        """Whether who wants the session from here has to wait: it goes on when it could be served here."""
-        return not self.discarded and self.awaited()
-
     def over(self, members: Iterable[int]) -> bool:
-        """Nobody has anything of it, nor will what comes to both be mistaken for what comes to us alone."""
-        if self.has_sources():
+        """Whether no source has anything of it, and no message for a former owner can be taken for one of ours."""
+        if self.sources:
             return False
         return self.session is None or self.session.ended or len(self.former) == 0 or self.marked_by(members)
 
     def ordered(self, node: int) -> bool:
-        """Whether all that came from ``node`` before its mark is here, as far as anybody waits for it."""
-        for source in (*self.waiting, *self.streaming):
-            if source not in self.late and node not in self.passed.get(source, {}):
-                return False
-        return True
+        """Whether all messages of ``node`` from before its cut marker are here, late sources left out."""
+        return all(source.late or node in source.passed for source in self.sources.values())
 
     def stage(self, node: int) -> int:
-        """Of what enters at ``node``, for the session."""
+        """Of messages that enter at ``node``, for the session."""
         if node in self.marks:
             return OPEN if self.ordered(node) else MARKED
-        return UNMARKED if self.has_sources() or self.former else OPEN
+        return UNMARKED if self.sources or self.former else OPEN
+
+    # What the sources say
+
+    def asking(self) -> Takeover:
+        """What sources are asked once more."""
+        return Takeover(self.client_id, self.epoch, self.discarded, False, self.user)
+
+    def learn(self, node: int, head: Head) -> None:
+        """The filters of that source, and of those that owe messages to it."""
+        for granted in head.granted:
+            if not granted.whole.startswith(b"$share/"):
+                self.former[granted.whole] = None
+        self.former.update(dict.fromkeys(head.former))
+        self.sources[node].vague = head.unknown
+
+    # What is stored
 
     def value(self) -> InboundSessionValue:
         return InboundSessionValue(
             self.client_id,
             self.epoch,
-            self.waiting,
-            self.streaming,
+            self.asked(),
+            self.streaming(),
             list(self.marks),
             self.best,
             self.best_held,
             self.owned,
             0 if self.session is None else self.session.number,
-            self.open and not self.unsettled,
+            self.state is InboundState.OPEN,
             list(self.former),
-            list(self.vague),
+            [node for node, source in self.sources.items() if source.vague],
             self.discarded,
             self.later,
             self.user,
@@ -190,23 +254,25 @@ class InboundSession:
     @staticmethod
     def restored(value: InboundSessionValue, sessions: dict[int, Session]) -> InboundSession:
         """After a start. ``sessions`` are all there are, by number."""
-        arrival = InboundSession(value.client_id, value.epoch, value.waiting)
-        arrival.streaming = value.streaming
-        arrival.session = sessions.get(value.session)
-        opened = value.open and arrival.session is not None  # else nobody has been told anything
-        if opened:
-            arrival.late = dict.fromkeys(arrival.sources())
+        session = sessions.get(value.session)
+        opened = value.open and session is not None  # else no client has been told anything
+        state = InboundState.OPEN if opened or (value.open and value.discarded) else InboundState.WAITING
+        if value.discarded and not value.open:
+            state = InboundState.ABANDONED
+        arrival = InboundSession(value.client_id, value.epoch, value.waiting, state)
+        for node, held in value.streaming.items():
+            whole = node == value.best and (arrival.open or value.whole)
+            arrival.sources[node] = Source(held, SourceState.QUEUE if whole else SourceState.WINDOW)
+        for node, source in arrival.sources.items():
+            source.late = opened
+            source.vague = node in value.vague
+        arrival.session = session
         arrival.marks = dict.fromkeys(value.marks)
         arrival.best, arrival.best_held, arrival.owned = value.best, value.best_held, value.owned
         arrival.discarded = value.discarded
         arrival.later = value.later
         arrival.user = value.user
-        arrival.open = opened or value.discarded
-        arrival.whole = arrival.open or value.whole
-        arrival.unsettled = value.discarded and not value.open
-        arrival.willed = dict.fromkeys(arrival.sources(), 0)
+        arrival.wills.expect(arrival.sources)
         arrival.former = dict.fromkeys(value.former)
-        arrival.vague = dict.fromkeys(value.vague)
-        arrival.changed = False
         arrival.newest = (0, value.owned)  # who owned it in between was not stored
         return arrival

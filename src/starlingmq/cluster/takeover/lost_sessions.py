@@ -48,5 +48,5 @@ def unheard_of(arrivals: Iterable[InboundSession], held: int) -> list[int]:
     held = max([held, *[arrival.best_held for arrival in arrivals]])
     nodes: list[int] = []
     for arrival in inbound:
-        nodes += [node for node, epoch in arrival.waiting.items() if epoch > held]
+        nodes += [node for node, epoch in arrival.asked().items() if epoch > held]
     return nodes

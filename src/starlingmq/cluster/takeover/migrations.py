@@ -13,6 +13,7 @@ from math import inf
 from typing import Final
 
 from starlingmq.cluster.takeover.inbound import InboundSession
+from starlingmq.cluster.takeover.inbound_states import SourceAction, SourceEvent
 from starlingmq.cluster.takeover.lost_sessions import LostSessions
 from starlingmq.cluster.takeover.outbound import OutboundSession
 from starlingmq.cluster.takeover.ownership import Owned, Ownership
@@ -56,7 +57,7 @@ class Migrations:
     departing: dict[str, list[OutboundSession]]  # the same by client id
     touched: dict[InboundSession, None]  # are to be looked at
     wills: ClusterWills | None
-    unsettled: dict[InboundSession, None]  # wait for wills to be settled
+    settling: dict[InboundSession, None]  # those that are SETTLING: looked at in each turn
     stray: Callable[[str], bool]  # whether that client id's session here is from before we were taken out
     giving: dict[OutboundSession, None]  # have, or may have, something to be said
     deferred: dict[str, tuple[int, Takeover]]  # client id -> asked for while it arrives: by whom, for what
@@ -90,7 +91,7 @@ class Migrations:
         self.departing = {}
         self.touched = {}
         self.wills = None
-        self.unsettled = {}
+        self.settling = {}
         self.stray = lambda client_id: False
         self.giving = {}
         self.deferred = {}
@@ -106,7 +107,7 @@ class Migrations:
         self.lost = LostSessions(broker.ctx)
         self._connected: Final = connected
         self._by_source: dict[int, dict[InboundSession, None]] = {}
-        self._beginning: dict[InboundSession, None] = {}
+        self._resetting: dict[InboundSession, None] = {}  # those with a PENDING reset
         self._deadlines: list[tuple[float, int, InboundSession]] = []
         self._serial = 0
         self._changed: dict[InboundSession, None] = {}
@@ -152,50 +153,51 @@ class Migrations:
 
     def add(self, arrival: InboundSession) -> None:
         self.arrivals.setdefault(arrival.client_id, {})[arrival.epoch] = arrival
-        for node in arrival.sources():
+        for node in arrival.sources:
             self._by_source.setdefault(node, {})[arrival] = None
         self.touch(arrival)
 
     def remove(self, arrival: InboundSession) -> None:
-        arrival.finished = True
         epochs = self.arrivals[arrival.client_id]
         del epochs[arrival.epoch]
         if not epochs:
             del self.arrivals[arrival.client_id]
-        self._beginning.pop(arrival, None)
+        self.settling.pop(arrival, None)
+        self._resetting.pop(arrival, None)
         self._changed.pop(arrival, None)
         self.fact(key(ARRIVAL, arrival.client_id, arrival.epoch), None)
 
     def touch(self, arrival: InboundSession) -> None:
+        """Have it looked at in this turn."""
         self.touched[arrival] = None
-        if arrival.changed:
-            self._changed[arrival] = None
 
-    def gone(self, arrival: InboundSession, node: int) -> None:
-        """A source has nothing of it any more."""
-        arrival.gone(node)
-        waiting = self._by_source.get(node)
-        if waiting is not None:
-            waiting.pop(arrival, None)
-        self.touch(arrival)
+    def changed(self, arrival: InboundSession) -> None:
+        """Have it looked at in this turn, and stored."""
+        self.touched[arrival] = None
+        self._changed[arrival] = None
+
+    def step_source(self, arrival: InboundSession, node: int, event: SourceEvent) -> tuple[SourceAction, ...]:
+        actions = arrival.step_source(node, event)
+        if node not in arrival.sources and node in self._by_source:
+            self._by_source[node].pop(arrival, None)
+        return actions
 
     def from_node(self, node: int) -> list[InboundSession]:
+        """Those with this node as a source."""
         return list(self._by_source.get(node, {}))
 
-    def begin(self, arrival: InboundSession, until: float) -> None:
-        """Its client begins anew: who puts marks is to be watched."""
-        arrival.beginning = True
-        arrival.beginning_until = until
-        self._beginning[arrival] = None
+    def watch_reset(self, arrival: InboundSession, until: float) -> None:
+        """Its session reset is PENDING: cut markers that arrive count, and which nodes are connected."""
+        arrival.reset_until = until
+        self._resetting[arrival] = None
         self.wake(arrival, until)
         self.touch(arrival)
 
-    def beginning(self) -> list[InboundSession]:
-        return list(self._beginning)
+    def unwatch_reset(self, arrival: InboundSession) -> None:
+        self._resetting.pop(arrival, None)
 
-    def began(self, arrival: InboundSession) -> None:
-        arrival.beginning = False
-        self._beginning.pop(arrival, None)
+    def resetting(self) -> list[InboundSession]:
+        return list(self._resetting)
 
     def former(self, client_id: str, session: Session) -> tuple[dict[bytes, None], bool]:
         """What those had subscribed to who have something for a session that is here, or leaves here, shared groups
@@ -314,10 +316,8 @@ class Migrations:
 
     def store(self) -> None:
         for arrival in self._changed:
-            if arrival.changed:
-                arrival.changed = False
-                value = encode_arrival(arrival.value())
-                self.fact(key(ARRIVAL, arrival.client_id, arrival.epoch), value)
+            if not arrival.finished:
+                self.fact(key(ARRIVAL, arrival.client_id, arrival.epoch), encode_arrival(arrival.value()))
         self._changed.clear()
         for departure in self._changed_departures:
             departure.changed = False

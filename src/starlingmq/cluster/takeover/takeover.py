@@ -25,10 +25,13 @@ from collections.abc import Callable, Iterable
 from starlingmq.cluster.takeover.cut_markers import CutMarkers
 from starlingmq.cluster.takeover.drain_offers import DrainOffers
 from starlingmq.cluster.takeover.inbound import InboundSession
+from starlingmq.cluster.takeover.inbound_claims import InboundClaims
+from starlingmq.cluster.takeover.inbound_delivery import InboundDelivery
 from starlingmq.cluster.takeover.migrations import ARRIVAL, DEPARTURE, EARLY, FACTS, FIRST, NUMBERS, Migrations, key
 from starlingmq.cluster.takeover.orphaned_sessions import OrphanedSessions
 from starlingmq.cluster.takeover.outbound import OutboundSession, departed
 from starlingmq.cluster.takeover.ownership import CLEAN, Ownership
+from starlingmq.cluster.takeover.state_table import NoTransition
 from starlingmq.cluster.takeover.suback_hold import SubackHold
 from starlingmq.cluster.takeover.takeover_source import TakeoverSource
 from starlingmq.cluster.takeover.takeover_target import TakeoverTarget
@@ -48,6 +51,7 @@ from starlingmq.cluster.takeover.transfer_frames import (
     encode_marks,
     unpack,
 )
+from starlingmq.cluster.takeover.waiting_connects import WaitingConnects
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.ready import SESSION_PUT, Write
 from starlingmq.core.session.owner_claims import OwnerClaim
@@ -76,9 +80,12 @@ class Takeovers:
         self.moves = Migrations(broker, ownership, limit, connected, applied, known)
         self.offers = DrainOffers(self._ctx, ownership)
         self.on_drain: Callable[[int, Declined | Rebalance], None] = lambda node, said: None
-        self._coming = TakeoverTarget(self.moves, self.offers)
-        self._leaving = TakeoverSource(self.moves, self._coming)
-        self._marks = CutMarkers(self.moves, self._coming, self._leaving)
+        self._delivery = InboundDelivery(self.moves)
+        self._connects = WaitingConnects(self.moves, self._delivery)
+        self._target = TakeoverTarget(self.moves, self._delivery, self._connects)
+        self._answers = InboundClaims(self.moves, self._target, self._connects, self.offers)
+        self._leaving = TakeoverSource(self.moves, self._target, self._delivery)
+        self._marks = CutMarkers(self.moves, self._delivery, self._leaving)
         self._claims = self._ctx.cluster.claim_ids(2 * seconds, limit)
         self.strays = OrphanedSessions(ownership)
         self.moves.stray = self.strays.__contains__
@@ -98,7 +105,7 @@ class Takeovers:
         claim = self._claims.waiting.get(client_id)
         if claim is not None and claim.clean_start:
             return CLEAN
-        thrown = [arrival.epoch for arrival in self.moves.of(client_id) if arrival.discarded and arrival.has_sources()]
+        thrown = [arrival.epoch for arrival in self.moves.of(client_id) if arrival.discarded and arrival.sources]
         return max(thrown, default=0)
 
     @property
@@ -194,14 +201,14 @@ class Takeovers:
             elif name.startswith(ARRIVAL):
                 arrival = InboundSession.restored(decode_arrival(fact), by_number)
                 moves.add(arrival)
-                for node in arrival.waiting:  # it may have put that off, and have crashed as well
+                for node in arrival.asked():  # it may have put that off, and have crashed as well
                     moves.say(node, arrival.asking())
 
     def _resume(self) -> None:
         """Once it is known whose marks there are to be: what an earlier life waited for is waited for."""
         moves = self.moves
         for arrival in moves.all_arrivals():
-            self._coming.attach(arrival)
+            self._delivery.attach(arrival)
         for (client_id, epoch), nodes in moves.early.items():
             session = self._ctx.sessions.get(client_id)
             if session is not None and session.moving is not None and session.epoch < epoch:
@@ -227,14 +234,14 @@ class Takeovers:
         for node in strangers:
             self._marks.member_gone(node)
             for arrival in moves.from_node(node):
-                self._coming.source_gone(arrival, node)
+                self._target.source_gone(arrival, node)
             for departure in list(moves.departures.values()):
                 if departure.target == node:
                     self._leaving.target_gone(departure)
         if strangers or before != moves.members:  # the marks of others are wanted now
             for arrival in moves.all_arrivals():
                 moves.touch(arrival)
-                self._coming.open_session(arrival.session)
+                self._delivery.deliver(arrival.session)
             self._leaving.members_changed()
 
     def reborn(self, node: int) -> None:
@@ -249,13 +256,13 @@ class Takeovers:
         moves = self.moves
         for node in moves.members:
             self._look_at_node(node)
-        for arrival in moves.beginning():
+        for arrival in moves.resetting():
             moves.touch(arrival)
 
     def _look_at_node(self, node: int) -> None:
         if self.moves.is_unreachable(node):
             for arrival in self.moves.from_node(node):
-                self._coming.late(arrival, node)
+                self._target.late(arrival, node)
 
     # Saying and hearing
 
@@ -271,7 +278,10 @@ class Takeovers:
             self.moves.notices.append(f"node {node}: {error}")
             return
         for said in all_said:
-            self._heard(node, said)
+            try:
+                self._heard(node, said)
+            except NoTransition as error:
+                self.moves.notices.append(f"message of node {node} was ignored: {error}")
 
     def _heard(self, node: int, said: Said) -> None:
         if isinstance(said, Takeover):
@@ -293,7 +303,7 @@ class Takeovers:
         elif isinstance(said, Declined | Rebalance):
             self.on_drain(node, said)
         else:
-            self._coming.heard(node, said)
+            self._target.heard(node, said)
 
     # Turns
 
@@ -312,19 +322,19 @@ class Takeovers:
         self._look_at_strays()
         for owned in self._ownership.take_owned():
             self._later.pop(owned.client_id, None)
-            self._coming.own(owned, now)
+            self._answers.own(owned, now)
         for client_id, node, epoch in self._ownership.take_rewritten():
             self._look_at_rewritten(client_id, node, epoch)
         if self._ctx.cluster.aware:
             for session in self._ctx.cluster.take_aware():
-                self._coming.aware(session, now)
-        for arrival in (*moves.due(now), *moves.unsettled):
+                self._connects.noticed(session, now)
+        for arrival in (*moves.due(now), *moves.settling):
             moves.touch(arrival)
         self._hear_own()
         while moves.touched:
             touched, moves.touched = moves.touched, {}
             for arrival in touched:
-                self._coming.look_at(arrival, now)
+                self._target.look_at(arrival, now)
                 self._marks.want(arrival)
                 if arrival.finished:
                     self._marks.finished(arrival)
@@ -333,7 +343,7 @@ class Takeovers:
                 if moves.deferred:
                     self._leaving.look_at(arrival.client_id)
                 if moves.postponed:
-                    self._coming.look_at_postponed(arrival.client_id, now)
+                    self._answers.look_at_postponed(arrival.client_id, now)
             self._hear_own()
         self.promises.look(now)
         self._look_at_claims(now)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from starlingmq.cluster.takeover.inbound import InboundSession
+from starlingmq.cluster.takeover.inbound import InboundSession, Source
+from starlingmq.cluster.takeover.inbound_delivery import InboundDelivery
+from starlingmq.cluster.takeover.inbound_states import InboundEvent, InboundState, SourceState
 from starlingmq.cluster.takeover.migrations import Migrations
 from starlingmq.cluster.takeover.outbound import OutboundSession
 from starlingmq.cluster.takeover.takeover_target import TakeoverTarget
@@ -26,9 +28,10 @@ from starlingmq.core.session.session_user import ANOTHER_USER, REFUSE, is_anothe
 
 
 class TakeoverSource:
-    def __init__(self, moves: Migrations, coming: TakeoverTarget) -> None:
+    def __init__(self, moves: Migrations, target: TakeoverTarget, delivery: InboundDelivery) -> None:
         self._moves = moves
-        self._coming = coming
+        self._target = target
+        self._delivery = delivery
         self._ctx = moves.ctx
 
     # Somebody asks
@@ -116,9 +119,8 @@ class TakeoverSource:
         client came back here meanwhile, and found it."""
         moves = self._moves
         for arrival in arrivals:
-            arrival.unsettled = arrival.unsettled or not arrival.open
-            arrival.discarded = arrival.open = arrival.changed = True
-            moves.touch(arrival)
+            arrival.discarded = True
+            self._target.step(arrival, InboundEvent.CALLED_OFF)
         earlier = moves.deferred.get(client_id)
         if earlier is not None and earlier[1].epoch < epoch:
             del moves.deferred[client_id]
@@ -155,7 +157,7 @@ class TakeoverSource:
         for arrival in late:
             if arrival.session is None or arrival.session.ended:
                 arrival.session = ghost
-                self._coming.attach(arrival)
+                self._delivery.attach(arrival)
         granted = [
             SubscriptionFrame(g.whole, g.qos, g.no_local, g.retain_as_published, g.ids) for g in mover.granted(ghost)
         ]
@@ -303,7 +305,7 @@ class TakeoverSource:
         moves.ownership.claim(departure.client_id)  # its client may have begun anew elsewhere
         for arrival in moves.of(departure.client_id):
             if arrival.session is departure.session:
-                self._coming.attach(arrival)
+                self._delivery.attach(arrival)
 
     def call_off(self, departure: OutboundSession) -> bool:
         """It does not go there: it is here as before (True), or owed to the session that its client has here now, or
@@ -335,7 +337,7 @@ class TakeoverSource:
             moves.broker.ending.end(departure.session)
             moves.giving[departure] = None
         for arrival in moves.of(client_id):
-            moves.gone(arrival, moves.me)
+            self._target.source_dropped(arrival)
 
     def _owe(self, departure: OutboundSession, ghost: Session, there: Session) -> None:
         """Hand it over to ourselves."""
@@ -348,24 +350,21 @@ class TakeoverSource:
         moves.note(again)
         arrival = moves.arrivals.get(client_id, {}).get(epoch)
         if arrival is None:
-            arrival = InboundSession(client_id, epoch, {})
+            arrival = InboundSession(client_id, epoch, {}, InboundState.OPEN)
         arrival.owned = max(there.epoch, arrival.owned)
-        arrival.streaming[moves.me] = ghost.epoch
-        arrival.late[moves.me] = None
-        arrival.open = arrival.whole = True
+        source = arrival.sources[moves.me] = Source(ghost.epoch, SourceState.QUEUE, late=True)
         arrival.session = there
         for granted in moves.broker.mover.granted(ghost):
             if not granted.whole.startswith(b"$share/"):
                 arrival.former[granted.whole] = None
-        former, unknown = moves.former(client_id, ghost)
+        former, source.vague = moves.former(client_id, ghost)
         arrival.former.update(former)
-        if unknown:
-            arrival.vague[moves.me] = None
         assert ghost.moving is not None
         arrival.marks = dict(ghost.moving.marked)  # nobody else takes what comes after them
         moves.add(arrival)
-        self._coming.attach(arrival)
-        self._coming.tell_owner(arrival)
+        moves.changed(arrival)
+        self._delivery.attach(arrival)
+        self._target.tell_owner(arrival)
 
 
 def _epoch(arrival: InboundSession) -> int:

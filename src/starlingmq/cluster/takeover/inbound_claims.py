@@ -1,0 +1,189 @@
+"""Claims of this node that etcd has answered: each node with a key of the client id is asked for its session.
+
+docs/SESSIONS.md has the rules. A claim that came too late gives the client id up again.
+"""
+
+from __future__ import annotations
+
+from starlingmq.cluster.takeover.drain_offers import DrainOffers
+from starlingmq.cluster.takeover.inbound import InboundSession
+from starlingmq.cluster.takeover.inbound_states import InboundEvent
+from starlingmq.cluster.takeover.migrations import Migrations
+from starlingmq.cluster.takeover.ownership import Owned
+from starlingmq.cluster.takeover.takeover_target import TakeoverTarget
+from starlingmq.cluster.takeover.transfer_frames import OVERTAKEN, Head, Takeover
+from starlingmq.cluster.takeover.waiting_connects import WaitingConnects
+from starlingmq.core.session.owner_claims import OwnerClaim
+from starlingmq.core.session.session_user import BY_CLIENT_ID, is_anothers
+
+
+class InboundClaims:
+    def __init__(
+        self, moves: Migrations, target: TakeoverTarget, connects: WaitingConnects, offers: DrainOffers
+    ) -> None:
+        self._moves = moves
+        self._target = target
+        self._connects = connects
+        self._offers = offers
+        self._ctx = moves.ctx
+
+    def own(self, owned: Owned, now: float) -> None:
+        """This node owns a client id. Every other node with a key of it may have something of its session."""
+        moves = self._moves
+        client_id, epoch = owned.client_id, owned.epoch
+        claims = self._ctx.cluster.claims
+        assert claims is not None
+        if not moves.ownership.claiming(client_id):  # else the CONNECT that waits now is for the next claim
+            claims.own(client_id, epoch)
+        moves.postponed.pop(client_id, None)
+        if self._is_overtaken(client_id, epoch):
+            return
+        claim = claims.still(client_id)
+        if claim is None and not owned.firm and not self._has(client_id):
+            moves.ownership.release(client_id, moves.me, epoch)  # its client is gone: no node is to make way for it
+            return
+        clean = claim is not None and claim.clean_start
+        if owned.clean and not clean:  # the CONNECT with a clean start is gone: no node is to discard its session
+            moves.ownership.claim(client_id)
+            return
+        earlier = moves.of(client_id)
+        if not clean and self._is_too_early(owned, earlier):
+            moves.postponed[client_id] = owned
+            return
+        self._turn_down(client_id, epoch)
+        invited = self._offers.invited(client_id)
+        offered = invited if claim is None else None
+        if offered is not None and not self._takes_offer(owned, offered, earlier):
+            return
+        if claim is not None:
+            moves.broker.connecting.make_way(client_id)
+        user = None if claim is None or self._ctx.session_owner == BY_CLIENT_ID else claim.client.username
+        for arrival in earlier:
+            self._own_again(arrival, owned, claim, user)
+        others = self._others(owned, earlier)
+        held = self._keep(owned, clean, others)
+        strangers = [node for node in owned.others if node not in moves.members]
+        if not (others or strangers or self._is_will_unpublished(client_id)):
+            self._connects.go_on(client_id, epoch, held)
+            return
+        arrival = InboundSession(client_id, epoch, others)
+        arrival.user = user
+        arrival.best_held = held
+        arrival.newest = max(list(others.items()), key=_held, default=(0, 0))
+        arrival.wills.expect((*others, *strangers) if clean else strangers)
+        for node, source in arrival.sources.items():
+            source.late = moves.is_unreachable(node)
+        arrival.discarded = clean
+        moves.add(arrival)
+        moves.changed(arrival)
+        for node, had in others.items():
+            moves.say(node, Takeover(client_id, epoch, clean or had < owned.floor, offered is not None, user))
+
+    def _is_overtaken(self, client_id: str, epoch: int) -> bool:
+        """Whether a node with a higher epoch has asked for the session: the claim is given up."""
+        moves = self._moves
+        given = [departure.epoch for departure in moves.departing.get(client_id, ())]
+        overtaken = max(moves.overtaken.pop(client_id, 0), *given, 0)
+        if overtaken <= epoch:
+            return False
+        moves.ownership.release(client_id, moves.me, epoch)
+        moves.broker.connecting.overtaken(client_id, overtaken)
+        return True
+
+    def _takes_offer(self, owned: Owned, offered: tuple[int, int], earlier: list[InboundSession]) -> bool:
+        """Whether the client id is claimed because a draining node has offered the session, and still may be."""
+        moves, client_id = self._moves, owned.client_id
+        holds = self._offers.holds(owned, *offered)
+        if not (holds or earlier or client_id in self._ctx.sessions):
+            moves.ownership.release(client_id, moves.me, owned.epoch)
+            return False
+        if holds and offered[1] == 0:  # it has no key there, and never had
+            owned.others.setdefault(*offered)
+        return True
+
+    def _own_again(self, arrival: InboundSession, owned: Owned, claim: OwnerClaim | None, user: str | None) -> None:
+        """An earlier claim of this node has asked for sessions that are still on their way."""
+        clean = claim is not None and claim.clean_start
+        if clean or arrival.owned < owned.floor or self._is_anothers(arrival, user):
+            arrival.discarded = True
+            arrival.wills.expect(arrival.sources)
+        elif user is not None:
+            arrival.user = user
+        if claim is not None:
+            self._target.step(arrival, InboundEvent.CONNECT)
+        arrival.owned = owned.epoch
+        self._moves.changed(arrival)
+
+    def _keep(self, owned: Owned, clean: bool, others: dict[int, int]) -> int:
+        """The session here has the epoch of the claim from now on, or is handed over like that of any other node: then
+        this one is among ``others``. In which epoch this node has had it all the time; 0: it did not."""
+        moves = self._moves
+        session = self._ctx.sessions.get(owned.client_id)
+        if session is None:
+            return 0
+        if session.epoch < owned.floor:
+            moves.broker.connecting.taken_over(session, True)  # a clean start at another node has discarded it
+            return 0
+        if not clean and not session.hollow and any(other > session.epoch for other in others.values()):
+            others[moves.me] = session.epoch  # the client was elsewhere meanwhile: ours is an old one
+            return 0
+        held = 0 if session.hollow else session.epoch
+        session.epoch = owned.epoch
+        if session.moving is not None:
+            session.moving.marked = {}  # those were for owners before us
+        return held
+
+    def _is_will_unpublished(self, client_id: str) -> bool:
+        """Of an earlier connection, at this node."""
+        wills = self._moves.wills
+        return wills is not None and wills.unpublished(client_id)
+
+    def _is_anothers(self, arrival: InboundSession, user: str | None) -> bool:
+        """Whether what is on its way here is not for that user."""
+        session = arrival.session
+        owner = arrival.user if session is None or session.ended or session.owner is None else session.owner
+        return is_anothers(self._ctx.session_owner, owner, user)
+
+    def _is_too_early(self, owned: Owned, earlier: list[InboundSession]) -> bool:
+        """Whether the session here, which has to be handed over to ourselves as an old one, is not all here yet."""
+        session = self._ctx.sessions.get(owned.client_id)
+        if session is None or session.hollow or session.epoch < owned.floor:
+            return False
+        old = any(other > session.epoch for other in owned.others.values())
+        return old and any(arrival.awaited() for arrival in earlier)
+
+    def look_at_postponed(self, client_id: str, now: float) -> None:
+        owned = self._moves.postponed.get(client_id)
+        if owned is not None and not self._is_too_early(owned, self._moves.of(client_id)):
+            del self._moves.postponed[client_id]
+            self.own(owned, now)
+
+    def _turn_down(self, client_id: str, epoch: int) -> None:
+        """A node that has asked for what was still on its way here, by an earlier epoch than this claim's, gets it from
+        us no more. This claim may ask the same node: the two would wait for each other."""
+        moves = self._moves
+        deferred = moves.deferred.get(client_id)
+        if deferred is not None and deferred[1].epoch < epoch:
+            del moves.deferred[client_id]
+            moves.refused += 1
+            moves.take_early((client_id, deferred[1].epoch))
+            moves.say(deferred[0], Head(client_id, deferred[1].epoch, OVERTAKEN))
+
+    def _has(self, client_id: str) -> bool:
+        moves = self._moves
+        return client_id in self._ctx.sessions or client_id in moves.arrivals or client_id in moves.departing
+
+    def _others(self, owned: Owned, earlier: list[InboundSession]) -> dict[int, int]:
+        """Nodes that may have something of it and were not asked yet."""
+        moves = self._moves
+        others: dict[int, int] = {}
+        for node, held in owned.others.items():
+            if node not in moves.members:
+                moves.ownership.release(owned.client_id, node, held)
+            elif not any(held == arrival.epoch_of(node) for arrival in earlier):
+                others[node] = held
+        return others
+
+
+def _held(item: tuple[int, int]) -> int:
+    return item[1]

@@ -1,0 +1,160 @@
+"""What a session here is given of an inbound session: messages that other nodes hand over, and messages that are held.
+
+A session takes no message that a former owner delivers as well: it knows by ``MigrationState`` what is still on its
+way to it, and the cut markers of each node (docs/SESSIONS.md).
+"""
+
+from __future__ import annotations
+
+from starlingmq.cluster.takeover.inbound import InboundSession
+from starlingmq.cluster.takeover.migrations import Migrations
+from starlingmq.cluster.takeover.transfer_frames import Part, Parts
+from starlingmq.core.message import Message
+from starlingmq.core.ready import QUEUE_DELETE
+from starlingmq.core.session.migration_state import MARKED, OPEN, UNMARKED, MigrationState
+from starlingmq.core.session.outgoing import RELEASED, Outgoing
+from starlingmq.core.session.session import Session
+from starlingmq.core.session.session_reset import UNSETTLED
+
+
+class InboundDelivery:
+    def __init__(self, moves: Migrations) -> None:
+        self._moves = moves
+        self._ctx = moves.ctx
+
+    # Which session
+
+    def attach(self, arrival: InboundSession) -> None:
+        """Have the session know what is still on its way to it."""
+        session = arrival.session
+        if session is None or session.ended or arrival.discarded:
+            return
+        self._moves.changed(arrival)
+        if arrival.over(self._moves.members):
+            return
+        moving = session.moving
+        if moving is None:
+            moving = session.moving = MigrationState(arrival.client_id)
+        moving.sources[arrival.epoch] = None
+        self._heed(arrival)
+        if session.client is not None:
+            session.client.plain = False
+        self.deliver(session)
+
+    def detach(self, arrival: InboundSession, session: Session) -> None:
+        """Nothing of this comes to that session any more."""
+        if session.ended or session.moving is None:
+            return
+        session.moving.sources.pop(arrival.epoch, None)
+        if session.moving.sources:
+            self.deliver(session)
+        else:
+            self._moves.broker.mover.settle(session)
+
+    def overtaken(self, arrival: InboundSession, node: int, epoch: int) -> None:
+        """From here on a later owner delivers the messages of that node, whether the session is here yet or not."""
+        arrival.later[node] = epoch
+        self._moves.changed(arrival)
+        self._heed(arrival)
+
+    def _heed(self, arrival: InboundSession) -> None:
+        session = arrival.session
+        moving = None if session is None else session.moving
+        if session is None or moving is None or session.ended:
+            return
+        departure = self._moves.departures.get((moving.client_id, moving.epoch)) if moving.target != 0 else None
+        for node, epoch in arrival.later.items():
+            if epoch <= session.epoch:
+                continue
+            if departure is not None:
+                self._moves.mark(departure, node, epoch > departure.epoch)
+            else:
+                moving.marked[node] = None
+
+    # Messages that were held
+
+    def deliver(self, session: Session | None) -> None:
+        """Give a session the messages that wait for nothing any more."""
+        if session is None or session.ended or session.moving is None:
+            return
+        moving, delivery = session.moving, self._moves.broker.delivery
+        arrivals = [arrival for arrival in self._moves.of(moving.client_id) if arrival.session is session]
+        formers = {arrival.epoch: arrival.former for arrival in arrivals}
+        unknown = {arrival.epoch: None for arrival in arrivals if arrival.unknown()}
+        for held in moving.learn(formers, unknown):
+            self._ctx.note(QUEUE_DELETE, session, held.outgoing)
+        members = self._moves.members
+        for node in members:
+            stage = self._stage(moving, node, arrivals)
+            if stage != UNMARKED and moving.stages.get(node, UNMARKED) == UNMARKED:
+                moving.stages[node] = MARKED
+            if stage == OPEN and moving.stages.get(node) != OPEN:
+                delivery.let_in(session, moving.open(node))
+        for node in {held.node: None for held in moving.held if not held.before and held.node not in members}:
+            delivery.let_in(session, moving.open(node))
+        delivery.let_in(session, moving.take_known())
+        if moving.target != 0:  # the next owner may wait to hear that nothing comes before what it has
+            self._ctx.cluster.leave(session)
+
+    def _stage(self, moving: MigrationState, node: int, arrivals: list[InboundSession]) -> int:
+        """Of messages that enter at that node, over all inbound sessions that come to this one."""
+        before: list[int] = []
+        stages = [arrival.stage(node) for arrival in arrivals]
+        for arrival, stage in zip(arrivals, stages, strict=True):
+            if stage == UNMARKED:
+                before.append(arrival.epoch)
+        if MARKED in stages:
+            moving.behind[node] = None
+        else:
+            moving.behind.pop(node, None)
+        if before and len(before) < len(stages):
+            moving.unmarked[node] = tuple(before)
+        else:
+            moving.unmarked.pop(node, None)
+        return min(stages, default=OPEN)
+
+    # Messages that a source hands over
+
+    def put(self, node: int, arrival: InboundSession, said: Parts) -> None:
+        session = arrival.session
+        if session is None or session.ended:
+            self.drop(said)
+            return
+        for part in said.parts:
+            self._part(session, part, node == arrival.best)
+
+    def drop(self, said: Parts) -> None:
+        """There is no session for these any more."""
+        self._ctx.drop("session_ended", said.client_id, len(said.parts))
+        if self._ctx.audit is not None:
+            for part in said.parts:
+                if part.packet_id == 0:  # else it has been delivered once
+                    self._ctx.audit.dropped_on_its_way(said.client_id, part.topic, part.id, part.qos, "session_ended")
+
+    def _part(self, session: Session, part: Part, own: bool) -> None:
+        """``own``: the session here is the one that it was sent from, packet ids included."""
+        now = self._ctx.now
+        qos, retain, published_at = part.published
+        expires_at = 0.0 if part.left < 0 else now + part.left
+        message = Message(
+            part.topic, part.payload, qos, retain, part.properties, expires_at, part.publisher, published_at
+        )
+        message.id = part.id
+        outgoing = Outgoing(message, part.qos, part.retain, part.ids, None)
+        taken = session.window is not None and part.packet_id in session.window.entries
+        if part.packet_id != 0 and own and not taken:
+            self._moves.broker.mover.put_window(session, part.packet_id, part.stage, outgoing)
+        elif part.packet_id != 0 and part.qos == 2:
+            if part.stage != RELEASED:  # else the client has it
+                self._give_up(session, part)
+        else:
+            self._moves.broker.mover.put(session, outgoing)
+
+    def _give_up(self, session: Session, part: Part) -> None:
+        """It was sent in a session that its client has lost, and may have acted on it (see
+        ``core.session.session_reset``)."""
+        client_id = session.client_id if session.moving is None else session.moving.client_id
+        self._ctx.drop(UNSETTLED, client_id)
+        session.dropped += 1
+        if self._ctx.audit is not None:
+            self._ctx.audit.dropped_on_its_way(client_id, part.topic, part.id, part.qos, UNSETTLED)

@@ -1,0 +1,193 @@
+"""The states of a session on its way to this node, the takeover target; every transition lives here.
+
+Each source (a node that may have the session), in ``SOURCE_TABLE``::
+
+    ASKED  --Head-------------------> WINDOW   its session, or nothing but messages that it owes
+    WINDOW --Whole------------------> QUEUE    its inflight window is complete; its queue follows
+    any    --Passed, done-----------> GONE     it has no state left
+    any    --Head: nothing----------> GONE     it has nothing, and never will
+    any    --Head: overtaken--------> GONE     it knows an owner with a higher epoch, or keeps the session for its user
+    any    --no member any more-----> GONE
+    any    --not connected----------> the same state, but ``late``: nothing waits for this source
+
+The session as a whole, in ``INBOUND_TABLE``::
+
+    WAITING   --wills left to settle-> SETTLING   all that the CONNECT waits for from the sources has arrived
+    SETTLING  --a source is awaited--> WAITING    a late source has turned out to have the session
+    WAITING or SETTLING --ready------> OPEN       the client gets its session
+    WAITING or SETTLING --called off-> ABANDONED  a later owner discards the session: nothing of it is wanted here
+    ABANDONED --CONNECT--------------> WAITING    a client of this node claims the client id again
+    OPEN or ABANDONED --complete-----> FINISHED   no source has anything left, and all cut markers have arrived
+
+A session reset that the client has noticed, in ``RESET_TABLE``::
+
+    NONE    --client has noticed-----> PENDING    its new subscriptions wait for the cut markers of the connected nodes
+    PENDING --cut markers, deadline--> NONE       its earlier subscriptions are removed, its SUBSCRIBE is processed
+
+The laws: of all sessions that are handed over, the one with the highest epoch is the client's, the others only owe
+messages; the client is told that its session is present only if no node can have a later one; nothing waits for a node
+that is not connected, and a node that is connected is waited for however slow it is.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from starlingmq.cluster.takeover.state_table import StateTable, goes, ignores
+
+
+class SourceState(Enum):
+    ASKED = "asked"
+    WINDOW = "hands over its window"
+    QUEUE = "hands over its queue"
+    GONE = "gone"
+
+
+class SourceEvent(Enum):
+    HEAD = "Head"
+    NOTHING = "Head: nothing"
+    OVERTAKEN = "Head: overtaken"
+    PARTS = "Parts"
+    WHOLE = "Whole"
+    PASSED = "Passed"
+    DONE = "Passed, done"
+    UNREACHABLE = "not connected"
+    REMOVED = "no member any more"
+    DROPPED = "dropped at this node"  # the source is this node, and ends its orphaned session
+
+
+class SourceAction(Enum):
+    LEARN = "note the filters of former owners"
+    ADOPT = "take its session, or what it owes"
+    PUT = "put its messages into the session"
+    NOTE_PASSED = "note whose messages from before their cut markers are complete"
+    NOTE_LATE = "wait for it no longer"
+    RELEASE = "have its owner key deleted"
+    YIELD = "refuse the CONNECT, or end the session of another user"
+    DELIVER = "deliver what waited for this"
+    LOOK = "look at the session in this turn"
+    STORE = "look at the session in this turn, and store it"
+    STORE_IF_BEST = "look at the session in this turn; store it if this source has the client's session"
+
+
+class InboundState(Enum):
+    WAITING = "waiting for sources"
+    SETTLING = "waiting for wills"
+    OPEN = "open"
+    ABANDONED = "abandoned"
+    FINISHED = "finished"
+
+
+class InboundEvent(Enum):
+    AWAITED = "a source is awaited"
+    UNSETTLED = "wills left to settle"
+    READY = "ready"
+    CONNECT = "CONNECT claims again"
+    CALLED_OFF = "called off by a later owner"
+    COMPLETE = "complete"
+
+
+class InboundAction(Enum):
+    WATCH_WILLS = "look at the wills in each turn"
+    UNWATCH_WILLS = "look at the wills no longer"
+    EXPECT_WILLS = "settle the wills of all sources"
+    STORE = "look at the session in this turn, and store it"
+    GO_ON = "let the client have its session"
+    FINISH = "forget it"
+
+
+class ResetState(Enum):
+    NONE = "no reset"
+    PENDING = "reset waits for cut markers"
+
+
+class ResetEvent(Enum):
+    NOTICED = "the client has noticed"
+    DUE = "cut markers, or the deadline"
+
+
+class ResetAction(Enum):
+    WATCH = "look at it whenever a node connects or disconnects, and at its deadline"
+    SUBSCRIBE = "remove the earlier subscriptions, process the SUBSCRIBE"
+
+
+_S = SourceState
+_E = SourceEvent
+_A = SourceAction
+
+SOURCE_TABLE: Final[StateTable[SourceState, SourceEvent, SourceAction]] = StateTable(
+    "source of an inbound session",
+    [
+        goes(_S.ASKED, _E.HEAD, _S.WINDOW, _A.LEARN, _A.STORE, _A.ADOPT),
+        goes(_S.WINDOW, _E.HEAD, _S.WINDOW, _A.LEARN, _A.STORE, _A.DELIVER),
+        goes(_S.QUEUE, _E.HEAD, _S.QUEUE, _A.LEARN, _A.STORE, _A.DELIVER),
+        ignores(_S.GONE, _E.HEAD, "it has answered before: its key is being deleted"),
+        goes(_S.ASKED, _E.NOTHING, _S.GONE, _A.STORE, _A.RELEASE, _A.DELIVER),
+        goes(_S.WINDOW, _E.NOTHING, _S.GONE, _A.STORE, _A.RELEASE, _A.DELIVER),
+        goes(_S.QUEUE, _E.NOTHING, _S.GONE, _A.STORE, _A.RELEASE, _A.DELIVER),
+        ignores(_S.GONE, _E.NOTHING, "it was asked twice"),
+        goes(_S.ASKED, _E.OVERTAKEN, _S.GONE, _A.STORE, _A.YIELD, _A.DELIVER),
+        goes(_S.WINDOW, _E.OVERTAKEN, _S.GONE, _A.STORE, _A.YIELD, _A.DELIVER),
+        goes(_S.QUEUE, _E.OVERTAKEN, _S.GONE, _A.STORE, _A.YIELD, _A.DELIVER),
+        ignores(_S.GONE, _E.OVERTAKEN, "it was asked twice"),
+        goes(_S.WINDOW, _E.PARTS, _S.WINDOW, _A.PUT),
+        goes(_S.QUEUE, _E.PARTS, _S.QUEUE, _A.PUT),
+        goes(_S.GONE, _E.PARTS, _S.GONE, _A.PUT),  # asked twice, it has got something since: no message is refused
+        goes(_S.WINDOW, _E.WHOLE, _S.QUEUE, _A.STORE_IF_BEST),
+        ignores(_S.QUEUE, _E.WHOLE, "it has said so before it was restarted"),
+        ignores(_S.GONE, _E.WHOLE, "nothing waits for its window"),
+        goes(_S.ASKED, _E.PASSED, _S.ASKED, _A.NOTE_PASSED, _A.DELIVER),
+        goes(_S.WINDOW, _E.PASSED, _S.WINDOW, _A.NOTE_PASSED, _A.DELIVER),
+        goes(_S.QUEUE, _E.PASSED, _S.QUEUE, _A.NOTE_PASSED, _A.DELIVER),
+        ignores(_S.GONE, _E.PASSED, "nothing waits for its messages"),
+        goes(_S.WINDOW, _E.DONE, _S.GONE, _A.STORE, _A.RELEASE, _A.DELIVER),
+        goes(_S.QUEUE, _E.DONE, _S.GONE, _A.STORE, _A.RELEASE, _A.DELIVER),
+        goes(_S.GONE, _E.DONE, _S.GONE, _A.STORE, _A.RELEASE, _A.DELIVER),
+        goes(_S.ASKED, _E.UNREACHABLE, _S.ASKED, _A.NOTE_LATE),
+        goes(_S.WINDOW, _E.UNREACHABLE, _S.WINDOW, _A.NOTE_LATE),
+        goes(_S.QUEUE, _E.UNREACHABLE, _S.QUEUE, _A.NOTE_LATE),
+        goes(_S.ASKED, _E.REMOVED, _S.GONE, _A.STORE, _A.RELEASE, _A.DELIVER),
+        goes(_S.WINDOW, _E.REMOVED, _S.GONE, _A.STORE, _A.RELEASE, _A.DELIVER),
+        goes(_S.QUEUE, _E.REMOVED, _S.GONE, _A.STORE, _A.RELEASE, _A.DELIVER),
+        goes(_S.ASKED, _E.DROPPED, _S.GONE, _A.STORE),
+        goes(_S.WINDOW, _E.DROPPED, _S.GONE, _A.STORE),
+        goes(_S.QUEUE, _E.DROPPED, _S.GONE, _A.STORE),
+        goes(_S.GONE, _E.DROPPED, _S.GONE, _A.STORE),  # its session has ended: perhaps it is complete
+    ],
+)
+
+_I = InboundState
+_J = InboundEvent
+_K = InboundAction
+
+INBOUND_TABLE: Final[StateTable[InboundState, InboundEvent, InboundAction]] = StateTable(
+    "inbound session",
+    [
+        ignores(_I.WAITING, _J.AWAITED, "its CONNECT waits on"),
+        goes(_I.WAITING, _J.UNSETTLED, _I.SETTLING, _K.WATCH_WILLS),
+        goes(_I.WAITING, _J.READY, _I.OPEN, _K.STORE, _K.GO_ON),
+        ignores(_I.WAITING, _J.CONNECT, "the later CONNECT waits for these sources as well"),
+        goes(_I.WAITING, _J.CALLED_OFF, _I.ABANDONED, _K.STORE),
+        goes(_I.SETTLING, _J.AWAITED, _I.WAITING, _K.UNWATCH_WILLS),
+        ignores(_I.SETTLING, _J.UNSETTLED, "its CONNECT waits on"),
+        goes(_I.SETTLING, _J.READY, _I.OPEN, _K.UNWATCH_WILLS, _K.STORE, _K.GO_ON),
+        ignores(_I.SETTLING, _J.CONNECT, "the later CONNECT waits for these wills as well"),
+        goes(_I.SETTLING, _J.CALLED_OFF, _I.ABANDONED, _K.UNWATCH_WILLS, _K.STORE),
+        ignores(_I.OPEN, _J.CONNECT, "the later CONNECT gets the session as it is here"),
+        goes(_I.OPEN, _J.CALLED_OFF, _I.OPEN, _K.STORE),
+        goes(_I.OPEN, _J.COMPLETE, _I.FINISHED, _K.FINISH),
+        goes(_I.ABANDONED, _J.CONNECT, _I.WAITING, _K.EXPECT_WILLS),
+        goes(_I.ABANDONED, _J.CALLED_OFF, _I.ABANDONED, _K.STORE),
+        goes(_I.ABANDONED, _J.COMPLETE, _I.FINISHED, _K.FINISH),
+    ],
+)
+
+RESET_TABLE: Final[StateTable[ResetState, ResetEvent, ResetAction]] = StateTable(
+    "session reset",
+    [
+        goes(ResetState.NONE, ResetEvent.NOTICED, ResetState.PENDING, ResetAction.WATCH),
+        goes(ResetState.PENDING, ResetEvent.NOTICED, ResetState.PENDING, ResetAction.WATCH),
+        goes(ResetState.PENDING, ResetEvent.DUE, ResetState.NONE, ResetAction.SUBSCRIBE),
+    ],
+)

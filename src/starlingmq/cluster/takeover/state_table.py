@@ -1,0 +1,56 @@
+"""A state machine as a table: each row names a state, an event, the next state and the actions in their order.
+
+The law: a state and an event without a row are an error that names both. A row that changes nothing and does nothing
+says why, so that nothing is ignored by accident. The table decides and does nothing itself: its caller carries out
+the actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import Generic, TypeVar
+
+S = TypeVar("S", bound=Enum)
+E = TypeVar("E", bound=Enum)
+A = TypeVar("A", bound=Enum)
+
+
+class NoTransition(Exception):
+    """The table has no row for this state and event."""
+
+
+class Row(Generic[S, E, A]):
+    """``ignored``: why the event changes nothing and nothing is done."""
+
+    __slots__ = ("actions", "event", "ignored", "next", "state")
+
+    def __init__(self, state: S, event: E, next: S, actions: tuple[A, ...], ignored: str) -> None:
+        self.state = state
+        self.event = event
+        self.next = next
+        self.actions = actions
+        self.ignored = ignored
+
+
+class StateTable(Generic[S, E, A]):
+    """``about``: what the states are of, in errors and in the drawing."""
+
+    def __init__(self, about: str, rows: Iterable[Row[S, E, A]]) -> None:
+        self.about = about
+        self.rows = {(row.state, row.event): row for row in rows}
+
+    def step(self, state: S, event: E) -> Row[S, E, A]:
+        row = self.rows.get((state, event))
+        if row is None:
+            raise NoTransition(f"{self.about}: no transition from {state.name} on {event.name}")
+        return row
+
+
+def goes(state: S, event: E, next: S, *actions: A) -> Row[S, E, A]:
+    """The event leads to ``next`` (perhaps the same state), with these actions."""
+    return Row(state, event, next, actions, "")
+
+
+def ignores(state: S, event: E, why: str) -> Row[S, E, A]:
+    return Row(state, event, state, (), why)
