@@ -1,7 +1,7 @@
 """What both sides of moving sessions share: which ones are on their way, whom to tell what, what is to be stored.
 
-Nothing here, nor in ``coming``, ``leaving`` and ``marks``, looks at all sessions on their way in a turn: each event
-touches those that it concerns, and only these are looked at.
+No module of ``cluster.takeover`` looks at all sessions on their way in a turn: each event touches those that it
+concerns, and only these are looked at.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ The laws: of a client id the highest epoch owns it; what is acknowledged is at o
 client by one at most; nothing waits for a node that is not connected. What is said here is said once and in order, for
 it goes with the messages between two nodes; so after a crash everybody goes on from what it has stored.
 
-``coming`` is the new owner's side, ``leaving`` the former one's, ``marks`` everybody's; ``moves`` is what they share.
+``takeover_target`` is the new owner's side (``inbound_states`` has its transitions), ``takeover_source`` the former
+owner's, ``cut_markers`` that of every node; they share ``migrations``.
 """
 
 from __future__ import annotations
