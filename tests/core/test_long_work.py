@@ -11,7 +11,7 @@ from tests.harness import FakeClient, World
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.context import TURN_WORK
 from starlingmq.core.mqtt.subscribing import FILTERS_PER_TURN
-from starlingmq.core.routing.delivery import PUMP_BATCH
+from starlingmq.core.routing.session_delivery import PUMP_BATCH
 from starlingmq.wire.mqtt import (
     Connect,
     Packet,

@@ -23,7 +23,7 @@ import starlingmq
 from starlingmq.core import context
 from starlingmq.core.limits import publish_admission, storage_failure
 from starlingmq.core.mqtt import connecting, publishing
-from starlingmq.core.routing import delivery
+from starlingmq.core.routing import session_delivery
 from starlingmq.core.session import ending, production, restoring
 from starlingmq.storage import (
     checkpointer,
@@ -173,13 +173,13 @@ BUGS = {
     ),
     "a shared subscription is not restored": Bug(restoring, "self.router.join(share[0], subscription)", "pass", 5),
     "PUBREL before it is stored": Bug(
-        delivery,
+        session_delivery,
         "            ctx.send_stored(client, ack_frame(0x62, packet_id))\n        else:",
         "            ctx.send(client, ack_frame(0x62, packet_id))\n        else:",
         5,
     ),
     "PUBREC is not written": Bug(
-        delivery, "            ctx.ready.deliver(WINDOW_PUT, session, window.entries[packet_id])\n", "", 10
+        session_delivery, "            ctx.ready.deliver(WINDOW_PUT, session, window.entries[packet_id])\n", "", 10
     ),
     "a sync that failed is acknowledged": Bug(
         journal_writer,

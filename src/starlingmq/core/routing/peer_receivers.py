@@ -175,7 +175,7 @@ class PeerReceivers:
         """Say something to a node; False if it is no member."""
         peer = self.by_number.get(number)
         if peer is not None:
-            self.delivery.tell(peer.session, payload)
+            self.delivery.forwarding.tell(peer.session, payload)
         return peer is not None
 
     def up(self, peer: PeerReceiver) -> None:
