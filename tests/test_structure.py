@@ -29,7 +29,6 @@ LONG_FILES: Final = {
     "starlingmq.cluster.wills.cluster_wills": 650,
     "starlingmq.core.broker": 700,
     "starlingmq.core.mqtt.connecting": 550,
-    "starlingmq.core.mqtt.publishing": 700,
     "starlingmq.core.mqtt.subscribing": 650,
     "starlingmq.core.routing.delivery": 750,
     "tests.cluster.test_hazards": 550,
@@ -43,7 +42,6 @@ LONG_CLASSES: Final = {
     "Connecting": 500,
     "Delivery": 700,
     "Members": 410,
-    "Publishing": 650,
     "RetainedSync": 410,
 }
 LONG_FUNCTIONS: Final = {

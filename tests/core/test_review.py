@@ -75,7 +75,7 @@ def test_a_retained_message_that_was_replaced_is_not_kept_until_it_would_have_ex
     assert messages.alive() <= 1
     pub.send(Publish(b"t", b"", retain=True))
     assert messages.alive() == 0
-    assert w.state.publishing.retained_wheel.wake_at() == 0.0
+    assert w.state.publishing.retained.wheel.wake_at() == 0.0
 
 
 def test_a_session_that_was_discarded_is_not_kept_until_it_would_have_expired() -> None:

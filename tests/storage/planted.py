@@ -22,7 +22,7 @@ from tests import planting
 import starlingmq
 from starlingmq.core import context
 from starlingmq.core.limits import publish_admission, storage_failure
-from starlingmq.core.mqtt import connecting, publishing
+from starlingmq.core.mqtt import connecting, qos2_receiving
 from starlingmq.core.routing import session_delivery
 from starlingmq.core.session import ending, production, restoring
 from starlingmq.storage import (
@@ -51,14 +51,14 @@ class Bug(NamedTuple):
 BUGS = {
     "an acknowledgement is not written": Bug(context, "acknowledged.append(packet_id)", "pass", 0),
     "a completed handshake is not written": Bug(
-        publishing,
+        qos2_receiving,
         "            ctx.write(Write(INBOUND_COMPLETED, session, packet_id))\n"
         "        ctx.send_stored(client, ack_frame(0x70, packet_id))\n        if session.parked",
         "            pass\n        ctx.send_stored(client, ack_frame(0x70, packet_id))\n        if session.parked",
         0,
     ),
     "PUBACK before it is stored": Bug(
-        publishing,
+        qos2_receiving,
         "self.ctx.send_stored(client, ack_frame(first, packet_id))",
         "self.ctx.send(client, ack_frame(first, packet_id))",
         36,
@@ -166,7 +166,7 @@ BUGS = {
     "it refuses for ever": Bug(journal_writer, "            self.state.ctx.storage_works()\n", "            pass\n", 5),
     "what was put off is never said": Bug(storage_failure, "self.ctx.jobs.append(ReleaseJob(self))", "pass", 44),
     "a handshake that begins is not written": Bug(
-        publishing,
+        qos2_receiving,
         "ctx.write(Write(INBOUND_PUT, session, packet_id, message=message))",
         "pass",
         0,

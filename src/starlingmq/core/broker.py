@@ -137,7 +137,7 @@ class BrokerState:
         self._spare = Ready()
         self.refusal = StorageFailure(self.ctx, self.ending, self.delivery)
         self.restoring = Restoring(
-            self.ctx, self.router, self.retained, self.publishing.retained_wheel, self.ending, self.groups
+            self.ctx, self.router, self.retained, self.publishing.retained.wheel, self.ending, self.groups
         )
         self.mover = SessionTransfer(
             self.ctx, self.router, self.delivery, self.connecting, self.ending, self.subscribing, self.restoring
@@ -619,7 +619,7 @@ class BrokerState:
         for item in ctx.session_wheel.due(now, LOOKS_PER_TURN):
             self.deadlines.look_at_session(cast(Session, item))
         self.groups.turn()
-        self.publishing.expire_retained(LOOKS_PER_TURN)
+        self.publishing.retained.expire(LOOKS_PER_TURN)
         self.publishing.producers.tick()
         self.sys.tick()
         self.nats.leaving.tick()
@@ -654,7 +654,7 @@ class BrokerState:
             self.ctx.client_wheel.wake_at(),
             self.ctx.pace_wheel.wake_at(),
             self.ctx.session_wheel.wake_at(),
-            self.publishing.retained_wheel.wake_at(),
+            self.publishing.retained.wheel.wake_at(),
             self.sys.due_at,
             self.events.due_at,
             self.nats.leaving.due_at,

@@ -101,9 +101,9 @@ class LargeRetained:
         copy = self._copy((topic, value.origin))
         if copy is not None and copy.sequence == value.sequence:
             self._doubtful.pop((topic, value.origin), None)
-            self._broker.publishing.show_retained(message_of(topic, copy))
+            self._broker.publishing.retained.show(message_of(topic, copy))
         else:
-            self._broker.publishing.show_retained(message_of(topic, value))
+            self._broker.publishing.retained.show(message_of(topic, value))
         self._look_at_copies(topic)
 
     def own(self, topic: bytes, value: RetainedValue, revision: int) -> None:
@@ -206,7 +206,7 @@ class LargeRetained:
         pointer = self.pointers.get(topic)
         if pointer is not None and _id(pointer[0]) == _id(value) and not self._covered(topic):
             self._uncache(topic)
-            self._broker.publishing.show_retained(message_of(topic, value))
+            self._broker.publishing.retained.show(message_of(topic, value))
         else:
             self._look_at_copy(key)
 
@@ -260,7 +260,7 @@ class LargeRetained:
         pointer = self.pointers.get(topic)
         present = self._broker.retained.get(topic)
         if pointer is not None and _id(pointer[0]) == _id(value) and present is not None and not present.loaded:
-            self._broker.publishing.show_retained(message)
+            self._broker.publishing.retained.show(message)
             self._cache(topic, len(value.payload))
         self._finish(topic, fetching, message)
 
@@ -294,7 +294,7 @@ class LargeRetained:
             self._uncache(oldest)
             pointer = self.pointers.get(oldest)
             if pointer is not None and not self._covered(oldest):
-                self._broker.publishing.show_retained(message_of(oldest, pointer[0]))
+                self._broker.publishing.retained.show(message_of(oldest, pointer[0]))
 
     def _uncache(self, topic: bytes) -> None:
         self._cached_bytes -= self._cached.pop(topic, 0)

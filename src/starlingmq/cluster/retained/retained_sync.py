@@ -270,13 +270,13 @@ class RetainedSync:
         value = None if data is None else self._decoded(topic, data)
         if value is None:
             self.copies.forget(topic)
-            self._broker.publishing.hide_retained(topic)
+            self._broker.publishing.retained.hide(topic)
             return
         if value.expires_at != 0.0:
             self._expiring[topic] = revision
             if value.expires_at <= self._ctx.now:
                 self.copies.forget(topic)
-                self._broker.publishing.hide_retained(topic)
+                self._broker.publishing.retained.hide(topic)
                 return
         present = self._broker.retained.get(topic)
         if (
@@ -293,7 +293,7 @@ class RetainedSync:
             self.copies.point(topic, value, revision)
         else:
             self.copies.forget(topic)
-            self._broker.publishing.show_retained(message_of(topic, value))
+            self._broker.publishing.retained.show(message_of(topic, value))
 
     def _decoded(self, topic: bytes, data: bytes) -> RetainedValue | None:
         try:
@@ -326,10 +326,10 @@ class RetainedSync:
             if revisions.get(topic, 0) > 0 or self._covered(topic) or topic.startswith(b"$SYS/"):
                 continue
             if message.origin == 0 and message.sequence == 0:  # of the time before there was a cluster
-                self._broker.publishing.store_retained(message)
+                self._broker.publishing.retained.store(message)
             else:
                 self.copies.forget(topic)
-                self._broker.publishing.hide_retained(topic)
+                self._broker.publishing.retained.hide(topic)
         for topic in [topic for topic in self._expiring if revisions.get(topic, 0) <= 0]:
             del self._expiring[topic]
         self._retaining.complete = True

@@ -86,8 +86,8 @@ class SysTopics:
             "groups/waiting": sum([group.waiting() for group in groups]),
             "groups/given": sum([group.given for group in groups]),
             "groups/redelivered": sum([group.redelivered for group in groups]),
-            "retained messages/count": len(self.publishing.retained),
-            "retained messages/bytes": self.publishing.retained.total_bytes,
+            "retained messages/count": len(self.publishing.retained.tree),
+            "retained messages/bytes": self.publishing.retained.tree.total_bytes,
         }
         figures = {topic: str(value) for topic, value in totals.items()}
         if ctx.recording:

@@ -1,0 +1,71 @@
+"""A message goes on its way: from a client that published it here, from the broker itself, or from another node."""
+
+from __future__ import annotations
+
+from starlingmq.core.context import Context
+from starlingmq.core.groups.group_engine import GroupEngine
+from starlingmq.core.message import Message
+from starlingmq.core.routing.delivery import Delivery
+from starlingmq.core.routing.retained_messages import RetainedMessages
+from starlingmq.core.routing.retained_store import RetainedTree
+from starlingmq.core.routing.router import Router
+from starlingmq.core.session.session import GROUP_PREFIX, Session
+from starlingmq.wire.reasons import MqttError
+
+
+class MessageEntry:
+    ctx: Context
+    router: Router
+    delivery: Delivery
+    groups: GroupEngine
+    retained: RetainedMessages
+
+    def __init__(
+        self, ctx: Context, router: Router, delivery: Delivery, groups: GroupEngine, retained: RetainedTree
+    ) -> None:
+        self.ctx = ctx
+        self.router = router
+        self.delivery = delivery
+        self.groups = groups
+        self.retained = RetainedMessages(ctx, retained)
+
+    def route(self, message: Message, publisher: Session | None) -> int:
+        """Send a message on its way; how many receivers it found. The topic is valid."""
+        if message.expired(self.ctx.now):
+            self.ctx.drop("expired", message.publisher)
+            if self.ctx.audit is not None:
+                self.ctx.audit.refused(message.publisher, message.topic, message.id, message.qos, "expired")
+            return 0
+        route = self.router.resolve(message.topic)
+        if route.reserved and publisher is not None:
+            self.ctx.drop("not_authorized", publisher.client_id)
+            return 0
+        if message.retain:
+            message = self.retained.stamp(message)
+            if self.retained.keep(message) != 0:
+                self.retained.count_refused(message)
+        return self.delivery.fan_out(message, route, publisher)
+
+    def deliver(self, message: Message, group: bytes, source: Session) -> None:
+        """A message that entered at the node of ``source``: for our own subscribers, or for one member of ``group``."""
+        ctx = self.ctx
+        if message.expired(ctx.now):
+            ctx.drop("expired", message.publisher)
+            return
+        try:
+            route = self.router.resolve(message.topic)
+        except MqttError:
+            ctx.drop("beyond_limits_here", source.client_id)
+            return
+        if not group:
+            if message.retain and ctx.cluster.retained is not None:
+                ctx.cluster.retained.tell(source.node, message.sequence)
+            self.delivery.fan_out(message, route, source)
+            return
+        found = self.router.group(group)
+        if found is None:
+            ctx.drop("no_group_member", source.client_id)
+            if ctx.audit is not None:
+                ctx.audit.dropped(GROUP_PREFIX + group[7:].decode(), message, message.qos, "no_group_member")
+        else:
+            self.groups.arrived(found, message)

@@ -1,0 +1,244 @@
+"""QoS 2 messages that clients publish: held at PUBLISH, on their way at PUBREL (see core.session.qos, Inbound).
+
+A handshake that is abandoned and begun again elsewhere can so not deliver twice.
+"""
+
+from __future__ import annotations
+
+from starlingmq.core.connection import WORKING
+from starlingmq.core.context import ISOLATED, Context
+from starlingmq.core.groups.group_engine import GroupEngine
+from starlingmq.core.message import Message
+from starlingmq.core.mqtt.message_entry import MessageEntry
+from starlingmq.core.mqtt.unknown_pubrel import UnknownPubrels
+from starlingmq.core.ready import (
+    INBOUND_COMPLETED,
+    INBOUND_PUT,
+    Write,
+)
+from starlingmq.core.routing.delivery import Delivery
+from starlingmq.core.routing.retained_store import RetainedTree
+from starlingmq.core.routing.router import Router
+from starlingmq.core.session.producers import Producers
+from starlingmq.core.session.production import AGAIN, NEW, Production
+from starlingmq.core.session.qos import Inbound, Parking
+from starlingmq.core.session.remote_qos2 import CANCELLED, COMPLETED, TIMED_OUT
+from starlingmq.core.session.session import Client, Session
+from starlingmq.core.session.trail import Backlog
+from starlingmq.wire.mqtt import ack_frame, packet_id_bytes
+from starlingmq.wire.reasons import MqttError, ProtocolError, Reason
+
+
+class Qos2Receiving(MessageEntry):
+    producers: Producers
+    unknown_pubrels: UnknownPubrels
+    postponed: list[tuple[Client, Message | None, int]]  # until all routes are here: at most one of each connection
+
+    def __init__(
+        self, ctx: Context, router: Router, delivery: Delivery, groups: GroupEngine, retained: RetainedTree
+    ) -> None:
+        super().__init__(ctx, router, delivery, groups, retained)
+        self.producers = Producers(ctx)
+        self.unknown_pubrels = UnknownPubrels()
+        self.postponed = []
+
+    def on_pubrel(self, client: Client, session: Session, packet_id: int) -> None:
+        ctx = self.ctx
+        inbound = session.inbound
+        trail = session.trail
+        asking = trail is not None and trail.backlog is not None and len(trail.backlog.asked) != 0
+        if asking and trail is not None and inbound is not None and inbound.holds(packet_id):
+            trail.waits().behind.append(packet_id)  # an earlier one goes its way first, from another node
+            return
+        if ctx.isolated and inbound is not None and inbound.holds(packet_id):
+            raise MqttError(ISOLATED, Reason.USE_ANOTHER_SERVER)  # it stays held: nothing is answered, nothing is lost
+        if ctx.catching_up and inbound is not None and inbound.holds(packet_id):
+            self._postpone(client, None, packet_id)
+            return
+        message = None if inbound is None else inbound.release(packet_id, ctx.now)
+        if message is None:
+            if inbound is not None and inbound.completed(packet_id):
+                ctx.send_stored(client, ack_frame(0x70, packet_id))
+            elif ctx.cluster.qos2 is not None and trail is not None:
+                if ctx.isolated:
+                    raise MqttError(ISOLATED, Reason.USE_ANOTHER_SERVER)  # it may be where nobody can be asked
+                ctx.cluster.qos2.ask(client, session, trail, packet_id)
+            else:
+                self._unknown_handshake(client, session, packet_id)
+            return
+        if client.production is None:
+            self.route(message, session)
+        elif not self._release_numbered(client, client.production, message, packet_id):
+            self._unknown_handshake(client, session, packet_id)
+            return
+        if ctx.recording and session.expiry != 0:
+            ctx.write(Write(INBOUND_COMPLETED, session, packet_id))
+        ctx.send_stored(client, ack_frame(0x70, packet_id))
+        if session.parked is not None:
+            self.unpark(session)
+
+    def resolved(self, client: Client, session: Session, packet_id: int, outcome: int) -> None:
+        """What other nodes said of a handshake of this client. Raises MqttError to end the connection."""
+        if session.client is not client or session.ended:
+            return  # it asks again, from wherever it is
+        inbound = self.inbound(session)
+        backlog = Backlog() if session.trail is None else session.trail.waits()
+        if outcome == CANCELLED:
+            backlog.deferred[packet_id] = True
+            for deferred in list(backlog.deferred):
+                if not backlog.deferred[deferred]:
+                    break
+                del backlog.deferred[deferred]
+                if inbound.holds(deferred):
+                    self._acknowledge(client, 0x50, deferred, 0)
+            return
+        backlog.asked.pop(packet_id, None)
+        self._answer_pubrel(client, session, inbound, packet_id, outcome)
+        if backlog.asked:
+            return
+        behind = backlog.behind
+        backlog.behind = []
+        for waiting in behind:
+            self.on_pubrel(client, session, waiting)
+
+    def _answer_pubrel(self, client: Client, session: Session, inbound: Inbound, packet_id: int, outcome: int) -> None:
+        ctx = self.ctx
+        if inbound.holds(packet_id):
+            return  # the id was used anew before the answer came
+        if outcome == COMPLETED:
+            self._complete(client, session, packet_id)
+        elif ctx.isolated:
+            raise MqttError(ISOLATED, Reason.USE_ANOTHER_SERVER)
+        elif outcome == TIMED_OUT and client.version != 5:
+            # PUBCOMP would acknowledge a message that is held there; the client repeats its PUBREL until it is known.
+            text = f"PUBREL {packet_id}: a node that may hold its message could not be reached in time"
+            raise MqttError(text, Reason.SERVER_UNAVAILABLE)
+        else:
+            self._unknown_handshake(client, session, packet_id)
+
+    def _unknown_handshake(self, client: Client, session: Session, packet_id: int) -> None:
+        """A PUBREL that no node knows. MQTT 5 has 0x92 for it. 3.x has no code: the connection is closed once, and the
+        same PUBREL again is answered with PUBCOMP [MQTT-4.3.3-2], counted and logged (see core.mqtt.unknown_pubrel)."""
+        ctx = self.ctx
+        if client.version == 5:
+            ctx.counters.error("pubrel_unknown")
+            self.delivery.unknown_packet_id(client, 0x70, packet_id)
+            return
+        again = self.unknown_pubrels.take(client.client_id, packet_id)
+        if not again and ctx.mqtt.unknown_pubrel != "complete":
+            self.unknown_pubrels.note(client.client_id, packet_id)
+            waits = None if session.trail is None else session.trail.backlog
+            if waits is not None:
+                self.unknown_pubrels.note_too(client.client_id, [*waits.asked, *waits.behind])
+            text = f"PUBREL {packet_id} is of an unknown handshake; the same PUBREL again will get PUBCOMP"
+            raise ProtocolError(text, Reason.PACKET_IDENTIFIER_NOT_FOUND)
+        text = f"PUBREL {packet_id} is of an unknown handshake, answered with PUBCOMP: the message may be lost"
+        ctx.notice("pubrel_unknown", client, text, closing=False)
+        self._complete(client, session, packet_id)
+
+    def closed_for(self, client: Client, data: bytes, pos: int) -> None:
+        """The connection is closed for a PUBREL; those that follow at ``pos`` will not close another one."""
+        others: list[int] = []
+        while len(data) - pos >= 4 and data[pos] == 0x62 and data[pos + 1] == 2:
+            others.append(data[pos + 2] << 8 | data[pos + 3])
+            pos += 4
+        self.unknown_pubrels.note_too(client.client_id, others)
+
+    def _complete(self, client: Client, session: Session, packet_id: int) -> None:
+        """A handshake that is not held here is over: PUBCOMP, now and for each repetition."""
+        ctx = self.ctx
+        self.inbound(session).answered(packet_id, ctx.now)
+        ctx.arm(session, ctx.now + ctx.await_rel_timeout)
+        if ctx.recording and session.expiry != 0:
+            ctx.write(Write(INBOUND_COMPLETED, session, packet_id))
+        ctx.send_stored(client, ack_frame(0x70, packet_id))
+
+    def _hold(self, client: Client, session: Session, packet_id: int, message: Message) -> None:
+        ctx = self.ctx
+        inbound = self.inbound(session)
+        limit = ctx.max_awaiting_rel
+        if limit != 0 and inbound.held >= limit:
+            if client.version == 5:
+                raise ProtocolError("more QoS 2 messages than the receive maximum", Reason.RECEIVE_MAXIMUM_EXCEEDED)
+            self._park(session, packet_id, message)
+            return
+        if inbound.held == 0:
+            ctx.arm(session, ctx.now + ctx.await_rel_timeout)
+        if ctx.max_queue_bytes != 0 and inbound.bytes + message.size() > ctx.max_queue_bytes:
+            raise ProtocolError("too much waits for its PUBREL", Reason.QUOTA_EXCEEDED)
+        if ctx.audit is not None:
+            ctx.audit.identify(message)  # before it is stored
+        if self.unknown_pubrels.total != 0:
+            self.unknown_pubrels.take(session.client_id, packet_id)  # the id means a new message
+        inbound.hold(packet_id, message, ctx.now)
+        if ctx.recording and session.expiry != 0:
+            ctx.write(Write(INBOUND_PUT, session, packet_id, message=message))
+        trail = session.trail
+        if (
+            trail is not None
+            and ctx.cluster.qos2 is not None
+            and ctx.cluster.qos2.defer(client, session, trail, packet_id)
+        ):
+            return  # PUBREC follows when no other node holds it, in the order of the PUBLISHes [MQTT-4.6.0-3]
+        self._acknowledge(client, 0x50, packet_id, 0)
+
+    def _park(self, session: Session, packet_id: int, message: Message) -> None:
+        """A 3.x client went past ``max_awaiting_rel``, of which it can not know. Its PUBREC waits for a free place,
+        and so, before long, does the client. It has to be read on all the same:
+
+        1. With a limit of 2 it sends PUBLISH 1 to 5 in one go; 1 and 2 get PUBREC.
+        2. It sends PUBREL 1 and 2. They come behind PUBLISH 5.
+        3. Whoever does not read before a place is free does not read what frees it.
+
+        What is parked counts against ``limits.queue_bytes``; a client with more than that begins again.
+        """
+        parked = session.parked
+        if parked is None:
+            parked = session.parked = Parking()
+        parked.add(packet_id, message)
+        if self.ctx.max_queue_bytes != 0 and parked.bytes > self.ctx.max_queue_bytes:
+            raise ProtocolError("too much waits behind unfinished QoS 2 messages", Reason.QUOTA_EXCEEDED)
+
+    def unpark(self, session: Session) -> None:
+        """A place has become free: the longest waiting PUBLISH is held and answered."""
+        parked = session.parked
+        client = session.client
+        if parked is None or client is None:
+            return
+        inbound = self.inbound(session)
+        while parked.entries and (self.ctx.max_awaiting_rel == 0 or inbound.held < self.ctx.max_awaiting_rel):
+            packet_id, message = parked.take()
+            self._hold(client, session, packet_id, message)
+        if not parked.entries:
+            session.parked = None
+
+    def inbound(self, session: Session) -> Inbound:
+        inbound = session.inbound
+        if inbound is None:
+            inbound = session.inbound = Inbound()
+        return inbound
+
+    def _release_numbered(self, client: Client, production: Production, message: Message, packet_id: int) -> bool:
+        """A QoS 2 message of a producer may go its way; False if it is not to be acknowledged: one before it is
+        missing, or another one had its number."""
+        number, digest = production.held.pop(packet_id, (-1, 0))
+        verdict = production.judge(number, digest, 2)
+        if verdict == NEW:
+            if message.offset >= 0:
+                message = message.copy()  # with what is known of the producer it is one record
+            self.producers.publish(production, number, digest, message)
+            self.route(message, client.session)
+            return True
+        self.ctx.drop("published_again" if verdict == AGAIN else "numbered_wrong", client.client_id)
+        return verdict == AGAIN
+
+    def _postpone(self, client: Client, message: Message | None, packet_id: int) -> None:
+        """``message`` None: a PUBREL. It is done, and the connection read again, with ``resume``."""
+        self.postponed.append((client, message, packet_id))
+        self.ctx.halt(client, WORKING)
+
+    def _acknowledge(self, client: Client, first: int, packet_id: int, reason: int) -> None:
+        if reason != 0 and client.version == 5:
+            self.ctx.send_stored(client, bytes((first, 3)) + packet_id_bytes(packet_id) + bytes((reason,)))
+        else:
+            self.ctx.send_stored(client, ack_frame(first, packet_id))

@@ -1,0 +1,128 @@
+"""What topics retain: kept, replaced, given up at its time; in a cluster also what other nodes retain."""
+
+from __future__ import annotations
+
+from starlingmq.core.context import Context
+from starlingmq.core.message import Message
+from starlingmq.core.ready import (
+    FACT_DELETE,
+    FACT_PUT,
+    RETAINED_DELETE,
+    RETAINED_PUT,
+    Write,
+)
+from starlingmq.core.routing.retained_outbox import DELETED_FACT, REPLICA
+from starlingmq.core.routing.retained_store import RetainedTree
+from starlingmq.core.timers import TimerWheel
+from starlingmq.wire.reasons import Reason
+
+
+class RetainedMessages:
+    ctx: Context
+    tree: RetainedTree
+    wheel: TimerWheel  # those that expire
+
+    def __init__(self, ctx: Context, tree: RetainedTree) -> None:
+        self.ctx = ctx
+        self.tree = tree
+        self.wheel = TimerWheel()
+
+    def stamp(self, message: Message) -> Message:
+        """In a cluster what is retained has a sequence before it goes anywhere: by it the others know what is here."""
+        ctx = self.ctx
+        retaining = ctx.cluster.retained
+        if retaining is None or ctx.node == 0 or message.topic.startswith(b"$SYS/"):
+            return message
+        if message.offset >= 0:  # it was held, and what is stored of it has none
+            message = message.copy()
+        ctx.sequence += 1
+        message.sequence = retaining.last = ctx.sequence
+        message.origin = ctx.node
+        return message
+
+    def keep(self, message: Message) -> int:
+        """Keep it as the topic's retained message, or remove that [MQTT-3.3.1-6]; a reason code."""
+        ctx = self.ctx
+        retaining = None if message.sequence == 0 else ctx.cluster.retained
+        if retaining is not None and retaining.full:
+            return Reason.QUOTA_EXCEEDED
+        if not message.payload:
+            previous = self.tree.remove(message.topic)
+            if previous is not None:
+                self._let_expire(previous)
+                if ctx.recording:
+                    ctx.write(Write(RETAINED_DELETE, topic=message.topic))
+            if retaining is not None:
+                retaining.change(message.topic, message.sequence, None)
+                if ctx.recording:
+                    retaining.deleted[message.topic] = message.sequence
+                    sequence = message.sequence.to_bytes(8, "big")
+                    ctx.write(Write(FACT_PUT, topic=DELETED_FACT + message.topic, value=sequence))
+            return 0
+        if ctx.refusing and message.qos == 0 and not message.topic.startswith(b"$SYS/"):
+            return Reason.QUOTA_EXCEEDED  # whoever publishes on would fill the memory with what waits for the disk
+        limit = ctx.limits.retained_messages
+        limit_bytes = ctx.limits.retained_bytes
+        crowded = (limit != 0 and len(self.tree) >= limit) or (retaining is not None and retaining.crowded)
+        if crowded and self.tree.get(message.topic) is None:
+            return Reason.QUOTA_EXCEEDED
+        if limit_bytes != 0 and self.tree.total_bytes + message.size() > limit_bytes:
+            replaced = self.tree.get(message.topic)
+            if replaced is None or message.size() > replaced.size():
+                return Reason.QUOTA_EXCEEDED
+        self._put(message)
+        if ctx.recording and not message.topic.startswith(b"$SYS/"):
+            ctx.write(Write(RETAINED_PUT, message=message))
+        if retaining is not None:
+            retaining.change(message.topic, message.sequence, message)
+            if retaining.deleted.pop(message.topic, 0) != 0:
+                ctx.write(Write(FACT_DELETE, topic=DELETED_FACT + message.topic))
+        return 0
+
+    def count_refused(self, message: Message) -> None:
+        failing = self.ctx.refusing and message.qos == 0
+        self.ctx.drop("storage_failing" if failing else "retained_quota", message.publisher)
+
+    def show(self, message: Message) -> None:
+        """What another node retains takes the place of what is here. It is not stored here; what it replaces may be."""
+        message.origin = REPLICA
+        previous = self._put(message)
+        if previous is not None and previous.origin != REPLICA and self.ctx.recording:
+            self.ctx.write(Write(RETAINED_DELETE, topic=message.topic))
+
+    def store(self, message: Message) -> None:
+        """What was retained before this node came into the cluster is of the cluster from now on."""
+        message = self.stamp(message.copy())
+        if self.keep(message) != 0:
+            self.count_refused(message)
+
+    def hide(self, topic: bytes) -> None:
+        """Nothing is retained for this topic any more, as others know."""
+        previous = self.tree.remove(topic)
+        if previous is not None:
+            self._let_expire(previous)
+            if previous.origin != REPLICA and self.ctx.recording:
+                self.ctx.write(Write(RETAINED_DELETE, topic=topic))
+
+    def expire(self, limit: int) -> None:
+        for item in self.wheel.due(self.ctx.now, limit):
+            assert isinstance(item, Message)
+            if self.tree.get(item.topic) is item and item.expired(self.ctx.now):
+                self.tree.remove(item.topic)
+                if self.ctx.recording:
+                    self.ctx.write(Write(RETAINED_DELETE, topic=item.topic))
+                if self.ctx.cluster.retained is not None:
+                    self.ctx.cluster.retained.expired.append(item.topic)
+
+    def _put(self, message: Message) -> Message | None:
+        previous = self.tree.put(message)
+        if previous is not None:
+            self._let_expire(previous)
+        if message.expires_at != 0.0:
+            self.wheel.add(message, message.expires_at)
+        return previous
+
+    def _let_expire(self, previous: Message) -> None:
+        """Nobody has to look at it any more: the wheel must not keep it until its time."""
+        if previous.expires_at != 0.0:
+            self.wheel.remove(previous, previous.expires_at)
