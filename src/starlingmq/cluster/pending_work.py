@@ -61,7 +61,7 @@ class PendingWork:
             return True
         if wills is not None and (wills.changed or wills.due):
             return True
-        if ctx.cluster.leaving or ctx.cluster.aware or broker.subscribing.held or broker.subscribing.replays:
+        if ctx.cluster.leaving or ctx.cluster.aware or broker.subscribing.held or broker.subscribing.replays.held:
             return True
         if broker.groups.news or broker.groups.ended:
             return True

@@ -278,7 +278,7 @@ class BrokerState:
         session = client.session
         if session is not None and session.client is client:
             self.delivery.go_on(session)
-            self.subscribing.drained(session)
+            self.subscribing.replays.drained(session)
 
     # Storage
 

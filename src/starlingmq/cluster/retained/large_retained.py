@@ -225,7 +225,7 @@ class LargeRetained:
         pointer = self.pointers.get(topic)
         message = self._broker.retained.get(topic)
         if message is None or message.loaded or pointer is None:
-            self._broker.subscribing.came(wanted, message)
+            self._broker.subscribing.replays.came(wanted, message)
             return
         fetching = self._fetching.get(topic)
         if fetching is None or _id(fetching.pointer) != _id(pointer[0]):
@@ -275,7 +275,7 @@ class LargeRetained:
                     self.want(wanted, self._ctx.now)
                     continue
                 message = came
-            self._broker.subscribing.came(wanted, message)
+            self._broker.subscribing.replays.came(wanted, message)
 
     def look(self, now: float) -> None:
         """Ask others where one does not answer; give up where nobody is left."""

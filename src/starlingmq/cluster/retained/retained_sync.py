@@ -355,7 +355,7 @@ class RetainedSync:
         retaining.full = retaining.waiting >= WAITING_MAX
         retaining.written, retaining.coalesced = self.writer.written, self.writer.coalesced
         retaining.fetched = self.copies.fetched
-        self._broker.subscribing.release_replays()
+        self._broker.subscribing.replays.release()
 
     def _take_changes(self) -> None:
         retaining = self._retaining
@@ -462,7 +462,7 @@ class RetainedSync:
     def wake_at(self) -> float:
         """When ``turn`` is to be called though nothing happens; ``inf``: never."""
         soonest = min(self.writer.wake_at() or inf, self._amendments.wake_at() or inf, self.copies.wake_at())
-        replays = self._broker.subscribing.replays
+        replays = self._broker.subscribing.replays.held
         if replays:
             soonest = min(soonest, replays[0].deadline)
         if self.state == "reading" and not self._page:

@@ -13,12 +13,11 @@ from typing import Final
 from starlingmq.core.connection import ASKING, WORKING
 from starlingmq.core.context import ISOLATED, Context
 from starlingmq.core.job import Job
-from starlingmq.core.message import Message
+from starlingmq.core.mqtt.retained_replay import RetainedReplays
 from starlingmq.core.ready import SESSION_PUT, SUBSCRIPTION_DELETE, SUBSCRIPTION_PUT, HookAnswer, HookQuestion, Write
 from starlingmq.core.ready import SUBSCRIBE as ASK_SUBSCRIBE
 from starlingmq.core.routing.delivery import Delivery
-from starlingmq.core.routing.retained_outbox import HeldReplay, WantedPayload
-from starlingmq.core.routing.retained_store import RetainedCursor, RetainedTree
+from starlingmq.core.routing.retained_store import RetainedTree
 from starlingmq.core.routing.router import Router
 from starlingmq.core.routing.topics import check_filter, levels, of_the_node, parse_share, valid_filter
 from starlingmq.core.session.outgoing import Outgoing
@@ -32,8 +31,6 @@ FILTERS_PER_TURN: Final = 125  # of one packet; other jobs get theirs
 FILTER_WORK: Final = 8  # of a turn's work, for one filter: routes, facts to be stored and frames are made of it
 FREED_PER_TURN: Final = 10_000  # queued messages of an ended session
 FREED_AT_ONCE: Final = 100
-REPLAY_PIECE: Final = 16  # retained messages between two looks whether the client takes more
-WANTED_MAX: Final = 16  # payloads that one replay waits for at once, of those that are kept at another node
 
 
 class SubscribeJob(Job):
@@ -171,94 +168,6 @@ class DiscardJob(Job):
         return not self.left and not self.queue
 
 
-class ReplayJob(Job):
-    """Retained messages on their way to the new subscriptions of a session, one subscription after the other; they
-    wait while the client does not take them. One job a session, however many filters it subscribes to."""
-
-    owner: Subscribing
-    session: Session
-    todo: deque[Subscription]
-    cursor: RetainedCursor | None  # of the first one in ``todo``
-    waiting: bool  # not among the jobs: goes on from ``Subscribing.drained`` or ``Subscribing.came``
-    wanted: int  # payloads that are to come from other nodes
-
-    def __init__(self, owner: Subscribing, session: Session) -> None:
-        self.owner = owner
-        self.session = session
-        self.todo = deque()
-        self.cursor = None
-        self.waiting = False
-        self.wanted = 0
-
-    def step(self) -> bool:
-        session = self.session
-        client = session.client
-        if session.ended or client is None or session.replay is not self:
-            return True
-        left = FILTERS_PER_TURN
-        while self.todo and left > 0:
-            full = client.blocked or client.size > self.owner.ctx.write_buffer or self._queued()
-            if full or self.wanted >= WANTED_MAX:
-                self.waiting = True
-                return True
-            left -= self._piece(self.todo[0])
-        if not self.todo and self.wanted == 0:
-            session.replay = None
-        self.waiting = not self.todo and self.wanted != 0
-        return not self.todo
-
-    def _piece(self, subscription: Subscription) -> int:
-        """Go on with a subscription; what it cost, in filters and messages."""
-        ctx = self.owner.ctx
-        session = self.session
-        subscriptions = session.subscriptions
-        if subscriptions is None or subscriptions.get(subscription.filter) is not subscription:
-            self._next()
-            return 1  # unsubscribed, or subscribed to anew, meanwhile [MQTT-3.10.4-2]
-        cursor = self.cursor
-        if cursor is None:
-            cursor = self.cursor = self.owner.retained.cursor(subscription.filter)
-        # Small pieces, so that the largest messages do not fill the queue before we look again.
-        limit = min(REPLAY_PIECE, ctx.mqtt.retained_batch, max(1, self._room() // 4))
-        if ctx.max_queue_bytes != 0:
-            limit = max(1, min(limit, ctx.max_queue_bytes // 4 // ctx.max_packet))
-        looks = cursor.looks
-        found = cursor.next(limit)
-        for message in found:
-            if message.expired(ctx.now):
-                continue
-            if not message.loaded and ctx.cluster.retained is not None:
-                self.wanted += 1
-                ctx.cluster.retained.wanted.append(WantedPayload(message.topic, session, subscription))
-                continue
-            self.give(subscription, message)
-        if cursor.done:
-            self._next()
-        return 1 + 2 * len(found) + (cursor.looks - looks) // 2
-
-    def give(self, subscription: Subscription, message: Message) -> None:
-        qos = min(message.qos, subscription.qos)
-        audit = self.owner.ctx.audit
-        if audit is not None:
-            audit.due(self.session, message, qos)
-        self.owner.delivery.offer(self.session, Outgoing(message, qos, True, subscription.ids, None), None)
-
-    def _next(self) -> None:
-        self.todo.popleft()
-        self.cursor = None
-
-    def _queued(self) -> bool:
-        """Whether as much is queued as a replay may put there, a quarter of its bounds."""
-        queue = self.session.queue
-        if queue is None:
-            return False
-        bound = self.owner.ctx.max_queue_bytes
-        return len(queue) * 4 >= self._room() or (bound != 0 and queue.bytes * 4 >= bound)
-
-    def _room(self) -> int:
-        return self.owner.ctx.max_queue or 4096
-
-
 class Subscribing:
     ctx: Context
     router: Router
@@ -269,7 +178,7 @@ class Subscribing:
         [HeldSuback], bool
     ]  # whether cluster.takeover.takeover has it wait on: its session is on its way
     later: list[Subscription]  # of the SUBSCRIBE at hand: what is retained comes after its SUBACK
-    replays: deque[HeldReplay]  # in the order of their deadlines
+    replays: RetainedReplays
     _asked: dict[HookQuestion, Subscribe]
 
     def __init__(self, ctx: Context, router: Router, delivery: Delivery, retained: RetainedTree) -> None:
@@ -280,7 +189,7 @@ class Subscribing:
         self.held = deque()
         self.waits_for_marks = _waits_for_nothing
         self.later = []
-        self.replays = deque()
+        self.replays = RetainedReplays(ctx, delivery, retained)
         self._asked = {}
 
     def on_subscribe(self, client: Client, session: Session, packet: Subscribe) -> None:
@@ -427,7 +336,7 @@ class Subscribing:
             if ctx.cluster.retained is not None:
                 self.later.append(subscription)
             elif len(self.retained) != 0:
-                self._replay(session, subscription)
+                self.replays.begin(session, subscription)
         return qos
 
     def count(self, whole: bytes, session: Session, before: Subscription | None, after: Subscription | None) -> None:
@@ -480,68 +389,7 @@ class Subscribing:
                 return
             frame = encode(Suback(held.packet.packet_id, held.reasons), client.version)
             self.ctx.send_stored(client, frame)
-            self._hold_replays(held)
-
-    # Retained messages in a cluster
-
-    def _hold_replays(self, held: HeldSuback) -> None:
-        """What is retained comes when all of it is here that was accepted elsewhere without a thought of us."""
-        retaining = self.ctx.cluster.retained
-        if retaining is None:
-            return
-        needs = retaining.needs()
-        for subscription in held.replays:
-            if not self.replays and retaining.here(needs):
-                self._replay(held.session, subscription)
-            else:
-                deadline = self.ctx.now + retaining.seconds
-                self.replays.append(HeldReplay(held.session, subscription, needs, deadline))
-
-    def release_replays(self) -> None:
-        """Those begin that have what they waited for, or waited for long enough."""
-        retaining = self.ctx.cluster.retained
-        if retaining is None or not self.replays:
-            return
-        kept: deque[HeldReplay] = deque()
-        for replay in self.replays:
-            if replay.session.ended or replay.session.client is None:
-                continue
-            if not retaining.here(replay.needs):
-                if self.ctx.now < replay.deadline:
-                    kept.append(replay)
-                    continue
-                retaining.waited_in_vain += 1
-            self._replay(replay.session, replay.subscription)
-        self.replays = kept
-
-    def came(self, wanted: WantedPayload, message: Message | None) -> None:
-        """The payload that a replay waited for; None: nobody who is there has it."""
-        session = wanted.session
-        job = session.replay
-        if session.ended or session.client is None or not isinstance(job, ReplayJob) or job.wanted == 0:
-            return
-        job.wanted -= 1
-        subscriptions = session.subscriptions
-        if message is None:
-            self.ctx.drop("retained_unreachable", session.client_id)
-        elif subscriptions is not None and subscriptions.get(wanted.subscription.filter) is wanted.subscription:
-            job.give(wanted.subscription, message)
-        if job.todo:
-            if job.waiting and job.wanted < WANTED_MAX // 2:
-                job.waiting = False
-                self.ctx.jobs.append(job)
-        elif job.wanted == 0:
-            session.replay = None
-
-    def _replay(self, session: Session, subscription: Subscription) -> None:
-        job = session.replay
-        if not isinstance(job, ReplayJob):
-            job = session.replay = ReplayJob(self, session)
-            self.ctx.jobs.append(job)
-        elif job.waiting and not job.todo:
-            job.waiting = False
-            self.ctx.jobs.append(job)
-        job.todo.append(subscription)
+            self.replays.hold(held.session, held.replays)
 
     def _refusal(self, client: Client, session: Session, whole: bytes, filter: bytes, group: bytes) -> int:
         mqtt = self.ctx.mqtt
@@ -603,10 +451,3 @@ class Subscribing:
         """Take an ended session's subscriptions out of the tree, and free a long queue little by little."""
         if session.subscriptions or (session.queue is not None and len(session.queue.items) > FREED_AT_ONCE):
             self.ctx.jobs.append(DiscardJob(self, session))
-
-    def drained(self, session: Session) -> None:
-        """The client takes messages again: go on with the replay that waited."""
-        job = session.replay
-        if isinstance(job, ReplayJob) and job.waiting and (session.queue is None or len(session.queue) == 0):
-            job.waiting = False
-            self.ctx.jobs.append(job)

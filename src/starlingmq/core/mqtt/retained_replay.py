@@ -1,0 +1,186 @@
+"""Retained messages for new subscriptions, in pieces that never stall anybody: a filter may match a million of them."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from starlingmq.core.context import Context
+from starlingmq.core.job import Job
+from starlingmq.core.message import Message
+from starlingmq.core.routing.delivery import Delivery
+from starlingmq.core.routing.retained_outbox import HeldReplay, WantedPayload
+from starlingmq.core.routing.retained_store import RetainedCursor, RetainedTree
+from starlingmq.core.session.outgoing import Outgoing
+from starlingmq.core.session.session import Session, Subscription
+
+REPLAYED_PER_TURN: Final = 125  # filters and messages of one session; other jobs get theirs
+REPLAY_PIECE: Final = 16  # retained messages between two looks whether the client takes more
+WANTED_MAX: Final = 16  # payloads that one replay waits for at once, of those that are kept at another node
+
+
+class ReplayJob(Job):
+    """Retained messages on their way to the new subscriptions of a session, one subscription after the other; they
+    wait while the client does not take them. One job a session, however many filters it subscribes to."""
+
+    owner: RetainedReplays
+    session: Session
+    todo: deque[Subscription]
+    cursor: RetainedCursor | None  # of the first one in ``todo``
+    waiting: bool  # not among the jobs: goes on from ``RetainedReplays.drained`` or ``RetainedReplays.came``
+    wanted: int  # payloads that are to come from other nodes
+
+    def __init__(self, owner: RetainedReplays, session: Session) -> None:
+        self.owner = owner
+        self.session = session
+        self.todo = deque()
+        self.cursor = None
+        self.waiting = False
+        self.wanted = 0
+
+    def step(self) -> bool:
+        session = self.session
+        client = session.client
+        if session.ended or client is None or session.replay is not self:
+            return True
+        left = REPLAYED_PER_TURN
+        while self.todo and left > 0:
+            full = client.blocked or client.size > self.owner.ctx.write_buffer or self._queued()
+            if full or self.wanted >= WANTED_MAX:
+                self.waiting = True
+                return True
+            left -= self._piece(self.todo[0])
+        if not self.todo and self.wanted == 0:
+            session.replay = None
+        self.waiting = not self.todo and self.wanted != 0
+        return not self.todo
+
+    def _piece(self, subscription: Subscription) -> int:
+        """Go on with a subscription; what it cost, in filters and messages."""
+        ctx = self.owner.ctx
+        session = self.session
+        subscriptions = session.subscriptions
+        if subscriptions is None or subscriptions.get(subscription.filter) is not subscription:
+            self._next()
+            return 1  # unsubscribed, or subscribed to anew, meanwhile [MQTT-3.10.4-2]
+        cursor = self.cursor
+        if cursor is None:
+            cursor = self.cursor = self.owner.tree.cursor(subscription.filter)
+        # Small pieces, so that the largest messages do not fill the queue before we look again.
+        limit = min(REPLAY_PIECE, ctx.mqtt.retained_batch, max(1, self._room() // 4))
+        if ctx.max_queue_bytes != 0:
+            limit = max(1, min(limit, ctx.max_queue_bytes // 4 // ctx.max_packet))
+        looks = cursor.looks
+        found = cursor.next(limit)
+        for message in found:
+            if message.expired(ctx.now):
+                continue
+            if not message.loaded and ctx.cluster.retained is not None:
+                self.wanted += 1
+                ctx.cluster.retained.wanted.append(WantedPayload(message.topic, session, subscription))
+                continue
+            self.give(subscription, message)
+        if cursor.done:
+            self._next()
+        return 1 + 2 * len(found) + (cursor.looks - looks) // 2
+
+    def give(self, subscription: Subscription, message: Message) -> None:
+        qos = min(message.qos, subscription.qos)
+        audit = self.owner.ctx.audit
+        if audit is not None:
+            audit.due(self.session, message, qos)
+        self.owner.delivery.offer(self.session, Outgoing(message, qos, True, subscription.ids, None), None)
+
+    def _next(self) -> None:
+        self.todo.popleft()
+        self.cursor = None
+
+    def _queued(self) -> bool:
+        """Whether as much is queued as a replay may put there, a quarter of its bounds."""
+        queue = self.session.queue
+        if queue is None:
+            return False
+        bound = self.owner.ctx.max_queue_bytes
+        return len(queue) * 4 >= self._room() or (bound != 0 and queue.bytes * 4 >= bound)
+
+    def _room(self) -> int:
+        return self.owner.ctx.max_queue or 4096
+
+
+class RetainedReplays:
+    ctx: Context
+    delivery: Delivery
+    tree: RetainedTree
+    held: deque[HeldReplay]  # in the order of their deadlines
+
+    def __init__(self, ctx: Context, delivery: Delivery, tree: RetainedTree) -> None:
+        self.ctx = ctx
+        self.delivery = delivery
+        self.tree = tree
+        self.held = deque()
+
+    def hold(self, session: Session, subscriptions: list[Subscription]) -> None:
+        """What is retained comes when all of it is here that was accepted elsewhere without a thought of us."""
+        retaining = self.ctx.cluster.retained
+        if retaining is None:
+            return
+        needs = retaining.needs()
+        for subscription in subscriptions:
+            if not self.held and retaining.here(needs):
+                self.begin(session, subscription)
+            else:
+                deadline = self.ctx.now + retaining.seconds
+                self.held.append(HeldReplay(session, subscription, needs, deadline))
+
+    def release(self) -> None:
+        """Those begin that have what they waited for, or waited for long enough."""
+        retaining = self.ctx.cluster.retained
+        if retaining is None or not self.held:
+            return
+        kept: deque[HeldReplay] = deque()
+        for replay in self.held:
+            if replay.session.ended or replay.session.client is None:
+                continue
+            if not retaining.here(replay.needs):
+                if self.ctx.now < replay.deadline:
+                    kept.append(replay)
+                    continue
+                retaining.waited_in_vain += 1
+            self.begin(replay.session, replay.subscription)
+        self.held = kept
+
+    def came(self, wanted: WantedPayload, message: Message | None) -> None:
+        """The payload that a replay waited for; None: nobody who is there has it."""
+        session = wanted.session
+        job = session.replay
+        if session.ended or session.client is None or not isinstance(job, ReplayJob) or job.wanted == 0:
+            return
+        job.wanted -= 1
+        subscriptions = session.subscriptions
+        if message is None:
+            self.ctx.drop("retained_unreachable", session.client_id)
+        elif subscriptions is not None and subscriptions.get(wanted.subscription.filter) is wanted.subscription:
+            job.give(wanted.subscription, message)
+        if job.todo:
+            if job.waiting and job.wanted < WANTED_MAX // 2:
+                job.waiting = False
+                self.ctx.jobs.append(job)
+        elif job.wanted == 0:
+            session.replay = None
+
+    def begin(self, session: Session, subscription: Subscription) -> None:
+        job = session.replay
+        if not isinstance(job, ReplayJob):
+            job = session.replay = ReplayJob(self, session)
+            self.ctx.jobs.append(job)
+        elif job.waiting and not job.todo:
+            job.waiting = False
+            self.ctx.jobs.append(job)
+        job.todo.append(subscription)
+
+    def drained(self, session: Session) -> None:
+        """The client takes messages again: go on with the replay that waited."""
+        job = session.replay
+        if isinstance(job, ReplayJob) and job.waiting and (session.queue is None or len(session.queue) == 0):
+            job.waiting = False
+            self.ctx.jobs.append(job)
