@@ -10,10 +10,9 @@ from __future__ import annotations
 from typing import Final, cast
 
 from starlingmq.config.settings import LimitsConfig, MqttConfig, NatsConfig, QueueGroupsConfig
-from starlingmq.core.connection import AUTHENTICATING, CLOSED, DEAF, NEW, OPEN, PACED, TURN_OVER
+from starlingmq.core.connection import CLOSED, DEAF, NEW, PACED
 from starlingmq.core.context import TURN_WORK, Context
 from starlingmq.core.groups.group_engine import GroupEngine
-from starlingmq.core.limits.meter import Meter
 from starlingmq.core.limits.reauthorization import ReauthorizeJob
 from starlingmq.core.limits.storage_failure import StorageFailure
 from starlingmq.core.message import Message
@@ -24,6 +23,7 @@ from starlingmq.core.nats.commands import LISTENERS, Nats
 from starlingmq.core.observe.audit import Audit
 from starlingmq.core.observe.event_topics import EventTopics
 from starlingmq.core.observe.sys_topics import SysTopics
+from starlingmq.core.packet_intake import PacketIntake
 from starlingmq.core.ready import AUTHENTICATE, SUBSCRIBE, HookAnswer, HookQuestion, Ready
 from starlingmq.core.ready import PUBLISH as ASK_PUBLISH
 from starlingmq.core.routing.delivery import Delivery
@@ -36,61 +36,23 @@ from starlingmq.core.session.queue import KEPT_IN_MEMORY
 from starlingmq.core.session.restoring import Restoring
 from starlingmq.core.session.session import Client, Session
 from starlingmq.core.session.session_transfer import SessionTransfer
-from starlingmq.wire.decoder import BRIDGE
-from starlingmq.wire.mqtt import (
-    AUTH,
-    CONNECT,
-    DISCONNECT,
-    PINGREQ,
-    PUBACK,
-    PUBCOMP,
-    PUBREC,
-    PUBREL,
-    UNSUBSCRIBE,
-    Ack,
-    Auth,
-    Connack,
-    Connect,
-    Disconnect,
-    Subscribe,
-    Unsubscribe,
-    decode,
-    encode,
-    frame_length,
-)
-from starlingmq.wire.mqtt import SUBSCRIBE as SUBSCRIBE_PACKET
-from starlingmq.wire.primitives import LONG_FORM
-from starlingmq.wire.reasons import MalformedPacket, MqttError, ProtocolError, Reason
+from starlingmq.core.timers import TimerWheel
+from starlingmq.wire.reasons import MqttError, Reason
 
 LOOKS_PER_TURN: Final = 500  # sessions, connections or retained messages whose time has come, a turn
 JOBS_PER_TURN: Final = 8  # pieces of long work a turn: about half of it
 JOB_WORK: Final = 500  # what such a piece counts for
 STRANGER_BYTES: Final = 4096  # of a CONNECT that is not complete: as much may stay where memory is short
-PINGRESP: Final = b"\xd0\x00"
 TURNED_AWAY: Final = 256  # connections past max_connections that are heard, to be told so; more are closed at once
 
 
-def _level(data: bytes, start: int, end: int) -> int:
-    """The protocol level of a CONNECT that could not be read otherwise; 0 if even that is not there."""
-    if end - start < 3:
-        return 0
-    at = start + 2 + (data[start] << 8 | data[start + 1])
-    return data[at] if at < end else 0
-
-
-class BrokerState:
+class BrokerState(PacketIntake):
     """One broker. ``secret`` (16 bytes or more) is what assigned client ids and group choices are drawn from."""
 
-    ctx: Context
     router: Router
     retained: RetainedTree
-    delivery: Delivery
     groups: GroupEngine
-    publishing: Publishing
-    subscribing: Subscribing
-    ending: Ending
     deadlines: Deadlines
-    connecting: Connecting
     restoring: Restoring
     refusal: StorageFailure
     peers: PeerReceivers
@@ -112,6 +74,7 @@ class BrokerState:
         groups: QueueGroupsConfig | None = None,
     ) -> None:
         self.ctx = Context(mqtt, limits, now)
+        self.pace_wheel = TimerWheel()
         self.router = Router(int.from_bytes(secret[:8], "big"), limits.max_topic_length, limits.topic_levels)
         self.retained = RetainedTree()
         self.delivery = Delivery(self.ctx)
@@ -337,215 +300,6 @@ class BrokerState:
         elif session.moving is not None:
             self.ctx.cluster.leave(session)
 
-    # Bytes
-
-    def receive(self, client: Client, data: bytes, now: float) -> None:
-        """Bytes have arrived. Whole packets are handled, what is left is kept for the next call."""
-        ctx = self.ctx
-        ctx.now = now
-        if now >= ctx.serves_until:
-            ctx.isolated = True  # the machine stood still: others may have gone on without us since long ago
-        ctx.counters.bytes_received += len(data)
-        client.bytes_in += len(data)
-        if client.state == CLOSED:
-            return
-        if client.halted != 0:
-            client.rest += data  # at most what the transport had read before it was paused
-            return
-        if client.blocked and self._deaf(client, data):
-            return
-        if client.missing > len(data):
-            assert client.chunks is not None
-            client.chunks.append(data)
-            client.missing -= len(data)
-            return
-        if client.chunks is not None:
-            client.chunks.append(data)
-            data = b"".join(client.chunks)
-            client.chunks = None
-            client.missing = 0
-        elif client.rest:
-            data = client.rest + data
-            client.rest = b""
-        if client.meter is not None:
-            self._handle_paced(client, client.meter, data, len(data))
-        else:
-            self._handle(client, data)
-
-    def _handle_paced(self, client: Client, meter: Meter, data: bytes, size: int) -> None:
-        """Handle as many messages as the client may publish now; ``size`` bytes of ``data`` are new."""
-        ctx = self.ctx
-        work = ctx.work
-        before = ctx.counters.publish_received
-        ctx.work = min(work, meter.allowance(ctx.now))
-        given = ctx.work
-        self._handle(client, data)
-        ctx.work = work - (given - ctx.work)
-        seconds = meter.used(ctx.counters.publish_received - before, size, ctx.now)
-        if seconds > 0.0 and client.state == OPEN and not client.gone:
-            ctx.halt(client, PACED)
-            ctx.pace_wheel.add(client, ctx.now + seconds)
-
-    def _deaf(self, client: Client, data: bytes) -> bool:
-        """Count what a client sends that does not read: no answer is much larger than what it answers, so this bounds
-        them too. Past ``limits.write_buffer`` it is not read either, until it reads or its keep alive is over."""
-        client.heard += len(data)
-        if client.heard <= self.ctx.write_buffer:
-            return False
-        if client.chunks is not None:
-            client.rest = b"".join(client.chunks)
-            client.chunks = None
-            client.missing = 0
-        client.rest += data
-        self.ctx.halt(client, DEAF)
-        return True
-
-    def _handle(self, client: Client, data: bytes) -> None:
-        if client.dialect is not None:
-            client.dialect.handle(client, data)
-            return
-        ctx = self.ctx
-        size = len(data)
-        modest = ctx.connect_size  # nobody may send more before CONNACK
-        pos = 0
-        start = 0
-        end = 0
-        try:
-            while size - pos >= 2:
-                length = data[pos + 1]
-                if length < 0x80:
-                    length += 2
-                    start = pos + 2
-                elif size - pos >= 3 and data[pos + 2] < 0x80:
-                    length = (length & 0x7F) + (data[pos + 2] << 7) + 3
-                    if length < 131:
-                        raise MalformedPacket(LONG_FORM)  # [MQTT-1.5.5-1]
-                    start = pos + 3
-                else:
-                    length = frame_length(data, pos)
-                    if length == 0:
-                        break
-                    start = pos + 2
-                    while data[start - 1] >= 0x80:
-                        start += 1
-                if length > modest and (length > ctx.max_packet or client.state != OPEN):
-                    end = size
-                    raise MalformedPacket("the packet is larger than this server's maximum", Reason.PACKET_TOO_LARGE)
-                end = pos + length
-                if end > size:
-                    if client.state == NEW and data[pos] >> 4 != CONNECT:
-                        raise ProtocolError("the first packet is not CONNECT")  # not worth waiting for its end
-                    self._wait_for(client, data, pos, end - size)
-                    return
-                first = data[pos]
-                pos = end
-                client.last_packet = ctx.now
-                if first & 0xF0 == 0x30 and client.state == OPEN:
-                    self.publishing.on_publish(client, cast(Session, client.session), first, data, start, end)
-                else:
-                    self._on_packet(client, first, data, start, end)
-                if ctx.work <= 0:
-                    ctx.halt(client, TURN_OVER)
-                    ctx.resumable.append(client)
-                if client.halted != 0 or client.state == CLOSED:
-                    break
-            if client.state == NEW and pos < size and data[pos] != CONNECT << 4:
-                raise ProtocolError("the first packet is not CONNECT")  # not worth waiting for its length
-        except MqttError as error:
-            self._fail(client, error, data, start, end)
-        if client.state != CLOSED and pos != size:
-            client.rest = data[pos:] + client.rest
-
-    def _wait_for(self, client: Client, data: bytes, pos: int, missing: int) -> None:
-        """A packet is not complete; a large one is put together only once all of it is there."""
-        client.chunks = [data[pos:] if pos else data]
-        client.missing = missing
-
-    def _on_packet(self, client: Client, first: int, data: bytes, start: int, end: int) -> None:
-        kind = first >> 4
-        if client.state == NEW:
-            if kind != CONNECT:
-                raise ProtocolError("the first packet is not CONNECT")  # [MQTT-3.1.0-1]
-            connect = cast(Connect, decode(first, data, start, end, 0))
-            if client.full != 0:
-                client.version = connect.version
-                raise MqttError("there are all the connections that may be", client.full)
-            self.connecting.on_connect(client, connect)
-            return
-        if client.state == AUTHENTICATING:
-            if kind == DISCONNECT:
-                decode(first, data, start, end, client.version)
-                self.ending.close(client, "disconnect")
-                return
-            if kind != AUTH or client.version != 5:
-                raise ProtocolError("a packet before CONNACK")  # [MQTT-3.1.2-30]
-            self.connecting.on_auth(client, cast(Auth, decode(first, data, start, end, 5)))
-            return
-        session = cast(Session, client.session)
-        self.ctx.work -= 1
-        if session.anew and session.told is client:
-            self.subscribing.aware(session)
-        if kind >= PUBACK and kind <= PUBCOMP:
-            self._on_ack(client, session, first, data, start, end)
-            return
-        if kind == PINGREQ:
-            decode(first, data, start, end, client.version)
-            self.ctx.send(client, PINGRESP)  # [MQTT-3.12.4-1]
-        elif kind == SUBSCRIBE_PACKET:
-            packet = decode(first, data, start, end, client.version)
-            self.subscribing.on_subscribe(client, session, cast(Subscribe, packet))
-        elif kind == UNSUBSCRIBE:
-            packet = decode(first, data, start, end, client.version)
-            self.subscribing.on_unsubscribe(client, session, cast(Unsubscribe, packet))
-        elif kind == DISCONNECT:
-            packet = decode(first, data, start, end, client.version)
-            self.ending.on_disconnect(client, session, cast(Disconnect, packet))
-        elif kind == AUTH and client.version == 5:
-            self.connecting.on_auth(client, cast(Auth, decode(first, data, start, end, 5)))
-        elif kind == CONNECT:
-            raise ProtocolError("a second CONNECT")  # [MQTT-3.1.0-2]
-        elif kind == 0:
-            raise MalformedPacket("a packet of type 0, which does not exist")
-        else:
-            raise ProtocolError("a packet that only a server may send")
-
-    def _on_ack(self, client: Client, session: Session, first: int, data: bytes, start: int, end: int) -> None:
-        kind = first >> 4
-        reason = 0
-        if end - start == 2 and (first == 0x40 or first == 0x62 or first == 0x50 or first == 0x70):
-            packet_id = data[start] << 8 | data[start + 1]
-            if packet_id == 0:
-                raise ProtocolError("packet identifier 0")
-        else:
-            ack = cast(Ack, decode(first, data, start, end, client.version))
-            packet_id = ack.packet_id
-            reason = ack.reason
-        if kind == PUBACK:
-            self.delivery.puback(session, packet_id)
-        elif kind == PUBREC:
-            self.delivery.pubrec(session, client, packet_id, reason)
-        elif kind == PUBREL:
-            self.publishing.on_pubrel(client, session, packet_id)
-        else:
-            self.delivery.pubcomp(session, packet_id)
-
-    def _fail(self, client: Client, error: MqttError, data: bytes, start: int, end: int) -> None:
-        if client.state == NEW and client.full == 0:
-            if data[0] >> 4 == CONNECT and _level(data, start, end) & ~BRIDGE == 5:
-                client.version = 5  # it is answered in the form of 5.0, whatever protocol name it gave
-            elif error.reason == Reason.UNSUPPORTED_PROTOCOL_VERSION:
-                self.ctx.send(client, encode(Connack(False, 1), 4))  # [MQTT-3.1.2-2] of 3.1.1
-        elif error.reason == Reason.PACKET_IDENTIFIER_NOT_FOUND and client.version != 5:
-            self.publishing.closed_for(client, data, end)
-        self._end_for(client, error)
-
-    def _end_for(self, client: Client, error: MqttError) -> None:
-        unknown = error.reason == Reason.PACKET_IDENTIFIER_NOT_FOUND and client.version != 5
-        session = client.session
-        self.ending.fail(client, error.reason, error.detail)
-        if unknown and self.ctx.mqtt.unknown_pubrel == "end_session" and session is not None and not session.ended:
-            self.ending.end(session)
-
     # Hooks
 
     def answer(self, question: HookQuestion, answer: HookAnswer, now: float) -> None:
@@ -564,7 +318,7 @@ class BrokerState:
             self.ending.fail(question.client, error.reason, error.detail)
         resumable = self.ctx.resumable
         if self.ctx.work > 0 and resumable and resumable[-1] is question.client:
-            self._resume(resumable.pop())
+            self.resume(resumable.pop())
 
     # The cluster
 
@@ -573,7 +327,7 @@ class BrokerState:
         try:
             self.publishing.resolved(client, session, packet_id, outcome)
         except MqttError as error:
-            self._end_for(client, error)
+            self.end_for(client, error)
 
     def catch_up(self, catching_up: bool) -> None:
         """Publish nothing while it is so, and then what came meanwhile."""
@@ -608,13 +362,13 @@ class BrokerState:
         for _ in range(len(ctx.resumable)):
             if ctx.work <= 0:
                 break
-            self._resume(ctx.resumable.popleft())
+            self.resume(ctx.resumable.popleft())
         while ctx.unsendable:
             client = ctx.unsendable.pop()
             self.ending.fail(client, Reason.PACKET_TOO_LARGE, "the answer is larger than this client takes")
         for item in ctx.client_wheel.due(now, LOOKS_PER_TURN):
             self.deadlines.look_at_client(cast(Client, item))
-        for item in ctx.pace_wheel.due(now, LOOKS_PER_TURN):
+        for item in self.pace_wheel.due(now, LOOKS_PER_TURN):
             ctx.unhalt(cast(Client, item), PACED)
         for item in ctx.session_wheel.due(now, LOOKS_PER_TURN):
             self.deadlines.look_at_session(cast(Session, item))
@@ -623,23 +377,6 @@ class BrokerState:
         self.publishing.producers.tick()
         self.sys.tick()
         self.nats.leaving.tick()
-
-    def _resume(self, client: Client) -> None:
-        client.halted &= ~TURN_OVER
-        if client.halted != 0 or client.state == CLOSED:
-            return
-        client.last_packet = self.ctx.now
-        data = client.rest
-        client.rest = b""
-        if data:
-            if client.meter is not None:
-                self._handle_paced(client, client.meter, data, 0)
-            else:
-                self._handle(client, data)
-        if client.halted == 0:
-            self.ctx.ready.pause.append(client)
-            if client.gone:
-                self.ending.close(client, "connection lost")
 
     def pending(self) -> bool:
         """Whether there is work left for a next turn, without waiting for anything."""
@@ -652,7 +389,7 @@ class BrokerState:
         soonest = 0.0
         for when in (
             self.ctx.client_wheel.wake_at(),
-            self.ctx.pace_wheel.wake_at(),
+            self.pace_wheel.wake_at(),
             self.ctx.session_wheel.wake_at(),
             self.publishing.retained.wheel.wake_at(),
             self.sys.due_at,

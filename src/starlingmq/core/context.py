@@ -45,7 +45,6 @@ class Context(BaseContext):
     sessions: dict[str, Session]
     quotas: Quotas
     client_wheel: TimerWheel
-    pace_wheel: TimerWheel  # clients that are not read because of ``limits.message_rate`` or ``byte_rate``
     session_wheel: TimerWheel
     jobs: deque[Job]  # long work, done a piece a turn
     resumable: deque[Client]  # no longer halted, with bytes still to be handled
@@ -95,7 +94,6 @@ class Context(BaseContext):
         self.sessions = {}
         self.quotas = Quotas(limits, now)
         self.client_wheel = TimerWheel()
-        self.pace_wheel = TimerWheel()
         self.session_wheel = TimerWheel()
         self.jobs = deque()
         self.resumable = deque()

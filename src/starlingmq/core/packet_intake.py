@@ -1,0 +1,287 @@
+"""Bytes that clients send: put together to packets, and each packet given to the part that it is for."""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+from starlingmq.core.connection import AUTHENTICATING, CLOSED, DEAF, NEW, OPEN, PACED, TURN_OVER
+from starlingmq.core.context import Context
+from starlingmq.core.limits.meter import Meter
+from starlingmq.core.mqtt.connecting import Connecting
+from starlingmq.core.mqtt.publishing import Publishing
+from starlingmq.core.mqtt.subscribing import Subscribing
+from starlingmq.core.routing.delivery import Delivery
+from starlingmq.core.session.ending import Ending
+from starlingmq.core.session.session import Client, Session
+from starlingmq.core.timers import TimerWheel
+from starlingmq.wire.decoder import BRIDGE
+from starlingmq.wire.mqtt import (
+    AUTH,
+    CONNECT,
+    DISCONNECT,
+    PINGREQ,
+    PUBACK,
+    PUBCOMP,
+    PUBREC,
+    PUBREL,
+    UNSUBSCRIBE,
+    Ack,
+    Auth,
+    Connack,
+    Connect,
+    Disconnect,
+    Subscribe,
+    Unsubscribe,
+    decode,
+    encode,
+    frame_length,
+)
+from starlingmq.wire.mqtt import SUBSCRIBE as SUBSCRIBE_PACKET
+from starlingmq.wire.primitives import LONG_FORM
+from starlingmq.wire.reasons import MalformedPacket, MqttError, ProtocolError, Reason
+
+PINGRESP: Final = b"\xd0\x00"
+
+
+def _level(data: bytes, start: int, end: int) -> int:
+    """The protocol level of a CONNECT that could not be read otherwise; 0 if even that is not there."""
+    if end - start < 3:
+        return 0
+    at = start + 2 + (data[start] << 8 | data[start + 1])
+    return data[at] if at < end else 0
+
+
+class PacketIntake:
+    """What MQTT clients send. Another protocol gets the bytes of its clients as they are."""
+
+    ctx: Context
+    delivery: Delivery
+    publishing: Publishing
+    subscribing: Subscribing
+    ending: Ending
+    connecting: Connecting
+    pace_wheel: TimerWheel  # clients that are not read because of ``limits.message_rate`` or ``byte_rate``
+
+    def receive(self, client: Client, data: bytes, now: float) -> None:
+        """Bytes have arrived. Whole packets are handled, what is left is kept for the next call."""
+        ctx = self.ctx
+        ctx.now = now
+        if now >= ctx.serves_until:
+            ctx.isolated = True  # the machine stood still: others may have gone on without us since long ago
+        ctx.counters.bytes_received += len(data)
+        client.bytes_in += len(data)
+        if client.state == CLOSED:
+            return
+        if client.halted != 0:
+            client.rest += data  # at most what the transport had read before it was paused
+            return
+        if client.blocked and self._deaf(client, data):
+            return
+        if client.missing > len(data):
+            assert client.chunks is not None
+            client.chunks.append(data)
+            client.missing -= len(data)
+            return
+        if client.chunks is not None:
+            client.chunks.append(data)
+            data = b"".join(client.chunks)
+            client.chunks = None
+            client.missing = 0
+        elif client.rest:
+            data = client.rest + data
+            client.rest = b""
+        if client.meter is not None:
+            self._handle_paced(client, client.meter, data, len(data))
+        else:
+            self._handle(client, data)
+
+    def _handle_paced(self, client: Client, meter: Meter, data: bytes, size: int) -> None:
+        """Handle as many messages as the client may publish now; ``size`` bytes of ``data`` are new."""
+        ctx = self.ctx
+        work = ctx.work
+        before = ctx.counters.publish_received
+        ctx.work = min(work, meter.allowance(ctx.now))
+        given = ctx.work
+        self._handle(client, data)
+        ctx.work = work - (given - ctx.work)
+        seconds = meter.used(ctx.counters.publish_received - before, size, ctx.now)
+        if seconds > 0.0 and client.state == OPEN and not client.gone:
+            ctx.halt(client, PACED)
+            self.pace_wheel.add(client, ctx.now + seconds)
+
+    def _deaf(self, client: Client, data: bytes) -> bool:
+        """Count what a client sends that does not read: no answer is much larger than what it answers, so this bounds
+        them too. Past ``limits.write_buffer`` it is not read either, until it reads or its keep alive is over."""
+        client.heard += len(data)
+        if client.heard <= self.ctx.write_buffer:
+            return False
+        if client.chunks is not None:
+            client.rest = b"".join(client.chunks)
+            client.chunks = None
+            client.missing = 0
+        client.rest += data
+        self.ctx.halt(client, DEAF)
+        return True
+
+    def _handle(self, client: Client, data: bytes) -> None:
+        if client.dialect is not None:
+            client.dialect.handle(client, data)
+            return
+        ctx = self.ctx
+        size = len(data)
+        modest = ctx.connect_size  # nobody may send more before CONNACK
+        pos = 0
+        start = 0
+        end = 0
+        try:
+            while size - pos >= 2:
+                length = data[pos + 1]
+                if length < 0x80:
+                    length += 2
+                    start = pos + 2
+                elif size - pos >= 3 and data[pos + 2] < 0x80:
+                    length = (length & 0x7F) + (data[pos + 2] << 7) + 3
+                    if length < 131:
+                        raise MalformedPacket(LONG_FORM)  # [MQTT-1.5.5-1]
+                    start = pos + 3
+                else:
+                    length = frame_length(data, pos)
+                    if length == 0:
+                        break
+                    start = pos + 2
+                    while data[start - 1] >= 0x80:
+                        start += 1
+                if length > modest and (length > ctx.max_packet or client.state != OPEN):
+                    end = size
+                    raise MalformedPacket("the packet is larger than this server's maximum", Reason.PACKET_TOO_LARGE)
+                end = pos + length
+                if end > size:
+                    if client.state == NEW and data[pos] >> 4 != CONNECT:
+                        raise ProtocolError("the first packet is not CONNECT")  # not worth waiting for its end
+                    self._wait_for(client, data, pos, end - size)
+                    return
+                first = data[pos]
+                pos = end
+                client.last_packet = ctx.now
+                if first & 0xF0 == 0x30 and client.state == OPEN:
+                    self.publishing.on_publish(client, cast(Session, client.session), first, data, start, end)
+                else:
+                    self._on_packet(client, first, data, start, end)
+                if ctx.work <= 0:
+                    ctx.halt(client, TURN_OVER)
+                    ctx.resumable.append(client)
+                if client.halted != 0 or client.state == CLOSED:
+                    break
+            if client.state == NEW and pos < size and data[pos] != CONNECT << 4:
+                raise ProtocolError("the first packet is not CONNECT")  # not worth waiting for its length
+        except MqttError as error:
+            self._fail(client, error, data, start, end)
+        if client.state != CLOSED and pos != size:
+            client.rest = data[pos:] + client.rest
+
+    def _wait_for(self, client: Client, data: bytes, pos: int, missing: int) -> None:
+        """A packet is not complete; a large one is put together only once all of it is there."""
+        client.chunks = [data[pos:] if pos else data]
+        client.missing = missing
+
+    def _on_packet(self, client: Client, first: int, data: bytes, start: int, end: int) -> None:
+        kind = first >> 4
+        if client.state == NEW:
+            if kind != CONNECT:
+                raise ProtocolError("the first packet is not CONNECT")  # [MQTT-3.1.0-1]
+            connect = cast(Connect, decode(first, data, start, end, 0))
+            if client.full != 0:
+                client.version = connect.version
+                raise MqttError("there are all the connections that may be", client.full)
+            self.connecting.on_connect(client, connect)
+            return
+        if client.state == AUTHENTICATING:
+            if kind == DISCONNECT:
+                decode(first, data, start, end, client.version)
+                self.ending.close(client, "disconnect")
+                return
+            if kind != AUTH or client.version != 5:
+                raise ProtocolError("a packet before CONNACK")  # [MQTT-3.1.2-30]
+            self.connecting.on_auth(client, cast(Auth, decode(first, data, start, end, 5)))
+            return
+        session = cast(Session, client.session)
+        self.ctx.work -= 1
+        if session.anew and session.told is client:
+            self.subscribing.aware(session)
+        if kind >= PUBACK and kind <= PUBCOMP:
+            self._on_ack(client, session, first, data, start, end)
+            return
+        if kind == PINGREQ:
+            decode(first, data, start, end, client.version)
+            self.ctx.send(client, PINGRESP)  # [MQTT-3.12.4-1]
+        elif kind == SUBSCRIBE_PACKET:
+            packet = decode(first, data, start, end, client.version)
+            self.subscribing.on_subscribe(client, session, cast(Subscribe, packet))
+        elif kind == UNSUBSCRIBE:
+            packet = decode(first, data, start, end, client.version)
+            self.subscribing.on_unsubscribe(client, session, cast(Unsubscribe, packet))
+        elif kind == DISCONNECT:
+            packet = decode(first, data, start, end, client.version)
+            self.ending.on_disconnect(client, session, cast(Disconnect, packet))
+        elif kind == AUTH and client.version == 5:
+            self.connecting.on_auth(client, cast(Auth, decode(first, data, start, end, 5)))
+        elif kind == CONNECT:
+            raise ProtocolError("a second CONNECT")  # [MQTT-3.1.0-2]
+        elif kind == 0:
+            raise MalformedPacket("a packet of type 0, which does not exist")
+        else:
+            raise ProtocolError("a packet that only a server may send")
+
+    def _on_ack(self, client: Client, session: Session, first: int, data: bytes, start: int, end: int) -> None:
+        kind = first >> 4
+        reason = 0
+        if end - start == 2 and (first == 0x40 or first == 0x62 or first == 0x50 or first == 0x70):
+            packet_id = data[start] << 8 | data[start + 1]
+            if packet_id == 0:
+                raise ProtocolError("packet identifier 0")
+        else:
+            ack = cast(Ack, decode(first, data, start, end, client.version))
+            packet_id = ack.packet_id
+            reason = ack.reason
+        if kind == PUBACK:
+            self.delivery.puback(session, packet_id)
+        elif kind == PUBREC:
+            self.delivery.pubrec(session, client, packet_id, reason)
+        elif kind == PUBREL:
+            self.publishing.on_pubrel(client, session, packet_id)
+        else:
+            self.delivery.pubcomp(session, packet_id)
+
+    def _fail(self, client: Client, error: MqttError, data: bytes, start: int, end: int) -> None:
+        if client.state == NEW and client.full == 0:
+            if data[0] >> 4 == CONNECT and _level(data, start, end) & ~BRIDGE == 5:
+                client.version = 5  # it is answered in the form of 5.0, whatever protocol name it gave
+            elif error.reason == Reason.UNSUPPORTED_PROTOCOL_VERSION:
+                self.ctx.send(client, encode(Connack(False, 1), 4))  # [MQTT-3.1.2-2] of 3.1.1
+        elif error.reason == Reason.PACKET_IDENTIFIER_NOT_FOUND and client.version != 5:
+            self.publishing.closed_for(client, data, end)
+        self.end_for(client, error)
+
+    def end_for(self, client: Client, error: MqttError) -> None:
+        unknown = error.reason == Reason.PACKET_IDENTIFIER_NOT_FOUND and client.version != 5
+        session = client.session
+        self.ending.fail(client, error.reason, error.detail)
+        if unknown and self.ctx.mqtt.unknown_pubrel == "end_session" and session is not None and not session.ended:
+            self.ending.end(session)
+
+    def resume(self, client: Client) -> None:
+        client.halted &= ~TURN_OVER
+        if client.halted != 0 or client.state == CLOSED:
+            return
+        client.last_packet = self.ctx.now
+        data = client.rest
+        client.rest = b""
+        if data:
+            if client.meter is not None:
+                self._handle_paced(client, client.meter, data, 0)
+            else:
+                self._handle(client, data)
+        if client.halted == 0:
+            self.ctx.ready.pause.append(client)
+            if client.gone:
+                self.ending.close(client, "connection lost")
