@@ -27,7 +27,7 @@ class Message:
     tail: bytes
     offset: int  # where a store keeps it; -1: nowhere yet
     loaded: bool  # False: only ``offset`` is known, the rest is to be read from there first
-    shape: int  # ... and to what kind of receiver: see core.routing.delivery; -1: to none yet
+    shape: int  # ... and to what kind of receiver: see core.routing.transmission; -1: to none yet
     origin: int  # in a cluster: number of the node where it entered; 0: here; -1: see core.routing.retained_outbox
     sequence: int  # ... and its place among what entered there (rising, over restarts too)
     id: bytes  # by which events tell of it, wherever it is (core.observe.audit); b"": they do not

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from starlingmq.wire.reasons import Reason
+
 
 class ConnectAdmission:
     shut: bool  # no CONNECT is accepted, because this node is about to end or to serve no clients
@@ -14,6 +16,10 @@ class ConnectAdmission:
         self.for_good = False
         self.elsewhere = {}
         self._turn = 0
+
+    def reason(self) -> int:
+        """Why clients are sent elsewhere, in the terms of MQTT 5."""
+        return Reason.SERVER_MOVED if self.for_good else Reason.USE_ANOTHER_SERVER
 
     def reference(self, listener: str) -> str:
         """A Server Reference for a client of that listener, in the form that MQTT 5 recommends (4.11); "": none is

@@ -18,7 +18,7 @@ CLIENTS_PER_TURN: Final = 100
 
 
 class ReauthorizeJob(Job):
-    """For everybody who was connected when it began: who comes later is checked by ``Connecting.readmit``."""
+    """For everybody who was connected when it began: who comes later is checked by ``ConnectDecisions.readmit``."""
 
     ctx: Context
     subscribing: Subscribing

@@ -16,10 +16,18 @@ import hashlib
 from typing import Final
 
 from starlingmq.core.connection import ASKING, AUTHENTICATING, CLOSED, OPEN, TURN_OVER, WORKING
-from starlingmq.core.context import ISOLATED, Context
+from starlingmq.core.context import Context
 from starlingmq.core.job import Job
-from starlingmq.core.mqtt.bridges import tells_state
-from starlingmq.core.mqtt.connect_negotiation import agree, number, will_of
+from starlingmq.core.limits.connect_verdict import (
+    ADMITTED,
+    AFTER_EARLIER,
+    UNCLAIMED,
+    ConnectDecisions,
+    ConnectRequest,
+    ConnectVerdict,
+    may_leave,
+)
+from starlingmq.core.mqtt.connect_negotiation import agree, asks_for_storage, check, number, will_of
 from starlingmq.core.mqtt.publishing import Publishing
 from starlingmq.core.mqtt.subscribing import Subscribing
 from starlingmq.core.ready import AUTHENTICATE, SESSION_PUT, HookAnswer, HookQuestion, Write
@@ -28,10 +36,9 @@ from starlingmq.core.routing.router import Router
 from starlingmq.core.session.deadlines import Deadlines
 from starlingmq.core.session.ending import Ending
 from starlingmq.core.session.owner_claims import OwnerClaim
-from starlingmq.core.session.producers import named_by
-from starlingmq.core.session.session import GROUP_PREFIX, MOVED_PREFIX, NATS_PREFIX, NODE_PREFIX, Client, Session
+from starlingmq.core.session.session import Client, Session
 from starlingmq.core.session.session_reset import is_told, renumber
-from starlingmq.core.session.session_user import ANOTHER_USER, BY_CLIENT_ID, KEPT_FOR_ANOTHER, REFUSE, is_anothers
+from starlingmq.core.session.session_user import ANOTHER_USER, BY_CLIENT_ID, is_anothers
 from starlingmq.wire import properties as prop
 from starlingmq.wire.mqtt import Auth, Connack, Connect, encode
 from starlingmq.wire.properties import Properties
@@ -73,6 +80,7 @@ class Connecting:
     subscribing: Subscribing
     ending: Ending
     deadlines: Deadlines
+    decisions: ConnectDecisions
     _secret: bytes
     _assigned: int
 
@@ -94,6 +102,7 @@ class Connecting:
         self.subscribing = subscribing
         self.ending = ending
         self.deadlines = deadlines
+        self.decisions = ConnectDecisions(ctx, publishing.producers)
         self._secret = secret
         self._assigned = 0
 
@@ -109,7 +118,7 @@ class Connecting:
         client.state = AUTHENTICATING
         client.rules = self.ctx.rules
         client.max_packet = number(connect.properties, prop.MAXIMUM_PACKET_SIZE, 0)
-        self._check(client, connect)
+        check(self.ctx, self.router, client, connect)
         method = connect.properties.get(prop.AUTHENTICATION_METHOD)
         self.ending.waiting[client] = connect
         if not self.ctx.quotas.may_connect(self.ctx.now):
@@ -124,40 +133,6 @@ class Connecting:
             self.ending.refuse(client, Reason.NOT_AUTHORIZED, "anonymous connections are not allowed")
         else:
             self.accept(client, None)
-
-    def _check(self, client: Client, connect: Connect) -> None:
-        limits = self.ctx.limits
-        if not connect.client_id:
-            if connect.version == 3 or (connect.version == 4 and not connect.clean_start):
-                # [MQTT-3.1.3-8]: 3.1.1 has an empty client id only with clean session, 3.1 not at all
-                raise ProtocolError("an empty client id", Reason.CLIENT_IDENTIFIER_NOT_VALID)
-            if not self.ctx.mqtt.empty_client_id:
-                text = "an empty client id, which mqtt.empty_client_id does not allow"
-                raise ProtocolError(text, Reason.CLIENT_IDENTIFIER_NOT_VALID)  # [MQTT-3.1.3-8]
-        elif connect.client_id.startswith((NODE_PREFIX, NATS_PREFIX, MOVED_PREFIX, GROUP_PREFIX)):
-            raise ProtocolError("a client id that is the broker's own", Reason.CLIENT_IDENTIFIER_NOT_VALID)
-        elif len(connect.client_id.encode()) > limits.client_id_length:
-            raise ProtocolError("the client id is too long", Reason.CLIENT_IDENTIFIER_NOT_VALID)
-        elif self.ctx.mqtt.strict_client_id and not (
-            len(connect.client_id) <= 23 and connect.client_id.isascii() and connect.client_id.isalnum()
-        ):
-            raise ProtocolError("the client id is not 1 to 23 letters and digits", Reason.CLIENT_IDENTIFIER_NOT_VALID)
-        lasting = not connect.clean_start or number(connect.properties, prop.SESSION_EXPIRY_INTERVAL, 0) != 0
-        if connect.version == 5 and named_by(connect.properties) is not None and lasting:
-            raise ProtocolError("a producer begins anew each time: with a clean start and no session expiry interval")
-        bound = self.ctx.mqtt.max_keep_alive
-        if bound != 0 and connect.version != 5 and not 0 < connect.keep_alive <= bound:
-            raise ProtocolError(f"the keep alive is over {bound} s", Reason.UNSPECIFIED_ERROR)
-        will = connect.will
-        if will is not None:
-            if will.qos > self.ctx.mqtt.max_qos:
-                raise ProtocolError("the QoS of the will is too high", Reason.QOS_NOT_SUPPORTED)  # [MQTT-3.2.2-12]
-            if will.retain and not self.ctx.mqtt.retain_available:
-                raise ProtocolError("retained wills are not available", Reason.RETAIN_NOT_SUPPORTED)  # [MQTT-3.2.2-13]
-            if self.router.resolve(will.topic).reserved:
-                client.bridge = True  # by this will
-                if not tells_state(client, will.topic, will.payload, will.qos):
-                    raise ProtocolError("the topic of the will is the broker's", Reason.TOPIC_NAME_INVALID)
 
     def _ask(self, client: Client, connect: Connect | None, data: object) -> None:
         client.rules = self.ctx.rules
@@ -196,7 +171,7 @@ class Connecting:
         self.entitle(client, answer)
         reason = answer.reason
         if reason == Reason.SUCCESS and client.state == OPEN:
-            reason = self.readmit(client)
+            reason = self.decisions.readmit(client)
         if (reason >= 0x80 and reason not in REASONS) or (
             reason == Reason.CONTINUE_AUTHENTICATION and not client.auth_method
         ):
@@ -213,7 +188,7 @@ class Connecting:
                 properties[prop.AUTHENTICATION_DATA] = answer.data
             self.ctx.send(client, encode(Auth(answer.reason, properties), 5))
             self.deadlines.watch(client)
-        elif not self._may_leave_will(client):
+        elif not may_leave(client, self.ending.waiting[client].will):
             self.ending.refuse(client, Reason.NOT_AUTHORIZED, "it may not publish its will")
         else:
             self.accept(client, answer.data)
@@ -225,121 +200,50 @@ class Connecting:
             client.standing = answer.standing
             client.valid_until = self.ctx.now + answer.valid if answer.valid != 0.0 else 0.0
 
-    def readmit(self, client: Client) -> int:
-        """Why a client is not let in after all (0: it is), if the rules have changed since it asked."""
-        ctx = self.ctx
-        if client.rules == ctx.rules:
-            return 0
-        reason = ctx.standing_of(client)
-        if reason == 0:
-            client.rules = ctx.rules
-            client.rights = ctx.rights_of(client)
-        return reason
-
-    def _is_out(self, client: Client) -> bool:
-        """Whether it is refused by rules that have changed since it asked."""
-        if client.rules == self.ctx.rules:
-            return False
-        reason = self.readmit(client)
-        if reason == 0 and not self._may_leave_will(client):
-            reason = Reason.NOT_AUTHORIZED
-        if reason != 0:
-            self.ending.refuse(client, reason, "the rules have changed while it connected")
-        return reason != 0
-
-    def _may_leave_will(self, client: Client) -> bool:
-        will = self.ending.waiting[client].will
-        rights = client.rights
-        return will is None or rights is None or rights.may_publish(will.topic, will.qos, will.retain)
-
     # A connection is accepted
+
+    def _decide(self, client: Client, connect: Connect, owned: bool) -> tuple[ConnectVerdict, Session | None]:
+        """Whether it is let in, and the session that has its client id; a refusal is told here."""
+        client_id = client.client_id if owned else connect.client_id
+        session = self.ctx.sessions.get(client_id)
+        request = ConnectRequest(client, session, connect.will, connect.properties)
+        request.stores = self.ctx.refusing and asks_for_storage(connect)
+        request.owned = owned
+        verdict = self.decisions.decide(request)
+        if verdict.reason != 0:
+            self.ending.refuse(client, verdict.reason, verdict.detail)
+        return verdict, session
 
     def accept(self, client: Client, auth_data: bytes | None) -> None:
         ctx = self.ctx
-        if self._is_out(client):
-            return
-        session = ctx.sessions.get(self.ending.waiting[client].client_id)
-        earlier = None if session is None else session.client
-        if earlier is not None and earlier.gone and earlier.halted == TURN_OVER:
-            ctx.halt(client, WORKING)
-            ctx.jobs.append(SuccessionJob(self, client, earlier, auth_data))
-            return
         connect = self.ending.waiting[client]
-        if ctx.isolated:
-            self.ending.refuse(client, Reason.SERVER_UNAVAILABLE, ISOLATED)
-            return
-        if ctx.doors.shut:
-            self.ending.refuse(client, self.ending.elsewhere(), "this node serves no clients now")
-            return
-        if ctx.refusing and self._needs_storage(connect, session):
-            self.ending.refuse(client, Reason.QUOTA_EXCEEDED, "nothing can be stored at the moment")
-            return
-        if self._is_kept_for_another(client, session):
-            self.ending.refuse(client, Reason.CLIENT_IDENTIFIER_NOT_VALID, KEPT_FOR_ANOTHER)
-            return
-        refusal = self._no_room(client, session, connect.properties)
-        if refusal:
-            self.ending.refuse(client, Reason.QUOTA_EXCEEDED, refusal)
-            return
-        claims = ctx.cluster.claims
-        if claims is None:
+        verdict, session = self._decide(client, connect, False)
+        if verdict.kind == ADMITTED:
             self._begin(client, connect, session, auth_data, 0)
-            return
-        if not client.client_id:
-            self._assign(client)
-        ctx.halt(client, WORKING)
-        claim = OwnerClaim(client, auth_data, connect.clean_start, ctx.now)
-        earlier_claim = claims.hold(client.client_id, claim)
-        if earlier_claim is not None:
-            self.ending.fail(earlier_claim.client, Reason.SERVER_BUSY, "another connection with this client id")
-
-    def _is_kept_for_another(self, client: Client, session: Session | None) -> bool:
-        """Whether ``auth.session_owner: refuse`` keeps this client out, because another user's session is alive."""
-        ctx = self.ctx
-        if session is None or ctx.session_owner != REFUSE:
-            return False
-        over = session.client is None and session.expires_at != 0.0 and session.expires_at <= ctx.now
-        return not over and is_anothers(REFUSE, session.owner, client.username)
-
-    def _no_room(self, client: Client, session: Session | None, properties: Properties) -> str:
-        """Why a limit keeps the client out; "" if none does."""
-        ctx = self.ctx
-        if ctx.quotas.short_of_memory:
-            return "the server has less memory than it wants to keep free"
-        if session is None and ctx.limits.sessions != 0 and len(ctx.sessions) >= ctx.limits.sessions:
-            return "the server has all the sessions it takes"
-        no_producer = self.publishing.producers.refusal(client, properties)
-        if no_producer:
-            return no_producer
-        if not ctx.quotas.sign_in(client, None if session is None else session.client):
-            return "this user has all the connections it may have"
-        return ""
+        elif verdict.kind == AFTER_EARLIER and session is not None and session.client is not None:
+            ctx.halt(client, WORKING)
+            ctx.jobs.append(SuccessionJob(self, client, session.client, auth_data))
+        elif verdict.kind == UNCLAIMED and ctx.cluster.claims is not None:
+            if not client.client_id:
+                self._assign(client)
+            ctx.halt(client, WORKING)
+            claim = OwnerClaim(client, auth_data, connect.clean_start, ctx.now)
+            earlier_claim = ctx.cluster.claims.hold(client.client_id, claim)
+            if earlier_claim is not None:
+                self.ending.fail(earlier_claim.client, Reason.SERVER_BUSY, "another connection with this client id")
 
     def claimed(self, client_id: str, epoch: int) -> bool:
         """This node owns a client id since ``epoch``, and what other nodes had of its session is here: whoever waited
         for that may go on. Whether somebody did."""
         ctx = self.ctx
-        claims = ctx.cluster.claims
-        claim = None if claims is None else claims.drop(client_id)
-        if claims is None or claim is None or claim.client.state != AUTHENTICATING:
+        claim = None if ctx.cluster.claims is None else ctx.cluster.claims.drop(client_id)
+        if claim is None or claim.client.state != AUTHENTICATING:
             return False
         client = claim.client
         ctx.unhalt(client, WORKING)
-        if self._is_out(client):
-            return False
-        if ctx.isolated:
-            self.ending.refuse(client, Reason.SERVER_UNAVAILABLE, ISOLATED)
-            return False
-        if ctx.doors.shut:
-            self.ending.refuse(client, self.ending.elsewhere(), "this node serves no clients now")
-            return False
-        session = ctx.sessions.get(client_id)
         connect = self.ending.waiting[client]
-        if self._is_kept_for_another(client, session):
-            self.ending.refuse(client, Reason.CLIENT_IDENTIFIER_NOT_VALID, KEPT_FOR_ANOTHER)
-            return False
-        if ctx.refusing and self._needs_storage(connect, session):
-            self.ending.refuse(client, Reason.QUOTA_EXCEEDED, "nothing can be stored at the moment")
+        verdict, session = self._decide(client, connect, True)
+        if verdict.kind != ADMITTED:
             return False
         self._begin(client, connect, session, claim.auth_data, epoch)
         return True
@@ -352,7 +256,7 @@ class Connecting:
         session = ctx.sessions.get(client_id)
         if claim is None or session is None or session.will is None or ctx.isolated:
             return
-        if self._is_kept_for_another(claim.client, session):
+        if self.decisions.kept_for_another(claim.client, session):
             return
         anothers = is_anothers(ctx.session_owner, session.owner, claim.client.username)
         if anothers:
@@ -419,6 +323,12 @@ class Connecting:
             session.kept = True
             ctx.write(Write(SESSION_PUT, session))
         session.told = client
+        if self._welcome(client, session, present, not unknown or session.kept, agreed):
+            self._go_on(client, session, present)
+
+    def _welcome(self, client: Client, session: Session, present: bool, stored: bool, agreed: Properties) -> bool:
+        """CONNACK; whether the client takes one of this size. ``stored``: what it says holds once it is stored."""
+        ctx = self.ctx
         found = present and not is_told(session) and client.version != 3  # 3.1 has no such flag
         frame = encode(Connack(found, 0, agreed if client.version == 5 else {}), client.version)
         if client.max_packet != 0 and len(frame) > client.max_packet:
@@ -426,12 +336,16 @@ class Connecting:
             session.will = None
             self.ending.will_changed(session)
             self.ending.close(client, "packet_too_large")
-            return
-        if unknown and not session.kept and client.production is None:
-            ctx.send(client, frame)  # nothing of it is stored, so it waits for nothing
-        else:
+            return False
+        if stored or client.production is not None:
             ctx.send_stored(client, frame)
+        else:
+            ctx.send(client, frame)  # nothing of it is stored, so it waits for nothing
         ctx.event("connected", client.client_id, client.peer)
+        return True
+
+    def _go_on(self, client: Client, session: Session, present: bool) -> None:
+        ctx = self.ctx
         if not present:
             session.rules = ctx.rules
         else:
@@ -441,17 +355,6 @@ class Connecting:
                 ctx.arm(session, ctx.now + ctx.await_rel_timeout)
             self.subscribing.revoke(session)
             self.delivery.resume(session, client)
-
-    def _needs_storage(self, connect: Connect, session: Session | None) -> bool:
-        """Whether CONNACK promises something that has to be stored: a session that outlives its connection, a will, or
-        the end of a session that is kept."""
-        if connect.will is not None or (session is not None and session.kept):
-            return True
-        if connect.version == 5 and named_by(connect.properties) is not None:
-            return True  # what it is told of its messages may not be stored yet
-        if connect.version == 5:
-            return number(connect.properties, prop.SESSION_EXPIRY_INTERVAL, 0) != 0
-        return not connect.clean_start
 
     def _assign(self, client: Client) -> None:
         client.client_id = self._assign_id()

@@ -28,7 +28,7 @@ from starlingmq.wire.nats_frames import OK_FRAME, message_tail
 from starlingmq.wire.nats_headers import carried, response_topic
 from starlingmq.wire.nats_subjects import subject_of
 
-SHAPE: Final = 64  # of a message's kept head and tail: for NATS; MQTT's are below (see core.routing.delivery)
+SHAPE: Final = 64  # of a message's kept head and tail: for NATS; MQTT's are below (see core.routing.transmission)
 SHAPE_HEADERS: Final = 65  # and for NATS clients that take headers
 
 

@@ -9,6 +9,7 @@ import msgspec
 from starlingmq.config.nats_section import NatsConfig
 from starlingmq.core.connection import ASKING, AUTHENTICATING, NEW, OPEN
 from starlingmq.core.context import Context
+from starlingmq.core.limits.connect_verdict import ADMITTED, CUT_OFF, RULES_CHANGED, ConnectRequest
 from starlingmq.core.mqtt.connecting import Connecting
 from starlingmq.core.nats.nats_client import NatsClient
 from starlingmq.core.nats.nats_errors import AUTHORIZATION_VIOLATION, NatsErrors
@@ -148,14 +149,11 @@ class NatsConnecting:
 
     def _accept(self, client: Client, nats: NatsClient) -> None:
         ctx = self.ctx
-        if client.rules != ctx.rules and self.connecting.readmit(client) != 0:
-            self.errors.fail(client, AUTHORIZATION_VIOLATION)
-            return
-        if ctx.isolated:
-            self.errors.isolated(client)
-            return
-        if ctx.quotas.short_of_memory or not ctx.quotas.sign_in(client, None):
-            self.errors.fail(client, "maximum connections exceeded")
+        request = ConnectRequest(client, None, None, {})
+        request.transient = True
+        verdict = self.connecting.decisions.decide(request)
+        if verdict.kind != ADMITTED:
+            self._refuse(client, verdict.kind)
             return
         client.meter = ctx.quotas.meter(ctx.now)
         session = ctx.new_session(client.client_id)
@@ -167,6 +165,15 @@ class NatsConnecting:
         self.deadlines.watch(client)
         ctx.counters.clients_connected += 1
         ctx.event("connected", client.client_id, client.peer)
+
+    def _refuse(self, client: Client, kind: int) -> None:
+        """A verdict, in the words of NATS."""
+        if kind == RULES_CHANGED:
+            self.errors.fail(client, AUTHORIZATION_VIOLATION)
+        elif kind == CUT_OFF:
+            self.errors.isolated(client)
+        else:
+            self.errors.fail(client, "maximum connections exceeded")
 
 
 def _shown(options: dict[str, object], name: str, before: str) -> str:

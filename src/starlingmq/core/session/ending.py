@@ -82,9 +82,6 @@ class Ending:
             self._say(client, encode(Disconnect(reason, properties), 5), encode(Disconnect(reason), 5))
         self.close(client, Reason(reason).name.lower())
 
-    def elsewhere(self) -> int:
-        return Reason.SERVER_MOVED if self.ctx.doors.for_good else Reason.USE_ANOTHER_SERVER
-
     def _refer(self, client: Client, reason: int, properties: Properties) -> None:
         """Name another server to who is told to use one."""
         if reason == Reason.USE_ANOTHER_SERVER or reason == Reason.SERVER_MOVED:
@@ -95,12 +92,12 @@ class Ending:
     def send_away(self, client: Client, reference: str) -> None:
         """End a connection because its client is to go to another node; MQTT 5 has words for that, and for which."""
         if client.state == OPEN and client.version == 5 and reference:
-            reason = self.elsewhere()
+            reason = self.ctx.doors.reason()
             whole = encode(Disconnect(reason, {prop.SERVER_REFERENCE: reference}), 5)
             self._say(client, whole, encode(Disconnect(reason), 5))
             self.close(client, Reason(reason).name.lower())
         else:
-            self.fail(client, self.elsewhere(), "this node serves no clients now")
+            self.fail(client, self.ctx.doors.reason(), "this node serves no clients now")
 
     def _why(self, client: Client, detail: str) -> Properties:
         return {prop.REASON_STRING: detail} if client.problem_information and detail else {}

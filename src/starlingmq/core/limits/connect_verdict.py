@@ -1,0 +1,145 @@
+"""Whether a client is let in: decided here, once, for MQTT and NATS, which put it into their words.
+
+Before that the client has said who it is, and has been believed. How many connections there may be at all is decided
+where they are accepted.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlingmq.core.connection import TURN_OVER
+from starlingmq.core.context import ISOLATED, Context
+from starlingmq.core.session.producers import Producers
+from starlingmq.core.session.session import Client, Session
+from starlingmq.core.session.session_user import KEPT_FOR_ANOTHER, REFUSE, is_anothers
+from starlingmq.wire.mqtt import Will as WillPacket
+from starlingmq.wire.properties import Properties
+from starlingmq.wire.reasons import Reason
+
+ADMITTED: Final = 0
+AFTER_EARLIER: Final = 1  # held until what an earlier connection of its client id has sent is handled
+UNCLAIMED: Final = 2  # held until this node owns its client id
+RULES_CHANGED: Final = 3  # refused from here on, for ``reason``
+CUT_OFF: Final = 4
+SERVES_NOBODY: Final = 5
+NOT_STORED: Final = 6
+ANOTHERS: Final = 7
+NO_ROOM: Final = 8
+
+
+class ConnectVerdict:
+    kind: int
+    reason: int  # of a refusal: why, in the terms of MQTT 5
+    detail: str
+
+    def __init__(self, kind: int, reason: int = 0, detail: str = "") -> None:
+        self.kind = kind
+        self.reason = reason
+        self.detail = detail
+
+
+class ConnectRequest:
+    client: Client
+    session: Session | None  # that has its client id now
+    will: WillPacket | None
+    properties: Properties
+    stores: bool  # something that it is told must be stored
+    transient: bool  # its session is nothing but the connection, and its client id is the broker's own choice (NATS)
+    owned: bool  # it was held, and this node owns its client id now
+
+    def __init__(
+        self, client: Client, session: Session | None, will: WillPacket | None, properties: Properties
+    ) -> None:
+        self.client = client
+        self.session = session
+        self.will = will
+        self.properties = properties
+        self.stores = False
+        self.transient = False
+        self.owned = False
+
+
+class ConnectDecisions:
+    ctx: Context
+    producers: Producers
+
+    def __init__(self, ctx: Context, producers: Producers) -> None:
+        self.ctx = ctx
+        self.producers = producers
+
+    def decide(self, request: ConnectRequest) -> ConnectVerdict:
+        """A client that is admitted, or held for its client id, counts among its user's connections from here on."""
+        ctx = self.ctx
+        session = request.session
+        reason = self._by_rules(request)
+        if reason != 0:
+            return ConnectVerdict(RULES_CHANGED, reason, "the rules have changed while it connected")
+        earlier = None if session is None or request.owned else session.client
+        if earlier is not None and earlier.gone and earlier.halted == TURN_OVER:
+            return ConnectVerdict(AFTER_EARLIER)
+        if ctx.isolated:
+            return ConnectVerdict(CUT_OFF, Reason.SERVER_UNAVAILABLE, ISOLATED)
+        if ctx.doors.shut and not request.transient:
+            return ConnectVerdict(SERVES_NOBODY, ctx.doors.reason(), "this node serves no clients now")
+        if ctx.refusing and (request.stores or (session is not None and session.kept)):
+            return ConnectVerdict(NOT_STORED, Reason.QUOTA_EXCEEDED, "nothing can be stored at the moment")
+        if self.kept_for_another(request.client, session):
+            return ConnectVerdict(ANOTHERS, Reason.CLIENT_IDENTIFIER_NOT_VALID, KEPT_FOR_ANOTHER)
+        if request.owned:
+            return ConnectVerdict(ADMITTED)
+        no_room = self._no_room(request)
+        if no_room:
+            return ConnectVerdict(NO_ROOM, Reason.QUOTA_EXCEEDED, no_room)
+        held = ctx.cluster.claims is not None and not request.transient
+        return ConnectVerdict(UNCLAIMED if held else ADMITTED)
+
+    def _by_rules(self, request: ConnectRequest) -> int:
+        """Why rules that have changed since it asked refuse a client; 0: they do not."""
+        client = request.client
+        if client.rules == self.ctx.rules:
+            return 0
+        reason = self.readmit(client)
+        return Reason.NOT_AUTHORIZED if reason == 0 and not may_leave(client, request.will) else reason
+
+    def readmit(self, client: Client) -> int:
+        """Why a client is not let in after all (0: it is), if the rules have changed since it asked."""
+        ctx = self.ctx
+        if client.rules == ctx.rules:
+            return 0
+        reason = ctx.standing_of(client)
+        if reason == 0:
+            client.rules = ctx.rules
+            client.rights = ctx.rights_of(client)
+        return reason
+
+    def kept_for_another(self, client: Client, session: Session | None) -> bool:
+        """Whether ``auth.session_owner: refuse`` keeps this client out, because another user's session is alive."""
+        ctx = self.ctx
+        if session is None or ctx.session_owner != REFUSE:
+            return False
+        over = session.client is None and session.expires_at != 0.0 and session.expires_at <= ctx.now
+        return not over and is_anothers(REFUSE, session.owner, client.username)
+
+    def _no_room(self, request: ConnectRequest) -> str:
+        """Why a limit keeps the client out; "" if none does."""
+        ctx = self.ctx
+        client = request.client
+        session = request.session
+        bound = 0 if session is not None or request.transient else ctx.limits.sessions
+        if ctx.quotas.short_of_memory:
+            return "the server has less memory than it wants to keep free"
+        if bound != 0 and len(ctx.sessions) >= bound:
+            return "the server has all the sessions it takes"
+        no_producer = self.producers.refusal(client, request.properties)
+        if no_producer:
+            return no_producer
+        if not ctx.quotas.sign_in(client, None if session is None else session.client):
+            return "this user has all the connections it may have"
+        return ""
+
+
+def may_leave(client: Client, will: WillPacket | None) -> bool:
+    """Whether a client may publish its will."""
+    rights = client.rights
+    return will is None or rights is None or rights.may_publish(will.topic, will.qos, will.retain)
