@@ -1,7 +1,7 @@
 """What nodes say to each other about sessions, and what they note of it for themselves: values, and their bytes
 (MessagePack).
 
-They travel on the lines between nodes, in order with messages and as surely (``core.routing.forwarding.Forwarding.tell``),
+They travel on the lines between nodes, in order with messages and as surely (core.routing.forwarding.Forwarding.tell),
 so none is ever lost, doubled or overtaken between two nodes that keep what they store; ``epoch`` is the new owner's.
 """
 

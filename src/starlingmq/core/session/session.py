@@ -162,7 +162,7 @@ class ProtocolHandler:
     """
 
     def handle(self, client: Client, data: bytes) -> None:
-        """What ``BrokerState._handle`` does for MQTT: take commands from ``data``, keep the rest."""
+        """What ``PacketIntake._handle`` does for MQTT: take commands from ``data``, keep the rest."""
         raise NotImplementedError
 
     def deliver(self, client: Client, message: Message, subscription: Subscription, publisher: Session | None) -> None:
