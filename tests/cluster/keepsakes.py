@@ -29,6 +29,8 @@ DELAY: Final = 4  # seconds of a will, where it has one
 BACK_SECONDS: Final = 2.0  # in which who takes his will back has to be there
 LARGE: Final = 3000  # bytes, of every fourth value: more than fits beside its key
 LISTEN_SECONDS: Final = 0.5  # for retained messages, after the last one
+EXPLAIN_SECONDS: Final = 15.0  # in which a node that keeps something else tells what it has: longer than a replay waits
+FIGURES: Final = b"$SYS/broker/cluster/retained/"
 ONCE: Final = "once"
 NEVER: Final = "never"
 EITHER: Final = "at most once"
@@ -180,6 +182,9 @@ class Keepsakes:
             ]
         for each in wrong:
             self.load.wrong(each)
+        for node in self.load.nodes:
+            if any(each.startswith(f"{node.name} keeps") for each in wrong):
+                self.load.wrong(await self._explain(node))
         for mourner in self.mourners:
             for expected in mourner.expected.values():
                 self.load.counts[f"wills that had to come {expected}"] += 1
@@ -224,6 +229,31 @@ class Keepsakes:
             for keeper in self.keepers
             if not keeper.taken <= found.get(keeper.topic, 0) <= keeper.said
         ]
+
+    async def _explain(self, node: Node) -> str:
+        """When each retained message comes to a client that listens for longer, and the node's own figures."""
+        began = time.monotonic()
+        came: list[str] = []
+        figures: dict[str, str] = {}
+        try:
+            peer = await Peer.connect(node.url, f"auditor-{node.name}")
+            try:
+                peer.send(Subscribe(1, [SubscribeRequest(b"kept/#", 0), SubscribeRequest(FIGURES + b"#", 0)]))
+                async with asyncio.timeout(EXPLAIN_SECONDS):
+                    while True:
+                        packet = await peer.receive()
+                        if not isinstance(packet, Publish):
+                            continue
+                        if packet.topic.startswith(FIGURES):
+                            figures[packet.topic.removeprefix(FIGURES).decode()] = packet.payload.decode()
+                        else:
+                            seconds = time.monotonic() - began
+                            came.append(f"{packet.topic.decode()} = {int(packet.payload)} after {seconds:.1f} s")
+            finally:
+                peer.abort()
+        except LOST:
+            pass
+        return f"{node.name}, asked for {EXPLAIN_SECONDS:.0f} s: {came or 'nothing came'}; its figures: {figures}"
 
     @staticmethod
     def _visits(roamer: Roamer) -> str:
