@@ -243,6 +243,16 @@ def test_replies_and_nobody_to_give_them() -> None:
     assert plain.heard() == []
 
 
+def test_a_reply_subject_with_too_many_tokens_harms_nobody() -> None:
+    """Nothing is published there, so nobody can be told that there is no answer."""
+    world = World()
+    peer = connect(world)
+    deep = ".".join("a" * 300)
+    peer.pub("nobody", reply=deep)
+    peer.pub("$SYS.REQ.USER.INFO", reply=deep)
+    assert peer.said("PING") == ["PONG"]
+
+
 def test_no_responders_needs_headers() -> None:
     peer = NatsPeer(World())
     assert peer.said('CONNECT {"no_responders":true}') == ["-ERR 'no responders requires headers support'"]

@@ -166,6 +166,15 @@ def test_open_requests_are_bounded_for_a_client_and_for_all() -> None:
     assert len(asked.requests) == NODE_MAX + 1
 
 
+def test_a_reply_subject_with_too_many_tokens_gets_nothing() -> None:
+    asked = Asked()
+    peer = asked.client()
+    for subject in ("$SYS.REQ.SERVER.PING", "$SYS.REQ.NOSUCH"):
+        peer.pub(subject, reply=".".join("a" * 300))
+    asked.answer(asked.requests[0], b"answer")
+    assert peer.said("PING") == ["PONG"]
+
+
 def test_an_answer_for_a_client_that_is_gone_is_dropped_and_its_request_closed() -> None:
     asked = Asked()
     peer = asked.client()

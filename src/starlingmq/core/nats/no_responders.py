@@ -8,6 +8,7 @@ from starlingmq.core.routing.router import Route, Router
 from starlingmq.core.session.session import Client
 from starlingmq.wire.nats_frames import NO_RESPONDERS, message_head, message_tail
 from starlingmq.wire.nats_subjects import subject_of
+from starlingmq.wire.reasons import MqttError
 
 
 def lonely(route: Route) -> bool:
@@ -18,8 +19,12 @@ def lonely(route: Route) -> bool:
 
 
 def say_no_responders(ctx: Context, router: Router, client: Client, reply: bytes) -> None:
-    """Send the status to the subscription of this client for its reply topic."""
-    for subscription in router.resolve(reply).subscriptions:
+    """Send the status to the subscription of this client for its reply topic, if there can be one."""
+    try:
+        route = router.resolve(reply)
+    except MqttError:  # too many levels: nothing is ever published there
+        return
+    for subscription in route.subscriptions:
         if subscription.session is client.session and isinstance(subscription, NatsSubscription):
             head = b"H" + message_head(subject_of(reply))
             tail = message_tail(b"", NO_RESPONDERS, b"")
