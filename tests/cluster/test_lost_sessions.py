@@ -8,7 +8,17 @@ from tests.cluster.test_slow_takeovers import connecting
 from tests.cluster.test_takeover import LASTING, lasting, publish, published, subscribe
 from tests.harness import FakeClient
 
-from starlingmq.wire.mqtt import Connack, Connect, Publish, Subscribe, SubscribeRequest
+from starlingmq.wire.mqtt import (
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Publish,
+    Suback,
+    Subscribe,
+    SubscribeRequest,
+)
+from starlingmq.wire.packets import Pingreq
 
 
 def lost(subscribed: bool = True, nodes: int = 4, version: int = 5) -> tuple[Fleet, FakeClient]:
@@ -109,6 +119,47 @@ def test_a_client_that_has_sent_nothing_since_is_told_again(back: int) -> None:
     publish(client, b"other", b"x", 1)
     client.drop()
     assert lasting(fleet, back).connack.session_present
+
+
+@pytest.mark.parametrize("back", [1, 2])
+@pytest.mark.parametrize("sent", [Publish(b"other", b"x"), Pingreq(), Disconnect()])
+@pytest.mark.parametrize("version", [4, 5])
+def test_what_a_client_sends_together_with_connect_does_not_show_that_it_knows(
+    version: int, sent: Packet, back: int
+) -> None:
+    """It sends without waiting for CONNACK, and its connection breaks before it has read that."""
+    fleet = Fleet(4)
+    client = lasting(fleet, 0, version=version)
+    subscribe(client, b"t", 1)
+    client.drop()
+    cut_off(fleet, 0)
+    client = fleet[1].open(version, "c")
+    client.send_all([Connect(version, "c", False, properties=LASTING if version == 5 else {}), sent])
+    fleet.advance(1.0, 0.05)
+    assert not client.expect(Connack).session_present
+    client.drop()
+    client = lasting(fleet, back, version=version)
+    assert not client.connack.session_present
+    publish(client, b"other", b"x", 1)
+    client.drop()
+    assert lasting(fleet, back, version=version).connack.session_present
+
+
+def test_who_subscribes_together_with_connect_gets_its_suback_and_is_told_once() -> None:
+    fleet = Fleet(4)
+    subscribe(lasting(fleet, 0), b"t", 1)
+    cut_off(fleet, 0)
+    client = fleet[1].open(5, "c")
+    client.send_all([Connect(5, "c", False, properties=LASTING), Subscribe(1, [SubscribeRequest(b"other", 1)])])
+    fleet.advance(1.0, 0.05)
+    assert not client.expect(Connack).session_present
+    assert client.expect(Suback).reasons == [1]
+    publisher = fleet.connect(2, "p")
+    publish(publisher, b"t", b"of the lost session")
+    publish(publisher, b"other", b"of this one")
+    assert published(client.receive()) == [b"of this one"]
+    client.drop()
+    assert lasting(fleet, 2).connack.session_present
 
 
 def test_each_loss_is_told() -> None:

@@ -13,6 +13,7 @@ from starlingmq.core.mqtt.subscribing import Subscribing
 from starlingmq.core.routing.delivery import Delivery
 from starlingmq.core.session.ending import Ending
 from starlingmq.core.session.session import Client, Session
+from starlingmq.core.session.session_reset import knows
 from starlingmq.core.timers import TimerWheel
 from starlingmq.wire.decoder import BRIDGE
 from starlingmq.wire.mqtt import (
@@ -206,7 +207,7 @@ class PacketIntake:
             return
         session = cast(Session, client.session)
         self.ctx.work -= 1
-        if session.anew and session.told is client:
+        if session.anew and session.told is client and (knows(client) or kind == SUBSCRIBE_PACKET):
             self.subscribing.aware(session)
         if kind >= PUBACK and kind <= PUBCOMP:
             self._on_ack(client, session, first, data, start, end)

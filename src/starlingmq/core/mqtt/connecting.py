@@ -323,6 +323,7 @@ class Connecting:
             session.kept = True
             ctx.write(Write(SESSION_PUT, session))
         session.told = client
+        client.greeted = client.bytes_in
         if self._welcome(client, session, present, not unknown or session.kept, agreed):
             self._go_on(client, session, present)
 

@@ -13,6 +13,7 @@ from starlingmq.core.mqtt.subscribing import Subscribing
 from starlingmq.core.ready import SESSION_DELETE, SESSION_PUT, Write
 from starlingmq.core.routing.delivery import Delivery
 from starlingmq.core.session.session import NEVER, Client, Session, Will
+from starlingmq.core.session.session_reset import knows
 from starlingmq.wire import properties as prop
 from starlingmq.wire.mqtt import Connack, Connect, Disconnect, encode
 from starlingmq.wire.properties import Properties
@@ -119,7 +120,7 @@ class Ending:
         if session is None or session.client is not client:
             return
         ctx = self.ctx
-        if session.anew and session.told is client and client.published != 0:
+        if session.anew and session.told is client and client.published != 0 and knows(client):
             self.subscribing.aware(session)  # a PUBLISH alone is not looked at for this as it comes
         session.told = None
         ctx.counters.clients_connected -= 1

@@ -71,6 +71,7 @@ class Client:
     heard: int  # bytes read from it while it was blocked
     published: int  # messages that came from it
     bytes_in: int
+    greeted: int  # how many of them had come when CONNACK was sent: by the others it may show that it has read that
     bytes_out: int
     closing: bool  # to be closed after ``frames`` are written
     # agreed at CONNECT
@@ -131,6 +132,7 @@ class Client:
         self.heard = 0
         self.published = 0
         self.bytes_in = 0
+        self.greeted = 0
         self.bytes_out = 0
         self.closing = False
         self.window_limit = 65535

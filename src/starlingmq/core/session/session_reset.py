@@ -12,10 +12,17 @@ from starlingmq.core.context import Context
 from starlingmq.core.observe.audit import name_of
 from starlingmq.core.ready import WINDOW_PUT
 from starlingmq.core.session.outgoing import RELEASED
-from starlingmq.core.session.session import Session
+from starlingmq.core.session.session import Client, Session
 
 LOST: Final = "session_lost"  # counted and logged: a client is told that its session is not the one it had
 UNSETTLED: Final = "unsettled_qos2"  # why messages were dropped
+
+
+def knows(client: Client) -> bool:
+    """Whether what it sends now shows that it has read CONNACK. What came together with CONNECT, or before CONNACK was
+    stored and could go out, does not: a client need not wait for it. Who subscribes is an exception: from then on it
+    has what it asks for, whatever CONNACK says."""
+    return client.waiting == 0 and client.bytes_in > client.greeted
 
 
 def is_told(session: Session) -> bool:
