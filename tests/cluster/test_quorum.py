@@ -219,6 +219,18 @@ def test_a_frame_of_a_process_proves_that_it_lives() -> None:
     assert not node.quorum.is_dead(3) and node.quorum.missed() == {}
 
 
+def test_a_late_frame_by_way_of_another_node_does_not_bring_a_dead_process_back() -> None:
+    node = of_three()
+    node.quorum.process_gone(3, 1, 0.2)
+    node.hear(2, 0.3, misses=(3,))
+    node.quorum.take_changes()
+    assert node.hear(3, 0.4, through=True), "what it says is taken"
+    assert node.quorum.is_dead(3) and not node.quorum.hears(3) and node.quorum.take_changes() == []
+    node.hear(2, 0.5, heard=(1, 3))
+    node.hear(3, 0.6, through=True)
+    assert not node.quorum.is_dead(3), "the third node hears it directly"
+
+
 def test_a_new_life_is_not_dead() -> None:
     node = of_three()
     node.quorum.process_gone(3, 1, 0.2)

@@ -7,7 +7,8 @@ took, and for as long as it hears them. So a connection holds in both directions
 A process that has ended is not waited for. A node *misses* another node when the operating system of that node closes
 the connections of its process and refuses new ones (net/peers/process_watch.py). A proxy in between may mislead one
 node, so a node that misses another one only stops counting it. A node is *dead* once all registered nodes that are
-connected here miss it as well, and they are enough to serve. A frame of a node proves that it lives.
+connected here miss it as well, and they are enough to serve. A frame of a node proves that it lives; but one that comes
+by way of a third node while all of them miss it was sent before its process ended.
 """
 
 from __future__ import annotations
@@ -129,6 +130,8 @@ class Quorum:
             return False
         if envelope.incarnation > peer.incarnation:
             self._begin(peer, envelope.incarnation)
+        if envelope.relayed and peer.dead and self._is_missed_by_all(peer):
+            return True
         if envelope.relayed:
             peer.relayed_at = now
         else:
