@@ -70,7 +70,7 @@ def say_nothing(world: RoamingWorld, nothing: bool) -> None:
         if node.process is not None:
             cluster = node.process.cluster
             heard = cluster._is_heard_elsewhere
-            cluster.takeovers.moves.heard_elsewhere = (lambda number: False) if nothing else heard
+            cluster.takeovers.moves.ports.heard_elsewhere = (lambda number: False) if nothing else heard
 
 
 def session_of(node: Node) -> Session | None:

@@ -60,6 +60,7 @@ from starlingmq.cluster.routes.route_table import RouteTable
 from starlingmq.cluster.takeover.owner_key_gc import OwnerKeyGc
 from starlingmq.cluster.takeover.ownership import Ownership
 from starlingmq.cluster.takeover.takeover import FACTS, Takeovers, first_number
+from starlingmq.cluster.takeover.takeover_ports import TakeoverPorts
 from starlingmq.cluster.takeover.transfer_frames import Declined, Rebalance
 from starlingmq.cluster.wills.cluster_wills import FACTS as WILL_FACTS
 from starlingmq.cluster.wills.cluster_wills import ClusterWills
@@ -145,32 +146,21 @@ class ClusterState:
         self._will_facts = {key: value for key, value in facts.items() if key.startswith(WILL_FACTS)}
         self.ownership = Ownership(config.name)
         self.leader = Election(f"/starlingmq/{config.name}/leader".encode())
+        gone, connected, leading = self._is_gone, self._is_connected, self._is_leading
+        self.wills = ClusterWills(broker, config, self.ownership, gone, connected, leading, self._retained_up_to)
         self.takeovers = Takeovers(
-            broker,
-            self.ownership,
-            config.takeover_timeout,
-            config.takeover_limit,
-            self._is_connected,
-            self._applied_by,
-            self._known_of,
+            broker, self.ownership, config.takeover_timeout, config.takeover_limit, self._takeover_ports()
         )
-        self.takeovers.promises.publishers = self._awaited
-        self.takeovers.moves.heard_elsewhere = self._is_heard_elsewhere
-        self.takeovers.moves.lost.name_of = self._name_of
         self.lease_fence = LeaseFence(config.name, config.member_timeout)
         self.owner_sweep = OwnerKeyGc(self.ownership, self.takeovers.has)
         rate = config.drain_rate
         self.drain = Drain(broker, self.reception, self.takeovers.say, self.takeovers.giving, rate)
         self.rebalancing = Rebalancing(broker, self.reception, rate)
         self.isolation = Isolation(broker, config.isolation_timeout, rate)
-        self.takeovers.on_drain = self._heard_of_drain
         self.handshakes = Qos2Adapter(broker, config, self._is_connected)
         self.calls = OperatorRpc(self._is_connected)
         self.retained = RetainedSync(broker, config, self._is_connected, self._is_leading)
         broker.peers.control = self._hear
-        self.wills = ClusterWills(broker, config, self.ownership, self._is_gone, self._is_connected, self._is_leading)
-        self.wills.written = self._retained_up_to
-        self.takeovers.moves.wills = self.wills
         self._number = 0
         self._incarnation = 0
         self._ready = ClusterReady()
@@ -628,6 +618,18 @@ class ClusterState:
                 line.behind_since = 0.0
 
     # What takeovers ask
+
+    def _takeover_ports(self) -> TakeoverPorts:
+        return TakeoverPorts(
+            self._is_connected,
+            self._is_heard_elsewhere,
+            self._applied_by,
+            self._known_of,
+            self._awaited,
+            self._name_of,
+            self._heard_of_drain,
+            self.wills,
+        )
 
     def _is_leading(self) -> bool:
         return self.leader.leading

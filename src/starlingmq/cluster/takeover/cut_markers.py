@@ -9,6 +9,7 @@ from __future__ import annotations
 from starlingmq.cluster.takeover.inbound import UNVERSIONED, InboundSession
 from starlingmq.cluster.takeover.inbound_delivery import InboundDelivery
 from starlingmq.cluster.takeover.migrations import Migrations
+from starlingmq.cluster.takeover.orphaned_sessions import OrphanedSessions
 from starlingmq.cluster.takeover.takeover_source import TakeoverSource
 from starlingmq.cluster.takeover.transfer_frames import Barrier, Mark, Takeover
 from starlingmq.core.session.migration_state import MigrationState
@@ -20,8 +21,11 @@ class CutMarkers:
     _fresh: dict[InboundSession, None]  # without a version yet
     _later: dict[int, list[Barrier]]  # node -> what it asks for when we have its routes
 
-    def __init__(self, moves: Migrations, delivery: InboundDelivery, leaving: TakeoverSource) -> None:
+    def __init__(
+        self, moves: Migrations, delivery: InboundDelivery, leaving: TakeoverSource, strays: OrphanedSessions
+    ) -> None:
         self._moves = moves
+        self._strays = strays
         self._delivery = delivery
         self._leaving = leaving
         self._unasked = {}
@@ -57,7 +61,7 @@ class CutMarkers:
 
     def _ask_node(self, node: int, wanted: dict[InboundSession, None], version: int, route_epoch: int) -> None:
         own = node == self._moves.me
-        applied = version if own else self._moves.applied(node)
+        applied = version if own else self._moves.ports.applied(node)
         ready: list[InboundSession] = []
         for arrival in wanted:
             if arrival.version > applied:
@@ -90,7 +94,7 @@ class CutMarkers:
     def put(self, node: int, barrier: Barrier) -> None:
         """Say from where on ``node`` gives our messages to these clients; not before we have its routes."""
         moves = self._moves
-        if node != moves.me and moves.known(node) < (barrier.route_epoch, barrier.version):
+        if node != moves.me and moves.ports.known(node) < (barrier.route_epoch, barrier.version):
             self._later.setdefault(node, []).append(barrier)
             return
         mark = Mark(node, barrier.entries, barrier.clean, barrier.users)
@@ -100,7 +104,7 @@ class CutMarkers:
         self.came(moves.me, mark)
 
     def _put_late(self, node: int) -> None:
-        known = self._moves.known(node)
+        known = self._moves.ports.known(node)
         waiting = self._later.pop(node)
         for barrier in waiting:
             if known >= (barrier.route_epoch, barrier.version):
@@ -149,7 +153,7 @@ class CutMarkers:
             moves.overtaken[client_id] = max(epoch, moves.overtaken.get(client_id, 0))
         if session is None or session.epoch >= epoch or owner not in moves.members:
             return
-        if moves.stray(client_id):
+        if client_id in self._strays:
             return  # he has no key of ours, and will not ask
         if not moves.ownership.claiming_anyway(client_id):  # else it was taken back: that owner was told, and is done
             self._leaving.asked(owner, asked)

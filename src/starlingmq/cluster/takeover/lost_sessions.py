@@ -20,11 +20,10 @@ TOLD_AGAIN: Final = "told_again"  # it was lost before, and its client has sent 
 
 class LostSessions:
     counts: dict[str, int]  # by reason
-    name_of: Callable[[int], str]  # of a node
 
-    def __init__(self, ctx: Context) -> None:
+    def __init__(self, ctx: Context, name_of: Callable[[int], str]) -> None:
         self.counts = {}
-        self.name_of = str
+        self._name_of = name_of
         self._ctx = ctx
 
     def note(self, session: Session, unheard: list[int]) -> None:
@@ -33,7 +32,7 @@ class LostSessions:
         if client is None or not is_told(session):
             return
         if unheard:
-            names = " or ".join([self.name_of(node) for node in unheard])
+            names = " or ".join([self._name_of(node) for node in unheard])
             why, detail = UNREACHABLE, f"node {names} may have its session and is not connected: bring it back"
         else:
             why, detail = TOLD_AGAIN, "its session was lost before, and it has sent nothing since it was told"

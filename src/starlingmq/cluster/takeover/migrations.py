@@ -7,7 +7,6 @@ concerns, and only these are looked at.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from heapq import heappop, heappush
 from math import inf
 from typing import Final
@@ -17,6 +16,7 @@ from starlingmq.cluster.takeover.inbound_states import SourceAction, SourceEvent
 from starlingmq.cluster.takeover.lost_sessions import LostSessions
 from starlingmq.cluster.takeover.outbound import OutboundSession
 from starlingmq.cluster.takeover.ownership import Owned, Ownership
+from starlingmq.cluster.takeover.takeover_ports import TakeoverPorts
 from starlingmq.cluster.takeover.transfer_frames import (
     BATCH_BYTES,
     Said,
@@ -26,7 +26,6 @@ from starlingmq.cluster.takeover.transfer_frames import (
     encode_marks,
     pack,
 )
-from starlingmq.cluster.wills.cluster_wills import ClusterWills
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.context import Context
 from starlingmq.core.ready import FACT_DELETE, FACT_PUT, Write
@@ -43,12 +42,10 @@ Turned = tuple[str, int]  # client id, epoch of its new owner
 
 
 class Migrations:
-    """``connected`` tells whether a node is, ``applied`` up to which version of ours it has our routes, and ``known``
-    up to which (epoch, version) we have those of a node."""
-
     broker: BrokerState
     ctx: Context
     ownership: Ownership
+    ports: TakeoverPorts
     limit: float  # seconds for which nodes are waited for that are heard
     me: int
     members: dict[int, None]  # the numbers of all nodes, ours included
@@ -56,16 +53,13 @@ class Migrations:
     departures: dict[Turned, OutboundSession]
     departing: dict[str, list[OutboundSession]]  # the same by client id
     touched: dict[InboundSession, None]  # are to be looked at
-    wills: ClusterWills | None
     settling: dict[InboundSession, None]  # those that are SETTLING: looked at in each turn
-    stray: Callable[[str], bool]  # whether that client id's session here is from before we were taken out
     giving: dict[OutboundSession, None]  # have, or may have, something to be said
     deferred: dict[str, tuple[int, Takeover]]  # client id -> asked for while it arrives: by whom, for what
     postponed: dict[str, Owned]  # client id -> what etcd has answered, and can not be gone by yet
     early: dict[Turned, list[int]]  # whose marks came while it was put off
     overtaken: dict[str, int]  # client id -> epoch of another node that owns what we have asked for meanwhile
     notices: list[str]
-    heard_elsewhere: Callable[[int], bool]  # whether nodes that are connected say that they are to that one
     detoured: dict[int, None]  # nodes that are not connected, and are waited for because others hear them
     lost: LostSessions
     completed: int  # takeovers to this node that are over
@@ -76,23 +70,20 @@ class Migrations:
         broker: BrokerState,
         ownership: Ownership,
         limit: float,
-        connected: Callable[[int], bool],
-        applied: Callable[[int], int],
-        known: Callable[[int], tuple[int, int]],
+        ports: TakeoverPorts,
     ) -> None:
         self.broker = broker
         self.ctx = broker.ctx
         self.ownership = ownership
         self.limit = limit
+        self.ports = ports
         self.me = 0
         self.members = {}
         self.arrivals = {}
         self.departures = {}
         self.departing = {}
         self.touched = {}
-        self.wills = None
         self.settling = {}
-        self.stray = lambda client_id: False
         self.giving = {}
         self.deferred = {}
         self.postponed = {}
@@ -100,12 +91,8 @@ class Migrations:
         self.overtaken = {}
         self.notices = []
         self.completed = self.refused = 0
-        self.applied: Final = applied
-        self.known: Final = known
-        self.heard_elsewhere = lambda node: False
         self.detoured = {}
-        self.lost = LostSessions(broker.ctx)
-        self._connected: Final = connected
+        self.lost = LostSessions(broker.ctx, ports.name_of)
         self._by_source: dict[int, dict[InboundSession, None]] = {}
         self._resetting: dict[InboundSession, None] = {}  # those with a PENDING reset
         self._deadlines: list[tuple[float, int, InboundSession]] = []
@@ -119,14 +106,14 @@ class Migrations:
     # Who is there
 
     def connected(self, node: int) -> bool:
-        return node == self.me or self._connected(node)
+        return node == self.me or self.ports.connected(node)
 
     def is_unreachable(self, node: int) -> bool:
         """Whether nobody waits for that node: it is not connected, nor to anybody who is. Where others hear it, its way
         here is broken, and what it says comes by way of them in a moment."""
         if self.connected(node):
             return False
-        if not self.heard_elsewhere(node):
+        if not self.ports.heard_elsewhere(node):
             return True
         self.detoured[node] = None
         return False

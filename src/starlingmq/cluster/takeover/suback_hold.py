@@ -8,7 +8,6 @@ time, it refuses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from math import inf
 from typing import Final
 
@@ -21,8 +20,6 @@ LOOK_SECONDS: Final = 0.5  # after which they are looked at though no mark has c
 
 
 class SubackHold:
-    """``publishers`` tells which nodes may publish by the routes that they have; None: nobody knows here."""
-
     waiting: dict[Session, list[HeldSuback]]
 
     def __init__(self, moves: Migrations) -> None:
@@ -30,7 +27,6 @@ class SubackHold:
         self._subscribing = moves.broker.subscribing
         self._look_at = inf
         self.waiting = {}
-        self.publishers: Callable[[], Iterable[int] | None] = moves.there
 
     def hold(self, held: HeldSuback) -> bool:
         """Whether it has to wait."""
@@ -47,7 +43,7 @@ class SubackHold:
         moving = session.moving
         if moving is None or moving.target != 0 or session.ended:
             return True
-        publishers = self.publishers()
+        publishers = self._moves.ports.publishers()
         for arrival in self._moves.of(moving.client_id):
             here = arrival.session is session and not arrival.finished and not arrival.discarded
             if here and arrival.needs_marks() and (publishers is None or not arrival.marked_by(publishers)):

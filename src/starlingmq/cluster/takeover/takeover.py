@@ -21,7 +21,7 @@ owner's, ``cut_markers`` that of every node; they share ``migrations``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from starlingmq.cluster.takeover.cut_markers import CutMarkers
 from starlingmq.cluster.takeover.drain_offers import DrainOffers
@@ -34,6 +34,7 @@ from starlingmq.cluster.takeover.outbound import OutboundSession, departed
 from starlingmq.cluster.takeover.ownership import CLEAN, Ownership
 from starlingmq.cluster.takeover.state_table import NoTransition
 from starlingmq.cluster.takeover.suback_hold import SubackHold
+from starlingmq.cluster.takeover.takeover_ports import TakeoverPorts
 from starlingmq.cluster.takeover.takeover_source import TakeoverSource
 from starlingmq.cluster.takeover.takeover_target import TakeoverTarget
 from starlingmq.cluster.takeover.transfer_frames import (
@@ -63,38 +64,31 @@ __all__ = ["FACTS", "Takeovers"]
 
 
 class Takeovers:
-    """See ``Migrations`` for ``connected``, ``applied`` and ``known``."""
-
     def __init__(
         self,
         broker: BrokerState,
         ownership: Ownership,
         seconds: float,
         limit: float,
-        connected: Callable[[int], bool],
-        applied: Callable[[int], int],
-        known: Callable[[int], tuple[int, int]],
+        ports: TakeoverPorts,
     ) -> None:
         self._broker = broker
         self._ctx = broker.ctx
         self._ownership = ownership
-        self.moves = Migrations(broker, ownership, limit, connected, applied, known)
+        self.moves = Migrations(broker, ownership, limit, ports)
         self.offers = DrainOffers(self._ctx, ownership)
-        self.on_drain: Callable[[int, Declined | Rebalance], None] = lambda node, said: None
+        self.strays = OrphanedSessions(ownership)
         self._delivery = InboundDelivery(self.moves)
         self._connects = WaitingConnects(self.moves, self._delivery)
         self._target = TakeoverTarget(self.moves, self._delivery, self._connects)
         self._answers = InboundClaims(self.moves, self._target, self._connects, self.offers)
         self._leaving = TakeoverSource(self.moves, self._target, self._delivery)
-        self._marks = CutMarkers(self.moves, self._delivery, self._leaving)
+        self._marks = CutMarkers(self.moves, self._delivery, self._leaving, self.strays)
         self._claims = self._ctx.cluster.claim_ids(2 * seconds, limit)
-        self.strays = OrphanedSessions(ownership)
-        self.moves.stray = self.strays.__contains__
         self._later: dict[str, None] = {}  # strays that are wanted, until they are claimed
         self._has_strays = False
         ownership.floor = self._floor
         ownership.wanted = self._is_wanted
-        broker.peers.control = self.take
         self.promises = SubackHold(self.moves)
         broker.subscribing.waits_for_marks = self.promises.hold
 
@@ -302,7 +296,7 @@ class Takeovers:
             if declined:
                 self.say(node, Declined(declined))
         elif isinstance(said, Declined | Rebalance):
-            self.on_drain(node, said)
+            self.moves.ports.on_drain(node, said)
         else:
             self._target.heard(node, said)
 

@@ -143,7 +143,7 @@ class TakeoverSource:
         late = [arrival for arrival in moves.of(client_id) if arrival.epoch != epoch and not arrival.discarded]
         willed = session is not None and session.will is not None
         ghost = mover.leave(client_id, node, epoch, clean, why)
-        will = 0 if moves.wills is None else moves.wills.leave(client_id)
+        will = moves.ports.wills.leave(client_id)
         willed = willed or will != 0
         if ghost is None and not clean and any(arrival.session is None for arrival in late):
             ghost = mover.nobody(client_id, node, epoch)  # what is late goes there

@@ -95,10 +95,7 @@ class TakeoverTarget:
     def _wills_are_settled(self, arrival: InboundSession) -> bool:
         """Wills of sources that cannot be asked, wills that sources have named, and for a clean start those of all
         sources; and this node's own is published."""
-        moves, earlier = self._moves, arrival.wills
-        wills = moves.wills
-        if wills is None:
-            return True
+        moves, earlier, wills = self._moves, arrival.wills, self._moves.ports.wills
         nodes = [node for node in dict.fromkeys((*arrival.late(), *earlier.said)) if node != moves.me]
         for node in nodes:
             will = earlier.said.get(node, 0)

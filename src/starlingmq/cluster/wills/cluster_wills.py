@@ -95,7 +95,6 @@ class ClusterWills:
     fired: int  # wills of this node that it has published
     taken: int  # of other nodes
     lost: int  # that were not published, because their clients were back before it was known whether they had been
-    written: Callable[[], int]  # up to which sequence what was published here is retained in etcd
 
     def __init__(
         self,
@@ -105,10 +104,12 @@ class ClusterWills:
         gone: Callable[[int], bool],
         connected: Callable[[int], bool],
         leading: Callable[[], bool],
+        written: Callable[[], int],
     ) -> None:
-        """``gone`` tells whether a node's clients are to be taken for gone."""
+        """``gone`` tells whether a node's clients are to be taken for gone, ``written`` up to which sequence retained
+        messages of this node are in etcd."""
         self.fired = self.taken = self.lost = 0
-        self.written = lambda: 1 << 63
+        self._written = written
         self._ownership = ownership
         ownership.needed = self._is_known
         self._seconds = config.takeover_timeout
@@ -420,7 +421,7 @@ class ClusterWills:
         self._steps.append((self._count, name))
 
     def _look_at_written(self) -> None:
-        written = self.written()
+        written = self._written()
         for name in [name for name in self._unwritten if not self._is_unwritten(name, written)]:
             del self._unwritten[name]
             self._look_later(name)
@@ -469,7 +470,7 @@ class ClusterWills:
         if not self._read or self._under_way(name):
             return  # whose answer will have us look again
         known, now = entry.known, self._ctx.now
-        if entry.sequence > self.written():
+        if entry.sequence > self._written():
             self._unwritten[name] = None
         elif name.startswith(TAKEN):
             self._step_taken(name, entry)
