@@ -16,7 +16,7 @@ from tests.harness import FakeClient
 import starlingmq
 from starlingmq.cluster.cluster_state import ClusterState
 from starlingmq.cluster.etcd.etcd_requests import Delete, Put, Txn
-from starlingmq.cluster.takeover.takeover_target import TakeoverTarget
+from starlingmq.cluster.takeover.inbound_claims import InboundClaims
 from starlingmq.cluster.wills.will_records import FIRING, SETTLED, RegisteredWill, decode_will, encode_will, taken_key
 from starlingmq.cluster.wills.will_settlement import WillSettlements
 from starlingmq.core.mqtt.connecting import Connecting
@@ -288,7 +288,7 @@ def nobody_settles_wills_elsewhere() -> Any:
 
 
 def nobody_waits_for_wills_of_this_node() -> Any:
-    return patch.object(TakeoverTarget, "_is_will_unpublished", lambda self, client_id: False)
+    return patch.object(InboundClaims, "_is_will_unpublished", lambda self, client_id: False)
 
 
 def what_is_left_at_this_node_is_due_with_the_connack() -> Any:

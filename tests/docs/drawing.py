@@ -66,7 +66,9 @@ def states(about: str, order: Sequence[str], edges: Edges, ends: Sequence[str] =
         (key for key in edges if place[key[0]] - place[key[1]] > 1), key=lambda key: place[key[0]] - place[key[1]]
     )
     lefts, widths = _columns(order, edges, place)
-    top = 16 + sum(_arc(edges[key]) for key in above) + max((len(edges[key]) for key in edges), default=0) * LABEL // 2
+    beside = [len(labels) for (start, end), labels in edges.items() if abs(place[end] - place[start]) == 1]
+    first = max(26, max(beside, default=0) * LABEL)  # of the lowest arc, above what is written beside straight arrows
+    top = 16 + first + sum(_arc(edges[key]) for key in above)
     middle = top + HIGH / 2
     for name in order:
         left, wide = lefts[name], widths[name]
@@ -83,28 +85,42 @@ def states(about: str, order: Sequence[str], edges: Edges, ends: Sequence[str] =
     for (start, end), labels in edges.items():
         if abs(place[end] - place[start]) == 1:
             _neighbours(canvas, start, end, labels, lefts, widths, middle, (end, start) in edges)
-    up = top - 8
+    high = float(first)
     for start, end in above:
-        up -= _arc(edges[start, end])
+        up = top - high / 0.75  # a curve gets three quarters of the way to the points that bend it
         from_x, to_x = lefts[start] + widths[start] * 0.5, lefts[end] + widths[end] * 0.5
         canvas.arrow(f"M{from_x:.0f} {top:.0f} C{from_x:.0f} {up:.0f} {to_x:.0f} {up:.0f} {to_x:.0f} {top - 1:.0f}")
-        canvas.stack((from_x + to_x) / 2, top - (top - up) * 0.75 - 6, edges[start, end], up=True)
-    loops = max((len(labels) for (start, end), labels in edges.items() if start == end), default=0)
-    bottom = top + HIGH + (30 + loops * LABEL if loops else 0)
-    down = bottom
-    for start, end in below:
-        down += _arc(edges[start, end])
-        from_x, to_x = lefts[start] + widths[start] * 0.88, lefts[end] + widths[end] * 0.12
-        low, base = down + 26, top + HIGH
-        canvas.arrow(f"M{from_x:.0f} {base:.0f} C{from_x:.0f} {low:.0f} {to_x:.0f} {low:.0f} {to_x:.0f} {base + 1:.0f}")
-        canvas.stack((from_x + to_x) / 2, base + (low - base) * 0.75 + 14, edges[start, end], up=False)
+        canvas.stack((from_x + to_x) / 2, top - high - 6, edges[start, end], up=True)
+        high += _arc(edges[start, end])
+    bottom = _below(canvas, below, edges, lefts, widths, top + HIGH)
     last = order[-1]
-    beside = max((len(label) for label in edges.get((last, last), ())), default=0) * 6.4
-    return canvas.svg(lefts[last] + max(widths[last], (widths[last] + beside) / 2) + 12, down + 24, about)
+    looped = max((len(label) for label in edges.get((last, last), ())), default=0) * 6.4
+    return canvas.svg(lefts[last] + max(widths[last], (widths[last] + looped) / 2) + 12, bottom, about)
+
+
+def _below(
+    canvas: Canvas,
+    below: Sequence[tuple[str, str]],
+    edges: Edges,
+    lefts: dict[str, float],
+    widths: dict[str, float],
+    base: float,
+) -> float:
+    """Arcs below the boxes and their loops, which end at ``base``; where the picture ends."""
+    loops = max((len(labels) for (start, end), labels in edges.items() if start == end), default=0)
+    down = base + 26 + (30 + loops * LABEL if loops else 0)
+    for start, end in below:
+        from_x, to_x = lefts[start] + widths[start] * 0.88, lefts[end] + widths[end] * 0.12
+        low = base + (down - base) / 0.75
+        canvas.arrow(f"M{from_x:.0f} {base:.0f} C{from_x:.0f} {low:.0f} {to_x:.0f} {low:.0f} {to_x:.0f} {base + 1:.0f}")
+        canvas.stack((from_x + to_x) / 2, down + 16, edges[start, end], up=False)
+        down += _arc(edges[start, end])
+    return down + (0 if below else 8)
 
 
 def _arc(labels: Sequence[str]) -> float:
-    return 26 + LABEL * len(labels)
+    """How far the next arc is from one with these labels."""
+    return 14 + LABEL * len(labels)
 
 
 def _columns(order: Sequence[str], edges: Edges, place: dict[str, int]) -> tuple[dict[str, float], dict[str, float]]:

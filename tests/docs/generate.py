@@ -24,6 +24,8 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
     "images/session-life.svg": states.session_life,
     "images/node-life.svg": states.node_life,
     "images/takeover.svg": states.takeover,
+    "images/inbound-source.svg": states.inbound_source,
+    "images/inbound-session.svg": states.inbound_session,
     "images/handshake.svg": states.handshake,
     "images/group-line.svg": states.group_line,
 }

@@ -5,12 +5,15 @@ Nothing of them is written down here but the order of the boxes: states and arro
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import get_args
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any, get_args
 
 from starlingmq.cluster.links.peer_frames import HandshakeCall, HandshakeReply
 from starlingmq.cluster.membership.members import Members, State
+from starlingmq.cluster.takeover.inbound_states import INBOUND_TABLE, SOURCE_TABLE, InboundState, SourceState
 from starlingmq.cluster.takeover.migrations import Migrations
+from starlingmq.cluster.takeover.state_table import StateTable
 from starlingmq.cluster.takeover.transfer_frames import Passed, Said
 from starlingmq.core.message import Message
 from starlingmq.core.session.outgoing import PUBLISHED, RELEASED, Outgoing
@@ -213,6 +216,23 @@ def node_life() -> str:
 
 
 # A session that moves
+
+
+def of_table(table: StateTable[Any, Any, Any], order: type[Enum], ends: Sequence[Enum] = ()) -> str:
+    """The rows of a table that lead to another state."""
+    edges: Edges = {}
+    for row in table.rows.values():
+        if row.next is not row.state:
+            note(edges, row.state.value, row.next.value, row.event.value)
+    return states(f"States of {table.about}", [state.value for state in order], edges, [end.value for end in ends])
+
+
+def inbound_source() -> str:
+    return of_table(SOURCE_TABLE, SourceState, [SourceState.GONE])
+
+
+def inbound_session() -> str:
+    return of_table(INBOUND_TABLE, InboundState, [InboundState.FINISHED])
 
 
 def takeover() -> str:

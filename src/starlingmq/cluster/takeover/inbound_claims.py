@@ -63,7 +63,7 @@ class InboundClaims:
         others = self._others(owned, earlier)
         held = self._keep(owned, clean, others)
         strangers = [node for node in owned.others if node not in moves.members]
-        if not (others or strangers or moves.ports.wills.unpublished(client_id)):
+        if not (others or strangers or self._is_will_unpublished(client_id)):
             self._connects.go_on(client_id, epoch, held)
             return
         arrival = InboundSession(client_id, epoch, others)
@@ -132,6 +132,10 @@ class InboundClaims:
         if session.moving is not None:
             session.moving.marked = {}  # those were for owners before us
         return held
+
+    def _is_will_unpublished(self, client_id: str) -> bool:
+        """Of an earlier connection, at this node."""
+        return self._moves.ports.wills.unpublished(client_id)
 
     def _is_anothers(self, arrival: InboundSession, user: str | None) -> bool:
         """Whether what is on its way here is not for that user."""
