@@ -125,7 +125,7 @@ def test_empty_file_and_empty_sections_are_defaults(tmp_path: Path) -> None:
         (
             "listeners=[{url: 'mqtts://x:1', tls: {cert: a, use_identity_as_username: true, "
             "use_subject_as_username: true}}]",
-            "listeners[0].tls: set use_identity_as_username or use_subject_as_username, not both",
+            "listeners[0].tls: use_identity_as_username and use_subject_as_username are both set",
         ),
         ("cluster.tls.cert=a.pem", "cluster.tls: cert, key and ca are all required"),
         ("nats.nkeys=[UABC]", "nats.nkeys[0]: 'UABC' is not a public NKey of a user"),

@@ -41,7 +41,7 @@ async def test_what_an_operator_sees(serve: Serve, join: Join, ask: Ask, tmp_pat
         await page.until(f"{SHOWN}.includes('plant/1/')")
         await page.run("document.querySelector('#view td a').click()")
         await page.until(f"{SHOWN}.includes('21.5')")
-        for view, text in (("groups", "workers"), ("streams", "none"), ("nodes", "this one"), ("sessions", "yes")):
+        for view, text in (("groups", "workers"), ("streams", "none"), ("nodes", "this node"), ("sessions", "yes")):
             await page.run(f"location.hash = '#{view}'")
             await page.until(f"document.body.dataset.shown === '{view}' && {SHOWN}.includes('{text}')")
         await page.run("location.hash = '#topics?filter=' + encodeURIComponent('plant/#')")

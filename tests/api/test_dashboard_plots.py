@@ -50,7 +50,7 @@ async def test_plots_follow_the_traffic_and_streams_show_who_lags(
             await page.look_like(1280, 900, dark=False)
             await page.go(broker.address("http") + "/")
             await page.until("document.body && document.body.dataset.shown === 'overview'")
-            for title in ("Messages in", "Messages out", "Turn of the event loop", "Commit", "Fsync"):
+            for title in ("Messages in", "Messages out", "Event loop turn", "Commit", "Fsync"):
                 await page.until(f"{HEIGHTS}('{title}') >= 2")
             assert await page.run(f"{HEIGHTS}('Dropped')") == 1, "nothing is dropped, and it says so"
             await page.screenshot(pictures / "plots.png")

@@ -154,7 +154,7 @@ async def test_a_node_that_is_not_there_is_waited_for_and_named(broker: Broker) 
     nowhere = options(broker, servers=("127.0.0.1:1",), patience=0.3)
     with pytest.raises(StreamError, match=r"127.0.0.1:1 does not answer: .*option patience"):
         await asyncio.to_thread(NodeBook(nowhere).bounds, {})
-    with pytest.raises(StreamError, match="node n9 has a part of the stream, and no server knows where it is"):
+    with pytest.raises(StreamError, match="node n9 has a part of the stream, but no server knows its address"):
         await asyncio.to_thread(NodeBook(options(broker, patience=0.3)).bounds, {"n9": 4})
 
 

@@ -148,9 +148,12 @@ def test_routes_are_the_same_wherever_one_looks(cluster: tuple[Path, Running]) -
 def test_who_is_there_is_not_forgotten(cluster: tuple[Path, Running]) -> None:
     directory, _ = cluster
     code, _, errors = run("ctl", "cluster", "forget", "n3", "--data-dir", str(directory / "n1" / "data"))
-    assert code == 2 and errors == "error: n3 is online: let it leave, or stop it (after a crash: wait for its lease)\n"
+    assert (
+        code == 2
+        and errors == "error: n3 is online; let it leave, or stop it (after a crash: wait until its lease expires)\n"
+    )
     code, _, errors = run("ctl", "cluster", "forget", "n7", "--data-dir", str(directory / "n1" / "data"))
-    assert code == 2 and errors == "error: no member is named n7\n"
+    assert code == 2 and errors == "error: there is no member n7\n"
 
 
 def test_a_node_that_drains_hands_its_sessions_over_and_serves_again_when_told(cluster: tuple[Path, Running]) -> None:

@@ -24,13 +24,13 @@ READ = ("--server", "127.0.0.1:1", "--stream", "all", "--patience", "1")
     [
         (
             ("archive", "s3://bucket/a", *READ),
-            "s3://bucket/a: an archive is a directory that the driver and the workers",
+            "s3://bucket/a: an archive must be a directory that the driver and the workers",
         ),
         (("archive", "a", "--stream", "all"), "--server: name at least one node as host:port of its streams.listen"),
         (("archive", "a", *READ, "--every", "soon"), "archive_a: trigger.every: expected a duration such as"),
         (
             ("replay", "none", "--to", "mqtt://x"),
-            "none: there is no archive here; starlingmq pipeline archive makes one",
+            "none: is not an archive; create one with starlingmq pipeline archive",
         ),
         (("replay", "made", "--to", "http://x"), "--to: http://x: the scheme must be mqtt, mqtts, ws, wss or unix"),
         (

@@ -295,7 +295,7 @@ def test_requests_that_make_no_sense_are_answered(data: Path) -> None:
             with contextlib.suppress(ConnectionError):  # what is not read of a request too long resets the connection
                 assert list(talk(data, request)[-1]) == ["error"]
         relative = talk(data, b'{"action":"backup","arguments":{"target":"here"}}\n')
-        assert "whole path" in relative[-1]["error"]
+        assert "absolute path" in relative[-1]["error"]
         assert talk(data, b'{"action":"storage.stats"}\n')[-1]["result"]["state"] == "ok"
 
 

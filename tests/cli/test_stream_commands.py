@@ -71,7 +71,7 @@ async def test_a_stream_from_its_making_to_its_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"name": "all", "topics": "a"}, "there already"),
+        ({"name": "all", "topics": "a"}, "exists already"),
         ({"name": "other", "topics": "a/#/b"}, "not a topic filter"),
         ({"name": "a/b", "topics": "a"}, "no name"),
         ({"name": "other", "topics": ""}, "topics"),

@@ -62,7 +62,7 @@ def test_only_an_answer_shows_that_the_node_has_read_something() -> None:
 def test_the_lines_of_the_log_are_read_as_the_broker_writes_them(caplog: pytest.LogCaptureFixture) -> None:
     notices = NoticeLog(0, time.monotonic, lambda delay, call: pytest.fail("nothing is left out"))
     details = (
-        "node n1 may have its session and is not connected: bring it back",
+        "node n1 may have its session and is not connected; bring it back",
         "its session was lost before, and it",
     )
     with caplog.at_level(logging.INFO):

@@ -230,7 +230,7 @@ def test_a_loss_is_counted_and_logged_with_the_node_to_look_after() -> None:
     assert fleet[1].cluster.takeovers.lost == {"unreachable": 1}
     (notice,) = [notice for notice in fleet[1].notices if notice.reason == "session_lost"]
     assert (notice.client_id, notice.closing) == ("c", False)
-    assert notice.detail == "node n1 may have its session and is not connected: bring it back"
+    assert notice.detail == "node n1 may have its session and is not connected; bring it back"
 
 
 def test_a_client_without_an_earlier_session_has_lost_none() -> None:

@@ -159,7 +159,7 @@ def test_a_second_node_of_the_name_is_told_and_waits() -> None:
     second = town.start("b", "elsewhere:1", session="second")
     town.run(20.0)
     assert second.me is None and state(second) == "starting"
-    assert second.problem == "a node named b is online at b:1: give this one another node.name"
+    assert second.problem == "a node named b is online at b:1; give this node another node.name"
     assert state(b) == "registered"
     town.crash("b")
     town.run(20.0)
@@ -173,7 +173,7 @@ def test_a_second_process_at_the_same_address_ends_the_first() -> None:
     second = town.start("b", session="second")
     town.run()
     assert state(second) == "registered" and state(b) == "replaced"
-    assert b.problem == "another process has started as b: this one is not in the cluster"
+    assert b.problem == "another process has started as b; this one leaves the cluster"
     town.run(20.0)
     assert a.online == {1: 1, 2: 2}
 
@@ -335,7 +335,7 @@ def test_forgetting_a_node_that_is_down() -> None:
     a, b, c = town.joined("a", "b", "c")
     assert (
         a.forget("c", True, False, town.now)
-        == "c is online: let it leave, or stop it (after a crash: wait for its lease)"
+        == "c is online; let it leave, or stop it (after a crash: wait until its lease expires)"
     )
     town.crash("c")
     town.run(10.0)
@@ -353,17 +353,17 @@ def test_forgetting_is_refused_with_one_line_that_says_why() -> None:
     a, _b, _c = town.joined("a", "b", "c")
     town.crash("c")
     town.run(10.0)
-    assert a.forget("x", True, False, town.now) == "no member is named x"
-    assert a.forget("a", True, False, town.now) == "a node does not forget itself: let it leave"
-    assert a.forget("c", False, False, town.now).startswith("this node does not hear a majority")
+    assert a.forget("x", True, False, town.now) == "there is no member x"
+    assert a.forget("a", True, False, town.now) == "a node cannot forget itself; let it leave"
+    assert a.forget("c", False, False, town.now).startswith("no majority of the cluster is connected")
     a.heard_by(frozenset(), town.now)
     assert (
         a.forget("c", True, False, town.now)
-        == "the others do not all know of the last change yet: try again in a moment"
+        == "not all nodes know the last membership change yet; try again in a moment"
     )
     town.etcd.cut("a")
     town.run(3.0)
-    assert a.forget("c", True, False, town.now).startswith("etcd can not be reached")
+    assert a.forget("c", True, False, town.now).startswith("etcd cannot be reached")
 
 
 def test_forgetting_by_force_asks_nobody() -> None:
@@ -372,7 +372,7 @@ def test_forgetting_by_force_asks_nobody() -> None:
     town.crash("c")
     town.talking = False
     assert a.forget("c", False, True, town.now) == ""
-    assert a.forget("b", False, True, town.now) == "c is being forgotten: try again in a moment"
+    assert a.forget("b", False, True, town.now) == "c is being forgotten; try again in a moment"
     town.run()
     assert names(b) == ["a", "b"] and [result.error for result in a.take_results()] == [""]
 
@@ -400,7 +400,7 @@ def test_a_forgotten_node_that_lives_learns_it_from_etcd_or_from_its_peers() -> 
         if cut:
             assert state(c) == "registered"
             c.adopt(a.membership, town.now)
-        assert state(c) == "forgotten" and "start it again" in c.problem
+        assert state(c) == "forgotten" and "restart it" in c.problem
         town.run(10.0)
         assert names(a) == ["a", "b"] and a.online == {1: 1, 2: 1}
 
@@ -446,7 +446,7 @@ def test_a_value_that_is_none_of_ours_is_named_and_changes_nothing() -> None:
     town.sessions["b"].request(Txn("by hand", (), (Put(key, b"{}"),)), town.now)
     town.run()
     assert names(a) == ["a", "b"]
-    assert a.problem.startswith("etcd holds something else in /starlingmq/c/members/registered/x: ")
+    assert a.problem.startswith("etcd key /starlingmq/c/members/registered/x has an invalid value: ")
 
 
 def test_what_a_quiet_cluster_asks_of_etcd() -> None:

@@ -132,4 +132,4 @@ def test_what_is_asked_and_served_at_once_is_bounded() -> None:
     assert len(node.take_called()) == 1
     for _ in range(operator_rpc.WAITING_MAX + 1):
         node.ask(7, b"?", NOW, 1.0)
-    assert [one.problem for one in node.take_outcomes()] == ["too many questions wait for answers"]
+    assert [one.problem for one in node.take_outcomes()] == ["too many requests are waiting for its answers"]

@@ -85,9 +85,9 @@ def test_a_scene_is_told_by_what_changed_in_it() -> None:
     assert figures.noticed()[0] == "no client lost its connection"
     figures.hear(tick(**{"came back": 2}))
     lost, arrived = figures.noticed()
-    assert lost == "2 clients lost their connection; half of them were back within 2.0 s, the last one after 2.0 s"
+    assert lost == "2 clients lost their connection; half of them reconnected within 2.0 s, the last one after 2.0 s"
     assert arrived == "2 readings arrived: half within 1.5 s, 99 % within 1.5 s, the slowest after 1.5 s"
-    assert figures.status() == "3 of 3 devices connected, 2 readings/s, 0 on their way, 2 reconnects"
+    assert figures.status() == "3 of 3 devices connected, 2 readings/s, 0 in flight, 2 reconnects"
 
 
 def outcome(**more: int) -> DemoOutcome:
@@ -115,7 +115,7 @@ def test_what_is_missing_is_one_line_each_and_the_rest_goes_on(monkeypatch: pyte
     ]
     assert "pip install 'starlingmq[spark]'" in found.missing[-1]
     monkeypatch.setattr(stage, "_there", lambda name: name != "grpc" and there(name))
-    with pytest.raises(CommandError, match="a cluster needs grpc: pip install"):
+    with pytest.raises(CommandError, match="the demo needs grpc; run pip install"):
         equipment(True)
 
 
@@ -145,7 +145,7 @@ def test_the_files_that_are_written_are_settings_and_pipelines(tmp_path: Path) -
         assert config.cluster.advertise == f"127.0.0.1:{asked[index][1] + 1}"
     for name in PIPELINES:
         assert read_pipeline(tmp_path / f"{name}.yaml").name == name
-    with pytest.raises(CommandError, match="holds a cluster already"):
+    with pytest.raises(CommandError, match="contains a cluster already"):
         build(tmp_path, Equipment(True, True, True, ()), reached_at)
 
 

@@ -163,4 +163,4 @@ def test_the_command_is_used_from_elsewhere_as_pipx_does(built: Path, tmp_path: 
     program = tmp_path / "bin" / "starlingmq"
     program.symlink_to(tmp_path / "venv/bin/starlingmq")
     works(str(program))
-    assert "three nodes begin" in run(str(program), "demo", "--devices", "5", "--minutes", "0.1", "--no-faults")
+    assert "starting three nodes" in run(str(program), "demo", "--devices", "5", "--minutes", "0.1", "--no-faults")

@@ -67,7 +67,7 @@ def test_an_archive_is_made_of_batches_and_merged_whoever_dies(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive = Archive(tmp_path / "a")
-    with pytest.raises(ArchiveError, match="nothing has been archived here yet"):
+    with pytest.raises(ArchiveError, match="the archive is still empty"):
         archive.read(spark)
     batches = [rows(spark, many(30), 0), rows(spark, many(30, 1), 30), rows(spark, many(30), 60)]
     move, moved = archiving._move, 0
@@ -149,7 +149,7 @@ def test_an_archive_is_published_again_in_order_at_its_pace(
     assert found[0].properties[0].value == "v"
     slow = [row.timestamp.timestamp() for row in found if row.topic.startswith("slow/")]
     assert 0.5 < slow[-1] - slow[0] < 10.0
-    with pytest.raises(PublishError, match="'a/#/t/0' is no topic to publish to"):
+    with pytest.raises(PublishError, match="'a/#/t/0' is not a valid topic to publish to"):
         publish(Target(url=broker.url, prefix="a/#/"))
     with pytest.raises(PublishError, match="no broker listens at mqtt://127"):
         publish(Target(url="mqtt://127.0.0.1:1", patience=0.5))

@@ -129,7 +129,7 @@ def test_what_is_wrong_is_said_where_it_is(spark: SparkSession, broker: StreamBr
         ({"decode": {"format": "json", "schema": "id strange"}}, "decode.schema: .*STRANGE"),
         ({"sink": {"path": "x", "partition_by": ["day"]}}, "sink.partition_by: the result has no column day"),
         ({"sink": {"format": "topic", "options": {"servers": broker.url}}, "steps": [{"sql": "SELECT 1 AS payload"}]},
-         "sink: column payload is int, and has to be binary or string"),
+         "sink: column payload is int, but must be binary or string"),
         ({"tables": [{"name": "devices", "path": f"{tmp_path}/none"}]}, r"tables\[0\]: .*none"),
         ({"sink": {"format": "archive", "path": "a"}, "steps": [{"sql": "SELECT topic, node FROM rows"}]},
          "sink: an archive needs column timestamp, offset"),
@@ -171,7 +171,7 @@ def test_how_it_is_and_why_it_ended(
         len(READINGS),
         0,
         "ended",
-        "its process is gone",
+        "its process no longer exists",
     )
     assert [one.name for one in all_statuses()] == ["hot"] and read_status("none") is None
 
@@ -218,11 +218,11 @@ def test_what_was_lost_is_in_the_status() -> None:
     [
         ({"sinks": {}}, "hot.yaml: sinks: unknown key; the nearest is sink"),
         ({"sink": {"format": "parket", "path": "x"}}, "sink.format: 'parket' is not one of archive, csv, delta"),
-        ({"sink": {}}, "sink.path: where is the parquet to be written"),
+        ({"sink": {}}, "sink.path: required for parquet"),
         ({"sink": {"format": "topic"}}, "sink.options.servers: topic needs it"),
-        ({"decode": {"format": "json"}}, "decode.schema: json and csv need one"),
-        ({"dead_letter": {"path": "x"}}, "dead_letter: raw payloads are not decoded"),
-        ({"steps": [{"sql": "SELECT 1", "name": "rows"}]}, r"steps\[0\].name: rows is there already"),
+        ({"decode": {"format": "json"}}, "decode.schema: required for json and csv"),
+        ({"dead_letter": {"path": "x"}}, "dead_letter: has no effect with raw payloads"),
+        ({"steps": [{"sql": "SELECT 1", "name": "rows"}]}, r"steps\[0\].name: rows is used twice"),
         ({"trigger": {"every": "soon"}}, "trigger.every: .*a duration such as"),
         ({"sink": {"path": "x", "mode": "complete"}}, "sink.mode: parquet takes append only"),
     ],

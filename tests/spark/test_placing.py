@@ -29,7 +29,7 @@ def test_who_is_gone_for_good_is_not_waited_for() -> None:
     places = Placement().with_servers([A, B, C], -1).with_names(NAMES)
     for gone in (("b",), (B,)):
         assert [places.place(3, partition, [A, B, C], gone).name for partition in range(4)] == ["a", "c", "c", "a"]
-    with pytest.raises(NowhereError, match="names all nodes"):
+    with pytest.raises(NowhereError, match="lists all nodes"):
         places.place(3, 0, [A, B, C], ("a", "b", "c"))
 
 

@@ -77,7 +77,7 @@ def test_rows_that_are_not_kept_are_counted(stack: ExitStack, tmp_path: Path) ->
     start, _ = advance(reader(broker), {})
     broker.publish(NUMBERS[10:])
     first = ask(broker.data, "trim", name="all", before="60")["first"]
-    with pytest.raises(LostRows, match=f"does not keep {first - 10} rows"):
+    with pytest.raises(LostRows, match=f"no longer has {first - 10} rows"):
         advance(reader(broker), start)
     forgiving = reader(broker, failOnDataLoss="false")
     end, rows = advance(forgiving, start)

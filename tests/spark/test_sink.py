@@ -73,7 +73,7 @@ def test_a_batch_that_is_tried_again_is_published_once(spark: SparkSession, brok
     half = numbers(spark, 1000).withColumn(
         "topic", F.when(F.col("payload") == "400", F.lit("out/#")).otherwise(F.col("topic"))
     )
-    with pytest.raises(PySparkException, match="'out/#' is no topic to publish to"):
+    with pytest.raises(PySparkException, match="'out/#' is not a valid topic to publish to"):
         publish(half, sink(broker, **key))
     before = len(payloads(spark, broker))
     assert before < 1000
@@ -151,15 +151,19 @@ def test_the_broker_is_killed_while_rows_are_published(
 def test_what_can_not_be_written_is_said_in_a_line(spark: SparkSession, broker: StreamBroker) -> None:
     rows = numbers(spark, 5)
     for data, options, words in (
-        (rows.withColumn("value", F.lit(1)), {}, "column value: the sink knows topic, payload, qos"),
-        (rows.drop("topic"), {}, "there is no column topic, and no option topic"),
-        (rows.withColumn("qos", F.lit("1")), {}, "column qos is string, and has to be byte or"),
+        (
+            rows.withColumn("value", F.lit(1)),
+            {},
+            "column value: unknown to the sink, which supports topic, payload, qos",
+        ),
+        (rows.drop("topic"), {}, "the column topic is missing"),
+        (rows.withColumn("qos", F.lit("1")), {}, "column qos is string, but must be byte or"),
         (
             rows,
             {"servers": "mqtt://127.0.0.1:1", "patience": "1"},
             r"no broker listens at mqtt://127.0.0.1:1.*option patience",
         ),
-        (rows, {"windows": "1"}, "windows: there is no such option of the sink"),
+        (rows, {"windows": "1"}, "windows: unknown option of the sink"),
     ):
         with pytest.raises(PySparkException, match=words):
             publish(data, sink(broker) | options)

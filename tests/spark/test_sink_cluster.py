@@ -18,7 +18,7 @@ from tests.spark.brokers import TOKEN, StreamBroker, rows_of
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
 
 EACH = 60
-WAITING = "rows wait for node n2, which alone knows what it has of them: .*no broker listens"
+WAITING = "rows wait for node n2, which stores their sequence numbers: .*no broker listens"
 
 
 class OutCluster(Cluster):

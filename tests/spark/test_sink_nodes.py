@@ -64,7 +64,7 @@ def test_rows_wait_for_the_node_that_knows_them(context: TaskContext, tmp_path: 
         query.attempt(0, brokers)
         n2.kill()
         for servers in (brokers, [n3, n1]):  # a batch that has begun waits for it, named or not
-            with pytest.raises(PublishError, match="rows wait for node n2, which alone knows what it has of them"):
+            with pytest.raises(PublishError, match="rows wait for node n2, which stores their sequence numbers"):
                 query.attempt(1, servers)
         n2.url = f"mqtt://127.0.0.1:{free_port()}"
         n2.start()

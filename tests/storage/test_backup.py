@@ -135,7 +135,7 @@ def test_what_is_restored_is_what_was_there(tmp_path: Path, engine: str, broker:
     assert contents(target, engine) == (497 * 3, {offset: b"%d" % offset for offset in range(first, 1500)})
     assert target.stat().st_mode & 0o777 == 0o700
     assert not list(tmp_path.rglob("*.partial"))
-    with pytest.raises(DataDirError, match=r"was made with storage\.journal"):
+    with pytest.raises(DataDirError, match=r"was created with storage\.journal"):
         DataDir(target, {"journal": "another"})
 
 
@@ -151,10 +151,10 @@ def test_nothing_is_overwritten(tmp_path: Path, broker: Broker) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "something").touch()
     (tmp_path / "empty").mkdir()
-    with pytest.raises(BackupError, match="is there already and not empty"):
+    with pytest.raises(BackupError, match="exists and is not empty"):
         backup(broker.data, broker.kv, broker.journal, tmp_path / "full")
     backup(broker.data, broker.kv, broker.journal, tmp_path / "empty")
-    with pytest.raises(BackupError, match="is there already and not empty"):
+    with pytest.raises(BackupError, match="exists and is not empty"):
         restore(tmp_path / "empty", tmp_path / "full")
     assert os.listdir(tmp_path / "full") == ["something"]
 
@@ -174,7 +174,7 @@ def test_work_that_is_given_up_leaves_nothing(tmp_path: Path, broker: Broker) ->
 
 
 def test_a_journal_in_memory_is_none_to_back_up(tmp_path: Path, broker: Broker) -> None:
-    with pytest.raises(BackupError, match="in memory only"):
+    with pytest.raises(BackupError, match="cannot be backed up"):
         backup(broker.data, broker.kv, MemoryJournal(), tmp_path / "copy")
 
 
@@ -207,7 +207,7 @@ def test_a_backup_whose_journal_is_trimmed_meanwhile_begins_anew(tmp_path: Path,
 
 
 def test_a_backup_that_begins_anew_for_ever_is_given_up(tmp_path: Path, broker: Broker) -> None:
-    with pytest.raises(BackupError, match="trimmed faster than a backup can begin"):
+    with pytest.raises(BackupError, match="trimmed too fast to start a backup"):
         backup(broker.data, TrimmedMeanwhile(broker, 1000), broker.journal, tmp_path / "copy")
     assert os.listdir(tmp_path) == ["data"]
 
@@ -292,14 +292,14 @@ def rewrite_manifest(path: Path, old: bytes, new: bytes) -> None:
 
 
 DAMAGES: dict[str, tuple[str, Callable[[Path], None], str]] = {
-    "no manifest": (MANIFEST, Path.unlink, "no MANIFEST: this is no backup, or one that was not finished"),
+    "no manifest": (MANIFEST, Path.unlink, "has no MANIFEST, so it is not a complete backup"),
     "manifest cut": (MANIFEST, lambda path: os.truncate(path, 40), "MANIFEST is damaged; use another backup"),
     "manifest flipped": (MANIFEST, flip, "MANIFEST is damaged; use another backup"),
     "manifest empty": (MANIFEST, lambda path: os.truncate(path, 0), "MANIFEST is damaged; use another backup"),
     "newer": (
         MANIFEST,
         lambda path: rewrite_manifest(path, b'"format":1', b'"format":2'),
-        "backup format 2, and this version of starlingmq knows only 1",
+        "backup format 2, but this version of starlingmq supports 1 only",
     ),
     "outside": (
         MANIFEST,

@@ -51,5 +51,5 @@ def test_a_journal_damaged_under_a_broker(tmp_path: Path) -> None:
         server.kill()
     logged = server.logged()
     server.log.close()
-    assert "are lost: their records (" in logged and "ctl storage check" in logged, logged
+    assert "are lost, because records " in logged and "ctl storage check" in logged, logged
     assert "Traceback" not in logged, logged

@@ -50,7 +50,7 @@ def test_an_empty_directory_will_do(tmp_path: Path) -> None:
 
 def test_somebody_elses_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
-    with pytest.raises(DataDirError, match="is not empty and is no data directory"):
+    with pytest.raises(DataDirError, match="is not empty and is not a data directory"):
         DataDir(tmp_path, DECIDED)
     assert os.listdir(tmp_path) == ["thesis.tex"]
 
@@ -62,7 +62,7 @@ def test_another_layout_is_refused_by_both_names(tmp_path: Path, version: str) -
         DataDir(tmp_path, DECIDED)
     line = str(refused.value)
     assert f"{tmp_path} has data layout {version}" in line
-    assert "knows only layout 1; use the version that wrote it" in line
+    assert "supports layout 1 only; use the version that wrote it" in line
     assert "\n" not in line
 
 
@@ -71,8 +71,8 @@ def test_another_engine_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataDirError) as refused:
         DataDir(tmp_path, {**DECIDED, "journal": "rocksdb"})
     assert str(refused.value) == (
-        f"{tmp_path} was made with storage.journal: segment, but the settings say rocksdb; "
-        "set storage.journal: segment, or name another directory"
+        f"{tmp_path} was created with storage.journal: segment, but the settings say rocksdb; "
+        "set storage.journal: segment, or use another directory"
     )
     DataDir(tmp_path, DECIDED).close()  # the refused one holds no lock
 

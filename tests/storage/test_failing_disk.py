@@ -466,4 +466,10 @@ def test_records_that_the_disk_has_lost(monkeypatch: pytest.MonkeyPatch, caplog:
 
     asyncio.run(serve(monkeypatch, "power", scenario))
     said = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-    assert sum("records lost that the disk failed to write" in line and "nobody was told" in line for line in said) == 1
+    assert (
+        sum(
+            "records lost, because the disk failed to write them" in line and "they had not been acknowledged" in line
+            for line in said
+        )
+        == 1
+    )

@@ -122,7 +122,7 @@ def test_a_disk_that_runs_full(tmp_path: Path, journal: str, durability: str, fi
         logged = server.logged()
         server.log.close()
     assert "Traceback" not in logged, logged
-    assert logged.count("the disk is full (") == logged.count("storing again after") == 1, logged
+    assert logged.count("the disk is full (") == logged.count("the storage works again after") == 1, logged
     assert "free some space in the file system of the data directory" in logged
 
 

@@ -63,5 +63,5 @@ def test_numbers_that_do_not_fit_are_not_cut() -> None:
 
 @pytest.mark.parametrize("key", [b"", b"s", b"s1234567"])
 def test_a_key_without_a_session_is_refused(key: bytes) -> None:
-    with pytest.raises(keys.UnknownKey, match="no session in key"):
+    with pytest.raises(keys.UnknownKey, match="does not name a session"):
         keys.session_of(key)

@@ -103,7 +103,8 @@ def test_a_start_on_a_disk_that_does_not_sync_is_refused_in_one_line() -> None:
     with pytest.raises(OSError) as refused:
         make_safe(journal, Path("journal"))
     assert explain(refused.value) == (
-        "journal: it can not be synced, which storage.durability=power asks for: Input/output error",
+        "journal: fsync fails, but storage.durability: power needs it: Input/output error; "
+        "use another disk or another durability",
         USER_ERROR,
     )
     make_safe(journal, Path("journal"))
@@ -158,7 +159,7 @@ def test_a_broker_asks_for_that_with_power_only(
     if durability == "process":
         asyncio.run(life("process"))
     else:
-        with pytest.raises(OSError, match="it can not be synced"):
+        with pytest.raises(OSError, match="fsync fails"):
             opened("power")
         monkeypatch.undo()
         asyncio.run(life("power"))

@@ -71,8 +71,8 @@ def test_a_directory_of_another_user_is_refused_with_what_to_do(
     with pytest.raises(DataDirError) as error:
         DataDir(path, DECIDED)
     assert str(error.value) == (
-        f"{path} belongs to user {owner}, and this process runs as user {owner + 1}: "
-        f"run it as user {owner}, or give it the directory (chown -R {owner + 1} {path})"
+        f"{path} belongs to user {owner}, but this process runs as user {owner + 1}; "
+        f"run it as user {owner}, or change the owner of the directory (chown -R {owner + 1} {path})"
     )
     assert mode(found[-1]) == 0o644, "nothing was changed"
 

@@ -173,7 +173,7 @@ def test_offsets_that_the_owner_has_seen_are_not_given_again(tmp_path: Path) -> 
     journal.append([b"a", b"b"])
     journal.close()
     journal = RocksJournal(tmp_path / "journal", mark_bytes=64, trim_bytes=128, at_least=10)
-    assert journal.damage.endswith("records 2 to 9 are lost: they had been given, but are not there")
+    assert journal.damage.endswith("records 2 to 9 are lost: they were written, but are missing")
     assert journal.append([b"c" * 100, b"d" * 100]) == 10
     assert [offset for offset, _ in journal.read(0, 10, 1000)] == [0, 1, 10, 11]
     assert journal.read_at([1, 5, 9, 11]) == [b"b", None, None, b"d" * 100]

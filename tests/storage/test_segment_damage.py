@@ -121,7 +121,7 @@ def test_a_missing_segment_is_reported_every_time() -> None:
         journal = open_journal(files)
         assert check(journal) == {6, 7, 8, 9}
         assert [one.what for one in journal.damage] == [
-            "Records 6 to 9 are lost: it was cut short or a file behind it is missing."
+            "Records 6 to 9 are lost: it was truncated, or a file after it is missing."
         ]
         journal.close()
 

@@ -369,7 +369,7 @@ def test_a_newer_format_is_refused_and_left_alone(tmp_path: Path) -> None:
         journal.append(numbered(0, 3))
         journal.close()
     before = {path.name: path.read_bytes() for path in directory.iterdir()}
-    with pytest.raises(UnknownFormat, match=r"00000\.log is of version 2, this program knows 1"):
+    with pytest.raises(UnknownFormat, match=r"00000\.log has version 2, but this program supports version 1"):
         journal_of(FileCalls(), directory=str(directory))
     assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
 

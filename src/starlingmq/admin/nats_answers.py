@@ -110,7 +110,7 @@ class NatsAnswers:
         asked = (self._ask_one(request, name) for _, name in self.desk.members())
         for failed in await asyncio.gather(*asked, return_exceptions=True):
             if isinstance(failed, Exception):
-                log.error("a request for %s failed", request.kind, exc_info=failed)
+                log.error("internal error in a request for %s", request.kind, exc_info=failed)
         self._close(request)
 
     async def _ask_one(self, request: SystemRequest, name: str) -> None:
@@ -125,7 +125,7 @@ class NatsAnswers:
             except Exception as error:
                 if not ours(error):
                     raise
-                log.debug("%s gives no answer to a request for %s: %s", name, request.kind, error)
+                log.debug("%s did not answer a request for %s: %s", name, request.kind, error)
                 return
             answer = found.encode() if isinstance(found, str) else b""
         if answer:
@@ -154,7 +154,7 @@ class NatsAnswers:
             return b""
         try:
             if len(options) > OPTIONS_MAX:
-                raise ValueError(f"the options have more than {OPTIONS_MAX} bytes")
+                raise ValueError(f"the options may have at most {OPTIONS_MAX} bytes")
             if options and not _fits(msgspec.json.decode(options, type=Filter), varz):
                 return b""
             if kind == "CONNZ":
@@ -183,13 +183,13 @@ class NatsAnswers:
             "STATZ": lambda: account_statz(varz, self._monitor),
         }
         if kind not in about:
-            raise ValueError(f"{kind}: there is no such request")
+            raise ValueError(f"{kind}: unknown request")
         return Answer(head, about[kind]())
 
     def _connections(self, varz: Varz, options: bytes) -> bytes:
         asked = msgspec.json.decode(options, type=ConnzOptions) if options else ConnzOptions()
         if asked.offset < 0 or (asked.sort and asked.sort not in SORTS):
-            raise ValueError(f"sort: one of {', '.join(sorted(SORTS))}; offset: 0 or more")
+            raise ValueError(f"sort must be one of {', '.join(sorted(SORTS))}, and offset 0 or more")
         limit = asked.limit if 0 < asked.limit <= CONNECTIONS_MAX else CONNECTIONS_MAX
         while True:
             page = self._page(asked, limit)
@@ -207,7 +207,7 @@ class NatsAnswers:
         return self._monitor.connz(sort, asked.offset, limit, subscriptions, asked.cid, asked.user, closed)
 
     def _too_long(self, varz: Varz) -> bytes:
-        error = ApiError(413, "the answer is longer than nats.max_payload")
+        error = ApiError(413, "the response is larger than nats.max_payload")
         return msgspec.json.encode(Answer(self._head(varz), error=error))
 
     def _head(self, varz: Varz) -> AnsweringServer:

@@ -378,7 +378,7 @@ class ClusterState:
             if result.error:
                 self._ready.notices.append(result.error)
             else:
-                self._ready.news.append(f"{result.name} was forgotten: it is no member any more")
+                self._ready.news.append(f"{result.name} was forgotten and is no longer a member")
         if members.problem != self._problem:
             self._problem = members.problem
             if self._problem:
@@ -576,7 +576,7 @@ class ClusterState:
         try:
             return line.deliver()
         except ForwardError as error:
-            self._ready.notices.append(f"node {line.peer.number} sent what can not be read: {error}")
+            self._ready.notices.append(f"node {line.peer.number} sent a malformed frame: {error}")
             line.drop_unreadable()
             return True
 
@@ -732,12 +732,15 @@ class ClusterState:
 
     def _why_isolated(self, quorum: Quorum) -> str:
         if self.left or self._leaving:
-            return "this node leaves its cluster: clients are refused"
+            return "this node is leaving its cluster: clients are refused"
         if quorum.enough():
-            return "this node waits for the routes of others: clients are refused until they are here"
+            return "this node is receiving the routes of other nodes: clients are refused until it has them"
         others = len(self.members.membership.members) - 1
         there = quorum.supporters()
-        return f"isolated: {there} of {others} other members are connected; clients are refused until a majority is"
+        return (
+            f"isolated: {there} of {others} other members are connected; clients are refused until a majority "
+            "is connected"
+        )
 
     # Frames
 

@@ -100,7 +100,7 @@ class OperatorRpc:
         if not self._is_connected(node):
             self._outcomes.append(Outcome(number, node, b"", "it is not connected", 0.0))
         elif len(self._waiting) >= WAITING_MAX:
-            self._outcomes.append(Outcome(number, node, b"", "too many questions wait for answers", 0.0))
+            self._outcomes.append(Outcome(number, node, b"", "too many requests are waiting for its answers", 0.0))
         else:
             self._waiting[number] = _Waiting(node, now, now + seconds)
             self._out.append((node, OperatorCall(number, question)))

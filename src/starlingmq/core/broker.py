@@ -161,9 +161,9 @@ class BrokerState(PacketIntake):
         if listener.startswith(LISTENERS):
             self.nats.open(client)
             if limit != 0 and ctx.counters.connections_open > limit:
-                self.ending.fail(client, Reason.SERVER_BUSY, "more connections than the server takes")
+                self.ending.fail(client, Reason.SERVER_BUSY, "connection limit reached (limits.max_connections)")
         elif limit != 0 and ctx.counters.connections_open > limit + TURNED_AWAY:
-            self.ending.fail(client, Reason.SERVER_BUSY, "far more connections than the server takes")
+            self.ending.fail(client, Reason.SERVER_BUSY, "far too many connections (limits.max_connections)")
         elif limit != 0 and ctx.counters.connections_open > limit:
             client.full = Reason.SERVER_BUSY  # told so when its CONNECT has shown its version
         self._refuse_later(client, full)
@@ -179,7 +179,7 @@ class BrokerState(PacketIntake):
         if full == 0 or client.state == CLOSED:
             return
         if client.dialect is not None:
-            self.ending.fail(client, full, "more connections than its address may have")
+            self.ending.fail(client, full, "connection limit of its address reached (limits.connections_per_address)")
         else:
             client.full = full
 
@@ -208,7 +208,7 @@ class BrokerState(PacketIntake):
         """Something this client was to hear could not be stored: it hears nothing more, and its connection ends."""
         self.ctx.now = now
         if client.state != CLOSED:
-            self.ctx.notice("not_stored", client, "what it was to be told could not be stored")
+            self.ctx.notice("not_stored", client, "the response could not be stored")
         self.ending.close(client, "storage failed")
         client.last_words = False
 
@@ -365,7 +365,9 @@ class BrokerState(PacketIntake):
             self.resume(ctx.resumable.popleft())
         while ctx.unsendable:
             client = ctx.unsendable.pop()
-            self.ending.fail(client, Reason.PACKET_TOO_LARGE, "the answer is larger than this client takes")
+            self.ending.fail(
+                client, Reason.PACKET_TOO_LARGE, "the response is larger than the client's Maximum Packet Size"
+            )
         for item in ctx.client_wheel.due(now, LOOKS_PER_TURN):
             self.deadlines.look_at_client(cast(Client, item))
         for item in self.pace_wheel.due(now, LOOKS_PER_TURN):

@@ -26,7 +26,7 @@ from starlingmq.core.timers import TimerWheel
 
 TURN_WORK: Final = 8192  # messages taken and given in one turn before everybody else gets a turn: a few milliseconds
 
-ISOLATED: Final = "this node is cut off from the majority of its cluster"
+ISOLATED: Final = "this node is isolated from the majority of its cluster"
 
 
 def everything(client: Client) -> Rights | None:

@@ -154,7 +154,9 @@ class PacketIntake:
                         start += 1
                 if length > modest and (length > ctx.max_packet or client.state != OPEN):
                     end = size
-                    raise MalformedPacket("the packet is larger than this server's maximum", Reason.PACKET_TOO_LARGE)
+                    raise MalformedPacket(
+                        "the packet is above the server's Maximum Packet Size", Reason.PACKET_TOO_LARGE
+                    )
                 end = pos + length
                 if end > size:
                     if client.state == NEW and data[pos] >> 4 != CONNECT:
@@ -193,7 +195,7 @@ class PacketIntake:
             connect = cast(Connect, decode(first, data, start, end, 0))
             if client.full != 0:
                 client.version = connect.version
-                raise MqttError("there are all the connections that may be", client.full)
+                raise MqttError("connection limit reached (limits.max_connections)", client.full)
             self.connecting.on_connect(client, connect)
             return
         if client.state == AUTHENTICATING:
@@ -202,7 +204,7 @@ class PacketIntake:
                 self.ending.close(client, "disconnect")
                 return
             if kind != AUTH or client.version != 5:
-                raise ProtocolError("a packet before CONNACK")  # [MQTT-3.1.2-30]
+                raise ProtocolError("a packet other than AUTH before CONNACK")  # [MQTT-3.1.2-30]
             self.connecting.on_auth(client, cast(Auth, decode(first, data, start, end, 5)))
             return
         session = cast(Session, client.session)
@@ -231,7 +233,7 @@ class PacketIntake:
         elif kind == 0:
             raise MalformedPacket("a packet of type 0, which does not exist")
         else:
-            raise ProtocolError("a packet that only a server may send")
+            raise ProtocolError("a packet type that only a server may send")
 
     def _on_ack(self, client: Client, session: Session, first: int, data: bytes, start: int, end: int) -> None:
         kind = first >> 4

@@ -133,7 +133,7 @@ class Cast:
         """How a process has ended, with what it said at last."""
         said = self.said[child.name]
         errors = [line for line in said if "error" in line.lower()] or list(said)
-        return f"{child.name} {how_it_ended(child)}: {errors[-1][:WHY_MAX] if errors else 'it said nothing'}"
+        return f"{child.name} {how_it_ended(child)}: {(errors[-1][:WHY_MAX] if errors else 'it logged nothing')}"
 
     # Looking
 

@@ -57,7 +57,7 @@ class Figures:
         parts = [
             f"{self.tick.connected:,} of {self.tick.devices:,} devices connected",
             f"{self._rate:,} readings/s",
-            f"{self.tick.missing:,} on their way",
+            f"{self.tick.missing:,} in flight",
             f"{self.tick.counts.get(CAME_BACK, 0):,} reconnects",
         ]
         if self.workers is not None:
@@ -73,7 +73,7 @@ class Figures:
         if back:
             line = f"{back:,} clients lost their connection"
             if self._absences:
-                line += f"; half of them were back within {_time(share(self._absences, HALF))}"
+                line += f"; half of them reconnected within {_time(share(self._absences, HALF))}"
                 line += f", the last one after {_time(max(self._absences))}"
             lines.append(line)
         else:
@@ -85,12 +85,12 @@ class Figures:
             )
         if self._answers:
             lines.append(
-                f"{len(self._answers):,} questions answered by NATS workers: half within "
+                f"{len(self._answers):,} requests answered by NATS workers: half within "
                 f"{_time(share(self._answers, HALF))}, the slowest after {_time(max(self._answers))}"
             )
         refused = self.since(tally.REFUSED)
         if refused:
-            lines.append(f"{refused:,} readings were refused, and their devices told so")
+            lines.append(f"{refused:,} readings were refused, and their devices notified")
         return lines
 
 
@@ -100,10 +100,12 @@ def verdict(outcome: DemoOutcome, answers: bool, alerts: bool) -> list[tuple[str
     acknowledged, doubled = counts.get(tally.ACKNOWLEDGED, 0), counts.get(tally.DOUBLED, 0)
     lines = [
         (f"{acknowledged:,} readings acknowledged at QoS 1 and 2, {outcome.lost:,} of them lost", outcome.lost == 0),
-        (f"{doubled:,} came twice at QoS 2, {counts.get(tally.AGAIN, 0):,} again where that may be", doubled == 0),
+        (f"{doubled:,} duplicates at QoS 2, {counts.get(tally.AGAIN, 0):,} at QoS 1, which allows them", doubled == 0),
         (
-            f"{counts.get(tally.SENT_0, 0):,} sent at QoS 0, which promises nothing: "
-            f"{counts.get(tally.ARRIVED_0, 0):,} arrived",
+            (
+                f"{counts.get(tally.SENT_0, 0):,} sent at QoS 0, which guarantees nothing: "
+                f"{counts.get(tally.ARRIVED_0, 0):,} arrived"
+            ),
             True,
         ),
     ]
@@ -111,30 +113,34 @@ def verdict(outcome: DemoOutcome, answers: bool, alerts: bool) -> list[tuple[str
     if unheard:
         lines.append(
             (
-                f"{unheard:,} came while a control room, told that its session is gone with its node, had not "
-                "subscribed again yet: nobody's, by the rules of MQTT (a stream has them)",
+                (
+                    f"{unheard:,} published while a control room that had lost its session with its node had "
+                    "not subscribed again; MQTT does not keep them (the stream does)"
+                ),
                 True,
             )
         )
     if outcome.lost:
         lines.append((f"lost: {', '.join(outcome.lost_names)}", False))
     if outcome.open:
-        lines.append((f"{outcome.open:,} were never answered", False))
+        lines.append((f"{outcome.open:,} were never acknowledged", False))
     wrong = outcome.states_wrong
-    lines.append((f"{outcome.states_online:,} devices are retained as online, {wrong:,} not as they are", wrong == 0))
+    lines.append((f"{outcome.states_online:,} devices are retained as online, {wrong:,} in a wrong state", wrong == 0))
     if alerts:
         good = outcome.alerts_lost == outcome.alerts_doubled == 0
         lines.append(
             (
-                f"{outcome.alerts_due:,} alerts were due by way of Spark: {outcome.alerts_lost:,} lost, "
-                f"{outcome.alerts_doubled:,} came twice",
+                (
+                    f"{outcome.alerts_due:,} alerts were due from Spark: {outcome.alerts_lost:,} lost, "
+                    f"{outcome.alerts_doubled:,} duplicates"
+                ),
                 good,
             )
         )
     if answers:
         got = counts.get("answered", 0)
         again = counts.get("asked", 0) - got - outcome.unanswered
-        line = f"{got:,} questions answered by NATS workers, {again:,} of them asked again, {outcome.unanswered:,} open"
+        line = f"{got:,} requests answered by NATS workers, {again:,} of them sent again, {outcome.unanswered:,} open"
         lines.append((line, True))
     return lines
 

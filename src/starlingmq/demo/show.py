@@ -74,7 +74,7 @@ async def play(wanted: DemoOptions) -> int:
         try:
             code = await show.run()
         except asyncio.CancelledError:
-            narrator.say("told to end")
+            narrator.say("interrupted")
         except CommandError:
             keep = True  # with what all processes have said
             raise
@@ -83,7 +83,7 @@ async def play(wanted: DemoOptions) -> int:
             left = await show.end(hurry)
             if not keep:
                 shutil.rmtree(directory, ignore_errors=True)
-        kept = f"; what was written is in {directory}" if keep else ""
+        kept = f"; its files are in {directory}" if keep else ""
         narrator.say(f"all processes have ended{f', {len(left)} of them had to be killed' if left else ''}{kept}")
     return code
 
@@ -107,7 +107,7 @@ class Show:
         for line in there.missing:
             say(line, "yellow")
         stage = build(self._directory, there, self._cast.reached_at)
-        say("three nodes begin, each with an etcd of its own")
+        say("starting three nodes, each with its own etcd")
         await self._cast.start_nodes(stage)
         await self._cast.until_whole()
         self._introduce(stage)
@@ -116,7 +116,7 @@ class Show:
         return await self._judge(stage, there)
 
     async def end(self, hurry: asyncio.Event) -> list[int]:
-        self._narrator.status("ending all processes (Ctrl-C again: at once)")
+        self._narrator.status("stopping all processes (Ctrl-C again: immediately)")
         return await self._cast.stop(hurry)
 
     def _hear(self, told: Tick | DemoOutcome | WorkersTick) -> None:
@@ -125,13 +125,13 @@ class Show:
             self._narrator.status(self._figures.status())
             if told.alert and not self._reported:
                 self._reported.add("alert")
-                self._narrator.say(f"the first alert came back by way of Spark: {told.alert}")
+                self._narrator.say(f"the first alert arrived from Spark: {told.alert}")
 
     # Scenes
 
     def _introduce(self, stage: Stage) -> None:
         say, detail = self._narrator.say, self._narrator.detail
-        say("the cluster serves; while the show goes on, look at")
+        say("the cluster serves; while the demo runs, look at")
         if stage.http:
             detail(f"dashboard   {stage.http[0]}/", "bold green")
         program = "starlingmq" if shutil.which("starlingmq") else Path(sys.executable).with_name("starlingmq")
@@ -141,25 +141,25 @@ class Show:
 
     async def _gather(self, stage: Stage, there: Equipment) -> None:
         wanted = self._wanted
-        self._narrator.scene(f"{wanted.devices:,} devices come, each an MQTT client with a session and a will")
+        self._narrator.scene(f"{wanted.devices:,} devices connect, each an MQTT client with a session and a will")
         if there.nats:
             await self._cast.start_workers()
         order = Order(stage.mqtt, wanted.devices, wanted.pace, there.spark, there.nats)
         self._fleet = await self._cast.start_fleet(order)
         await self._until(lambda: self._figures.connected() >= wanted.devices * 0.9)
-        self._narrator.say(f"{self._figures.connected():,} are connected; each reports every {wanted.pace:g} s or so")
+        self._narrator.say(f"{self._figures.connected():,} are connected; each reports about every {wanted.pace:g} s")
         if there.nats:
-            self._narrator.say("NATS workers, one at each node in a queue group, answer what devices ask")
+            self._narrator.say("NATS workers, one on each node in a queue group, answer requests of devices")
         for name in PIPELINES if there.spark else ():
             self._pipelines[name] = await self._cast.start_pipeline(name)
         if there.spark:
             self._narrator.say(
-                "Spark begins: stream to Parquet, and readings that are too hot to alerts/# (takes a while)"
+                "starting Spark: stream to Parquet, and readings that are too hot to alerts/# (takes a while)"
             )
 
     async def _scenes(self) -> None:
         say, figures, cast = self._narrator.say, self._figures, self._cast
-        self._narrator.scene("Calm: nothing is broken")
+        self._narrator.scene("No failures at first")
         figures.begin()
         if not self._wanted.faults:
             await self._wait(1.0)
@@ -168,15 +168,13 @@ class Show:
         await self._wait(CALM)
         self._tell()
 
-        self._narrator.scene(
-            f"{KILLED} is killed, and its etcd with it (SIGKILL: no goodbye, as if the machine had failed)"
-        )
+        self._narrator.scene(f"{KILLED} and its etcd are killed (SIGKILL, as if the machine had failed)")
         figures.begin()
         cast.nodes[KILLED].signal(signal.SIGKILL)
         await cast.nodes[KILLED].ended.wait()
         await self._wait(AWAY)
         self._tell()
-        say(f"{KILLED} is started again: it reads its journal, and what waited for it is sent")
+        say(f"{KILLED} is restarted: it replays its journal and receives the messages that waited for it")
         await cast.start_again(KILLED)
         await cast.until_whole()
         say(f"{KILLED} serves again")
@@ -184,9 +182,7 @@ class Show:
 
         if callers.SUPPORTED:
             one, other = CUT
-            self._narrator.scene(
-                f"The link between {one} and {other} is cut: what is sent there is swallowed, and nobody told"
-            )
+            self._narrator.scene(f"The link between {one} and {other} is cut: packets are dropped without notice")
             figures.begin()
             cast.cut(one, other)
             say(f"{one} has noticed, and reaches {other} through {await cast.until_apart(one, other)}")
@@ -194,9 +190,9 @@ class Show:
             self._tell()
             cast.heal()
             await cast.until_whole()
-            say("the link is healed, all nodes speak to each other directly again")
+            say("the link is repaired, all nodes are directly connected again")
 
-        self._narrator.scene("Calm again")
+        self._narrator.scene("No more failures")
         figures.begin()
         await self._wait(CALM)
         self._tell()
@@ -210,13 +206,13 @@ class Show:
 
     async def _judge(self, stage: Stage, there: Equipment) -> int:
         say, detail, figures = self._narrator.say, self._narrator.detail, self._figures
-        self._narrator.scene("The fleet falls silent, and counts")
+        self._narrator.scene("The devices stop publishing and count")
         assert self._fleet is not None
         self._fleet.signal(signal.SIGUSR1)
         await self._until(lambda: figures.outcome is not None)
         assert figures.outcome is not None
         lines = verdict(figures.outcome, there.nats, there.spark)
-        say("what became of all, by the clients' own count:")
+        say("result, as counted by the clients:")
         for line, good in lines:
             detail(line, "" if good else "bold red")
         clean = all(good for _, good in lines)
@@ -230,7 +226,7 @@ class Show:
         detail(line, "" if good else "bold red")
         clean = clean and good
         await asyncio.sleep(CENSUS_SECONDS)
-        say("the delivery audit reads what the brokers said of each message (Spark once more: a minute, or some)")
+        say("the delivery audit reads the brokers' events of each message (Spark again; about a minute)")
         for line, good in audit_lines(await self._audit()):
             detail(line, "" if good else "bold red")
             clean = clean and good
@@ -241,7 +237,7 @@ class Show:
         asking = asyncio.ensure_future(self._cast.audit(EVENTS))
         try:
             while not asking.done():
-                self._narrator.status(f"Spark has been at it for {asyncio.get_running_loop().time() - began:.0f} s")
+                self._narrator.status(f"Spark took {asyncio.get_running_loop().time() - began:.0f} s")
                 await asyncio.wait([asking], timeout=1)
             return asking.result()
         finally:
@@ -271,4 +267,4 @@ class Show:
     def _look_after(self) -> None:
         for child in (self._fleet, *self._pipelines.values()):
             if child is not None and child.ended.is_set() and self._figures.outcome is None:
-                raise CommandError(f"{self._cast.why(child)} (all it said: {said_in(self._directory) / child.name})")
+                raise CommandError(f"{self._cast.why(child)} (its output: {said_in(self._directory) / child.name})")

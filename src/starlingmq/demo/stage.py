@@ -52,9 +52,9 @@ def equipment(spark_wanted: bool) -> Equipment:
     """Look for it. Raises CommandError where a cluster can not be run at all."""
     lacking = _lacking("grpc", "google.protobuf")
     if lacking:
-        raise CommandError(f"a cluster needs {', '.join(lacking)}: pip install 'starlingmq[demo]'")
+        raise CommandError(f"the demo needs {', '.join(lacking)}; run pip install 'starlingmq[demo]'")
     if shutil.which("etcd") is None:
-        raise CommandError("a cluster needs etcd: apt-get install etcd-server")
+        raise CommandError("the demo needs etcd; run apt-get install etcd-server")
     missing = []
     dashboard = not (lacking := _lacking("litestar", "uvicorn", "prometheus_client"))
     if lacking:
@@ -64,7 +64,7 @@ def equipment(spark_wanted: bool) -> Equipment:
         missing.append("no NATS workers: they need nats-py (pip install nats-py)")
     lacking = _lacking("pyspark", "pyarrow")
     if not spark_wanted:
-        missing.append("no Spark, as you say: neither pipelines nor the delivery audit")
+        missing.append("no Spark, as requested: no pipelines and no delivery audit")
     elif lacking:
         missing.append(
             f"no Spark, so no pipelines and no audit: {', '.join(lacking)} (pip install 'starlingmq[spark]')"
@@ -117,7 +117,7 @@ def build(directory: Path, equipment: Equipment, reached_at: Callable[[str, int]
     """Write the files. ``reached_at`` (name, port) gives the address at which the other nodes are to reach a node that
     listens for them there. Raises CommandError, OSError."""
     if any(directory.glob("n*/")):
-        raise CommandError(f"{directory} holds a cluster already: another directory")
+        raise CommandError(f"{directory} contains a cluster already; give another directory")
     base = free_base_port(NODES, KINDS)
     paths = prepare(directory, NODES, base)
     (directory / "tmp").mkdir()

@@ -59,13 +59,13 @@ class Archive:
     def __init__(self, directory: str | Path, must_exist: bool = False) -> None:
         if "://" in str(directory):
             raise ArchiveError(
-                f"{directory}: an archive is a directory that the driver and the workers see; for another "
-                "store write a pipeline with sink.format parquet"
+                f"{directory}: an archive must be a directory that the driver and the workers can access; "
+                "for another store, write a pipeline with sink.format: parquet"
             )
         self.path = Path(directory).absolute()
         self._ours = self.path / OURS
         if must_exist and not self._ours.is_dir():
-            raise ArchiveError(f"{directory}: there is no archive here; starlingmq pipeline archive makes one")
+            raise ArchiveError(f"{directory}: is not an archive; create one with starlingmq pipeline archive")
 
     @property
     def checkpoint(self) -> str:
@@ -76,7 +76,7 @@ class Archive:
             for name in ("batches", "merges", "staging"):
                 (self._ours / name).mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ArchiveError(f"{self.path}: can not be written: {error.strerror}") from None
+            raise ArchiveError(f"{self.path}: cannot be written: {error.strerror}") from None
 
     # What is in it
 
@@ -92,7 +92,7 @@ class Archive:
         """Raises ArchiveError when nothing is in it yet."""
         files = self.files()
         if not files:
-            raise ArchiveError(f"{self.path}: nothing has been archived here yet")
+            raise ArchiveError(f"{self.path}: the archive is still empty")
         schema = spark.read.parquet(str(files[0])).schema
         found = spark.read.schema(schema).option("basePath", str(self.path))
         return found.parquet(*[str(file) for file in files]).drop(*PARTITIONS)

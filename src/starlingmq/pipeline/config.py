@@ -18,89 +18,98 @@ Name = Annotated[str, Meta(pattern=NAME)]
 
 
 class SourceConfig(Section, frozen=True):
-    servers: Annotated[tuple[str, ...], Meta(min_length=1, description="host:port of streams.listen of nodes.")]
-    stream: Annotated[str, Meta(min_length=1, description="The stream.")]
-    token: Annotated[str, Meta(description="What the nodes want to be shown.")] = ""
+    servers: Annotated[
+        tuple[str, ...], Meta(min_length=1, description="Addresses (host:port) of the nodes' streams.listen.")
+    ]
+    stream: Annotated[str, Meta(min_length=1, description="Stream name.")]
+    token: Annotated[str, Meta(description="Token for streams (streams.token).")] = ""
     token_file: Annotated[str, Meta(description="File with the token.")] = ""
-    user: Annotated[str, Meta(description="Who reads, where rules are about users.")] = ""
+    user: Annotated[str, Meta(description="User to read as, where rules apply to users.")] = ""
     password_file: Annotated[str, Meta(description="File with the user's password.")] = ""
-    tls_ca: Annotated[str, Meta(description="PEM file with the authority of the nodes' certificates.")] = ""
-    start: Annotated[Literal["earliest", "latest"], Meta(description="Where it begins, without a checkpoint.")] = (
+    tls_ca: Annotated[str, Meta(description="PEM file with the CA certificate of the nodes.")] = ""
+    start: Annotated[Literal["earliest", "latest"], Meta(description="Where to start without a checkpoint.")] = (
         "earliest"
     )
-    topics: Annotated[tuple[str, ...], Meta(description="Topic filters, applied at the nodes; all without.")] = ()
-    max_rows: Annotated[Count, Meta(description="Rows of a batch at most; 0 sets no limit.")] = 0
-    max_bytes: Annotated[Size, Meta(description="Bytes of a batch at most, about; 0 sets no limit.")] = 0
-    fail_on_data_loss: Annotated[bool, Meta(description="Whether rows that are not kept any more end it.")] = True
-    go_on_without: Annotated[tuple[str, ...], Meta(description="Nodes that are gone for good.")] = ()
-    patience: Annotated[int, Meta(ge=1, description="Seconds that a node which does not answer is waited for.")] = 30
+    topics: Annotated[
+        tuple[str, ...], Meta(description="Topic filters, applied on the nodes. Default: all topics.")
+    ] = ()
+    max_rows: Annotated[Count, Meta(description="Maximum number of rows of a batch; 0 sets no limit.")] = 0
+    max_bytes: Annotated[Size, Meta(description="Approximate maximum size of a batch; 0 sets no limit.")] = 0
+    fail_on_data_loss: Annotated[
+        bool, Meta(description="Whether the pipeline stops if rows have been deleted before it read them.")
+    ] = True
+    go_on_without: Annotated[tuple[str, ...], Meta(description="Nodes that will not return.")] = ()
+    patience: Annotated[int, Meta(ge=1, description="Seconds to wait for an unreachable node.")] = 30
 
 
 class DecodeConfig(Section, frozen=True):
-    format: Annotated[Literal["raw", "json", "csv"], Meta(description="What payloads are.")] = "raw"
-    schema: Annotated[str, Meta(description="Columns and types of json and csv, as in SQL: id string, v double.")] = ""
-    options: Annotated[dict[str, str], Meta(description="Options of Spark for csv and json, such as sep.")] = field(
+    format: Annotated[Literal["raw", "json", "csv"], Meta(description="Format of the payloads.")] = "raw"
+    schema: Annotated[str, Meta(description="Columns and types for json and csv, as in SQL: id string, v double.")] = ""
+    options: Annotated[dict[str, str], Meta(description="Spark options for csv and json, such as sep.")] = field(
         default_factory=dict
     )
 
 
 class TableConfig(Section, frozen=True):
-    name: Annotated[Name, Meta(description="What SQL calls it.")]
-    path: Annotated[str, Meta(description="Where it is.")] = ""
-    format: Annotated[str, Meta(description="What it is.")] = "parquet"
-    options: Annotated[dict[str, str], Meta(description="Options of Spark.")] = field(default_factory=dict)
+    name: Annotated[Name, Meta(description="Table name in SQL.")]
+    path: Annotated[str, Meta(description="Path of the table.")] = ""
+    format: Annotated[str, Meta(description="Format of the table.")] = "parquet"
+    options: Annotated[dict[str, str], Meta(description="Spark options.")] = field(default_factory=dict)
 
 
 class WatermarkConfig(Section, frozen=True):
-    column: Annotated[str, Meta(description="A timestamp.")] = "timestamp"
-    delay: Annotated[Duration, Meta(description="How late rows may come.")] = 600.0
+    column: Annotated[str, Meta(description="A timestamp column.")] = "timestamp"
+    delay: Annotated[Duration, Meta(description="Maximum delay of late rows.")] = 600.0
 
 
 class StepConfig(Section, frozen=True):
-    sql: Annotated[str, Meta(min_length=1, description="A query over rows, tables and the steps before.")]
-    name: Annotated[Name, Meta(description="What the next steps call its result.")] = "result"
+    sql: Annotated[str, Meta(min_length=1, description="A query over rows, tables and the previous steps.")]
+    name: Annotated[Name, Meta(description="Name of the result in the following steps.")] = "result"
 
 
 class SinkConfig(Section, frozen=True):
     format: Annotated[
         Literal["parquet", "json", "csv", "orc", "archive", "jdbc", "delta", "iceberg", "topic"],
-        Meta(description="What is written; topic is back to topics, archive a directory of Parquet files by date."),
+        Meta(
+            description="Format to write; topic publishes to topics, archive writes a directory of Parquet "
+            "files by date."
+        ),
     ] = "parquet"
-    path: Annotated[str, Meta(description="Where to; of iceberg the table.")] = ""
-    partition_by: Annotated[tuple[str, ...], Meta(description="Columns that make directories.")] = ()
+    path: Annotated[str, Meta(description="Path to write to; for iceberg the table.")] = ""
+    partition_by: Annotated[tuple[str, ...], Meta(description="Columns to partition by (directories).")] = ()
     mode: Annotated[Literal["append", "update", "complete"], Meta(description="Output mode of Spark.")] = "append"
-    options: Annotated[dict[str, str], Meta(description="Options of the format: url and dbtable, servers.")] = field(
-        default_factory=dict
-    )
+    options: Annotated[
+        dict[str, str], Meta(description="Options of the format, such as url and dbtable, or servers.")
+    ] = field(default_factory=dict)
 
 
 class DeadLetterConfig(Section, frozen=True):
-    path: Annotated[str, Meta(min_length=1, description="Where payloads go that can not be decoded.")]
-    format: Annotated[Literal["parquet", "json", "csv", "orc"], Meta(description="As what.")] = "parquet"
+    path: Annotated[str, Meta(min_length=1, description="Path for payloads that cannot be decoded.")]
+    format: Annotated[Literal["parquet", "json", "csv", "orc"], Meta(description="Format to write.")] = "parquet"
 
 
 class TriggerConfig(Section, frozen=True):
-    every: Annotated[Duration, Meta(description="Time between the beginnings of two batches.")] = 1.0
-    available_now: Annotated[bool, Meta(description="Read what is there, and end.")] = False
+    every: Annotated[Duration, Meta(description="Interval between the starts of two batches.")] = 1.0
+    available_now: Annotated[bool, Meta(description="Read the existing messages, then stop.")] = False
 
 
 class PipelineConfig(Section, frozen=True):
-    name: Annotated[Name, Meta(description="Of the pipeline.")]
-    source: Annotated[SourceConfig, Meta(description="What is read.")]
-    sink: Annotated[SinkConfig, Meta(description="What is written.")]
-    checkpoint: Annotated[str, Meta(min_length=1, description="Directory of how far it is.")]
-    decode: Annotated[DecodeConfig, Meta(description="From payloads to columns.")] = DecodeConfig()
+    name: Annotated[Name, Meta(description="Name of the pipeline.")]
+    source: Annotated[SourceConfig, Meta(description="Stream to read.")]
+    sink: Annotated[SinkConfig, Meta(description="Where results are written.")]
+    checkpoint: Annotated[str, Meta(min_length=1, description="Checkpoint directory.")]
+    decode: Annotated[DecodeConfig, Meta(description="Decoding of payloads into columns.")] = DecodeConfig()
     tables: Annotated[tuple[TableConfig, ...], Meta(description="Static tables to join with.")] = ()
     watermark: Annotated[WatermarkConfig | None, Meta(description="How long windows wait for late rows.")] = None
     steps: Annotated[
-        tuple[StepConfig, ...], Meta(description="One query after the other; none: rows as they are.")
+        tuple[StepConfig, ...], Meta(description="Queries in order; without any, rows are written as they are.")
     ] = ()
-    dead_letter: Annotated[DeadLetterConfig | None, Meta(description="Another place for what can not be decoded.")] = (
-        None
-    )
-    trigger: Annotated[TriggerConfig, Meta(description="When.")] = TriggerConfig()
-    packages: Annotated[tuple[str, ...], Meta(description="Packages that Spark fetches: group:name:version.")] = ()
-    spark: Annotated[dict[str, str], Meta(description="Settings of Spark.")] = field(default_factory=dict)
+    dead_letter: Annotated[
+        DeadLetterConfig | None, Meta(description="Separate output for payloads that cannot be decoded.")
+    ] = None
+    trigger: Annotated[TriggerConfig, Meta(description="When batches run.")] = TriggerConfig()
+    packages: Annotated[tuple[str, ...], Meta(description="Packages that Spark downloads: group:name:version.")] = ()
+    spark: Annotated[dict[str, str], Meta(description="Spark settings.")] = field(default_factory=dict)
 
 
 def read_pipeline(path: str | Path) -> PipelineConfig:
@@ -117,23 +126,25 @@ def read_pipeline(path: str | Path) -> PipelineConfig:
 def _check(pipeline: PipelineConfig) -> None:
     decode, sink = pipeline.decode, pipeline.sink
     if (decode.format == "raw") == bool(decode.schema):
-        raise ConfigError("decode.schema: json and csv need one, and raw has none")
+        raise ConfigError("decode.schema: required for json and csv, and not allowed for raw")
     if pipeline.dead_letter is not None and decode.format == "raw":
-        raise ConfigError("dead_letter: raw payloads are not decoded, so none of them is malformed")
+        raise ConfigError("dead_letter: has no effect with raw payloads, because they are not decoded; remove it")
     if sink.format in (*FILES, "archive", "delta", "iceberg") and not sink.path:
-        raise ConfigError(f"sink.path: where is the {sink.format} to be written?")
+        raise ConfigError(f"sink.path: required for {sink.format}")
     needed = {"jdbc": ("url", "dbtable"), "topic": ("servers",)}.get(sink.format, ())
     for name in needed:
         if name not in sink.options:
-            raise ConfigError(f"sink.options.{name}: {sink.format} needs it")
+            raise ConfigError(f"sink.options.{name}: required for {sink.format}")
     if sink.format in (*FILES, "archive", "topic") and sink.mode != "append":
-        raise ConfigError(f"sink.mode: {sink.format} takes append only; what is published or in a file stays so")
+        raise ConfigError(
+            f"sink.mode: {sink.format} supports append only, because messages and files cannot be changed later"
+        )
     taken = {ROWS}
     named = [(f"tables[{index}]", table.name) for index, table in enumerate(pipeline.tables)]
     named += [(f"steps[{index}]", step.name) for index, step in enumerate(pipeline.steps)]
     for where, name in named:
         if name in taken:
-            raise ConfigError(f"{where}.name: {name} is there already")
+            raise ConfigError(f"{where}.name: {name} is used twice; rename one of them")
         taken.add(name)
     for name in ("token_file", "password_file"):
         secret(getattr(pipeline.source, name), f"source.{name}")

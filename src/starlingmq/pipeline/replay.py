@@ -79,7 +79,7 @@ class Replay:
     async def _publish(self, row: Any) -> None:
         topic = (self.target.prefix + row.topic).encode()
         if not valid_topic(topic):
-            raise PublishError(f"{topic.decode()!r} is no topic to publish to; look at the prefix")
+            raise PublishError(f"{topic.decode()!r} is not a valid topic to publish to; check the prefix")
         await self._wait_for(row.timestamp.timestamp())
         if self._qos.setdefault(topic, row.qos) != row.qos:
             await self._settle()

@@ -78,7 +78,7 @@ def read_status(name: str) -> Status | None:
     except (OSError, msgspec.MsgspecError):
         return None
     if found.state == "running" and not _alive(found.pid):
-        found.state, found.problem = "ended", "its process is gone"
+        found.state, found.problem = "ended", "its process no longer exists"
     return found
 
 

@@ -87,7 +87,7 @@ def look_at(spark: SparkSession, rows: DataFrame, source: str, filtered: bool) -
         found.createOrReplaceTempView("traffic")
         whole = spark.sql(WHOLE).collect()[0]
         if not whole.messages:
-            raise TrafficError(f"{source}: there are no messages to report about")
+            raise TrafficError(f"{source}: contains no messages to report on")
         step = next((step for step in STEPS if (whole.end - whole.begin) / step < POINTS_MAX), STEPS[-1])
         begin = whole.begin // step * step
         by_root = _shares(spark, "root")

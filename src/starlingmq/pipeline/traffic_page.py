@@ -60,7 +60,7 @@ def page(traffic: Traffic) -> str:
         (one.root, lasting(one.until - one.since), moment(one.since), moment(one.until)) for one in traffic.silences
     ]
     missing = [(one.node, str(one.until - one.since + 1), str(one.since), str(one.until)) for one in traffic.missing]
-    none = "<p>None: the offsets of each node are without a gap.</p>"
+    none = "<p>None: the offsets of all nodes are contiguous.</p>"
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark"><title>Traffic of {escape(traffic.source)}</title>

@@ -31,8 +31,8 @@ class Checkpoint:
             self._files, self._root = pafs.FileSystem.from_uri(where)
         except (pa.ArrowException, OSError) as error:
             log.warning(
-                "the sink can not keep beside the checkpoint %s which nodes its rows go to (%s): "
-                "servers must not change while a batch may be tried again",
+                "the sink cannot store beside the checkpoint %s which node gets which rows (%s); do not "
+                "change servers while a batch may be retried",
                 location,
                 error,
             )

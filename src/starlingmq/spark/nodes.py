@@ -158,7 +158,10 @@ class NodeBook:
             self.look()
         address = self.addresses.get(node)
         if address is None:
-            raise NodeAway(f"node {node} has a part of the stream, and no server knows where it is")
+            raise NodeAway(
+                f"node {node} has a part of the stream, but no server knows its address; start it, or add it "
+                "to the option servers"
+            )
         try:
             return self.at(address).ask(action, body, kind)
         except NodeAway as error:
@@ -178,10 +181,12 @@ class NodeBook:
             if mine is not None:
                 found[node] = (mine.first, mine.next)
             elif node in expected:
-                raise LostRows(f"stream {self.options.stream} is gone from node {node}")
+                raise LostRows(f"stream {self.options.stream} has been deleted on node {node}")
         if not found:
             known = ", ".join(self.addresses)
-            raise StreamError(f"there is no stream {self.options.stream} on {known}; make it by ctl stream create")
+            raise StreamError(
+                f"there is no stream {self.options.stream} on {known}; create it with starlingmq ctl stream create"
+            )
         return found
 
     def seek(self, node: str, when: float) -> int:
@@ -197,4 +202,4 @@ class NodeBook:
         try:
             self._ask_now(node, "commit", told, Any)
         except (NodeAway, StreamError) as error:
-            log.warning("node %s was not told how far the query is: %s", node, error)
+            log.warning("could not report the progress of the query to node %s: %s", node, error)

@@ -55,7 +55,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
         if url in gone or self.names.get(url) in gone:
             left = [each for each in (*urls, *servers) if each not in gone and self.names.get(each) not in gone]
             if not left:
-                raise NowhereError("goOnWithout: names all nodes; there is none left that rows could go to")
+                raise NowhereError("goOnWithout: lists all nodes, so no node is left for rows; remove one")
             url = left[partition % len(left)]
         name = self.names.get(url, "")
         # It may have another address now: one at which it was met, or one that is named.

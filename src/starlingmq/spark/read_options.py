@@ -75,7 +75,7 @@ def read_options(given: Mapping[str, str], streaming: bool) -> Options:
         if key.lower() in known:
             options[known[key.lower()]] = value
         elif key.lower() != "path":
-            raise OptionError(f"{key}: there is no such option; there are {', '.join(NAMES)}")
+            raise OptionError(f"{key}: unknown option; the options are {', '.join(NAMES)}")
     servers = tuple(server.strip() for server in options.get("servers", "").split(",") if server.strip())
     if not servers:
         raise OptionError("servers: name at least one node as host:port of its streams.listen")
@@ -83,11 +83,13 @@ def read_options(given: Mapping[str, str], streaming: bool) -> Options:
         if not server.rpartition(":")[2].isdigit() or not server.rpartition(":")[0]:
             raise OptionError(f"servers: {server!r} is not host:port")
     if not options.get("stream"):
-        raise OptionError("stream: name the stream that is to be read")
+        raise OptionError("stream: required; set it to the name of the stream")
     if "startingOffsets" in options and "startingTimestamp" in options:
-        raise OptionError("startingTimestamp: startingOffsets is there already; set one of the two")
+        raise OptionError("startingTimestamp: startingOffsets is set as well; set only one of them")
     if streaming and "endingOffsets" in options:
-        raise OptionError("endingOffsets: a streaming query has no end; use Trigger.AvailableNow, or a batch query")
+        raise OptionError(
+            "endingOffsets: not supported by streaming queries; use Trigger.AvailableNow, or a batch query"
+        )
     return Options(
         servers=servers,
         stream=options["stream"],
@@ -127,7 +129,7 @@ def _offsets(options: Mapping[str, str], name: str, otherwise: str) -> str | dic
         return msgspec.json.decode(text, type=dict[str, int])
     except msgspec.MsgspecError:
         example = json.dumps({"node": 0})
-        raise OptionError(f"{name}: {text!r} is neither earliest nor latest nor offsets such as {example}") from None
+        raise OptionError(f"{name}: {text!r} is not earliest, latest, or offsets such as {example}") from None
 
 
 def _timestamp(options: Mapping[str, str]) -> float | None:

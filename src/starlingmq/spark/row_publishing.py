@@ -70,7 +70,7 @@ class Lane:
 
     def _given_up(self) -> PublishError:
         node = self.state.node
-        waiting = f"rows wait for node {node}, which alone knows what it has of them: " if node else ""
+        waiting = f"rows wait for node {node}, which stores their sequence numbers: " if node else ""
         why = "; ".join(f"{endpoint}: {why}" for endpoint, why in self._why.items())
         return PublishError(f"{waiting}{why} (for {self._patience:g} s, option patience)")
 

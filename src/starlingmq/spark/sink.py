@@ -88,19 +88,22 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
             continue
         if name not in WANTED:
             known = ", ".join(WANTED)
-            raise OptionError(f"column {name}: the sink knows {known}; put it into the payload (to_json), or drop it")
+            raise OptionError(
+                f"column {name}: unknown to the sink, which supports {known}; put it into the payload "
+                "(to_json), or drop it"
+            )
         if not isinstance(kind, WANTED[name]):
             wanted = " or ".join(each.typeName() for each in WANTED[name])
-            raise OptionError(f"column {name} is {kind.simpleString()}, and has to be {wanted}")
+            raise OptionError(f"column {name} is {kind.simpleString()}, but must be {wanted}")
     if "payload" not in columns:
-        raise OptionError("there is no column payload, binary or string: what is to be published?")
+        raise OptionError("the column payload (binary or string) is missing")
     if "topic" not in columns and not options.topic:
-        raise OptionError("there is no column topic, and no option topic: where is it to be published?")
+        raise OptionError("the column topic is missing; add it, or set the option topic")
     properties = columns.get("properties")
     if isinstance(properties, ArrayType) and not (
         isinstance(properties.elementType, StructType) and properties.elementType.fieldNames() == ["name", "value"]
     ):
-        raise OptionError("column properties has to be an array of struct(name string, value string)")
+        raise OptionError("column properties must be an array of struct(name string, value string)")
 
 
 def properties_of(pairs: list[dict[str, str]] | None, expiry: int | None) -> bytes:
@@ -121,7 +124,7 @@ def properties_of(pairs: list[dict[str, str]] | None, expiry: int | None) -> byt
             else:
                 found[identifier] = value
         except ValueError:
-            raise RowError(f"property {name} is {value!r}, and has to be hexadecimal") from None
+            raise RowError(f"property {name} is {value!r}, but must be hexadecimal") from None
     if users:
         found[USER_PROPERTY] = users
     if expiry is not None:
@@ -155,9 +158,9 @@ def messages_of(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[Message
         if name is None:
             name = known[topic] = topic.encode()
             if not valid_topic(name):
-                raise RowError(f"{topic!r} is no topic to publish to")
+                raise RowError(f"{topic!r} is not a valid topic to publish to")
         if qos not in (0, 1, 2):
-            raise RowError(f"qos is {qos}, and has to be 0, 1 or 2")
+            raise RowError(f"qos is {qos}, but must be 0, 1 or 2")
         properties = b""
         if not plain:
             properties = properties_of(
@@ -211,7 +214,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         query = context.getLocalProperty(QUERY_ID) if context is not None else None
         batch = context.getLocalProperty(BATCH_ID) if context is not None else None
         if not query or not batch:
-            raise RowError("Spark does not tell which query and batch this is; write it with foreachBatch")
+            raise RowError("Spark does not provide the query and batch number here; use foreachBatch")
         return write(self.options, self.places, self.options.key or query, int(batch), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

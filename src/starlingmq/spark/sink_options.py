@@ -67,7 +67,7 @@ def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
         elif key.lower() == CHECKPOINT:
             options[CHECKPOINT] = value
         elif key.lower() not in OF_SPARK:
-            raise OptionError(f"{key}: there is no such option of the sink; there are {', '.join(NAMES)}")
+            raise OptionError(f"{key}: unknown option of the sink; the options are {', '.join(NAMES)}")
     servers = tuple(server.strip() for server in options.get("servers", "").split(",") if server.strip())
     if not servers:
         raise OptionError("servers: name at least one node, as mqtt://host:port")
@@ -78,12 +78,12 @@ def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
             raise OptionError(f"servers: {error}") from None
     qos = options.get("qos", "1").strip()
     if qos not in ("0", "1", "2"):
-        raise OptionError(f"qos: {qos!r} is none of 0, 1 and 2")
+        raise OptionError(f"qos: {qos!r} is not 0, 1 or 2")
     batch = options.get("batchId", "").strip()
     if batch and not batch.isdecimal():
         raise OptionError(f"batchId: {batch!r} is not a number")
     if batch and not options.get("idempotencyKey"):
-        raise OptionError("batchId: of what? it goes with idempotencyKey")
+        raise OptionError("batchId: needs the option idempotencyKey as well")
     return SinkOptions(
         servers=servers,
         user=options.get("user", ""),

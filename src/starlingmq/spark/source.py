@@ -101,7 +101,9 @@ class StarlingSource(DataSource):
 
     def _sink(self, schema: StructType, overwrite: bool) -> SinkOptions:
         if overwrite:
-            raise OptionError("mode overwrite: what was published stays so; use mode append")
+            raise OptionError(
+                "mode overwrite is not supported, because messages cannot be unpublished; use mode append"
+            )
         options = read_sink_options(cast(Mapping[str, str], self.options))
         check_columns(schema, options)
         return options
@@ -130,7 +132,11 @@ def parts(book: NodeBook, start: Position, end: Position, forgiven: frozenset[st
         rows = last - first
         if rows > 0 and node in options.without:
             log.warning(
-                "node %s is gone: %d rows of stream %s before offset %d are left out", node, rows, options.stream, last
+                "node %s is gone, so %d rows of stream %s before offset %d are left out",
+                node,
+                rows,
+                options.stream,
+                last,
             )
             continue
         if rows <= 0:
@@ -149,8 +155,9 @@ def _address(book: NodeBook, node: str) -> str:
     address = book.addresses.get(node)
     if address is None:
         raise StreamError(
-            f"node {node} has a part of stream {book.options.stream}, and none of {', '.join(book.options.servers)} "
-            "knows where it is; start it, or name it in the option servers"
+            f"node {node} has a part of stream {book.options.stream}, but none of "
+            f"{', '.join(book.options.servers)} knows its address; start it, or add it to the option "
+            "servers"
         )
     return address
 
@@ -174,11 +181,12 @@ def read_part(part: RowPartition, options: Options) -> Iterator[pa.RecordBatch]:
                 if batch.num_rows:
                     yield batch
             if offset == before:
-                raise NodeAway(f"it ends at offset {offset}, before {part.end}, up to which it could be read")
+                raise NodeAway(f"the stream ends at offset {offset}, before {part.end}, which was readable earlier")
         except NodeAway as error:
             if time.monotonic() >= until:
                 raise StreamError(
-                    f"node {part.node} went away while stream {options.stream} was read from offset {offset}: {error}"
+                    f"node {part.node} became unreachable while stream {options.stream} was read from "
+                    f"offset {offset}: {error}"
                 ) from None
             time.sleep(AGAIN_SECONDS)
             connection.close()
@@ -189,8 +197,8 @@ def read_part(part: RowPartition, options: Options) -> Iterator[pa.RecordBatch]:
 def _lost(part: RowPartition, options: Options, count: int, before: int) -> None:
     what = f"{count} rows of stream {options.stream} on node {part.node} before offset {before}"
     if not part.forgive:
-        raise LostRows(f"{what} are lost (option failOnDataLoss: false goes on without them)")
-    log.warning("%s are lost; the query goes on without them", what)
+        raise LostRows(f"{what} are lost; set the option failOnDataLoss: false to continue without them")
+    log.warning("%s are lost; the query continues without them", what)
 
 
 def position_at(book: NodeBook, where: str | Position, bounds: dict[str, tuple[int, int]]) -> Position:
@@ -202,10 +210,10 @@ def position_at(book: NodeBook, where: str | Position, bounds: dict[str, tuple[i
     offsets = cast(Position, where)
     strangers = sorted(set(offsets) - set(bounds))
     if strangers:
-        raise StreamError(f"offsets are given for {', '.join(strangers)}, and the stream is on {', '.join(bounds)}")
+        raise StreamError(f"offsets are given for {', '.join(strangers)}, but the stream is on {', '.join(bounds)}")
     for node, offset in offsets.items():
         if not 0 <= offset <= bounds[node][1]:
-            raise StreamError(f"offset {offset} is given for node {node}, which has {bounds[node][1]} so far")
+            raise StreamError(f"offset {offset} is given for node {node}, which has only {bounds[node][1]} so far")
     return {node: offsets.get(node, first) for node, (first, _) in bounds.items()}
 
 
@@ -223,10 +231,10 @@ def check_kept(options: Options, start: Position, bounds: dict[str, tuple[int, i
         first, last = bounds.get(node, (offset, offset))
         if first > offset or last < offset:
             lost = f"{first - offset} rows" if first > offset else f"what it had from offset {last} on"
-            what = f"node {node} does not keep {lost} of stream {options.stream} any more (it has {first} to {last})"
+            what = f"node {node} no longer has {lost} of stream {options.stream} (it has {first} to {last})"
             if options.fail_on_loss:
-                raise LostRows(f"{what}; option failOnDataLoss: false goes on without them")
-            log.warning("%s; the query goes on without them", what)
+                raise LostRows(f"{what}; set the option failOnDataLoss: false to continue without them")
+            log.warning("%s; the query continues without them", what)
             count += max(0, first - offset)
     return count
 

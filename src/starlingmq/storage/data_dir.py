@@ -99,8 +99,8 @@ class DataDir:
             made_with = self.facts[key]
             if made_with != wanted:
                 raise DataDirError(
-                    f"{self.path} was made with storage.{key}: {made_with}, but the settings say {wanted}; "
-                    f"set storage.{key}: {made_with}, or name another directory"
+                    f"{self.path} was created with storage.{key}: {made_with}, but the settings say "
+                    f"{wanted}; set storage.{key}: {made_with}, or use another directory"
                 )
 
     def _tidy(self) -> None:
@@ -116,8 +116,8 @@ def read_layout(text: str, path: Path) -> dict[str, str] | None:
     version = title.removeprefix(_TITLE)
     if version != str(LAYOUT):
         raise DataDirError(
-            f"{path} has data layout {version}, and this version of starlingmq knows only layout {LAYOUT}; "
-            "use the version that wrote it, or name another directory"
+            f"{path} has data layout {version}, but this version of starlingmq supports layout {LAYOUT} "
+            "only; use the version that wrote it, or another directory"
         )
     if rest and not rest.endswith("\n"):
         return None
@@ -157,7 +157,7 @@ def _open_locked(path: Path) -> int:
         path.mkdir(mode=0o700, parents=True)
         sync_directory(path.parent)
     elif not (path / "LAYOUT").exists() and _has_data(path):
-        raise DataDirError(f"{path} is not empty and is no data directory; name a new or an empty one")
+        raise DataDirError(f"{path} is not empty and is not a data directory; use a new or empty directory")
     else:
         _private(refuse_foreign, path)
     lock = os.open(path / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -166,10 +166,12 @@ def _open_locked(path: Path) -> int:
     except BlockingIOError:
         holder = os.read(lock, 20).decode("ascii", "replace").strip() or "unknown"
         os.close(lock)
-        raise DataDirError(f"{path} is in use by another process (pid {holder})") from None
+        raise DataDirError(
+            f"{path} is in use by another process (pid {holder}); stop it, or use another directory"
+        ) from None
     except OSError as error:
         os.close(lock)
-        raise OSError(error.errno, f"can not be locked: {error.strerror}", str(path)) from None
+        raise OSError(error.errno, f"cannot be locked: {error.strerror}", str(path)) from None
     os.ftruncate(lock, 0)
     os.write(lock, b"%d\n" % os.getpid())
     return lock

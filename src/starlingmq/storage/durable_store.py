@@ -126,8 +126,8 @@ class DurableStore:
             found[offset] = message
         if missing:
             log.error(
-                "%d messages are lost: their records (%d to %d) are damaged or gone; `starlingmq ctl storage check` "
-                "says what else is",
+                "%d messages are lost, because records %d to %d are damaged or missing; run `starlingmq "
+                "ctl storage check` to find other damage",
                 len(missing),
                 min(missing),
                 max(missing),
@@ -167,7 +167,7 @@ class DurableStore:
         """Write a checkpoint now, and give back what nobody needs. Raises OSError when that fails."""
         await self._finish()
         if self.failure or self.state is None:
-            raise OSError(errno.EIO, f"no checkpoint can be written: {self.failure or 'nothing is served'}")
+            raise OSError(errno.EIO, f"cannot write a checkpoint: {self.failure or 'the store is closed'}")
         self.checkpointer.failure = ""
         self.checkpointer.begin(self.state)
         await self._finish()
@@ -194,7 +194,7 @@ class DurableStore:
         try:
             await self.thread.start(self.journal.sync)
         except OSError as error:
-            log.error("the journal can not be synced: %s", error)
+            log.error("cannot sync the journal: %s", error)
         self.streams.close()
         self.journal.close()
         self.kv.close()

@@ -150,9 +150,12 @@ class JournalWriter:
         """Whoever waits may wait for one of these records. What we have in memory is right, so it is written down as it
         is, and until then nothing is accepted."""
         if self.durability == "power":
-            log.error("%s; nobody was told that they were stored", error)
+            log.error("%s; they had not been acknowledged", error)
         else:
-            log.error("%s; messages among them are lost, although they were acknowledged", error)
+            log.error(
+                "%s; messages among them are lost, although they were acknowledged; run `starlingmq ctl storage check`",
+                error,
+            )
         self._note(JournalEvent.RECORDS_LOST)
         self._refuse(error)
         self._let_down()

@@ -75,7 +75,7 @@ def fact_key(key: bytes) -> bytes:
 def session_of(key: bytes) -> int:
     """The session that a key of sessions, subscriptions, queues, windows or handshakes belongs to."""
     if len(key) < _HEAD:
-        raise UnknownKey(f"no session in key {key!r}")
+        raise UnknownKey(f"key {key!r} does not name a session")
     return int.from_bytes(key[1:_HEAD], "big")
 
 

@@ -50,7 +50,11 @@ def open_store(config: Config, state: BrokerState, clock: Callable[[], float]) -
     data_dir = DataDir(Path(config.node.data_dir), {"journal": journal_engine})
     opened: list[Callable[[], None]] = [data_dir.close]
     if data_dir.narrowed:
-        log.warning("%s: %d files were open to other users, and are not any more", data_dir.path, data_dir.narrowed)
+        log.warning(
+            "%s: %d files were accessible to other users; their permissions are restricted now",
+            data_dir.path,
+            data_dir.narrowed,
+        )
     try:
         kv = RocksKv(data_dir.kv)
         at_least = int.from_bytes(kv.get(META_AS_OF) or b"\0", "big")
@@ -80,9 +84,9 @@ def open_store(config: Config, state: BrokerState, clock: Callable[[], float]) -
     for damage in _damage(kv, journal, streams):
         log.error("%s", damage)
     if found.lost:
-        log.error("%d messages of sessions are lost: their journal records are gone", found.lost)
+        log.error("%d messages of sessions are lost, because their journal records are missing", found.lost)
     log.info(
-        "%d sessions and %d retained messages are back, %d records replayed in %.2f s",
+        "recovered %d sessions and %d retained messages, replayed %d records in %.2f s",
         found.sessions,
         found.retained,
         found.replayed,
@@ -108,7 +112,10 @@ def make_safe(journal: Journal, path: Path) -> None:
     except RecordsLost as error:
         log.error("%s", error)  # whoever reads from now on does not find them; all others are safe
     except OSError as error:
-        reason = f"it can not be synced, which storage.durability=power asks for: {error.strerror}"
+        reason = (
+            f"fsync fails, but storage.durability: power needs it: {error.strerror}; use another disk or "
+            "another durability"
+        )
         raise OSError(error.errno, reason, str(path)) from error
 
 

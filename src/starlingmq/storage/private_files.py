@@ -69,6 +69,6 @@ def _narrow(path: Path, mode: int) -> int:
 
 def _refusal(path: Path, owner: int, us: int, root: Path) -> str:
     return (
-        f"{path} belongs to user {owner}, and this process runs as user {us}: "
-        f"run it as user {owner}, or give it the directory (chown -R {us} {root})"
+        f"{path} belongs to user {owner}, but this process runs as user {us}; run it as user {owner}, or "
+        f"change the owner of the directory (chown -R {us} {root})"
     )

@@ -81,7 +81,7 @@ class Reader:
 
     def byte(self) -> int:
         if self.at >= len(self.data):
-            raise RecordError("the record is cut short")
+            raise RecordError("the record is truncated")
         self.at += 1
         return self.data[self.at - 1]
 
@@ -104,7 +104,7 @@ class Reader:
     def take(self, length: int) -> bytes:
         self.at += length
         if self.at > len(self.data):
-            raise RecordError("the record is cut short")
+            raise RecordError("the record is truncated")
         return self.data[self.at - length : self.at]
 
 

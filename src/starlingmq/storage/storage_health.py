@@ -19,7 +19,7 @@ State = Literal["ok", "full", "failing"]
 FULL: Final = frozenset([errno.ENOSPC, errno.EDQUOT])
 ADVICE: Final[dict[State, str]] = {
     "full": "free some space in the file system of the data directory",
-    "failing": "look at the kernel's log and at the disk of the data directory",
+    "failing": "check the kernel log and the disk of the data directory",
     "ok": "",
 }
 
@@ -53,9 +53,9 @@ class StorageHealth:
         self.state, self.reason, self.refusing = state, str(error), refusing
         what = "the disk is full" if state == "full" else "the disk fails"
         if refusing:
-            then = "whatever has to be stored is refused until it can be"
+            then = "everything that must be stored is refused until the disk works again"
         else:
-            then = "no checkpoint can be written, so the journal grows, but everybody is served"
+            then = "no checkpoint can be written, so the journal grows; clients are served"
         log.error("%s (%s): %s; %s", what, self.reason, then, ADVICE[state])
         return True
 
@@ -63,6 +63,6 @@ class StorageHealth:
         """Note that all is well; whether that changed anything, which is then logged."""
         if self.state == "ok":
             return False
-        log.warning("storing again after %.0f s, and accepting everything", self._clock() - self.since)
+        log.warning("the storage works again after %.0f s; everything is accepted", self._clock() - self.since)
         self.state, self.reason, self.refusing, self.since = "ok", "", False, self._clock()
         return True

@@ -178,7 +178,7 @@ class StoreImage:
             for operation in split(record):
                 self._operation(offset, operation)
         else:
-            raise RecordError(f"a record of unknown type {record[:1]!r}")
+            raise RecordError(f"unknown type of record {record[:1]!r}")
 
     def _message(self, offset: int, record: bytes) -> None:
         message, receivers, retained = open_message(record)

@@ -325,7 +325,7 @@ class TurnEncoder:
             data = write.topic
             self._ordered = True  # what comes with a message after it is new
         elif kind != SESSION_DELETE:
-            raise ValueError(f"no such write: {kind}")
+            raise ValueError(f"unknown kind of write: {kind}")
         out = self._operation(kind, number)
         put_number(out, len(data))
         out.write(data)
@@ -406,4 +406,4 @@ def _read(operation: Operation, reader: Reader) -> None:
     elif SESSION_PUT <= kind <= FACT_DELETE and kind != RETAINED_PUT:  # that one is never an operation
         operation.data = reader.take(reader.number())
     else:
-        raise RecordError(f"an operation of unknown kind {kind}")
+        raise RecordError(f"unknown kind of operation {kind}")

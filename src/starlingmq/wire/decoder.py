@@ -115,7 +115,7 @@ def _check_flags(kind: int, flags: int, version: int) -> None:
 
 def _at_end(pos: int, end: int) -> None:
     if pos != end:
-        raise MalformedPacket("packet is longer than its content")
+        raise MalformedPacket("the packet is longer than its content")
 
 
 def _properties(data: bytes, pos: int, end: int, version: int, packet: int) -> tuple[Properties, int]:
@@ -126,7 +126,7 @@ def _properties(data: bytes, pos: int, end: int, version: int, packet: int) -> t
 
 def _reason(packet: int, reason: int) -> int:
     if reason not in _REASONS[packet]:
-        raise ProtocolError(f"reason code 0x{reason:02x} is not for packet type {packet}")
+        raise ProtocolError(f"reason code 0x{reason:02x} is not valid for packet type {packet}")
     return reason
 
 
@@ -140,25 +140,25 @@ def decode_publish(first: int, data: bytes, start: int, end: int, version: int) 
     dup = first & _DUP != 0
     if qos == 0:
         if dup:
-            raise MalformedPacket("DUP is set in a PUBLISH of QoS 0")  # [MQTT-3.3.1-2]
+            raise MalformedPacket("DUP is set in a PUBLISH with QoS 0")  # [MQTT-3.3.1-2]
     elif qos == 3:
-        raise MalformedPacket("PUBLISH of QoS 3")  # [MQTT-3.3.1-4]
+        raise MalformedPacket("PUBLISH with QoS 3")  # [MQTT-3.3.1-4]
     pos = start + 2
     if pos > end:
-        raise MalformedPacket("packet ends inside the topic")
+        raise MalformedPacket("the packet ends inside the topic")
     stop = pos + (data[start] << 8 | data[start + 1])
     if stop > end:
-        raise MalformedPacket("packet ends inside the topic")
+        raise MalformedPacket("the packet ends inside the topic")
     topic = data[pos:stop]
     pos = stop
     packet_id = 0
     if qos > 0:
         pos += 2
         if pos > end:
-            raise MalformedPacket("packet ends inside the packet identifier")
+            raise MalformedPacket("the packet ends inside the packet identifier")
         packet_id = data[stop] << 8 | data[stop + 1]
         if packet_id == 0:
-            raise ProtocolError("packet identifier is zero")  # [MQTT-2.2.1-3]
+            raise ProtocolError("packet identifier 0")  # [MQTT-2.2.1-3]
     if version == 5:
         if pos >= end or data[pos] != 0:
             return _publish_with_properties(first, data, pos, end, topic, packet_id)
@@ -172,7 +172,7 @@ def _publish_with_properties(first: int, data: bytes, pos: int, end: int, topic:
     length, pos = decode_varint(data, pos, end)
     stop = pos + length
     if stop > end:
-        raise MalformedPacket("properties are longer than their packet")
+        raise MalformedPacket("the properties are longer than their packet")
     forwarded, expiry, alias, identifiers = split_publish_properties(data, pos, stop)
     if len(topic) == 0 and alias == 0:
         raise ProtocolError("PUBLISH without a topic and without a topic alias")
@@ -196,7 +196,7 @@ def _ack(kind: int, data: bytes, start: int, end: int, version: int) -> Ack:
     if pos == end:
         return Ack(kind, packet_id)
     if version != 5:
-        raise MalformedPacket("packet is longer than its content")
+        raise MalformedPacket("the packet is longer than its content")
     reason = _reason(kind, data[pos])
     pos += 1
     if pos == end:  # the property length may be left out too (3.4.2.2.1)
@@ -293,12 +293,12 @@ def _protocol_version(name: bytes, level: int) -> int:
 def _check_connect_flags(flags: int, version: int) -> None:
     old = version == 3  # bit 0 is "not used", and the flags of a will that is not there are disregarded
     if flags & 0x01 and not old:
-        raise MalformedPacket("the reserved CONNECT flag is set")  # [MQTT-3.1.2-3]
+        raise MalformedPacket("the reserved flag of CONNECT is set")  # [MQTT-3.1.2-3]
     will = flags & 0x04 != 0
     if flags >> 3 & 3 == 3 and (will or not old):
         raise MalformedPacket("will with QoS 3")  # [MQTT-3.1.2-12]
     if not will and flags & 0x38 and not old:
-        raise MalformedPacket("QoS or RETAIN for a will that is not there")  # [MQTT-3.1.2-11] [MQTT-3.1.2-13]
+        raise MalformedPacket("QoS or RETAIN is set without a will")  # [MQTT-3.1.2-11] [MQTT-3.1.2-13]
     if version != 5 and flags & 0xC0 == 0x40:
         raise MalformedPacket("password without user name")  # [MQTT-3.1.2-22] of 3.1.1
 
@@ -313,7 +313,7 @@ def _will(packet: Connect, flags: int, data: bytes, pos: int, end: int) -> int:
     topic = read_utf8(data, pos, end)
     pos += 2 + len(topic)
     if len(topic) == 0 or b"+" in topic or b"#" in topic:  # [MQTT-4.7.1-1] [MQTT-4.7.3-1]
-        raise ProtocolError("the will topic is no topic name", Reason.TOPIC_NAME_INVALID)
+        raise ProtocolError("the will topic is not a valid topic name", Reason.TOPIC_NAME_INVALID)
     payload = read_block(data, pos, end)
     pos += 2 + len(payload)
     packet.will = Will(topic, payload, flags >> 3 & 3, flags & 0x20 != 0, properties)
@@ -324,7 +324,7 @@ def _disconnect(data: bytes, start: int, end: int, version: int) -> Disconnect:
     if start == end:
         return Disconnect()
     if version != 5:
-        raise MalformedPacket("packet is longer than its content")
+        raise MalformedPacket("the packet is longer than its content")
     reason = _reason(DISCONNECT, data[start])
     pos = start + 1
     if pos == end:
@@ -348,14 +348,14 @@ def _auth(data: bytes, start: int, end: int, version: int) -> Auth:
 def _connack(data: bytes, start: int, end: int, version: int) -> Connack:
     flags = read_byte(data, start, end)
     if flags > 1:
-        raise MalformedPacket("reserved CONNACK flags are set")  # [MQTT-3.2.2-1]
+        raise MalformedPacket("reserved flags of CONNACK are set")  # [MQTT-3.2.2-1]
     reason = read_byte(data, start + 1, end)
     if version == 5:
         _reason(CONNACK, reason)
     elif reason > 5:
         raise ProtocolError(f"CONNACK return code {reason} is reserved")
     if flags == 1 and reason != 0:
-        raise ProtocolError("session present in a CONNACK that refuses")  # [MQTT-3.2.2-6]
+        raise ProtocolError("session present in a CONNACK that refuses the connection")  # [MQTT-3.2.2-6]
     properties, pos = _properties(data, start + 2, end, version, CONNACK)
     _at_end(pos, end)
     return Connack(flags == 1, reason, properties)

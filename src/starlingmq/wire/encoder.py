@@ -67,7 +67,7 @@ def encode(packet: Packet, version: int) -> bytes:
         return _frame(AUTH, 0, _auth(packet))
     if packet.type in (PINGREQ, PINGRESP):
         return _frame(packet.type, 0, b"")
-    raise TypeError(f"no packet: {packet!r}")
+    raise TypeError(f"not a packet: {packet!r}")
 
 
 def _frame(kind: int, flags: int, body: bytes) -> bytes:

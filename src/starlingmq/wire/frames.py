@@ -52,7 +52,7 @@ def frame_length(data: bytes, pos: int) -> int:
         if byte == 0:
             raise MalformedPacket(LONG_FORM)
         return length + byte * 2_097_152 + 5
-    raise MalformedPacket("remaining length of more than four bytes")
+    raise MalformedPacket("the remaining length has more than four bytes")
 
 
 def packet_id_bytes(packet_id: int) -> bytes:
@@ -116,7 +116,7 @@ def _publish_with_properties(
 
 def _long_topic(size: int) -> bytes:
     if size > 65_535:
-        raise MalformedPacket(f"a topic of {size} bytes does not fit a packet")
+        raise MalformedPacket(f"a topic of {size} bytes does not fit into a packet")
     return encode_two(size)
 
 

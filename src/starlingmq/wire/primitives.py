@@ -35,20 +35,20 @@ def decode_varint(data: bytes, pos: int, end: int) -> tuple[int, int]:
         value |= (byte & 127) << shift
         shift += 7
         if shift == 28:
-            raise MalformedPacket("variable byte integer of more than four bytes")
-    raise MalformedPacket("packet ends inside a variable byte integer")
+            raise MalformedPacket("a variable byte integer has more than four bytes")
+    raise MalformedPacket("the packet ends inside a variable byte integer")
 
 
 def encode_varint(value: int) -> bytes:
     """``value`` (0..MAX_VARINT) in as few bytes as possible [MQTT-1.5.5-1]."""
     if value < 128:
         if value < 0:
-            raise ValueError("a variable byte integer is not negative")
+            raise ValueError("a variable byte integer must not be negative")
         return BYTE[value]
     if value < 16_384:
         return BYTE[value & 127 | 128] + BYTE[value >> 7]
     if value > MAX_VARINT:
-        raise MalformedPacket(f"{value} does not fit a variable byte integer", Reason.PACKET_TOO_LARGE)
+        raise MalformedPacket(f"{value} does not fit into a variable byte integer", Reason.PACKET_TOO_LARGE)
     head = BYTE[value & 127 | 128] + BYTE[value >> 7 & 127 | 128]
     if value < 2_097_152:
         return head + BYTE[value >> 14]
@@ -57,26 +57,26 @@ def encode_varint(value: int) -> bytes:
 
 def read_byte(data: bytes, pos: int, end: int) -> int:
     if pos >= end:
-        raise MalformedPacket("packet ends too early")
+        raise MalformedPacket("the packet is truncated")
     return data[pos]
 
 
 def read_two(data: bytes, pos: int, end: int) -> int:
     if pos + 2 > end:
-        raise MalformedPacket("packet ends inside a two byte integer")
+        raise MalformedPacket("the packet ends inside a two byte integer")
     return data[pos] << 8 | data[pos + 1]
 
 
 def read_four(data: bytes, pos: int, end: int) -> int:
     if pos + 4 > end:
-        raise MalformedPacket("packet ends inside a four byte integer")
+        raise MalformedPacket("the packet ends inside a four byte integer")
     return data[pos] << 24 | data[pos + 1] << 16 | data[pos + 2] << 8 | data[pos + 3]
 
 
 def read_packet_id(data: bytes, pos: int, end: int) -> int:
     packet_id = read_two(data, pos, end)
     if packet_id == 0:
-        raise ProtocolError("packet identifier is zero")  # [MQTT-2.2.1-3] [MQTT-2.2.1-4]
+        raise ProtocolError("packet identifier 0")  # [MQTT-2.2.1-3] [MQTT-2.2.1-4]
     return packet_id
 
 
@@ -114,7 +114,7 @@ def encode_two(value: int) -> bytes:
 def encode_block(raw: bytes) -> bytes:
     """``raw`` (up to MAX_BLOCK bytes) with its two length bytes before it."""
     if len(raw) > MAX_BLOCK:
-        raise MalformedPacket(f"a field of {len(raw)} bytes does not fit a packet")
+        raise MalformedPacket(f"a field of {len(raw)} bytes does not fit into a packet")
     return encode_two(len(raw)) + raw
 
 

@@ -149,7 +149,7 @@ def decode_properties(data: bytes, start: int, end: int, packet: int) -> tuple[P
     length, pos = decode_varint(data, start, end)
     stop = pos + length
     if stop > end:
-        raise MalformedPacket("properties are longer than their packet")
+        raise MalformedPacket("the properties are longer than their packet")
     if length == 0:
         return {}, stop
     return _decode_section(data, pos, stop, packet), stop
@@ -267,7 +267,7 @@ def _rule(identifier: int, packet: int, seen: int) -> PropertyRule:
     if rule.packets >> packet & 1 == 0:
         raise MalformedPacket(f"{rule.name} is not a property of this packet")
     if seen >> identifier & 1 and rule.repeatable >> packet & 1 == 0:
-        raise ProtocolError(f"{rule.name} is there twice")
+        raise ProtocolError(f"{rule.name} is present twice")
     return rule
 
 
@@ -284,7 +284,7 @@ def _read_number(kind: int, data: bytes, pos: int, stop: int) -> int:
         return read_two(data, pos, stop)
     value = read_byte(data, pos, stop)
     if value > 1:
-        raise ProtocolError("a property that is 0 or 1 has another value")
+        raise ProtocolError("a property whose value must be 0 or 1 has another value")
     return value
 
 
@@ -292,7 +292,7 @@ def _in_range(rule: PropertyRule, identifier: int, value: int) -> int:
     if value < rule.minimum:
         # [MQTT-3.3.2-8] has a reason code of its own.
         reason = Reason.TOPIC_ALIAS_INVALID if identifier == TOPIC_ALIAS else Reason.PROTOCOL_ERROR
-        raise ProtocolError(f"{rule.name} is zero", reason)
+        raise ProtocolError(f"{rule.name} must not be 0", reason)
     return value
 
 
@@ -300,7 +300,7 @@ def _text(rule: PropertyRule, identifier: int, raw: bytes) -> str:
     text = decode_text(raw)
     # A response topic is a topic name [MQTT-3.3.2-13]: not empty, no wildcards [MQTT-3.3.2-14].
     if identifier == RESPONSE_TOPIC and (not text or "+" in text or "#" in text):
-        raise ProtocolError(f"{rule.name} is no topic name")
+        raise ProtocolError(f"{rule.name} is not a valid topic name")
     return text
 
 
@@ -338,7 +338,7 @@ def _encode_value(rule: PropertyRule, value: int | str | bytes) -> bytes:
         return encode_block(value)
     if isinstance(value, int) and kind < VARINT:
         return value.to_bytes(_width(kind), "big")
-    raise TypeError(f"{rule.name} can not be {type(value).__name__}")
+    raise TypeError(f"{rule.name} cannot be {type(value).__name__}")
 
 
 def _encode_item(rule: PropertyRule, item: int | tuple[str, str]) -> bytes:
@@ -347,7 +347,7 @@ def _encode_item(rule: PropertyRule, item: int | tuple[str, str]) -> bytes:
     if rule.kind == TEXT_PAIR and isinstance(item, tuple):
         name, value = item
         return encode_text(name) + encode_text(value)
-    raise TypeError(f"{rule.name} can not hold {type(item).__name__}")
+    raise TypeError(f"{rule.name} cannot contain {type(item).__name__}")
 
 
 def publish_properties(forwarded: bytes, expiry: int, topic_alias: int, subscription_ids: list[int] | None) -> bytes:

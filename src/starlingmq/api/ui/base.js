@@ -108,7 +108,7 @@ export function plot(title, values, unit) {
   if (values.length > 1) drawn.append(svg("polygon", {points: `${start},40 ${points} ${wide - 1},40`}), svg("polyline", {points}));
   const last = values.length ? values[values.length - 1] : 0;
   return el("div", {class: "card"}, el("small", {}, title), el("b", {}, number(last) + unit),
-    most ? el("small", {class: "most"}, `${number(most)}${unit} at most`) : "", drawn);
+    most ? el("small", {class: "most"}, `max ${number(most)}${unit}`) : "", drawn);
 }
 
 // Names and values, as many beside each other as there is room for.

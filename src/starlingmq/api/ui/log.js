@@ -36,9 +36,9 @@ export class Log {
       if (parameters.level !== this.level || parameters.after !== (this.after ?? undefined)) return;
       const began = this.after === null || told.next < this.after;
       this.after = told.next;
-      this.state.textContent = "of " + told.node;
+      this.state.textContent = "Log of " + told.node;
       this.state.className = "faint";
-      if (told.lost && !began) this.add(el("div", {class: "bad"}, `${number(told.lost)} lines went by between`));
+      if (told.lost && !began) this.add(el("div", {class: "bad"}, `${number(told.lost)} lines were discarded`));
       for (const line of told.lines)
         this.add(el("div", {class: line.level.toLowerCase()}, el("small", {}, `${line.time.slice(11, 23)} ${line.level} ${line.logger} `), line.message));
     } catch (error) {

@@ -45,8 +45,8 @@ function drawn(members, lines) {
     const [from, to] = line.ends.map((name) => places.get(name));
     if (!from || !to) continue;
     picture.append(svg("line", {x1: from.x, y1: from.y, x2: to.x, y2: to.y, class: "link " + state(line)}));
-    const said = [line.through ? "through " + line.through : "", line.round_trip_ms != null ? number(line.round_trip_ms) + " ms" : "",
-      line.queued ? number(line.queued) + " wait" : ""].filter(Boolean).join(", ");
+    const said = [line.through ? "relayed by " + line.through : "", line.round_trip_ms != null ? number(line.round_trip_ms) + " ms" : "",
+      line.queued ? number(line.queued) + " queued" : ""].filter(Boolean).join(", ");
     if (said) picture.append(svg("text", {x: (from.x + to.x) / 2, y: (from.y + to.y) / 2 - 4}, said));
   }
   for (const one of members) {
@@ -56,7 +56,7 @@ function drawn(members, lines) {
     picture.append(svg("text", {x: place.x, y: place.y + 5, class: "count"}, number(one.clients ?? 0)));
     picture.append(svg("text", {x: place.x, y: place.y + 42}, one.name));
   }
-  return el("figure", {}, picture, el("figcaption", {}, "In the circles: clients. Lines: green direct, dashed through another node, red cut."));
+  return el("figure", {}, picture, el("figcaption", {}, "Circles: clients of a node. Lines: green direct, dashed relayed by another node, red disconnected."));
 }
 
 export async function nodes() {
@@ -64,13 +64,13 @@ export async function nodes() {
   const told = all.cluster ? await maybe("/links") : null;
   const links = told?.links ?? own(all);
   return [heading(all.cluster ? "Cluster " + all.cluster : "One node, no cluster"), missing(all), missing(told),
-    all.waits_for ? el("p", {class: "bad"}, "waits for " + all.waits_for) : "",
+    all.waits_for ? el("p", {class: "bad"}, "Not serving: " + all.waits_for) : "",
     drawn(all.members, pairs(links)),
-    table({node: (n) => n.name + (n.this ? " (this one)" : ""), version: (n) => n.version, online: (n) => mark(n.online),
+    table({node: (n) => n.name + (n.this ? " (this node)" : ""), version: (n) => n.version, online: (n) => mark(n.online),
       clients: (n) => number(n.clients ?? 0), draining: (n) => (n.draining ? "yes" : ""), address: (n) => el("span", {class: "whole"}, n.address)}, all.members),
     ...(links.length ? [heading("Links"),
       table({from: (l) => l.node, to: (l) => l.peer, connected: (l) => mark(l.connected), through: (l) => l.through,
-        "round trip ms": (l) => (l.round_trip_ms == null ? "–" : number(l.round_trip_ms)),
-        "heard s ago": (l) => (l.heard_seconds == null ? "–" : number(l.heard_seconds)),
+        "round trip (ms)": (l) => (l.round_trip_ms == null ? "–" : number(l.round_trip_ms)),
+        "last heard (s ago)": (l) => (l.heard_seconds == null ? "–" : number(l.heard_seconds)),
         waiting: (l) => number(l.queued ?? 0), unacknowledged: (l) => number(l.unacknowledged ?? 0)}, links)] : [])];
 }

@@ -44,7 +44,7 @@ export class Stream {
     this.painting = setInterval(() => {
       if (!this.changed) return;
       this.changed = false;
-      this.left.textContent = this.dropped ? `${number(this.dropped)} more came than are shown` : "";
+      this.left.textContent = this.dropped ? `${number(this.dropped)} further messages are not shown` : "";
       this.paint();
     }, PAINT_MS);
     this.start();
@@ -60,7 +60,7 @@ export class Stream {
   stop() {
     this.aborter?.abort();
     this.aborter = null;
-    this.button.textContent = "Go on";
+    this.button.textContent = "Continue";
     this.say("paused");
   }
 
@@ -77,11 +77,11 @@ export class Stream {
       for await (const {name, data} of events(this.path, this.parameters, mine.signal)) {
         if (name === "dropped") this.dropped += data.count;
         else if (name === "missing") this.away.replaceChildren(missing({missing: data}));
-        else if (name === "ready") this.say("live, seen from " + data.node, "ok");
+        else if (name === "ready") this.say("live, from " + data.node, "ok");
         else this.take(data);
         this.changed = true;
       }
-      throw new TypeError("it has ended");
+      throw new TypeError("the stream has ended");
     } catch (error) {
       if (mine.signal.aborted) return;
       this.say(error instanceof TypeError ? "the broker does not answer" : error.message, "bad");

@@ -75,7 +75,7 @@ export class Tail extends Stream {
 
   paint() {
     this.tree.replaceChildren(this.branch(this.root, ""),
-      this.topics >= TOPICS_MAX ? el("p", {class: "bad"}, `only ${number(TOPICS_MAX)} topics are shown: take a narrower filter`) : "");
+      this.topics >= TOPICS_MAX ? el("p", {class: "bad"}, `only ${number(TOPICS_MAX)} topics are shown; use a narrower filter`) : "");
     this.list.replaceChildren(...this.messages.slice().reverse().map((one) => el("div", {},
       el("small", {}, `${one.at?.slice(11, 23) ?? ""} QoS ${one.qos} `), el("b", {}, one.topic),
       one.retain ? el("small", {}, " retained") : "", el("code", {}, shown(one)))));

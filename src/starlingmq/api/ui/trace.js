@@ -8,7 +8,7 @@ const STEPS_MAX = 100; // of one message
 const BAD = new Set(["refused", "dropped"]);
 
 const about = (step) => [step.client && "client " + step.client, step.peer && "node " + step.peer, step.group && "group " + step.group,
-  step.dup ? "again" : "", step.reason].filter(Boolean).join(", ");
+  step.dup ? "retransmission" : "", step.reason].filter(Boolean).join(", ");
 
 export class Trace extends Stream {
   constructor(parameters) {
@@ -16,7 +16,7 @@ export class Trace extends Stream {
     super("/api/v1/trace", {...(topic && {topic}), ...(client_id && {client_id})});
     this.messages = new Map(); // by id, the one that came first first
     this.list = el("div", {class: "lines", id: "traces"});
-    this.whole = [heading("Way of messages " + (client_id ? "of client " + client_id : "of " + topic)),
+    this.whole = [heading("Trace of messages " + (client_id ? "of client " + client_id : "of " + topic)),
       el("div", {class: "tools"}, this.button, this.state), this.away, this.left, this.list];
   }
 

@@ -5,7 +5,7 @@ import {nodes} from "./map.js";
 import {Rates} from "./rates.js";
 
 const rates = new Rates();
-const MEASURED = {turn: "Turn of the event loop", delivery: "Wait for delivery", commit: "Commit", fsync: "Fsync", lag: "Lag of the event loop"};
+const MEASURED = {turn: "Event loop turn", delivery: "Delivery delay", commit: "Commit", fsync: "Fsync", lag: "Event loop lag"};
 const said = (value) => (value === true ? "yes" : value === false ? "no" : value === null || value === "" ? "–" : String(value));
 
 export async function overview(seen) {
@@ -23,19 +23,19 @@ export async function overview(seen) {
   return [
     missing(told),
     el("div", {class: "cards wide"},
-      plot("Messages in, a second" + where, rates.history.in, "/s"), plot("Messages out, a second" + where, rates.history.out, "/s"),
-      plot("Dropped, a second" + where, rates.history.dropped, "/s")),
+      plot("Messages in per second" + where, rates.history.in, "/s"), plot("Messages out per second" + where, rates.history.out, "/s"),
+      plot("Dropped per second" + where, rates.history.dropped, "/s")),
     heading("Now" + where),
     el("div", {class: "cards"}, ...Object.keys(seen.holds).map((name) => card(name.replace("_", " "),
       number(name === "retained" ? seen.holds[name] : summed((one) => one.holds[name] ?? 0))))),
     ...(others.length ? [heading("Nodes"), table({node: (one) => one.node, clients: (one) => number(one.holds.clients),
       "in/s": (one) => rate(one, "in"), "out/s": (one) => rate(one, "out"), queued: (one) => number(one.holds.queued),
-      dropped: (one) => number(one.totals.dropped), "turn p99 below ms": (one) => one.latency.turn.p99_ms,
+      dropped: (one) => number(one.totals.dropped), "turn p99 (ms)": (one) => one.latency.turn.p99_ms,
       state: (one) => one.ready.reasons.join("; ") || "serving"}, all)] : []),
     heading("Latency of " + seen.node),
     el("div", {class: "cards wide"}, ...Object.entries(seen.latency).map(([name]) => plot((MEASURED[name] ?? name) + ", mean", rates.latency[name] ?? [], " ms"))),
-    table({"": ([name]) => MEASURED[name] ?? name, count: ([, one]) => number(one.count), "mean ms": ([, one]) => one.mean_ms,
-      "p50 below ms": ([, one]) => one.p50_ms, "p99 below ms": ([, one]) => one.p99_ms}, Object.entries(seen.latency)),
+    table({"": ([name]) => MEASURED[name] ?? name, count: ([, one]) => number(one.count), "mean (ms)": ([, one]) => one.mean_ms,
+      "p50 (ms)": ([, one]) => one.p50_ms, "p99 (ms)": ([, one]) => one.p99_ms}, Object.entries(seen.latency)),
     heading("Dropped, by reason"),
     table({reason: ([name]) => name, messages: ([, count]) => number(count)}, Object.entries(dropped).sort((a, b) => b[1] - a[1])),
     heading("Slow subscribers"),
@@ -94,8 +94,8 @@ async function streams() {
     table({stream: (s) => s.name, ...nodeColumn(told.streams), topics: (s) => (s.topics ?? []).join(", "), messages: (s) => number(s.messages),
       bytes: (s) => number(s.bytes), full: (s) => (s.full ? "yes" : ""), dropped: (s) => number(s.dropped)}, told.streams),
     heading("Pipelines and other readers"),
-    table({reader: (r) => r.name, stream: (r) => r.stream, ...nodeColumn(readers), "behind, messages": (r) => number(r.lag),
-      "heard of, s ago": (r) => number(r.heard_seconds ?? 0), "holds back retention": (r) => (r.pins ? "yes" : "")}, readers)];
+    table({reader: (r) => r.name, stream: (r) => r.stream, ...nodeColumn(readers), "lag (messages)": (r) => number(r.lag),
+      "last heard (s ago)": (r) => number(r.heard_seconds ?? 0), "pins retention": (r) => (r.pins ? "yes" : "")}, readers)];
 }
 
 export const VIEWS = {
@@ -110,9 +110,9 @@ export const VIEWS = {
     topic: (r) => el("a", {href: "#message?" + new URLSearchParams({topic: r.topic})}, r.topic), qos: (r) => r.qos,
     bytes: (r) => number(r.size), from: (r) => r.publisher, at: (r) => r.published_at}, false)},
   groups: {title: "Groups", show: list("/groups", "groups", {group: (g) => g.name, filter: (g) => g.filter, strategy: (g) => g.strategy,
-    primary: (g) => g.primary, "members here": (g) => `${g.online_here} of ${g.members_here}`,
-    elsewhere: (g) => Object.entries(g.nodes).map(([name, n]) => `${name}: ${number(n.members)}`).join(", "),
-    waiting: (g) => number(g.waiting_here), lag: (g) => number(g.lag), given: (g) => number(g.given), "given again": (g) => number(g.redelivered)}, false)},
+    primary: (g) => g.primary, "members on this node": (g) => `${g.online_here} of ${g.members_here}`,
+    "members elsewhere": (g) => Object.entries(g.nodes).map(([name, n]) => `${name}: ${number(n.members)}`).join(", "),
+    waiting: (g) => number(g.waiting_here), lag: (g) => number(g.lag), delivered: (g) => number(g.given), redelivered: (g) => number(g.redelivered)}, false)},
   streams: {title: "Streams", show: streams},
   nodes: {title: "Cluster", show: nodes},
   session: {show: session},

@@ -42,7 +42,7 @@ RETRY_SECONDS: Final = 0.25  # after an error of etcd; twice as long after each 
 RETRY_SECONDS_MAX: Final = 4.0
 SETTLE_SECONDS: Final = 10.0
 
-LATER: Final = ": try again in a moment"  # how a refusal ends that passes by itself
+LATER: Final = "; try again in a moment"  # how a refusal ends that passes by itself
 ENDED: Final = ("left", "forgotten", "replaced")
 State = Literal["new", "starting", "joining", "registered", "left", "forgotten", "replaced"]
 
@@ -170,22 +170,22 @@ class Members:
         """
         member = self._registry.parsed.registered.get(name)
         if self.state != "registered":
-            return f"{name} can not be forgotten by this node, which is no member of the cluster itself"
+            return f"this node cannot forget {name}, because it is not a member itself"
         if name == self._name:
-            return "a node does not forget itself: let it leave"
+            return "a node cannot forget itself; let it leave"
         if member is None:
-            return f"no member is named {name}"
+            return f"there is no member {name}"
         if not self._available:
-            return f"etcd can not be reached ({self._unavailable}): try again when it is back"
+            return f"etcd cannot be reached ({self._unavailable}); try again when it is back"
         if self._forgetting is not None:
             return f"{self._forgetting.name} is being forgotten{LATER}"
         if not force:
             if name in self._registry.parsed.online:
-                return f"{name} is online: let it leave, or stop it (after a crash: wait for its lease)"
+                return f"{name} is online; let it leave, or stop it (after a crash: wait until its lease expires)"
             if not majority:
-                return "this node does not hear a majority of the cluster: force it if the others are gone for good"
+                return "no majority of the cluster is connected; use --force if the others will not return"
             if not self._is_known(now):
-                return f"the others do not all know of the last change yet{LATER}"
+                return f"not all nodes know the last membership change yet{LATER}"
         self._forgetting = member
         self._forced = force
         self._step(now)
@@ -254,7 +254,7 @@ class Members:
         if not self._was_registered:
             self._recognize()
         if self._forgetting is not None and "forget" in answer.tag and not self._is_gone(self._forgetting):
-            self._conclude("something else has changed meanwhile; try again")
+            self._conclude("the membership has changed meanwhile; try again")
 
     def _recognize(self) -> None:
         """Was one of those transactions done after all of which we did not know it?"""
@@ -313,21 +313,21 @@ class Members:
                 self.state = "registered"
                 self._me = replace(me, registered=True)
             elif found[0].incarnation > me.incarnation:
-                self._end("replaced", f"another process has started as {self._name}: this one is not in the cluster")
+                self._end("replaced", f"another process has started as {self._name}; this one leaves the cluster")
         elif self._was_registered:
             if self._leaving:
                 self._end("left", "")
             else:
-                self._end("forgotten", "this node was forgotten by the cluster: start it again to join as a new one")
+                self._end("forgotten", "this node was forgotten by the cluster; restart it to join as a new node")
         elif found:
-            self._end("replaced", f"another node has joined as {self._name}: give this one another node.name")
+            self._end("replaced", f"another node has joined as {self._name}; give this node another node.name")
         else:
             self.state = "joining"
 
     def _end(self, state: State, problem: str) -> None:
         self.state = state
         self.problem = problem
-        self._conclude(problem or "this node leaves")
+        self._conclude(problem or "this node is leaving")
 
     # What comes next
 
@@ -369,7 +369,7 @@ class Members:
         registered, joining = parsed.registered.get(name), parsed.joining.get(name)
         there = registered or joining
         if there is not None and there.address != self._address and (name in parsed.online or registered is None):
-            self.problem = f"a node named {name} is online at {there.address}: give this one another node.name"
+            self.problem = f"a node named {name} is online at {there.address}; give this node another node.name"
             return  # its key will go, if it is dead
         self.problem = ""
         keys, registry = self._keys, self._registry
@@ -399,7 +399,7 @@ class Members:
         registry, keys, name = self._registry, self._keys, self._name
         there = registry.parsed.joining.get(name)
         if there is not None and (there.number, there.incarnation) != (me.number, me.incarnation):
-            self._end("replaced", f"another process has started as {name}: this one is not in the cluster")
+            self._end("replaced", f"another process has started as {name}; this one leaves the cluster")
             return
         absent = Compare(keys.registered(name), "create_revision", "=", 0)
         same = registry.unchanged(keys.joining(name))
@@ -437,7 +437,7 @@ class Members:
             self._conclude("")
             return
         if not self._forced and not self._is_known(now):
-            self._conclude("something else has changed meanwhile; try again")
+            self._conclude("the membership has changed meanwhile; try again")
             return
         registry, keys, name = self._registry, self._keys, member.name
         compares = [registry.unchanged(keys.changed), registry.unchanged(keys.registered(name))]

@@ -51,7 +51,7 @@ def member_from(name: str, value: bytes, registered: bool) -> MemberInfo:
         first, since = int(facts.get("first", 0)), int(facts.get("since", 0))
         return MemberInfo(name, number, incarnation, address, version, registered, first, since)
     except (KeyError, TypeError) as error:
-        raise ValueError(f"{error!r} is missing or wrong") from error
+        raise ValueError(f"{error!r} is missing or invalid") from error
 
 
 @dataclass(slots=True)
@@ -129,7 +129,7 @@ class Registry:
                 elif kind == "online":
                     found.online[name] = int(value)
         except ValueError as error:
-            self.problem = f"etcd holds something else in {key.decode(errors='replace')}: {error}; delete or mend it"
+            self.problem = f"etcd key {key.decode(errors='replace')} has an invalid value: {error}; delete or repair it"
             return
         self.problem = ""
         members = sorted(found.registered.values(), key=lambda member: member.number)

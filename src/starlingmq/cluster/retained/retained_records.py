@@ -117,7 +117,7 @@ def decode_value(data: bytes) -> RetainedValue:
     try:
         return _value.decode(data)
     except msgspec.MsgspecError as error:
-        raise RetainedError(f"what etcd has of a retained message can not be read: {error}") from error
+        raise RetainedError(f"the record of a retained message in etcd is malformed: {error}") from error
 
 
 def encode_said(said: Said) -> bytes:
@@ -129,5 +129,5 @@ def decode_said(payload: bytes) -> Said:
     try:
         said: Said = _said.decode(payload[len(TAG) :])
     except msgspec.MsgspecError as error:
-        raise RetainedError(f"what a node says of retained messages can not be read: {error}") from error
+        raise RetainedError(f"a frame about retained messages is malformed: {error}") from error
     return said

@@ -74,7 +74,7 @@ def decode_records(data: bytes, at: int = 0) -> list[RouteRecord]:
         records.append(RouteRecord(data[at : at + length], value))
         at += length
     if at != len(data):
-        raise FactError("records of routes are cut short")
+        raise FactError("the route records are truncated")
     return records
 
 
@@ -123,10 +123,10 @@ def read_facts(facts: dict[bytes, bytes], me: int, incarnation: int) -> Recovere
         return found
     head = facts.get(HISTORY, b"")
     if len(head) < 5 or _HEAD.unpack_from(head) != (FORMAT, me):
-        raise FactError("routes of another node, or written by another version")
+        raise FactError("the routes belong to another node, or were written by another version")
     found.history = [(epoch, first) for epoch, first in _STATE.iter_unpack(head[5:])]
     if not found.history or found.history[-1][0] >= incarnation:
-        raise FactError("routes of a later incarnation of this node")
+        raise FactError("the routes belong to a later incarnation of this node")
     changes: dict[int, list[RouteRecord]] = {}
     chunks: dict[int, list[RouteRecord]] = {}
     for key in sorted(facts):

@@ -33,7 +33,7 @@ class LostSessions:
             return
         if unheard:
             names = " or ".join([self._name_of(node) for node in unheard])
-            why, detail = UNREACHABLE, f"node {names} may have its session and is not connected: bring it back"
+            why, detail = UNREACHABLE, f"node {names} may have its session and is not connected; bring it back"
         else:
             why, detail = TOLD_AGAIN, "its session was lost before, and it has sent nothing since it was told"
         self.counts[why] = self.counts.get(why, 0) + 1

@@ -383,7 +383,9 @@ class Takeovers:
         claims, connecting = self._claims, self._broker.connecting
         waiting = claims.waiting
         while waiting and now >= self._first(waiting) + claims.limit:
-            connecting.not_claimed(next(iter(waiting)), Reason.SERVER_BUSY, "its session has not come in time")
+            connecting.not_claimed(
+                next(iter(waiting)), Reason.SERVER_BUSY, "timed out waiting for its session from another node"
+            )
         while claims.unowned and now >= self._etcd_is_silent_at():
             connecting.not_claimed(
                 next(iter(claims.unowned)), Reason.SERVER_UNAVAILABLE, "timed out resolving the owner of this client id"

@@ -181,7 +181,7 @@ def unpack(payload: bytes) -> list[Said]:
     try:
         said: list[Said] = _decoder.decode(payload)
     except msgspec.MsgspecError as error:
-        raise TransferError(f"what a node says of sessions can not be read: {error}") from error
+        raise TransferError(f"a frame about sessions is malformed: {error}") from error
     return said
 
 

@@ -91,7 +91,7 @@ def decode_will(data: bytes) -> RegisteredWill:
     try:
         value: RegisteredWill = _decoder.decode(data)
     except msgspec.MsgspecError as error:
-        raise WillValueError(f"what etcd has of a will can not be read: {error}") from error
+        raise WillValueError(f"the record of a will in etcd is malformed: {error}") from error
     return value
 
 

@@ -74,14 +74,14 @@ class ConnectDecisions:
         session = request.session
         reason = self._by_rules(request)
         if reason != 0:
-            return ConnectVerdict(RULES_CHANGED, reason, "the rules have changed while it connected")
+            return ConnectVerdict(RULES_CHANGED, reason, "the rules changed while it connected")
         earlier = None if session is None or request.owned else session.client
         if earlier is not None and earlier.gone and earlier.halted == TURN_OVER:
             return ConnectVerdict(AFTER_EARLIER)
         if ctx.isolated:
             return ConnectVerdict(CUT_OFF, Reason.SERVER_UNAVAILABLE, ISOLATED)
         if ctx.doors.shut and not request.transient:
-            return ConnectVerdict(SERVES_NOBODY, ctx.doors.reason(), "this node serves no clients now")
+            return ConnectVerdict(SERVES_NOBODY, ctx.doors.reason(), "this node does not accept clients at the moment")
         if ctx.refusing and (request.stores or (session is not None and session.kept)):
             return ConnectVerdict(NOT_STORED, Reason.QUOTA_EXCEEDED, "nothing can be stored at the moment")
         if self.kept_for_another(request.client, session):
@@ -128,14 +128,14 @@ class ConnectDecisions:
         session = request.session
         bound = 0 if session is not None or request.transient else ctx.limits.sessions
         if ctx.quotas.short_of_memory:
-            return "the server has less memory than it wants to keep free"
+            return "memory is short (limits.memory)"
         if bound != 0 and len(ctx.sessions) >= bound:
-            return "the server has all the sessions it takes"
+            return "session limit reached (limits.sessions)"
         no_producer = self.producers.refusal(client, request.properties)
         if no_producer:
             return no_producer
         if not ctx.quotas.sign_in(client, None if session is None else session.client):
-            return "this user has all the connections it may have"
+            return "connection limit of this user reached (limits.connections_per_user)"
         return ""
 
 

@@ -45,7 +45,7 @@ class ReauthorizeJob(Job):
             reason = ctx.standing_of(client)
             if reason != 0:
                 ctx.counters.error("access_revoked")
-                self.ending.fail(client, reason, "its user is not let in any more")
+                self.ending.fail(client, reason, "its user is no longer allowed to connect")
                 continue
             client.rules = self.rules
             client.rights = ctx.rights_of(client)

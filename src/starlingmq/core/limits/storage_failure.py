@@ -175,7 +175,7 @@ class StorageFailure:
     def _close(self, client: Client) -> bytes:
         """There is no way to refuse just this: the connection ends, and the client knows that it was not done."""
         client.mute = True
-        self.ctx.notice("not_stored", client, "what it was to be told could not be stored")
+        self.ctx.notice("not_stored", client, "the response could not be stored")
         self.ending.close(client, "storage failed")
         client.last_words = client.version == 5
         return encode(Disconnect(Reason.QUOTA_EXCEEDED), 5) if client.version == 5 else b""

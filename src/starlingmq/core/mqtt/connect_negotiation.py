@@ -29,12 +29,12 @@ def check(ctx: Context, router: Router, client: Client, connect: Connect) -> Non
     if not connect.client_id:
         if connect.version == 3 or (connect.version == 4 and not connect.clean_start):
             # [MQTT-3.1.3-8]: 3.1.1 has an empty client id only with clean session, 3.1 not at all
-            raise ProtocolError("an empty client id", Reason.CLIENT_IDENTIFIER_NOT_VALID)
+            raise ProtocolError("the client id is empty", Reason.CLIENT_IDENTIFIER_NOT_VALID)
         if not ctx.mqtt.empty_client_id:
-            text = "an empty client id, which mqtt.empty_client_id does not allow"
+            text = "the client id is empty, which mqtt.empty_client_id does not allow"
             raise ProtocolError(text, Reason.CLIENT_IDENTIFIER_NOT_VALID)  # [MQTT-3.1.3-8]
     elif connect.client_id.startswith((NODE_PREFIX, NATS_PREFIX, MOVED_PREFIX, GROUP_PREFIX)):
-        raise ProtocolError("a client id that is the broker's own", Reason.CLIENT_IDENTIFIER_NOT_VALID)
+        raise ProtocolError("the client id is reserved for the broker", Reason.CLIENT_IDENTIFIER_NOT_VALID)
     elif len(connect.client_id.encode()) > limits.client_id_length:
         raise ProtocolError("the client id is too long", Reason.CLIENT_IDENTIFIER_NOT_VALID)
     elif ctx.mqtt.strict_client_id and not (
@@ -43,20 +43,22 @@ def check(ctx: Context, router: Router, client: Client, connect: Connect) -> Non
         raise ProtocolError("the client id is not 1 to 23 letters and digits", Reason.CLIENT_IDENTIFIER_NOT_VALID)
     lasting = not connect.clean_start or number(connect.properties, prop.SESSION_EXPIRY_INTERVAL, 0) != 0
     if connect.version == 5 and named_by(connect.properties) is not None and lasting:
-        raise ProtocolError("a producer begins anew each time: with a clean start and no session expiry interval")
+        raise ProtocolError("a producer must connect with clean start = 1 and session expiry interval 0")
     bound = ctx.mqtt.max_keep_alive
     if bound != 0 and connect.version != 5 and not 0 < connect.keep_alive <= bound:
-        raise ProtocolError(f"the keep alive is over {bound} s", Reason.UNSPECIFIED_ERROR)
+        raise ProtocolError(f"the keep-alive is above the maximum of {bound} s", Reason.UNSPECIFIED_ERROR)
     will = connect.will
     if will is not None:
         if will.qos > ctx.mqtt.max_qos:
-            raise ProtocolError("the QoS of the will is too high", Reason.QOS_NOT_SUPPORTED)  # [MQTT-3.2.2-12]
+            raise ProtocolError(
+                "the QoS of the will is above the server's maximum", Reason.QOS_NOT_SUPPORTED
+            )  # [MQTT-3.2.2-12]
         if will.retain and not ctx.mqtt.retain_available:
             raise ProtocolError("retained wills are not available", Reason.RETAIN_NOT_SUPPORTED)  # [MQTT-3.2.2-13]
         if router.resolve(will.topic).reserved:
             client.bridge = True  # by this will
             if not tells_state(client, will.topic, will.payload, will.qos):
-                raise ProtocolError("the topic of the will is the broker's", Reason.TOPIC_NAME_INVALID)
+                raise ProtocolError("the topic of the will is reserved for the broker", Reason.TOPIC_NAME_INVALID)
 
 
 def asks_for_storage(connect: Connect) -> bool:

@@ -122,13 +122,17 @@ class Connecting:
         method = connect.properties.get(prop.AUTHENTICATION_METHOD)
         self.ending.waiting[client] = connect
         if not self.ctx.quotas.may_connect(self.ctx.now):
-            self.ending.refuse(client, Reason.CONNECTION_RATE_EXCEEDED, "more CONNECTs a second than the server takes")
+            self.ending.refuse(
+                client,
+                Reason.CONNECTION_RATE_EXCEEDED,
+                "the limit of CONNECT packets per second is exceeded (limits.connect_rate)",
+            )
             return
         if self.ctx.ask_authenticate:
             client.auth_method = method if isinstance(method, str) else ""
             self._ask(client, connect, connect.properties.get(prop.AUTHENTICATION_DATA))
         elif method is not None:
-            self.ending.refuse(client, Reason.BAD_AUTHENTICATION_METHOD, "no such authentication method")
+            self.ending.refuse(client, Reason.BAD_AUTHENTICATION_METHOD, "the authentication method is not supported")
         elif not self.ctx.allow_anonymous:
             self.ending.refuse(client, Reason.NOT_AUTHORIZED, "anonymous connections are not allowed")
         else:
@@ -148,13 +152,13 @@ class Connecting:
         if not client.auth_method:
             raise ProtocolError("AUTH without an authentication method in CONNECT")  # [MQTT-4.12.0-6]
         if packet.properties.get(prop.AUTHENTICATION_METHOD) != client.auth_method:
-            raise ProtocolError("AUTH with another method than CONNECT")  # [MQTT-4.12.0-5]
+            raise ProtocolError("AUTH with another authentication method than CONNECT")  # [MQTT-4.12.0-5]
         if packet.reason == Reason.RE_AUTHENTICATE and client.state != OPEN:
             raise ProtocolError("re-authentication before CONNACK")
         if packet.reason == Reason.CONTINUE_AUTHENTICATION and not client.challenged:
-            raise ProtocolError("AUTH that goes on with an exchange nobody began")
+            raise ProtocolError("AUTH that continues an exchange that was not started")
         if packet.reason != Reason.RE_AUTHENTICATE and packet.reason != Reason.CONTINUE_AUTHENTICATION:
-            raise ProtocolError("AUTH with a reason only a server may send")
+            raise ProtocolError("AUTH with a reason code that only a server may send")
         client.challenged = False
         self._ask(client, self.ending.waiting.get(client), packet.properties.get(prop.AUTHENTICATION_DATA))
 
@@ -189,7 +193,7 @@ class Connecting:
             self.ctx.send(client, encode(Auth(answer.reason, properties), 5))
             self.deadlines.watch(client)
         elif not may_leave(client, self.ending.waiting[client].will):
-            self.ending.refuse(client, Reason.NOT_AUTHORIZED, "it may not publish its will")
+            self.ending.refuse(client, Reason.NOT_AUTHORIZED, "it is not allowed to publish its will")
         else:
             self.accept(client, answer.data)
 
@@ -230,7 +234,7 @@ class Connecting:
             claim = OwnerClaim(client, auth_data, connect.clean_start, ctx.now)
             earlier_claim = ctx.cluster.claims.hold(client.client_id, claim)
             if earlier_claim is not None:
-                self.ending.fail(earlier_claim.client, Reason.SERVER_BUSY, "another connection with this client id")
+                self.ending.fail(earlier_claim.client, Reason.SERVER_BUSY, "another connection uses this client id")
 
     def claimed(self, client_id: str, epoch: int) -> bool:
         """This node owns a client id since ``epoch``, and what other nodes had of its session is here: whoever waited
@@ -277,7 +281,7 @@ class Connecting:
         claims = self.ctx.cluster.claims
         claim = None if claims is None else claims.waiting.get(client_id)
         if claim is not None and 0 < claim.epoch < epoch:
-            self.not_claimed(client_id, Reason.SERVER_BUSY, "another node has this client id now")
+            self.not_claimed(client_id, Reason.SERVER_BUSY, "the client connected to another node with this client id")
 
     def _begin(
         self, client: Client, connect: Connect, session: Session | None, auth_data: bytes | None, epoch: int
@@ -333,7 +337,7 @@ class Connecting:
         found = present and not is_told(session) and client.version != 3  # 3.1 has no such flag
         frame = encode(Connack(found, 0, agreed if client.version == 5 else {}), client.version)
         if client.max_packet != 0 and len(frame) > client.max_packet:
-            ctx.notice("packet_too_large", client, "CONNACK is larger than this client takes")
+            ctx.notice("packet_too_large", client, "CONNACK is larger than the client's Maximum Packet Size")
             session.will = None
             self.ending.will_changed(session)
             self.ending.close(client, "packet_too_large")
@@ -416,4 +420,4 @@ class Connecting:
         if will is not None and will.delay != 0 and not clean_start and session.expiry != 0:
             session.will = None
             self.ending.will_changed(session)
-        self.ending.fail(earlier, Reason.SESSION_TAKEN_OVER, "another connection with this client id")
+        self.ending.fail(earlier, Reason.SESSION_TAKEN_OVER, "another connection uses this client id")

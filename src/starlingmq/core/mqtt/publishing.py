@@ -53,11 +53,11 @@ class Publishing(Qos2Receiving):
         client.published += 1
         ctx.work -= 1
         if packet.subscription_ids is not None:
-            raise ProtocolError("a PUBLISH with a subscription identifier from a client")  # [MQTT-3.3.4-6]
+            raise ProtocolError("PUBLISH of a client with a subscription identifier")  # [MQTT-3.3.4-6]
         if client.version == 5 and (packet.topic_alias != 0 or not packet.topic):
             self._resolve_alias(client, packet)
         if packet.qos > ctx.max_qos:
-            raise ProtocolError("the QoS is higher than this server's maximum", Reason.QOS_NOT_SUPPORTED)
+            raise ProtocolError("the QoS is above the server's maximum", Reason.QOS_NOT_SUPPORTED)
         if packet.retain and not ctx.retain_available:
             raise ProtocolError("retained messages are not available here", Reason.RETAIN_NOT_SUPPORTED)
         message = Message(
@@ -101,9 +101,9 @@ class Publishing(Qos2Receiving):
     def _resolve_alias(self, client: Client, packet: Publish) -> None:
         alias = packet.topic_alias
         if alias == 0:
-            raise ProtocolError("neither a topic nor a topic alias")  # [MQTT-4.7.3-1]
+            raise ProtocolError("PUBLISH without topic and topic alias")  # [MQTT-4.7.3-1]
         if alias > client.alias_limit:
-            raise ProtocolError("the topic alias is higher than agreed", Reason.TOPIC_ALIAS_INVALID)
+            raise ProtocolError("the topic alias is above the agreed maximum", Reason.TOPIC_ALIAS_INVALID)
         aliases = client.aliases
         if aliases is None:
             aliases = client.aliases = {}
@@ -113,7 +113,7 @@ class Publishing(Qos2Receiving):
             return
         topic = aliases.get(alias)
         if topic is None:
-            raise ProtocolError("the topic alias was never set")
+            raise ProtocolError("the topic alias has not been defined")
         packet.topic = topic
 
     # Hooks
@@ -265,7 +265,7 @@ class Publishing(Qos2Receiving):
         if message.qos == 0:
             self._drop("memory", client, message)
         elif client.version != 5:
-            raise ProtocolError("there is too little memory at the moment", Reason.QUOTA_EXCEEDED)
+            raise ProtocolError("memory is short at the moment", Reason.QUOTA_EXCEEDED)
         else:
             self._drop("memory", client, message)
             self._acknowledge_refused(client, message.qos, packet_id, Reason.QUOTA_EXCEEDED)

@@ -111,7 +111,7 @@ class Qos2Receiving(MessageEntry):
             raise MqttError(ISOLATED, Reason.USE_ANOTHER_SERVER)
         elif outcome == TIMED_OUT and client.version != 5:
             # PUBCOMP would acknowledge a message that is held there; the client repeats its PUBREL until it is known.
-            text = f"PUBREL {packet_id}: a node that may hold its message could not be reached in time"
+            text = f"PUBREL {packet_id}: a node that may have its message could not be reached in time"
             raise MqttError(text, Reason.SERVER_UNAVAILABLE)
         else:
             self._unknown_handshake(client, session, packet_id)
@@ -130,9 +130,12 @@ class Qos2Receiving(MessageEntry):
             waits = None if session.trail is None else session.trail.backlog
             if waits is not None:
                 self.unknown_pubrels.note_too(client.client_id, [*waits.asked, *waits.behind])
-            text = f"PUBREL {packet_id} is of an unknown handshake; the same PUBREL again will get PUBCOMP"
+            text = f"PUBREL {packet_id} has an unknown packet identifier; repeating this PUBREL gets PUBCOMP"
             raise ProtocolError(text, Reason.PACKET_IDENTIFIER_NOT_FOUND)
-        text = f"PUBREL {packet_id} is of an unknown handshake, answered with PUBCOMP: the message may be lost"
+        text = (
+            f"PUBREL {packet_id} has an unknown packet identifier and was answered with PUBCOMP; the message "
+            "may be lost"
+        )
         ctx.notice("pubrel_unknown", client, text, closing=False)
         self._complete(client, session, packet_id)
 
@@ -159,13 +162,13 @@ class Qos2Receiving(MessageEntry):
         limit = ctx.max_awaiting_rel
         if limit != 0 and inbound.held >= limit:
             if client.version == 5:
-                raise ProtocolError("more QoS 2 messages than the receive maximum", Reason.RECEIVE_MAXIMUM_EXCEEDED)
+                raise ProtocolError("more QoS 2 messages than Receive Maximum", Reason.RECEIVE_MAXIMUM_EXCEEDED)
             self._park(session, packet_id, message)
             return
         if inbound.held == 0:
             ctx.arm(session, ctx.now + ctx.await_rel_timeout)
         if ctx.max_queue_bytes != 0 and inbound.bytes + message.size() > ctx.max_queue_bytes:
-            raise ProtocolError("too much waits for its PUBREL", Reason.QUOTA_EXCEEDED)
+            raise ProtocolError("too many QoS 2 messages wait for their PUBREL", Reason.QUOTA_EXCEEDED)
         if ctx.audit is not None:
             ctx.audit.identify(message)  # before it is stored
         if self.unknown_pubrels.total != 0:
@@ -197,7 +200,7 @@ class Qos2Receiving(MessageEntry):
             parked = session.parked = Parking()
         parked.add(packet_id, message)
         if self.ctx.max_queue_bytes != 0 and parked.bytes > self.ctx.max_queue_bytes:
-            raise ProtocolError("too much waits behind unfinished QoS 2 messages", Reason.QUOTA_EXCEEDED)
+            raise ProtocolError("too many messages wait behind unfinished QoS 2 messages", Reason.QUOTA_EXCEEDED)
 
     def unpark(self, session: Session) -> None:
         """A place has become free: the longest waiting PUBLISH is held and answered."""

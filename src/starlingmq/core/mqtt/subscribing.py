@@ -200,7 +200,7 @@ class Subscribing:
         for request in packet.subscriptions:
             check_filter(request.filter, client.version)
             if request.no_local and request.filter.startswith(b"$share/"):
-                raise ProtocolError("No Local on a shared subscription")  # [MQTT-3.8.3-4]
+                raise ProtocolError("No Local is not allowed on a shared subscription")  # [MQTT-3.8.3-4]
             if client.mirrors:  # as mosquitto does for its bridges, which have no options in 3.1.1
                 request.no_local = not request.filter.startswith(b"$share/")
                 request.retain_as_published = True

@@ -190,7 +190,7 @@ class NatsSubscribing:
 
     def settled(self, client: Client, nats: NatsClient, known: bool) -> None:
         if not known:
-            self.errors.end(client, "its subscriptions could not be made known")
+            self.errors.end(client, "the routes of its subscriptions could not be sent to all nodes")
             return
         if nats.keeps and nats.owed == PONG_FRAME:
             nats.keeps = False

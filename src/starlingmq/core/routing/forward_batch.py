@@ -118,25 +118,25 @@ class ForwardReader:
             if byte < 128:
                 return value
             shift += 7
-        raise ForwardError("a blob of messages is cut short")
+        raise ForwardError("a batch of messages is truncated")
 
     def _take(self, length: int) -> bytes:
         start = self.at
         self.at = start + length
         if self.at > len(self.data):
-            raise ForwardError("a blob of messages is cut short")
+            raise ForwardError("a batch of messages is truncated")
         return self.data[start : start + length]
 
     def _seconds(self) -> float:
         if self.at + 8 > len(self.data):
-            raise ForwardError("a blob of messages is cut short")
+            raise ForwardError("a batch of messages is truncated")
         self.at += 8
         return read_f64_be(self.data, self.at - 8)
 
     def next(self) -> Forward:
         data = self.data
         if self.at + 9 > len(data):
-            raise ForwardError("a blob of messages is cut short")
+            raise ForwardError("a batch of messages is truncated")
         flags = data[self.at]
         sequence = read_i64_be(data, self.at + 1)
         self.at += 9

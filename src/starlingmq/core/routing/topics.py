@@ -43,7 +43,7 @@ def check_filter(filter: bytes, version: int) -> None:
     Only MQTT 5 knows shared subscriptions; a 3.x client that names one badly gets 0x80 in its SUBACK.
     """
     if not valid_filter(filter):
-        raise ProtocolError("an empty topic filter, or wildcards that are not a level of their own")
+        raise ProtocolError("the topic filter is empty, or a wildcard is not a whole level")
     if version == 5 and filter.startswith(b"$share/"):
         try:
             parse_share(filter)
@@ -86,7 +86,7 @@ def parse_share(filter: bytes) -> tuple[bytes, bytes] | None:
     if len(parts) < 2 or not parts[1]:
         raise ValueError("a shared subscription needs a group name after $share/ [MQTT-4.8.2-1]")
     if b"+" in parts[1] or b"#" in parts[1]:
-        raise ValueError("the group name of a shared subscription has no wildcards [MQTT-4.8.2-2]")
+        raise ValueError("the group name of a shared subscription must not contain wildcards [MQTT-4.8.2-2]")
     if len(parts) < 3 or not parts[2]:
         raise ValueError("a shared subscription needs a topic filter after $share/group/ [MQTT-4.8.2-2]")
     return parts[1], parts[2]

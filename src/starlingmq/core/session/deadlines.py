@@ -57,13 +57,13 @@ class Deadlines:
             claims = self.ctx.cluster.claims
             claiming = claims is not None and claims.holds(client)  # it has said all, and waits for us
             if now >= client.connected_at + self.ctx.mqtt.connect_timeout and not claiming:
-                self.ctx.notice("connect_timeout", client, "no complete CONNECT in time")
+                self.ctx.notice("connect_timeout", client, "CONNECT was not complete within mqtt.connect_timeout")
                 if client.dialect is not None:
                     client.dialect.last_words(client, Reason.MAXIMUM_CONNECT_TIME)
                 self.ending.shut(client)
                 return
         elif client.valid_until != 0.0 and now >= client.valid_until:
-            self.ending.fail(client, Reason.NOT_AUTHORIZED, "what proved who it is has expired")
+            self.ending.fail(client, Reason.NOT_AUTHORIZED, "its credentials have expired")
             return
         elif client.keep_alive == 0.0:
             self.watch(client)
@@ -72,7 +72,7 @@ class Deadlines:
             if client.dialect is not None and not client.dialect.silent(client):
                 self.watch(client)
                 return
-            self.ending.fail(client, Reason.KEEP_ALIVE_TIMEOUT, "silent for more than one and a half keep alives")
+            self.ending.fail(client, Reason.KEEP_ALIVE_TIMEOUT, "no packet for one and a half times the keep-alive")
             return
         self.watch(client)
 

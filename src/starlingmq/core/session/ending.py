@@ -54,7 +54,7 @@ class Ending:
         expiry = packet.properties.get(prop.SESSION_EXPIRY_INTERVAL)
         if isinstance(expiry, int):
             if session.expiry == 0 and expiry != 0:
-                raise ProtocolError("DISCONNECT may not give a session an expiry that CONNECT did not")
+                raise ProtocolError("DISCONNECT must not set a session expiry interval after CONNECT set 0")
             before = session.expiry
             session.expiry = min(expiry, self.ctx.mqtt.max_session_expiry)
             if self.ctx.cluster.interest is not None:
@@ -98,7 +98,7 @@ class Ending:
             self._say(client, whole, encode(Disconnect(reason), 5))
             self.close(client, Reason(reason).name.lower())
         else:
-            self.fail(client, self.ctx.doors.reason(), "this node serves no clients now")
+            self.fail(client, self.ctx.doors.reason(), "this node does not accept clients at the moment")
 
     def _why(self, client: Client, detail: str) -> Properties:
         return {prop.REASON_STRING: detail} if client.problem_information and detail else {}

@@ -82,9 +82,12 @@ class Producers:
         if named is None:
             return ""
         if self.shared:
-            return "nodes share this port (reuse_port, serve --workers), and only one of them knows a producer"
+            return (
+                "several nodes share this port (reuse_port, serve --workers), but only one of them knows the "
+                "producer; connect to a port of one node"
+            )
         if len(self.by_key) >= self.ctx.limits.producers and key_of(client, named[0]) not in self.by_key:
-            return "the server has all the producers it knows (limits.producers)"
+            return "producer limit reached (limits.producers)"
         return ""
 
     def begin(self, client: Client, properties: Properties, agreed: Properties) -> None:
@@ -149,7 +152,9 @@ def named_by(properties: Properties) -> tuple[str, int] | None:
         return None
     number = int(epoch) if epoch.isdecimal() and len(epoch) < 20 else -1
     if len(name.encode()) > NAME_BYTES_MAX or not 0 <= number <= EPOCH_MAX:
-        raise ProtocolError(f"{PRODUCER} has {NAME_BYTES_MAX} bytes at most, and needs {EPOCH}, a number")
+        raise ProtocolError(
+            f"{PRODUCER} may have at most {NAME_BYTES_MAX} bytes, and needs the property {EPOCH}, a number"
+        )
     return name, number
 
 

@@ -15,7 +15,7 @@ REFUSE: Final = 2  # another user is refused as long as the session lives
 RULES: Final = {"user": BY_USER, "client_id": BY_CLIENT_ID, "refuse": REFUSE}  # as ``auth.session_owner`` says
 
 ANOTHER_USER: Final = "another_user"  # why messages were dropped, and what is counted among the errors
-KEPT_FOR_ANOTHER: Final = "this client id has a session of another user"
+KEPT_FOR_ANOTHER: Final = "the session of this client id belongs to another user"
 
 
 def is_anothers(rule: int, owner: str | None, user: str | None) -> bool:

@@ -89,7 +89,7 @@ class ProcessWatch:
                 if incarnation and await self._is_gone(incarnation):
                     self._gone(self.member.number, incarnation)
             except Exception:
-                log.exception("the watch of node %s failed", self.member.name)
+                log.exception("internal error while watching node %s", self.member.name)
                 stood = False
             pause = BACK_OFF_FIRST if stood else min(BACK_OFF_MAX, 2 * pause)
             try:

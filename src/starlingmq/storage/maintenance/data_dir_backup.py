@@ -127,16 +127,18 @@ def read_manifest(source: Path) -> _Manifest:
     try:
         text, _, check = (source / MANIFEST).read_bytes().partition(b"\n")
     except FileNotFoundError:
-        raise BackupError(f"{source}: no MANIFEST: this is no backup, or one that was not finished") from None
+        raise BackupError(f"{source}: has no MANIFEST, so it is not a complete backup; use another one") from None
     if check.strip() != b"%08x" % zlib.crc32(text):
         raise BackupError(f"{source}: MANIFEST is damaged; use another backup")
     version = msgspec.json.decode(text, type=_Version).format
     if version != FORMAT:
-        raise BackupError(f"{source}: backup format {version}, and this version of starlingmq knows only {FORMAT}")
+        raise BackupError(
+            f"{source}: has backup format {version}, but this version of starlingmq supports {FORMAT} only"
+        )
     manifest = msgspec.json.decode(text, type=_Manifest)
     outside = next((file.path for file in manifest.files if not _is_below(file.path)), None)
     if outside is not None:
-        raise BackupError(f"{source}: MANIFEST names a file outside the backup: {outside}")
+        raise BackupError(f"{source}: MANIFEST names a file outside the backup, {outside}; use another backup")
     return manifest
 
 
@@ -147,7 +149,7 @@ def _is_below(path: str) -> bool:
 def _freeze(data: DataDir, kv: Kv, journal: Journal, stage: Path) -> dict[str, _Part]:
     """Links in ``stage`` to everything as of one moment."""
     if not isinstance(kv, HasCheckpoint) or not isinstance(journal, HasCheckpoint | SegmentJournal):
-        raise BackupError("what is kept in memory only can not be backed up")
+        raise BackupError("a broker without a data directory cannot be backed up; set node.data_dir")
     for _ in range(ATTEMPTS_MAX):
         shutil.rmtree(stage, ignore_errors=True)
         stage.mkdir(mode=0o700)
@@ -162,7 +164,7 @@ def _freeze(data: DataDir, kv: Kv, journal: Journal, stage: Path) -> dict[str, _
         if kept <= _kept(journal):
             return {**_whole_files(stage), **growing}
     raise BackupError(
-        f"{data.path}: the journal is trimmed faster than a backup can begin; try again when it is calmer"
+        f"{data.path}: the journal is trimmed too fast to start a backup; try again when the load is lower"
     )
 
 
@@ -247,4 +249,4 @@ def _check_size(source: Path, file: _File) -> None:
 
 def _refuse_non_empty(target: Path) -> None:
     if not is_free(target):
-        raise BackupError(f"{target} is there already and not empty; name a new or an empty directory")
+        raise BackupError(f"{target} exists and is not empty; use a new or empty directory")

@@ -42,7 +42,7 @@ def journal_engine(path: Path) -> str:
     try:
         text = (path / "LAYOUT").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, NotADirectoryError):
-        raise DataDirError(f"{path} is no data directory") from None
+        raise DataDirError(f"{path} is not a data directory") from None
     facts = read_layout(text, path)
     if facts is None or "journal" not in facts:
         raise DataDirError(f"{path}: LAYOUT is damaged; restore the directory from a backup")

@@ -137,13 +137,13 @@ class _Check:
             try:
                 items = self.kv.scan(start, None, BATCH)
             except OSError as error:
-                self.found.add(f"The key-value store can not be read behind key {start!r}: {error.strerror}.")
+                self.found.add(f"The key-value store cannot be read after key {start!r}: {error.strerror}.")
                 return
             for key, value in items:
                 try:
                     self._value(key, value)
                 except _WRONG as error:
-                    self.found.add(f"The value of key {key!r} can not be decoded: {error}.")
+                    self.found.add(f"The value of key {key!r} cannot be decoded: {error}.")
             self.found.values += len(items)
             self.report("reading values", self.found.values, 0, "values")
             if not items:
@@ -162,7 +162,7 @@ class _Check:
         elif kind == RETAINED:
             decode_message(value)
         elif kind not in (b"m", FACT):
-            raise UnknownKey("no such kind of key is known")
+            raise UnknownKey("unknown kind of key")
 
     # The journal
 
@@ -176,7 +176,7 @@ class _Check:
                 for damage in journal.check(segment.first):
                     self.found.add(str(damage))
             except OSError as error:
-                self.found.add(f"The segment from record {segment.first} on can not be read: {error.strerror}.")
+                self.found.add(f"The segment starting at record {segment.first} cannot be read: {error.strerror}.")
             done += segment.bytes
         self.report("reading segments", total, total, "bytes")
 
@@ -189,7 +189,7 @@ class _Check:
             try:
                 records = self.journal.read(offset, BATCH, READ_BYTES)
             except OSError as error:
-                found.add(f"The journal can not be read from record {offset} on: {error.strerror}.")
+                found.add(f"The journal cannot be read from record {offset} on: {error.strerror}.")
                 return
             if not records:
                 break
@@ -210,7 +210,7 @@ class _Check:
             else:
                 _decode(record)
         except _WRONG as error:
-            self.found.add(f"Journal record {at} can not be decoded: {error}.")
+            self.found.add(f"Journal record {at} cannot be decoded: {error}.")
 
     # What they say of each other
 
@@ -233,8 +233,8 @@ class _Check:
         missing = [offset for offset in offsets if offset not in self.there]
         if missing:
             self.found.add(
-                f"Session {client_id!r} refers to {len(missing)} messages that the journal does not have, "
-                f"the first of them record {min(missing)}."
+                f"Session {client_id!r} refers to {len(missing)} messages that are missing in the "
+                f"journal; the first is record {min(missing)}."
             )
 
 
@@ -246,4 +246,4 @@ def _decode(record: bytes) -> None:
     elif kind == bytes((OPERATIONS,)):
         split(record)
     else:
-        raise RecordError(f"a record of unknown type {kind!r}")
+        raise RecordError(f"unknown type of record {kind!r}")

@@ -171,7 +171,7 @@ def back_up(data: DataDir, kv: Kv, journal: Journal, target: Path, progress: Cal
 def target_of(arguments: dict[str, str]) -> Path:
     target = Path(arguments.get("target", ""))
     if not target.is_absolute():
-        raise MaintenanceError("a backup needs a target: the whole path of a directory")
+        raise MaintenanceError("a backup needs a target: the absolute path of a directory")
     return target
 
 

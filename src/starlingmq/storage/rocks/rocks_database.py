@@ -324,7 +324,9 @@ def os_error(error: Exception, path: Path) -> OSError:
         raise error
     text = str(error).removeprefix("IO error: ")
     if "lock hold by current process" in text or "While lock file" in text:
-        return OSError(errno.EBUSY, "another process has this database open, or this one has it open twice", str(path))
+        return OSError(
+            errno.EBUSY, "another process has this database open, or this process has opened it twice", str(path)
+        )
     code = next((code for said, code in _SAID if said in text), errno.EIO)
     return OSError(code, text, str(path))
 

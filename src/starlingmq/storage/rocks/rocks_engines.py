@@ -114,7 +114,7 @@ class RocksJournal:
         self._cut_bytes = self._bytes_before
         self._next, self._bytes, self._mark, self._mark_total = self._find_end()
         if self._next < at_least:
-            lost = f"{path}: records {self._next} to {at_least - 1} are lost: they had been given, but are not there"
+            lost = f"{path}: records {self._next} to {at_least - 1} are lost: they were written, but are missing"
             self.damage = f"{self.damage}; {lost}" if self.damage else lost
             self._next = at_least
         self._begin = self._next  # what this process has appended begins here

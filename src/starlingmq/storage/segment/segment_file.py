@@ -240,7 +240,7 @@ class SegmentFile:
             self._report_lost(scan.next, until - 1, len(scan.data) - scan.end, base + scan.end, damages)
 
     def _report_lost(self, first: int, last: int, size: int, at: int, damages: Damages) -> None:
-        what = f"{records(first, last)} lost: {size} bytes from position {at} on do not check."
+        what = f"{records(first, last)} lost: {size} bytes from position {at} on have wrong checksums."
         damages.add(Damage(self.path, first, last, size, what))
 
 

@@ -81,7 +81,7 @@ def decode_header(data: bytes) -> SegmentHeader | None:
         return None
     _, version, salt, first, created, _ = _HEADER.unpack(found[0])
     if version != VERSION:
-        raise UnknownFormat(0, f"is of version {version}, this program knows {VERSION}")
+        raise UnknownFormat(0, f"has version {version}, but this program supports version {VERSION}")
     return SegmentHeader(first, created / 1e6, salt, len(found) == 2)
 
 

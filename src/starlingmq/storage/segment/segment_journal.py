@@ -70,7 +70,7 @@ class SegmentJournal:
         Raises OSError; UnknownFormat if a newer version wrote the files.
         """
         if not 0 < segment_bytes <= 1 << 31:
-            raise ValueError(f"a segment of {segment_bytes} bytes: 1 to 2**31 are possible")
+            raise ValueError(f"segment size of {segment_bytes} bytes: must be 1 to 2**31")
         self._files = files or FileCalls()
         self._segment_bytes = segment_bytes
         self._shelf = recover(self._files, directory, open_max)
@@ -85,7 +85,7 @@ class SegmentJournal:
         if shelf.segments:
             path = shelf.segments[-1].path
             shelf.seal(shelf.segments[-1])
-        what = f"{text(shelf.next, offset - 1)} lost: they had been given, but the journal ends before them."
+        what = f"{text(shelf.next, offset - 1)} lost: they were written, but the journal ends before them."
         shelf.damages.add(Damage(path, shelf.next, offset - 1, 0, what))
         shelf.next = offset
 

@@ -103,7 +103,7 @@ def _unusable(shelf: SegmentSet, firsts: list[int], headers: dict[int, SegmentHe
         if any(begin <= first < end for begin, end in shelf.gone):
             remove_if_there(shelf.files, path)
         elif header is not None and header.first != first:
-            what = f"The name is wrong, it was made as {log_name(header.first)}; it is set aside."
+            what = f"The file name is wrong and should be {log_name(header.first)}; the file is set aside."
             _set_aside(shelf, path, header.first, what)
         else:
             continue
@@ -117,7 +117,7 @@ def _begin_anew(shelf: SegmentSet, firsts: list[int]) -> None:
     shelf.next = firsts[-1] + 1
     shelf.begin()
     for first in firsts:
-        what = "Neither copy of its header nor that of another segment can be read; it is set aside."
+        what = "Neither copy of its header can be read, nor that of another segment; the file is set aside."
         _set_aside(shelf, shelf.path(log_name(first)), first, what)
     shelf.settle_names()
 
@@ -166,7 +166,7 @@ def _repair_header(shelf: SegmentSet, segment: SegmentFile, header: SegmentHeade
     """Write it again, or the salt would be lost with the segments that still have it. Where that fails, the next sync
     has to copy the segment."""
     size = HEADER_SIZE if header is None else HEADER_SIZE // 2
-    what = "The header was damaged; the name and the other segments tell what it said, nothing is lost."
+    what = "The header was damaged and was restored from the name and the other segments; nothing is lost."
     shelf.damages.add(Damage(segment.path, segment.first, segment.first - 1, size, what))
     try:
         write_all(shelf.files, segment.fd, SegmentHeader(segment.first, segment.created, segment.salt).encode(), 0)
@@ -210,7 +210,7 @@ def _scan(shelf: SegmentSet, segment: SegmentFile, size: int, limit: int | None)
         else:
             _cut_tail(shelf, segment, scan)
     if unreadable:
-        what = f"{unreadable} bytes can not be read; what was in them is reported as lost where it is known."
+        what = f"{unreadable} bytes cannot be read; lost messages among them are reported when they are needed."
         shelf.damages.add(Damage(segment.path, segment.first, segment.first - 1, unreadable, what))
     scan.gaps = [gap for gap in scan.gaps if gap.last < segment.next]
     segment.damaged = segment.damaged or bool(scan.gaps)
@@ -231,7 +231,7 @@ def _cut_tail(shelf: SegmentSet, segment: SegmentFile, scan: Scan) -> None:
     segment.next, segment.size = scan.group_next, HEADER_SIZE + scan.group_end
     segment.spoiled = True
     cut = len(scan.data) - scan.group_end
-    what = f"{cut} bytes at the end are left out, where record {segment.next} begins: an append that was not completed."
+    what = f"{cut} bytes at the end, where record {segment.next} starts, are ignored: this append was not completed."
     shelf.damages.add(Damage(segment.path, segment.next, segment.next - 1, cut, what))
 
 
@@ -253,7 +253,11 @@ def _report_range(shelf: SegmentSet, segment: SegmentFile, first: int, last: int
         behind = max(0, shelf.files.size(fd) - segment.size)
     finally:
         shelf.files.close(fd)
-    why = f"{behind} bytes at the end do not check" if behind else "it was cut short or a file behind it is missing"
+    why = (
+        f"{behind} bytes at the end have wrong checksums"
+        if behind
+        else "it was truncated, or a file after it is missing"
+    )
     shelf.damages.add(Damage(segment.path, first, last, behind, f"{records(first, last)} lost: {why}."))
 
 

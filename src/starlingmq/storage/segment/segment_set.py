@@ -164,7 +164,7 @@ class SegmentSet:
 
     def report_index(self, segment: SegmentFile) -> None:
         path = self.path(index_name(segment.first))
-        what = "The index does not check; it is made again from the segment, nothing is lost."
+        what = "The index has a wrong checksum; it is rebuilt from the segment, nothing is lost."
         self.damages.add(Damage(path, segment.first, segment.first - 1, 0, what))
 
     def _read_index(self, first: int) -> bytes:

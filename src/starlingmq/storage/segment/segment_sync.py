@@ -25,7 +25,7 @@ class RecordsLost(OSError):
 
     def __init__(self, ranges: list[tuple[int, int]]) -> None:
         which = ", ".join(f"{first} to {last}" for first, last in ranges)
-        super().__init__(errno.EIO, f"records lost that the disk failed to write: {which}")
+        super().__init__(errno.EIO, f"records lost, because the disk failed to write them: {which}")
         self.ranges = ranges
 
 
@@ -194,7 +194,7 @@ class Syncer:
             lost.append((scan.next, segment.next - 1))
         copy.damaged = bool(lost)
         for begin, end in lost:
-            what = f"{records(begin, end)} lost: the disk failed to write them and they can not be read any more."
+            what = f"{records(begin, end)} lost: the disk failed to write them and they cannot be read."
             shelf.damages.add(Damage(copy.path, begin, end, 0, what))
         self._lost += lost
         with shelf.lock:

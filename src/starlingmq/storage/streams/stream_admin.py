@@ -93,7 +93,7 @@ class StreamAdmin:
         found = self.logs.find(name)
         if found is None:
             known = ", ".join(sorted(log.stream.name for log in self.logs.by_number.values())) or "none"
-            raise StreamActionError(f"there is no stream {name[:64]!r} on this node; there are: {known}")
+            raise StreamActionError(f"there is no stream {name[:64]!r} on this node; existing: {known}")
         return found
 
     async def create(self, arguments: dict[str, str]) -> Result:
@@ -101,15 +101,17 @@ class StreamAdmin:
         tree: dict[str, Any] = {**arguments, "topics": arguments.get("topics", "").splitlines()}
         name = tree.get("name", "")
         if not re.match(NAME_PATTERN, name):
-            raise StreamActionError(f"{name[:64]!r} is no name: use 1 to 64 letters, digits, dots, dashes, underscores")
+            raise StreamActionError(
+                f"{name[:64]!r} is not a valid name; use 1 to 64 letters, digits, dots, dashes, underscores"
+            )
         try:
             config = build(StreamConfig, tree)
         except ConfigError as error:
             raise StreamActionError(str(error)) from None
         if self.logs.find(config.name) is not None:
-            raise StreamActionError(f"stream {config.name} is there already; delete it first, or take another name")
+            raise StreamActionError(f"stream {config.name} exists already; delete it first, or use another name")
         if len(self.logs.by_number) >= STREAMS_MAX:
-            raise StreamActionError(f"there are {STREAMS_MAX} streams already; delete some")
+            raise StreamActionError(f"the limit of {STREAMS_MAX} streams is reached; delete some first")
         return description(self._make(config), time.time())
 
     def _make(self, config: StreamConfig) -> StreamLog:
@@ -129,7 +131,7 @@ class StreamAdmin:
             definition_of(config, 0, 0.0)
             new += self.logs.find(config.name) is None
         if len(self.logs.by_number) + new > STREAMS_MAX:
-            raise StreamActionError(f"these would be more than {STREAMS_MAX} streams; delete some")
+            raise StreamActionError(f"this would exceed the limit of {STREAMS_MAX} streams; delete some first")
         for config in wanted:
             log = self.logs.find(config.name)
             if log is None:
@@ -158,7 +160,7 @@ class StreamAdmin:
         log = self._find(arguments)
         text = arguments.get("before", "")
         if text and not _is_offset(text):
-            raise StreamActionError(f"{text[:20]!r} is no offset")
+            raise StreamActionError(f"{text[:20]!r} is not an offset")
         before = int(text) if text else log.stream.next
         first = log.journal.first
         await self.store.hold()  # a backup is not taken of what goes meanwhile, nor does retention work beside
@@ -188,7 +190,7 @@ class StreamAdmin:
         log = self._find(arguments)
         name, text = arguments.get("consumer", ""), arguments.get("next", "")
         if not plain_name(name) or not _is_offset(text):
-            raise StreamActionError(f"a consumer has a name of 1 to {NAME_BYTES_MAX} printable bytes and an offset")
+            raise StreamActionError(f"a consumer needs a name of 1 to {NAME_BYTES_MAX} printable bytes and an offset")
         now = time.time()
         pins = arguments.get("pins") == "true"
         log.consumers.heard(Consumer(name, int(text), now, pins, now + PIN_SECONDS if pins else 0.0))

@@ -38,5 +38,5 @@ class StreamTidying:
         self.running = None
         error = done.exception()
         if error is not None:
-            log.error("a stream keeps more than it should: %s; it is tried again", error)
+            log.error("a stream exceeds its retention, because deleting failed: %s; it is retried", error)
         self.streams.weigh()
