@@ -88,7 +88,7 @@ def test_rows_that_are_not_kept_are_counted(stack: ExitStack, tmp_path: Path) ->
     broker.kill()
     shutil.rmtree(broker.data)
     broker.start()
-    with pytest.raises(LostRows, match="what it had from offset 0 on"):
+    with pytest.raises(LostRows, match="rows from offset 0 on"):
         advance(reader(broker), end)
     end, rows = advance(forgiving, end)
     assert end == {"n1": 0, LOST: first - 10} and rows == []

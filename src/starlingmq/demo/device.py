@@ -156,7 +156,7 @@ class Device(Client):
                 await asyncio.wait_for(self.called_back.wait(), self._stays_away)
         await super().connect()
         if self._were_there and not self.session_present:
-            self._counts["sessions begun anew"] += 1
+            self._counts["sessions lost"] += 1
             self._tally.begun_anew(self.number)
         if self._lost_at is not None and not self._stays_away:
             self._counts["came back"] += 1

@@ -230,7 +230,7 @@ def check_kept(options: Options, start: Position, bounds: dict[str, tuple[int, i
     for node, offset in start.items():
         first, last = bounds.get(node, (offset, offset))
         if first > offset or last < offset:
-            lost = f"{first - offset} rows" if first > offset else f"what it had from offset {last} on"
+            lost = f"{first - offset} rows" if first > offset else f"rows from offset {last} on"
             what = f"node {node} no longer has {lost} of stream {options.stream} (it has {first} to {last})"
             if options.fail_on_loss:
                 raise LostRows(f"{what}; set the option failOnDataLoss: false to continue without them")

@@ -1,0 +1,38 @@
+"""Messages are in plain English: errors, log lines, help and labels, as the pages are (test_language).
+
+Every string of the sources counts that is no docstring and no note below a field.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import ROOT
+from tests.docs.test_language import DIALECT
+
+SOURCE = ROOT / "src/starlingmq"
+SOURCES = sorted(SOURCE.rglob("*.py"))
+
+
+def messages(source: str) -> Iterator[tuple[int, str]]:
+    """Line and text of each string, without those that are statements of their own."""
+    tree = ast.parse(source)
+    notes = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in notes:
+            yield node.lineno, node.value
+
+
+@pytest.mark.parametrize("path", [pytest.param(path, id=str(path.relative_to(SOURCE))) for path in SOURCES])
+def test_a_message_has_no_dialect(path: Path) -> None:
+    found = [(line, text) for line, text in messages(path.read_text(encoding="utf-8")) if DIALECT.search(text)]
+    assert found == [], "see docs/GLOSSARY.md for the terms"
+
+
+def test_dialect_is_found_in_messages_only() -> None:
+    source = '"""It begins anew."""\nraise ValueError(f"{name} can not be read")\nx = 1\n"""Whoever reads it."""\n'
+    assert [text for _, text in messages(source) if DIALECT.search(text)] == [" can not be read"]
