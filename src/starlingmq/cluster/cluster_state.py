@@ -859,6 +859,7 @@ class ClusterState:
             soonest = min(soonest, self.drain.wake_at(now), self.rebalancing.wake_at(now), self.isolation.wake_at())
             soonest = min(soonest, self.handshakes.wake_at(), self.groups.wake_at(), self.retained.wake_at())
             soonest = min(soonest, self.wills.wake_at() or inf, self.calls.wake_at())
+            soonest = min(soonest, self.lease_fence.wake_at(now))
         return soonest
 
     # What is there to be seen

@@ -9,6 +9,7 @@ Pure: requests out, answers in.
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final
 
 from starlingmq.cluster.etcd.etcd_requests import Compare, Get, Request, Revoke, Txn, TxnAnswer
@@ -66,6 +67,11 @@ class LeaseFence:
         elif answer.succeeded and answer.found[0] and answer.found[0][0].lease:
             self.ended += 1
             self._requests.append(Revoke(answer.found[0][0].lease))
+
+    def wake_at(self, now: float) -> float:
+        """When ``take_requests`` may have something though nothing happens; ``inf``: never."""
+        due = [lost_at + self._silence for lost_at in self._lost_at.values()]
+        return min([when for when in (*due, self._retry_at) if when > now], default=inf)
 
     def take_requests(self, members: Members, quorum: Quorum, now: float) -> list[Request]:
         for member in members.membership.members if self._lost_at else ():
