@@ -171,7 +171,7 @@ def test_a_damaged_byte_is_named(data: Path, online: bool) -> None:
     assert file.name in output.decode()
     assert b"Record 53 is lost" in output
     if not online:  # the checkpoint knows who waits for it
-        assert b"Session 'away' refers to 1 messages that the journal does not have" in output
+        assert b"Session 'away' refers to 1 messages that are missing in the journal" in output
 
 
 def test_compacting_gives_back_what_nobody_needs(data: Path) -> None:

@@ -84,7 +84,7 @@ async def test_what_can_not_be_made(arguments: dict[str, str], words: str, tmp_p
     async with Broker(config, listeners=["mqtt://127.0.0.1:0"]):
         with pytest.raises(CommandError, match=words):
             await asyncio.to_thread(ask, tmp_path, "create", **arguments)
-        with pytest.raises(CommandError, match="there are: all"):
+        with pytest.raises(CommandError, match="existing: all"):
             await asyncio.to_thread(ask, tmp_path, "show", name="none")
 
 
