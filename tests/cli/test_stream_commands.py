@@ -73,7 +73,7 @@ async def test_a_stream_from_its_making_to_its_end(tmp_path: Path) -> None:
     [
         ({"name": "all", "topics": "a"}, "exists already"),
         ({"name": "other", "topics": "a/#/b"}, "not a topic filter"),
-        ({"name": "a/b", "topics": "a"}, "no name"),
+        ({"name": "a/b", "topics": "a"}, "not a valid name"),
         ({"name": "other", "topics": ""}, "topics"),
         ({"name": "other", "topics": "a", "retention_size": "much"}, "a size such as"),
         ({"name": "other", "topics": "a", "when_full": "wait"}, "not one of drop_oldest, refuse"),
