@@ -38,7 +38,11 @@ class StateTable(Generic[S, E, A]):
 
     def __init__(self, about: str, rows: Iterable[Row[S, E, A]]) -> None:
         self.about = about
-        self.rows = {(row.state, row.event): row for row in rows}
+        self.rows: dict[tuple[S, E], Row[S, E, A]] = {}
+        for row in rows:
+            if (row.state, row.event) in self.rows:
+                raise ValueError(f"{about}: {row.state.name} on {row.event.name} has two rows")
+            self.rows[row.state, row.event] = row
 
     def step(self, state: S, event: E) -> Row[S, E, A]:
         row = self.rows.get((state, event))

@@ -1,0 +1,210 @@
+"""Each row of the takeover's tables is taken by hand here; ``tests.cluster.takeover_rows`` says which worlds take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+from tests.cluster.fleet import Fleet
+from tests.cluster.takeover_rows import TABLES, counting, taken_in
+
+from starlingmq.cluster.takeover.inbound import InboundSession
+from starlingmq.cluster.takeover.inbound_states import (
+    INBOUND_TABLE,
+    RESET_TABLE,
+    SOURCE_TABLE,
+    InboundAction,
+    InboundEvent,
+    InboundState,
+    ResetEvent,
+    ResetState,
+    SourceEvent,
+    SourceState,
+)
+from starlingmq.cluster.takeover.state_table import NoTransition, Row, StateTable
+from starlingmq.cluster.takeover.transfer_frames import (
+    NOTHING,
+    OVERTAKEN,
+    Head,
+    Part,
+    Parts,
+    Passed,
+    Said,
+    SubscriptionFrame,
+    Whole,
+    encode,
+    pack,
+)
+
+SourceRow = Row[SourceState, SourceEvent, Any]
+EPOCH, HELD = 50, 40
+GRANTED = SubscriptionFrame(b"t", 1, False, False, b"")
+PART = Part(b"t", b"x", b"", "p", (1, False, 0.0), -1.0, 1, False, b"", 0, 0)
+
+
+def name(row: Row[Any, Any, Any]) -> str:
+    return f"{row.state.name}-{row.event.name}"
+
+
+def of(table: StateTable[Any, Any, Any]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("row", [pytest.param(row, id=name(row)) for row in table.rows.values()])
+
+
+class Target:
+    """A node with an inbound session of client "c" whose one source is another node, which this test speaks for."""
+
+    def __init__(self, state: SourceState) -> None:
+        self.fleet = Fleet(2)
+        self.node = self.fleet[0]
+        self.source = self.fleet[1].cluster.number
+        self.takeovers = self.node.cluster.takeovers
+        self.moves = self.takeovers.moves
+        self.target = self.takeovers._target
+        self.arrival = InboundSession("c", EPOCH, {self.source: HELD})
+        self.moves.add(self.arrival)
+        if state is SourceState.GONE:
+            self.hear(Head("c", EPOCH, HELD, granted=[GRANTED]), Passed("c", EPOCH, [], True))
+        elif state is not SourceState.ASKED:
+            self.hear(Head("c", EPOCH, HELD, granted=[GRANTED]))
+        if state is SourceState.QUEUE:
+            self.hear(Whole("c", EPOCH))
+        assert self.state() is state
+        self.moves.store()
+
+    def hear(self, *said: Said) -> None:
+        self.takeovers.take(self.source, pack([encode(each) for each in said]))
+
+    def state(self) -> SourceState:
+        source = self.arrival.sources.get(self.source)
+        return SourceState.GONE if source is None else source.state
+
+    def waiting(self) -> int:
+        """Messages that are here for the session."""
+        session = self.node.state.ctx.sessions["c"]
+        return 0 if session.queue is None else len(session.queue)
+
+    def releases(self) -> bool:
+        """Whether the owner key of the source is to be deleted."""
+        return any(node == self.source for _, node, _ in self.node.cluster.ownership._releases)
+
+
+EVENTS: Final[dict[SourceEvent, Callable[[Target], None]]] = {
+    SourceEvent.HEAD: lambda at: at.hear(Head("c", EPOCH, HELD, granted=[GRANTED], former=[b"u"])),
+    SourceEvent.NOTHING: lambda at: at.hear(Head("c", EPOCH, NOTHING)),
+    SourceEvent.OVERTAKEN: lambda at: at.hear(Head("c", EPOCH, OVERTAKEN)),
+    SourceEvent.PARTS: lambda at: at.hear(Parts("c", EPOCH, [PART])),
+    SourceEvent.WHOLE: lambda at: at.hear(Whole("c", EPOCH)),
+    SourceEvent.PASSED: lambda at: at.hear(Passed("c", EPOCH, [at.source], False)),
+    SourceEvent.DONE: lambda at: at.hear(Passed("c", EPOCH, [], True)),
+    SourceEvent.UNREACHABLE: lambda at: at.target.late(at.arrival, at.source),
+    SourceEvent.REMOVED: lambda at: at.takeovers.set_members([at.moves.me]),
+    SourceEvent.DROPPED: lambda at: at.target._step_source(at.arrival, at.source, SourceEvent.DROPPED),
+}
+
+
+def outcome(at: Target, row: SourceRow) -> bool:
+    """What each event is for, seen from outside of the table."""
+    before = row.state is not SourceState.GONE
+    if row.event is SourceEvent.HEAD:
+        return (b"u" in at.arrival.former) == before
+    if row.event is SourceEvent.PARTS:
+        return at.waiting() == 1
+    if row.event is SourceEvent.WHOLE:
+        return at.arrival.whole
+    if row.event is SourceEvent.PASSED:
+        return not before or at.arrival.ordered(at.source)
+    if row.event is SourceEvent.UNREACHABLE:
+        return at.arrival.late() == [at.source] and not at.arrival.awaited()
+    if row.event in (SourceEvent.NOTHING, SourceEvent.DONE, SourceEvent.REMOVED):
+        return not at.arrival.sources and at.releases()
+    return not at.arrival.sources  # OVERTAKEN, DROPPED: the key is that of a later owner, or our own
+
+
+@of(SOURCE_TABLE)
+def test_an_event_of_a_source_leads_to_the_state_of_its_row(row: SourceRow) -> None:
+    at = Target(row.state)
+    with counting() as taken:
+        EVENTS[row.event](at)
+    assert taken[row] == 1, f"taken: {[name(each) for each in taken]}"
+    assert at.state() is row.next
+    assert outcome(at, row)
+    assert not at.takeovers.take_notices()
+
+
+@pytest.mark.parametrize("event", [SourceEvent.PARTS, SourceEvent.WHOLE, SourceEvent.DONE])
+def test_a_message_without_a_row_is_ignored_and_the_notice_names_state_and_event(event: SourceEvent) -> None:
+    at = Target(SourceState.ASKED)
+    EVENTS[event](at)
+    (notice,) = at.takeovers.take_notices()
+    assert f"no transition from ASKED on {event.name}" in notice
+    assert at.state() is SourceState.ASKED
+
+
+@of(INBOUND_TABLE)
+def test_an_event_of_an_inbound_session_leads_to_the_state_of_its_row(
+    row: Row[InboundState, InboundEvent, InboundAction],
+) -> None:
+    at = Target(SourceState.QUEUE)
+    arrival, moves = at.arrival, at.moves
+    arrival.state = row.state
+    if row.state is InboundState.SETTLING:
+        moves.settling[arrival] = None
+    with counting() as taken:
+        at.target.step(arrival, row.event)
+    assert taken[row] == 1
+    assert arrival.state is row.next
+    assert (arrival in moves.settling) == (row.next is InboundState.SETTLING)
+    assert (arrival in moves.of("c")) == (row.next is not InboundState.FINISHED)
+    assert (arrival in moves._changed) == (InboundAction.STORE in row.actions)
+    assert (at.source in arrival.wills.said) == (InboundAction.EXPECT_WILLS in row.actions)
+
+
+@of(RESET_TABLE)
+def test_an_event_of_a_session_reset_leads_to_the_state_of_its_row(row: Row[ResetState, ResetEvent, Any]) -> None:
+    at = Target(SourceState.QUEUE)
+    arrival, connects = at.arrival, at.takeovers._connects
+    session = arrival.session
+    assert session is not None
+    session.lose()
+    if row.state is ResetState.PENDING:
+        connects.noticed(session, 1.0)
+    with counting() as taken:
+        if row.event is ResetEvent.NOTICED:
+            connects.noticed(session, 2.0)
+        else:
+            connects.look_at_reset(arrival, False, arrival.reset_until)
+    assert taken[row] == 1
+    assert arrival.reset is row.next
+    assert (arrival in at.moves.resetting()) == (row.next is ResetState.PENDING)
+    if row.event is ResetEvent.NOTICED:
+        assert arrival.reset_until == 2.0 + at.moves.limit
+
+
+def test_a_table_has_no_row_twice_and_each_ignored_event_says_why() -> None:
+    for table in TABLES:
+        for row in table.rows.values():
+            assert bool(row.ignored) == (row.next is row.state and not row.actions), name(row)
+    with pytest.raises(ValueError, match="ASKED on HEAD"):
+        StateTable("source", [*SOURCE_TABLE.rows.values(), SOURCE_TABLE.rows[SourceState.ASKED, SourceEvent.HEAD]])
+
+
+def test_a_pair_without_a_row_is_an_error_that_names_both() -> None:
+    with pytest.raises(NoTransition, match="inbound session: no transition from FINISHED on READY"):
+        INBOUND_TABLE.step(InboundState.FINISHED, InboundEvent.READY)
+
+
+def test_worlds_take_the_way_of_a_takeover() -> None:
+    """The rows without faults: the rarer ones are counted by ``tests.cluster.takeover_rows``."""
+    taken = taken_in(range(3))
+    for state, event in [
+        (SourceState.ASKED, SourceEvent.HEAD),
+        (SourceState.ASKED, SourceEvent.NOTHING),
+        (SourceState.WINDOW, SourceEvent.WHOLE),
+        (SourceState.QUEUE, SourceEvent.PARTS),
+        (SourceState.QUEUE, SourceEvent.PASSED),
+        (SourceState.QUEUE, SourceEvent.DONE),
+    ]:
+        assert taken[SOURCE_TABLE.rows[state, event]] > 0, f"{state.name} on {event.name}"
+    assert taken[INBOUND_TABLE.rows[InboundState.WAITING, InboundEvent.READY]] > 0
+    assert taken[INBOUND_TABLE.rows[InboundState.OPEN, InboundEvent.COMPLETE]] > 0
