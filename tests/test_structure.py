@@ -25,21 +25,17 @@ CONTEXT: Final = re.compile(r"(^|[._])ctx\.(cluster\.|storage\.)?\w+$")
 """A field of it, or of its parts. Counters are not: what is counted outside is counted there."""
 
 LONG_FILES: Final = {
-    "starlingmq.cluster.cluster_state": 900,
     "starlingmq.cluster.wills.cluster_wills": 650,
     "tests.cluster.test_hazards": 550,
     "tests.core.test_review": 510,
 }
 """And the length that each must not exceed."""
 LONG_CLASSES: Final = {
-    "ClusterState": 800,
     "ClusterWills": 550,
     "Members": 410,
-    "RetainedSync": 410,
+    "RetainedSync": 420,
 }
-LONG_FUNCTIONS: Final = {
-    "ClusterState.__init__": 90,
-}
+LONG_FUNCTIONS: Final[dict[str, int]] = {}
 IN_CYCLES: Final = {
     "starlingmq": "",
     "bench": "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from types import SimpleNamespace
 from typing import Any
 
@@ -51,6 +52,7 @@ def test_a_node_that_is_silent_has_its_lease_for_a_while() -> None:
     fence = fence_that_lost_it()
     assert fence.is_gone(2, SILENT) and not fence.is_gone(2, HEARD) and not fence.is_gone(3, SILENT)
     assert fence.take_requests(MEMBERS, SILENT, 0.9 * SILENCE) == []
+    assert fence.wake_at(0.9 * SILENCE) == SILENCE and fence.wake_at(SILENCE) == inf
     assert fence.take_requests(MEMBERS, HEARD, SILENCE) == []
     assert asked(fence.take_requests(MEMBERS, SILENT, SILENCE))
 

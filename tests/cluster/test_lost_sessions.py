@@ -203,7 +203,7 @@ def test_an_owner_that_other_nodes_hear_is_waited_for() -> None:
     broken = False
     for _ in range(100):
         fleet.advance(0.05)
-        broken = broken or not fleet[1].cluster._is_connected(home)
+        broken = broken or not fleet[1].cluster.view.is_connected(home)
     assert broken
     assert client.expect(Connack).session_present
 
@@ -219,7 +219,7 @@ def test_an_owner_that_no_other_node_hears_any_more_is_not_waited_for() -> None:
     fleet[1].cluster.takeovers.moves.ports.heard_elsewhere = heard.__contains__
     client = connecting(fleet, 1)
     fleet.advance(4.0, 0.05)
-    assert client.receive() == [] and not fleet[1].cluster._is_connected(home)
+    assert client.receive() == [] and not fleet[1].cluster.view.is_connected(home)
     heard.clear()
     fleet.advance(0.6, 0.05)
     assert not client.expect(Connack).session_present

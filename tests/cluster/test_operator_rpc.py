@@ -104,7 +104,7 @@ def test_numbers_begin_again_with_the_life_of_who_asks_and_a_former_life_is_not_
     node.called(7, 1, OperatorCall(2, b"c"))
     assert [one.question for one in node.take_called()] == [b"b"]
     node.answer(first, b"late")
-    assert node.take_out() == []
+    assert node.take_frames() == []
 
 
 def test_an_answer_counts_once_and_from_who_was_asked() -> None:
@@ -124,10 +124,10 @@ def test_what_is_asked_and_served_at_once_is_bounded() -> None:
     node = OperatorRpc(lambda _: True)
     for number in range(1, SERVED_MAX + 2):
         node.called(7, 1, OperatorCall(number, b"?"))
-    assert node.take_out() == [(7, OperatorReply(SERVED_MAX + 1, BUSY))]
+    assert node.take_frames() == [(7, OperatorReply(SERVED_MAX + 1, BUSY))]
     first, *_ = node.take_called()
     node.answer(first, b"x" * (operator_rpc.ANSWER_BYTES_MAX + 1))
-    assert node.take_out() == [(7, OperatorReply(1, TOO_MUCH))]
+    assert node.take_frames() == [(7, OperatorReply(1, TOO_MUCH))]
     node.called(7, 1, OperatorCall(SERVED_MAX + 2, b"?"))
     assert len(node.take_called()) == 1
     for _ in range(operator_rpc.WAITING_MAX + 1):

@@ -14,8 +14,8 @@ from tests.cluster.test_wills import KEYS, kept, kill
 from tests.harness import FakeClient
 
 import starlingmq
-from starlingmq.cluster.cluster_state import ClusterState
 from starlingmq.cluster.etcd.etcd_requests import Delete, Put, Txn
+from starlingmq.cluster.retained.retained_sync import RetainedSync
 from starlingmq.cluster.takeover.inbound_claims import InboundClaims
 from starlingmq.cluster.wills.will_records import FIRING, SETTLED, RegisteredWill, decode_will, encode_will, taken_key
 from starlingmq.cluster.wills.will_settlement import WillSettlements
@@ -310,7 +310,7 @@ def a_copy_is_not_waited_for() -> Any:
 
 
 def what_a_will_retains_is_not_waited_for() -> Any:
-    return patch.object(ClusterState, "_retained_up_to", lambda self: 1 << 63)
+    return patch.object(RetainedSync, "written_up_to", lambda self: 1 << 63)
 
 
 def killed() -> None:

@@ -344,7 +344,6 @@ def test_more_than_may_wait_for_a_node_is_refused() -> None:
     fleet.advance(3.0)
     node = fleet[0]
     node.state.ctx.cluster.forward_bytes = 1000
-    node.cluster.config = type(node.cluster.config)(forward_bytes=1000)
     codes: list[int] = []
     for number in range(20):
         publisher.send(Publish(b"t", bytes(100), 1, packet_id=number + 1))

@@ -69,7 +69,7 @@ def say_nothing(world: RoamingWorld, nothing: bool) -> None:
     for node in world.nodes:
         if node.process is not None:
             cluster = node.process.cluster
-            heard = cluster._is_heard_elsewhere
+            heard = cluster.view.is_heard_elsewhere
             cluster.takeovers.moves.ports.heard_elsewhere = (lambda number: False) if nothing else heard
 
 

@@ -315,15 +315,15 @@ def test_a_node_that_was_taken_out_publishes_nothing_of_before() -> None:
     node = Fleet(1)[0]
     node.state.ctx.recording = True
     found = node.cluster.wills
-    found.remember(node.now)
+    found.begin_turn(node.now)
     will = will_from(RegisteredWill(REGISTERED, 7, delay=3, epoch=3))
     assert node.state.ctx.cluster.wills is not None
     node.state.ctx.cluster.wills.fire("c", will)
-    found.remember(node.now)
-    assert found.busy()
+    found.begin_turn(node.now)
+    assert found.is_busy()
     found.give_up({DUE + b"of an earlier life": b""})
     node.state.ctx.cluster.wills.changed.clear()
-    assert not found.busy()
+    assert not found.is_busy()
     deleted = [write.topic for write in node.state.ctx.ready.writes if write.kind == FACT_DELETE]
     assert len(deleted) == 2 and all(key.startswith(DUE) for key in deleted)
 

@@ -18,7 +18,6 @@ from tests.sim import planted_retained
 from tests.sim.commits import Commits, Ticket
 from tests.sim.run import run
 
-from starlingmq.cluster import cluster_state as cluster_state
 from starlingmq.cluster.groups import group_pull
 from starlingmq.cluster.groups.group_primaries import GroupPrimaries
 from starlingmq.cluster.links import peer_transport
@@ -29,6 +28,7 @@ from starlingmq.cluster.links.relay import Relay
 from starlingmq.cluster.membership.quorum import Quorum, QuorumPeer
 from starlingmq.cluster.routes.peer_routes import PeerRoutes
 from starlingmq.cluster.routes.route_table import RouteTable
+from starlingmq.cluster.routes.suback_wait import SubackWait
 from starlingmq.core.context import Context
 from starlingmq.core.groups.group_engine import GroupEngine
 from starlingmq.core.ready import RETAINED_PUT
@@ -49,9 +49,9 @@ def suback_does_not_wait() -> Any:
 
 def suback_waits_for_nobody_that_was_lost_lately() -> Any:
     def publishers(self: Any, quorum: Quorum, now: float) -> list[int]:
-        return [number for number in self.lines if quorum.is_connected(number)]
+        return [number for number in self._view.transports if quorum.is_connected(number)]
 
-    return patch.object(cluster_state.ClusterState, "_publishers", publishers)
+    return patch.object(SubackWait, "publishers", publishers)
 
 
 def one_node_alone_declares_another_dead() -> Any:

@@ -17,6 +17,7 @@ from math import inf
 from typing import Final
 
 from starlingmq.cluster.links.peer_frames import OperatorCall, OperatorReply
+from starlingmq.cluster.subsystem import NodeLife, Subsystem
 
 WAITING_MAX: Final = 256  # questions of ours at once
 SERVED_MAX: Final = 32  # of one node's at once; more are refused
@@ -73,7 +74,7 @@ class _Seen:
         return True
 
 
-class OperatorRpc:
+class OperatorRpc(Subsystem):
     """``is_connected`` tells whether a node is there, directly or by way of a third one."""
 
     def __init__(self, is_connected: Callable[[int], bool]) -> None:
@@ -87,8 +88,11 @@ class OperatorRpc:
         self._called: list[Called] = []
         self._outcomes: list[Outcome] = []
 
-    def enter(self, incarnation: int) -> None:
-        """Our life is known: no number was given by an earlier one, whose answers may still be on their way."""
+    def enter(self, life: NodeLife, now: float) -> None:
+        self.begin_life(life.me.incarnation)
+
+    def begin_life(self, incarnation: int) -> None:
+        """No number was given by an earlier life of this node, whose answers may still be on their way."""
         self._last = incarnation << 32
 
     # Asking
@@ -156,16 +160,16 @@ class OperatorRpc:
         del self._waiting[number]
         self._outcomes.append(Outcome(number, waiting.node, b"", problem, now - waiting.asked_at))
 
-    def wake_at(self) -> float:
-        return min((waiting.deadline for waiting in self._waiting.values()), default=inf)
+    def wake_at(self, now: float) -> float:
+        return min([waiting.deadline for waiting in self._waiting.values()], default=inf)
 
-    def busy(self) -> bool:
+    def has_input(self) -> bool:
         """Whether there is something to be sent, or to be told."""
         return bool(self._out or self._called or self._outcomes)
 
     # What is to be done
 
-    def take_out(self) -> list[tuple[int, OperatorCall | OperatorReply]]:
+    def take_frames(self) -> list[tuple[int, OperatorCall | OperatorReply]]:
         taken, self._out = self._out, []
         return taken
 

@@ -23,6 +23,7 @@ from math import inf
 from typing import Final
 
 from starlingmq.cluster.membership.node_directory import NodeDirectory
+from starlingmq.cluster.subsystem import Subsystem
 from starlingmq.cluster.takeover.transfer_frames import Offer, Said
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.connection import CLOSED
@@ -45,7 +46,7 @@ class Offered:
         self.until = until
 
 
-class Drain:
+class Drain(Subsystem):
     """``say`` tells a node something, ``giving`` counts sessions on their way from here that can get on now.
 
     ``rate``: clients and sessions a second, each; more when ``begin`` names a limit that asks for it.
@@ -105,7 +106,7 @@ class Drain:
         self.moved = self.closed = self.handed = self.declined = 0
         self._hope_at = self._since = now
         self._may = self._look_at = 0.0
-        self._look(now)
+        self._find(now)
         nats = self._broker.nats
         nats.leaving.begin(now, min(HASTE * seconds, nats.config.lame_duck_duration))
 
@@ -126,7 +127,7 @@ class Drain:
             if offered is not None and offered.node == node:
                 self._give_up(client_id, offered)
 
-    def turn(self, now: float) -> None:
+    def look(self, now: float) -> None:
         if not self.active:
             return
         self._refill(now)
@@ -136,7 +137,7 @@ class Drain:
         if not self._clients:
             self._offer(nodes, now)
             if not self._sessions and not self._offered and now >= self._look_at:
-                self._look(now)
+                self._find(now)
         hopeful = self._hopeful(nodes, now)
         if hopeful and (self._clients or self._offered or self._giving()):
             self._busy_at = now
@@ -147,10 +148,12 @@ class Drain:
             self.done = idle and (not hopeful or (self.sessions_left <= self._kept and now >= self._busy_at + LINGER))
 
     def wake_at(self, now: float) -> float:
-        """When ``turn`` is to be called though nothing happens; ``inf``: never."""
         if not self.active:
             return inf
         return now + (LOOK_SECONDS if self.done and self._ends == inf else TICK)
+
+    def is_busy(self) -> bool:
+        return self.active
 
     # Which, and how many at once
 
@@ -162,7 +165,7 @@ class Drain:
         self._may = min(self._may + rate * (now - self._since), 2 * rate * TICK + 1)
         self._since = now
 
-    def _look(self, now: float) -> None:
+    def _find(self, now: float) -> None:
         """Who is here, and whose session."""
         self._look_at = now + LOOK_SECONDS
         self.clients_left = len(self._broker.nats.clients)  # they leave as NATS has it

@@ -12,6 +12,7 @@ from math import inf
 from typing import Final
 
 from starlingmq.cluster.membership.node_directory import NodeDirectory
+from starlingmq.cluster.subsystem import Subsystem
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.connection import OPEN
 from starlingmq.core.session.session import Client
@@ -19,7 +20,7 @@ from starlingmq.core.session.session import Client
 TICK: Final = 0.05  # seconds between two helpings
 
 
-class Rebalancing:
+class Rebalancing(Subsystem):
     """``rate``: clients a second, unless ``begin`` says otherwise."""
 
     active: bool
@@ -62,7 +63,7 @@ class Rebalancing:
         )
         self.active = self.surplus > 0
 
-    def turn(self, now: float) -> None:
+    def look(self, now: float) -> None:
         if not self.active:
             return
         self._may = min(self._may + self._rate * (now - self._since), 2 * self._rate * TICK + 1)
@@ -84,6 +85,8 @@ class Rebalancing:
             self.active = False
             self._clients.clear()
 
+    def is_busy(self) -> bool:
+        return self.active
+
     def wake_at(self, now: float) -> float:
-        """When ``turn`` is to be called though nothing happens; ``inf``: never."""
         return now + TICK if self.active else inf

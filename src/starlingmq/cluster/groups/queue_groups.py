@@ -8,12 +8,13 @@ from starlingmq.cluster.etcd.etcd_requests import Answer, Request
 from starlingmq.cluster.groups.group_primaries import GroupPrimaries
 from starlingmq.cluster.groups.group_pull import GroupPulls
 from starlingmq.cluster.groups.group_supply import GroupSupply
-from starlingmq.cluster.links.peer_frames import Body, GroupPull, GroupReport
+from starlingmq.cluster.links.peer_frames import Body, GroupPull, GroupReport, MemberInfo
+from starlingmq.cluster.subsystem import NodeLife, Subsystem
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.groups.group import Group
 
 
-class QueueGroups:
+class QueueGroups(Subsystem):
     """``connected`` says of a node whether it can be reached."""
 
     elections: GroupPrimaries
@@ -29,24 +30,23 @@ class QueueGroups:
         self._followed: dict[bytes, Group] = {}
         broker.groups.cluster()
 
-    def enter(self, node: int, incarnation: int) -> None:
-        """Our number is known."""
-        self._node = node
-        self.elections.enter(node, incarnation)
-        self.pulls.enter(node)
-        self.supply.enter(node)
+    def enter(self, life: NodeLife, now: float) -> None:
+        self.enter_again(life.me)
 
-    def set_members(self, numbers: tuple[int, ...]) -> None:
-        """All members but this one."""
-        self.pulls.set_members(numbers)
+    def enter_again(self, me: MemberInfo) -> None:
+        self._node = me.number
+        self.elections.enter(me.number, me.incarnation)
+        self.pulls.enter(me.number)
+        self.supply.enter(me.number)
+
+    def set_members(self, numbers: dict[int, None]) -> None:
+        self.pulls.set_members(tuple([number for number in numbers if number != self._node]))
 
     def reborn(self, node: int) -> None:
-        """A new life of that node."""
         self.pulls.reborn(node)
         self.supply.reborn(node)
 
     def connected(self, node: int) -> None:
-        """There is a new stream to that node."""
         self.pulls.connected(node)
         self.supply.connected(node)
 
@@ -118,15 +118,17 @@ class QueueGroups:
     def take_requests(self, now: float) -> list[Request]:
         return self.elections.take_requests(now)
 
-    def take_out(self) -> list[tuple[int, Body]]:
+    def take_frames(self) -> list[tuple[int, Body]]:
         return self.pulls.take_out() + self.supply.take_out()
 
-    def pending(self) -> bool:
-        """Whether a next turn has something to do, without waiting for anything."""
+    def has_input(self) -> bool:
+        groups = self._broker.groups
+        return bool(groups.news or groups.ended)
+
+    def is_pending(self) -> bool:
         return self.supply.pending()
 
-    def wake_at(self) -> float:
-        """When ``turn`` has something though nothing happens; inf: never."""
+    def wake_at(self, now: float) -> float:
         retry = self.elections.wake_at()
         soonest = self.pulls.wake_at()
         return min(soonest, retry) if retry else soonest

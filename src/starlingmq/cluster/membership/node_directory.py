@@ -8,21 +8,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from starlingmq.cluster.links.peer_frames import Heartbeat
-from starlingmq.core.limits.connect_admission import ConnectAdmission, kind_of
+from starlingmq.cluster.subsystem import Subsystem
+from starlingmq.core.broker import BrokerState
+from starlingmq.core.limits.connect_admission import kind_of
 
 
-class NodeDirectory:
-    """``doors`` is what the core knows of it; kept up to date here."""
+class NodeDirectory(Subsystem):
+    """The core's part of it, ``ctx.doors``, is kept up to date here."""
 
     own: tuple[str, ...]  # URLs of this node's listeners, as clients elsewhere reach them
     draining: bool  # this node serves no clients
-    changed: bool  # what ``open`` says, since somebody looked last
+    changed: bool  # what ``open`` says, since NATS clients were told last
 
-    def __init__(self, doors: ConnectAdmission) -> None:
+    def __init__(self, broker: BrokerState) -> None:
         self.own = ()
         self.draining = False
         self.changed = False
-        self._doors = doors
+        self._broker = broker
+        self._doors = broker.ctx.doors
         self._told: dict[int, Heartbeat] = {}  # of connected nodes, by number
 
     def open_own(self, urls: Iterable[str]) -> None:
@@ -49,6 +52,16 @@ class NodeDirectory:
                 if url not in self.own:  # who shares our ports would be found by chance
                     elsewhere.setdefault(kind_of(url), []).append(_address(url))
         self._doors.elsewhere = elsewhere
+
+    def turn(self, now: float) -> None:
+        """Tell NATS clients where else they may go. A node that is cut off sees nobody, and says nothing new."""
+        if self.changed and not self._broker.ctx.isolated:
+            self.changed = False
+            own = () if self.draining else self.own
+            self._broker.nats.reach(own, [url for urls in self.open().values() for url in urls])
+
+    def has_input(self) -> bool:
+        return self.changed
 
     def drains(self, node: int) -> bool:
         told = self._told.get(node)

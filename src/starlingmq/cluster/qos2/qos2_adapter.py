@@ -8,13 +8,14 @@ stored: it takes the lane of the acknowledgements.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from math import inf
 from typing import Final
 
 from starlingmq.cluster.links.peer_frames import HandshakeAnswer, HandshakeCall, HandshakeQuestion, HandshakeReply
 from starlingmq.cluster.qos2.qos2_lookup import CANCEL, LOOK, Qos2Lookup, Qos2Question
-from starlingmq.cluster.qos2.qos2_store import HELD, LATER, UNKNOWN, Answer, Qos2Store
+from starlingmq.cluster.qos2.qos2_store import FACTS, HELD, LATER, UNKNOWN, Answer, Qos2Store
+from starlingmq.cluster.subsystem import NodeLife, Subsystem
 from starlingmq.config.settings import ClusterConfig
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.message import Message
@@ -66,12 +67,13 @@ class Incoming:
         self.answers = []
 
 
-class Qos2Adapter:
+class Qos2Adapter(Subsystem):
     """``connected`` tells whether a node is."""
 
     stays: Qos2Store
     handshakes: Qos2Lookup
     counters: RemoteQos2
+    fact_prefix = FACTS
 
     def __init__(self, broker: BrokerState, config: ClusterConfig, connected: Callable[[int], bool]) -> None:
         self._broker = broker
@@ -87,15 +89,15 @@ class Qos2Adapter:
         self._tokens = 0
         self._storing: dict[int, tuple[int, HandshakeReply]] = {}  # by token: for whom, what
         self._replies: list[tuple[int, HandshakeReply]] = []  # that may go
+        self._calls: list[tuple[int, HandshakeCall]] = []
 
-    def enter(self, me: int, incarnation: int, revision: int, facts: dict[bytes, bytes]) -> None:
-        """Our number is known; ``revision`` is that of the membership with this life. ``facts`` are of an earlier."""
-        self.handshakes.enter(me, incarnation)
-        self._since = 0 if self._ctx.recording else revision
-        self.stays.restore(facts)
+    def enter(self, life: NodeLife, now: float) -> None:
+        self.handshakes.enter(life.me.number, life.me.incarnation)
+        self._since = 0 if self._ctx.recording else life.revision
+        self.stays.restore(life.facts(FACTS))
 
-    def set_members(self, members: Iterable[int]) -> None:
-        self.handshakes.set_members(members)
+    def set_members(self, numbers: dict[int, None]) -> None:
+        self.handshakes.set_members(numbers)
 
     # What the two ask of the broker
 
@@ -181,8 +183,8 @@ class Qos2Adapter:
 
     # Turns
 
-    def turn(self, now: float) -> list[tuple[int, HandshakeCall]]:
-        """Once sessions have come and gone: what is to be asked now."""
+    def turn(self, now: float) -> None:
+        """Once sessions have come and gone."""
         handshakes = self.handshakes
         for left in self.counters.take_left():
             self.stays.leave(left.client_id, left.epoch, left.inbound, now, left.owner)
@@ -190,10 +192,9 @@ class Qos2Adapter:
             if not asked.session.ended and asked.session.client is asked.client:
                 handshakes.ask(asked, now)
         self._serve()
-        calls = handshakes.turn(now)
+        self._calls += handshakes.turn(now)
         self._tell_clients()
         self.stays.sweep(now)
-        return calls
 
     def _tell_clients(self) -> None:
         resolved = self.handshakes.resolved
@@ -209,7 +210,14 @@ class Qos2Adapter:
                 self.counters.told_unknown += 1
             self._broker.resolved(asked.client, asked.session, asked.packet_id, outcome)
 
-    def pending(self) -> bool:
+    def take_frames(self) -> list[tuple[int, HandshakeCall]]:
+        calls, self._calls = self._calls, []
+        return calls
+
+    def has_input(self) -> bool:
+        return bool(self.counters.asked or self.counters.left)
+
+    def is_pending(self) -> bool:
         return len(self._inbox) != 0
 
     def take_replies(self) -> list[tuple[int, HandshakeReply]]:
@@ -217,6 +225,5 @@ class Qos2Adapter:
         self._replies = []
         return replies
 
-    def wake_at(self) -> float:
-        """When ``turn`` is to be called though nothing happens; ``inf``: never."""
+    def wake_at(self, now: float) -> float:
         return min(self.handshakes.wake_at(), self.stays.wake_at() or inf)

@@ -43,6 +43,7 @@ from starlingmq.cluster.retained.retained_records import (
     value_of,
 )
 from starlingmq.cluster.retained.retained_writer import ENTRY_BYTES, RetainedWriter, Written
+from starlingmq.cluster.subsystem import NodeLife, Subsystem
 from starlingmq.config.settings import ClusterConfig
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.message import Message
@@ -61,8 +62,10 @@ State = Literal["idle", "reading", "settling", "following"]
 Own = tuple[int, bytes, Message | None]  # sequence, topic, what it retains
 
 
-class RetainedSync:
+class RetainedSync(Subsystem):
     """``connected`` tells whether a node is; ``leading`` whether we do what one has to do for all."""
+
+    fact_prefix = FACTS
 
     def __init__(
         self, broker: BrokerState, config: ClusterConfig, connected: Callable[[int], bool], leading: Callable[[], bool]
@@ -78,6 +81,7 @@ class RetainedSync:
         self._retaining = self._ctx.cluster.share_retained(config.subscribe_ack_timeout)
         self._stored = DurableTokens(broker)
         self._stored_up_to = 0  # asked for
+        self._seen_up_to = 0  # what was published here and retained, when a whole turn was taken last
         self.copies = LargeRetained(
             broker, connected, self._covered, self._say, self._retaining.reached, config.retained_cache
         )
@@ -111,8 +115,8 @@ class RetainedSync:
 
     # A life begins
 
-    def enter(self, me: int, facts: dict[bytes, bytes]) -> None:
-        """Our number is known. ``facts`` are ours of an earlier life."""
+    def enter(self, life: NodeLife, now: float) -> None:
+        me, facts = life.me.number, life.facts(FACTS)
         self._me = me
         self.writer.be(mark_key(self._config.name, me))
         self.copies.enter(me, {key: fact for key, fact in facts.items() if key.startswith(COPY_FACT)})
@@ -129,16 +133,14 @@ class RetainedSync:
             self._overlay[topic] = sequence
         self._retaining.last = self._ctx.sequence  # none of an earlier life comes after this
 
-    def set_members(self, members: dict[int, None]) -> None:
-        """The numbers of all nodes, ours included."""
-        before, self._members = self._members, members
+    def set_members(self, numbers: dict[int, None]) -> None:
+        before, self._members = self._members, numbers
         for node in before:
-            if node not in members:
+            if node not in numbers:
                 self._retaining.told.pop(node, None)
                 self._copy_anew(node)
 
     def registered(self, now: float) -> None:
-        """We are a member: read what there is. May be called again."""
         if self.state == "idle":
             self._read(now)
 
@@ -164,7 +166,6 @@ class RetainedSync:
     # What etcd says
 
     def answered(self, answer: Answer, now: float) -> None:
-        """Answers to others are not looked at."""
         if isinstance(answer, TxnAnswer):
             self._transacted(answer, now)
         elif isinstance(answer, WatchEvent):
@@ -336,8 +337,7 @@ class RetainedSync:
 
     # What the core has
 
-    def turn(self, now: float) -> None:
-        """Before the core's Ready is taken."""
+    def finish(self, now: float) -> None:
         retaining = self._retaining
         retaining.connected = {node: None for node in self._members if self._connected(node)}
         if self._begun:
@@ -444,14 +444,20 @@ class RetainedSync:
     # What goes out
 
     def take_requests(self, now: float) -> list[Request]:
-        """After the turn's frames were handed on: what is stored by then may be told."""
+        self._seen_up_to = self._retaining.last
         if self._me == 0:
             return []
         self.writer.durable = max(self.writer.durable, self._stored.reached)
         requests, self._requests = self._requests, []
         return [*requests, *self.writer.take_requests(now), *self._amendments.take_requests(now)]
 
-    def busy(self) -> bool:
+    def has_input(self) -> bool:
+        retaining = self._retaining
+        if retaining.changed or retaining.wanted or retaining.expired or retaining.last != self._seen_up_to:
+            return True
+        return bool(self._broker.subscribing.replays.held)
+
+    def is_busy(self) -> bool:
         """Whether etcd has not all that was published here, or not all that it has is here."""
         return self.state != "following" or self.writer.mark < self._retaining.last or len(self.writer) != 0
 
@@ -459,8 +465,11 @@ class RetainedSync:
         notices, self._notices = self._notices, []
         return notices
 
-    def wake_at(self) -> float:
-        """When ``turn`` is to be called though nothing happens; ``inf``: never."""
+    def written_up_to(self) -> int:
+        """The sequence up to which etcd has what was published here and is retained."""
+        return self.writer.mark
+
+    def wake_at(self, now: float) -> float:
         soonest = min(self.writer.wake_at() or inf, self._amendments.wake_at() or inf, self.copies.wake_at())
         replays = self._broker.subscribing.replays.held
         if replays:

@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
+from math import inf
 from typing import Final
 
 from starlingmq.cluster.durable_tokens import DurableTokens
@@ -42,6 +43,7 @@ from starlingmq.cluster.etcd.etcd_requests import (
     WatchEvent,
     WatchLost,
 )
+from starlingmq.cluster.subsystem import NodeLife, Subsystem
 from starlingmq.cluster.takeover.ownership import Ownership
 from starlingmq.cluster.wills.leader_wills import LeaderWills
 from starlingmq.cluster.wills.will_records import (
@@ -91,10 +93,11 @@ class WillEntry:
         self.sequence = 0  # of what was published and is retained
 
 
-class ClusterWills:
+class ClusterWills(Subsystem):
     fired: int  # wills of this node that it has published
     taken: int  # of other nodes
     lost: int  # that were not published, because their clients were back before it was known whether they had been
+    fact_prefix = FACTS
 
     def __init__(
         self,
@@ -146,8 +149,11 @@ class ClusterWills:
 
     # A life begins
 
-    def enter(self, me: int, facts: dict[bytes, bytes]) -> None:
-        """Our number is known. ``facts`` are ours of an earlier life."""
+    def enter(self, life: NodeLife, now: float) -> None:
+        me, facts = life.me.number, life.facts(FACTS)
+        if life.renumbered:
+            self.give_up(facts)
+            facts = {}
         self._me = me
         self._keys = wills_of(self._cluster, me)
         self.foreign.enter(me)
@@ -173,8 +179,11 @@ class ClusterWills:
     def _have_due(self, name: str) -> None:
         self._due[name] = self._ready[name] = None
 
+    def set_members(self, numbers: dict[int, None]) -> None:
+        self.foreign.set_members(numbers)
+
     def give_up(self, facts: dict[bytes, bytes]) -> None:
-        """We have been taken out of the cluster since: who leads has published what we had. Before ``enter``."""
+        """We have been taken out of the cluster since: who leads has published what we had."""
         for key in facts:
             self._fact(key, None)
         for name, entry in self._entries.items():
@@ -211,7 +220,6 @@ class ClusterWills:
         return entry
 
     def registered(self, now: float) -> None:
-        """We are a member: read what etcd has of us. May be called again."""
         if not self._read and not self._page and not self._unchecked and now >= self._retry_at:
             self._pages += 1
             self._page = f"wills page {self._pages}"
@@ -220,7 +228,6 @@ class ClusterWills:
     # What etcd says
 
     def answered(self, answer: Answer, now: float) -> None:
-        """Answers to others are not looked at."""
         if isinstance(answer, TxnAnswer):
             if self._page and answer.tag == self._page:
                 self._page = ""
@@ -311,7 +318,7 @@ class ClusterWills:
 
     def _settled(self, name: str, entry: WillEntry, settled: RegisteredWill) -> None:
         """Another node has taken this will, or cancelled it."""
-        self.remember(self._ctx.now)  # it may have become due in this turn
+        self._remember(self._ctx.now)  # it may have become due in this turn
         for will in [will for will in entry.due if _is_settled(will, settled)]:
             entry.due.remove(will)
             self._fact(_due_key(name, will), None)
@@ -335,7 +342,10 @@ class ClusterWills:
 
     # What the core has
 
-    def remember(self, now: float) -> None:
+    def begin_turn(self, now: float) -> None:
+        self._remember(now)
+
+    def _remember(self, now: float) -> None:
         """What is due is stored in the turn in which its session forgets it, whether our number is known or not."""
         due, self._wills.due = self._wills.due, []
         for each in due:
@@ -345,7 +355,7 @@ class ClusterWills:
 
     def unpublished(self, client_id: str) -> bool:
         """Whether a will of an earlier connection is still to be published here, or to be heard to be settled."""
-        self.remember(self._ctx.now)
+        self._remember(self._ctx.now)
         entry = self._entries.get(client_id)
         if entry is None or not entry.due:
             return False
@@ -372,7 +382,7 @@ class ClusterWills:
 
     def pending_of(self, client_id: str) -> int:
         """The id of the last will that is due, or of which etcd says that we publish it; 0: there is none."""
-        self.remember(self._ctx.now)
+        self._remember(self._ctx.now)
         entry = self._entries.get(client_id)
         if entry is None:
             return 0
@@ -381,9 +391,8 @@ class ClusterWills:
         return entry.known.id if entry.known is not None and entry.known.state == FIRING else 0
 
     def turn(self, now: float) -> None:
-        """Before the core's Ready is taken."""
         wills = self._wills
-        self.remember(now)
+        self._remember(now)
         if self._unchecked:
             self._check()
         for name in list(islice(wills.changed, NAMES_PER_TURN)):
@@ -563,7 +572,6 @@ class ClusterWills:
     # What goes out
 
     def take_requests(self, now: float) -> list[Request]:
-        """After the turn's frames were handed on: what is stored by then may be told."""
         if self._me == 0:
             return []
         for _ in range(NAMES_PER_TURN):
@@ -576,7 +584,10 @@ class ClusterWills:
         requests += self._amendments.take_requests(now)
         return [*requests, *self.settling.take_requests(now), *self.foreign.take_requests(now)]
 
-    def busy(self) -> bool:
+    def has_input(self) -> bool:
+        return bool(self._wills.changed or self._wills.due)
+
+    def is_busy(self) -> bool:
         """Whether something waits to be stored, or to be published."""
         return bool(self._steps or self._due)
 
@@ -587,19 +598,17 @@ class ClusterWills:
     def _has_steps(self) -> bool:
         return len(self._steps) != 0 and self._steps[0][0] <= self._stored.reached
 
-    def pending(self) -> bool:
-        """Whether there is something to be done in a next turn, without waiting for anything."""
+    def is_pending(self) -> bool:
         if self._me == 0:
             return False
         return bool(self._ready or self._unchecked or self._wills.changed) or self._has_steps()
 
-    def wake_at(self) -> float:
-        """When ``turn`` is to be called though nothing happens; 0.0: never."""
+    def wake_at(self, now: float) -> float:
         soonest = [self._amendments.wake_at(), self.foreign.wake_at(), self.settling.wake_at()]
         soonest += [self._entry(name).held_until for name in self._held]
         if not self._read and not self._page:
             soonest.append(self._retry_at)
-        return min([when for when in soonest if when], default=0.0)
+        return min([when for when in soonest if when], default=inf)
 
 
 def _is_settled(will: Will, settled: RegisteredWill) -> bool:

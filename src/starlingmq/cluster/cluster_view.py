@@ -1,0 +1,101 @@
+"""What this node knows of itself and of the other nodes, as far as several subsystems ask for it.
+
+``membership.member_follower`` keeps it up to date; ``links.peer_connections`` keeps ``transports``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from starlingmq.cluster.links.peer_frames import MemberInfo
+from starlingmq.cluster.links.peer_transport import PeerTransport
+from starlingmq.cluster.links.relay import Relay
+from starlingmq.cluster.membership.members import Members
+from starlingmq.cluster.membership.quorum import Quorum
+from starlingmq.cluster.routes.route_table import RouteTable
+
+
+@dataclass(frozen=True, slots=True)
+class PeerStatus:
+    """Another member as this node sees it."""
+
+    member: MemberInfo
+    online: bool
+    connected: bool
+    through: int  # the third node frames for it go through; 0: none
+    queued: int  # messages that wait for it
+    queued_bytes: int
+    unacknowledged: int  # data frames
+    behind: bool  # its routes are not all here
+    heard_at: float | None  # when something of it came last, directly or through a third node
+
+
+class ClusterView:
+    number: int  # of this node; 0 before it is known
+    incarnation: int
+    left: bool  # or forgotten, or replaced: ``members.problem`` says so
+    leaving: bool  # as soon as nothing is owed to anybody
+    counts_since: int  # revision of the first membership in which this life counts; 0: it does not yet
+    members: Members
+    quorum: Quorum | None  # these three are there once the number is known
+    relay: Relay | None
+    routes: RouteTable | None
+    transports: dict[int, PeerTransport]  # to all other nodes, joining ones included
+
+    def __init__(self, members: Members) -> None:
+        self.number = 0
+        self.incarnation = 0
+        self.left = False
+        self.leaving = False
+        self.counts_since = 0
+        self.members = members
+        self.quorum = None
+        self.relay = None
+        self.routes = None
+        self.transports = {}
+
+    def others(self) -> list[MemberInfo]:
+        found = [*self.members.membership.members, *self.members.joining]
+        return [member for member in found if member.number != self.number]
+
+    def name_of(self, number: int) -> str:
+        members = self.members.membership.members
+        return next((member.name for member in members if member.number == number), str(number))
+
+    def is_registered(self) -> bool:
+        return self.members.state == "registered"
+
+    def is_connected(self, number: int) -> bool:
+        return self.quorum is not None and self.quorum.is_connected(number)
+
+    def is_heard_elsewhere(self, number: int) -> bool:
+        return self.quorum is not None and self.quorum.is_connected_to_others(number)
+
+    def applied_by(self, number: int) -> int:
+        """Up to which version of the routes of this node that one has applied them."""
+        return 0 if self.routes is None else self.routes.applied_by((number,))
+
+    def known_of(self, number: int) -> tuple[int, int]:
+        """Epoch and version of that node's routes, as far as they are here."""
+        return (0, 0) if self.routes is None else self.routes.vector().get(number, (0, 0))
+
+    # What is there to be seen
+
+    def status(self) -> list[PeerStatus]:
+        return [self._status(member) for member in self.others()]
+
+    def _status(self, member: MemberInfo) -> PeerStatus:
+        transport = self.transports[member.number]
+        queue = transport.peer.session.queue
+        hop = self.relay.next_hop(member.number) if self.relay is not None else None
+        return PeerStatus(
+            member,
+            member.number in self.members.online,
+            self.is_connected(member.number),
+            hop if hop is not None and hop != member.number else 0,
+            0 if queue is None else len(queue),
+            0 if queue is None else queue.bytes,
+            transport.link.unacknowledged(),
+            transport.behind_since != 0.0,
+            None if self.quorum is None else self.quorum.heard_at(member.number),
+        )

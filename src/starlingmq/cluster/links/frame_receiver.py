@@ -1,0 +1,123 @@
+"""Frames of other nodes: each to the subsystem that it is for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from starlingmq.cluster.cluster_view import ClusterView
+from starlingmq.cluster.groups.queue_groups import QueueGroups
+from starlingmq.cluster.links.frame_sender import FrameSender
+from starlingmq.cluster.links.peer_frames import (
+    Data,
+    DataAck,
+    Envelope,
+    GroupPull,
+    GroupReport,
+    HandshakeCall,
+    HandshakeReply,
+    Heartbeat,
+    OperatorCall,
+    OperatorReply,
+    RouteApplied,
+)
+from starlingmq.cluster.links.peer_transport import PeerTransport
+from starlingmq.cluster.membership.member_follower import MemberFollower
+from starlingmq.cluster.membership.node_directory import NodeDirectory
+from starlingmq.cluster.membership.quorum import Quorum
+from starlingmq.cluster.operator_rpc import OperatorRpc
+from starlingmq.cluster.qos2.qos2_adapter import Qos2Adapter
+from starlingmq.cluster.routes.route_table import RouteTable
+from starlingmq.cluster.subsystem import Subsystem, overriding
+from starlingmq.core.context import Context
+
+
+class FrameReceiver:
+    passed_on: int  # frames between two other nodes, which could not reach each other
+
+    def __init__(
+        self,
+        ctx: Context,
+        view: ClusterView,
+        sender: FrameSender,
+        follower: MemberFollower,
+        node_directory: NodeDirectory,
+        groups: QueueGroups,
+        qos2: Qos2Adapter,
+        operator_rpc: OperatorRpc,
+        subsystems: tuple[Subsystem, ...],
+    ) -> None:
+        self.passed_on = 0
+        self._ctx = ctx
+        self._view = view
+        self._sender = sender
+        self._follower = follower
+        self._node_directory = node_directory
+        self._groups = groups
+        self._qos2 = qos2
+        self._operator_rpc = operator_rpc
+        self._told_of_births = overriding(subsystems, lambda kind: kind.reborn)
+
+    def received(self, envelope: Envelope, now: float) -> None:
+        view = self._view
+        quorum, relay, routes = view.quorum, view.relay, view.routes
+        if quorum is None or relay is None or routes is None or envelope.source == view.number:
+            return
+        if not quorum.took(envelope, now):
+            return
+        if envelope.target != view.number:
+            hop = relay.pass_on(envelope)
+            if hop is not None:
+                self.passed_on += 1
+                self._sender.pass_on(hop, replace(envelope, relayed=True))
+            return
+        transport = view.transports.get(envelope.source)
+        if transport is None:
+            return
+        if envelope.incarnation > transport.link.target_incarnation:
+            reborn = transport.link.target_incarnation != 0
+            transport.link.reset_sender(envelope.incarnation)
+            if reborn:
+                for each in self._told_of_births:
+                    each.reborn(envelope.source)
+        self._take(transport, envelope, quorum, routes, now)
+
+    def _take(
+        self, transport: PeerTransport, envelope: Envelope, quorum: Quorum, routes: RouteTable, now: float
+    ) -> None:
+        body = envelope.body
+        source, target = envelope.incarnation, envelope.target_incarnation
+        if isinstance(body, Data):
+            blob = transport.link.received(body, source, target)
+            if blob is not None:
+                transport.received(blob, source, body.sequence, now - body.waited)
+        elif isinstance(body, DataAck):
+            transport.acknowledged(transport.link.acknowledged(body, source, target, now), now)
+        elif isinstance(body, HandshakeCall):
+            self._qos2.called(envelope.source, body)
+        elif isinstance(body, HandshakeReply):
+            self._qos2.replied(envelope.source, body, now)
+        elif isinstance(body, (OperatorCall, OperatorReply)):
+            if target == self._view.incarnation and isinstance(body, OperatorCall):
+                self._operator_rpc.called(envelope.source, source, body)
+            elif target == self._view.incarnation and isinstance(body, OperatorReply):
+                self._operator_rpc.replied(envelope.source, body, now)
+        elif isinstance(body, (GroupPull, GroupReport)):
+            if target == self._view.incarnation:  # one for an earlier life of ours would count as one for this
+                self._groups.received(envelope.source, source, body, now)
+        elif isinstance(body, Heartbeat):
+            routes.heartbeat(envelope.source, body, now)
+            self._tell_retained(envelope.source, body.retained)
+            if quorum.is_connected(envelope.source):
+                self._node_directory.heard(envelope.source, body)
+            self._view.members.adopt(body.membership, now)
+            self._follower.follow(now)
+        else:
+            routes.received(envelope.source, body, now)
+            if isinstance(body, RouteApplied):
+                self._tell_retained(envelope.source, body.retained)
+
+    def _tell_retained(self, number: int, sequence: int) -> None:
+        """What that node retains was published up to there before it knew what its message knows."""
+        retaining = self._ctx.cluster.retained
+        if retaining is not None:
+            retaining.tell(number, sequence)

@@ -1,0 +1,81 @@
+"""Frames to other nodes: who they are from and for, and which way they go."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlingmq.cluster.cluster_ready import ClusterReady
+from starlingmq.cluster.cluster_view import ClusterView
+from starlingmq.cluster.links.peer_frames import Body, Data, Envelope
+from starlingmq.config.settings import ClusterConfig
+
+FRAME_BYTES: Final = 4 << 20  # of data given to the shell for one peer in one turn
+
+
+class FrameSender:
+    def __init__(self, view: ClusterView, ready: ClusterReady, config: ClusterConfig) -> None:
+        self._view = view
+        self._ready = ready
+        self._config = config
+
+    def _envelope(self, number: int, body: Body) -> Envelope:
+        view = self._view
+        target = view.transports[number].link.target_incarnation
+        return Envelope(view.number, view.incarnation, number, target, body)
+
+    def send(self, number: int, body: Body) -> None:
+        """To one node, if there is a way."""
+        relay = self._view.relay
+        hop = None if relay is None else relay.next_hop(number)
+        if hop is not None:
+            self._ready.now.append((hop, self._envelope(number, body)))
+
+    def tell(self, target: int | None, body: Body) -> None:
+        """To one node, if it is one we know; None: to all."""
+        transports = self._view.transports
+        for number in transports if target is None else (target,):
+            if number in transports:
+                self.send(number, body)
+
+    def send_all_ways(self, body: Body) -> None:
+        """To all nodes, each by all ways that may work."""
+        relay = self._view.relay
+        if relay is None:
+            return
+        for target in self._view.transports:
+            envelope = self._envelope(target, body)
+            for hop in relay.heartbeat_ways(target):
+                self._ready.now.append((hop, envelope))
+
+    def pass_on(self, hop: int, envelope: Envelope) -> None:
+        """A frame between two other nodes."""
+        self._ready.now.append((hop, envelope))
+
+    # Messages
+
+    def send_data(self, now: float) -> None:
+        """Once the frames of the core's Ready were written: messages, and acknowledgements of those that came."""
+        relay = self._view.relay
+        if relay is None:
+            return
+        for number, transport in self._view.transports.items():
+            frames: list[Data] = []
+            if transport.link.wake_at() <= now and relay.next_hop(number) is not None:
+                frames = transport.link.take(now, FRAME_BYTES)
+            ack = transport.take_ack(now, bool(frames))
+            if ack is not None:
+                self.send(number, ack)
+            for data in frames:
+                transport.data_frames += 1
+                self.send(number, data)
+
+    def data_due_at(self, soonest: float) -> float:
+        """When ``send_data``, or a turn, has something to do for a transport, if that is before ``soonest``."""
+        relay = self._view.relay
+        if relay is not None:
+            for number, transport in self._view.transports.items():
+                due = transport.link.wake_at()
+                if due < soonest and relay.next_hop(number) is not None:
+                    soonest = due
+                soonest = min(soonest, transport.wake_at(self._config))
+        return soonest

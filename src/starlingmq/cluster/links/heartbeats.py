@@ -1,0 +1,61 @@
+"""Heartbeats of this node: what the others hear of it, several times in each ``member_timeout``."""
+
+from __future__ import annotations
+
+from math import inf
+
+from starlingmq.cluster.cluster_view import ClusterView
+from starlingmq.cluster.links.frame_sender import FrameSender
+from starlingmq.cluster.links.peer_frames import Heartbeat
+from starlingmq.cluster.membership.node_directory import NodeDirectory
+from starlingmq.cluster.membership.serving import ServingDecision
+from starlingmq.cluster.subsystem import Subsystem
+from starlingmq.core.context import Context
+
+
+class Heartbeats(Subsystem):
+    def __init__(
+        self,
+        ctx: Context,
+        view: ClusterView,
+        sender: FrameSender,
+        node_directory: NodeDirectory,
+        serving: ServingDecision,
+    ) -> None:
+        self._ctx = ctx
+        self._view = view
+        self._sender = sender
+        self._node_directory = node_directory
+        self._serving = serving
+
+    def turn(self, now: float) -> None:
+        """After all that it tells of was decided."""
+        quorum, routes = self._view.quorum, self._view.routes
+        if quorum is None or routes is None:
+            return
+        number = quorum.beat(now)
+        if number == 0:
+            return
+        retaining = self._ctx.cluster.retained
+        heartbeat = Heartbeat(
+            epoch=routes.epoch,
+            version=routes.version,
+            vector=routes.vector(),
+            heard=quorum.heard_directly(),
+            connected=quorum.connected(),
+            serving=self._serving.serving,
+            membership=self._view.members.membership,
+            relayed=quorum.heard_relayed(),
+            number=number,
+            taken=quorum.taken(),
+            listeners=self._node_directory.own,
+            draining=self._node_directory.draining,
+            clients=self._ctx.counters.clients_connected,
+            retained=0 if retaining is None else retaining.last,
+            gone=quorum.missed(),
+        )
+        self._sender.send_all_ways(heartbeat)
+
+    def wake_at(self, now: float) -> float:
+        quorum = self._view.quorum
+        return inf if quorum is None else quorum.wake_at()

@@ -1,0 +1,41 @@
+"""Nodes that were connected and are not: whether they are gone, and the end of their leases."""
+
+from __future__ import annotations
+
+from starlingmq.cluster.cluster_view import ClusterView
+from starlingmq.cluster.etcd.etcd_requests import Answer, Request, TxnAnswer
+from starlingmq.cluster.membership.lease_fence import LeaseFence
+from starlingmq.cluster.subsystem import Subsystem
+
+
+class LostNodes(Subsystem):
+    def __init__(self, view: ClusterView, lease_fence: LeaseFence) -> None:
+        self._view = view
+        self._lease_fence = lease_fence
+
+    def lost(self, number: int, now: float) -> None:
+        self._lease_fence.lost(number, now)
+
+    def lives(self, number: int) -> None:
+        """It is connected, or it is no member any more."""
+        self._lease_fence.lives(number)
+
+    def is_gone(self, number: int) -> bool:
+        """Whether a node is no member any more; or is not connected, and its lease has expired or no node hears it."""
+        members = self._view.members
+        if not any(member.number == number for member in members.membership.members):
+            return True
+        if self._view.is_connected(number):
+            return False
+        return number not in members.online or self._lease_fence.is_gone(number, self._view.quorum)
+
+    def answered(self, answer: Answer, now: float) -> None:
+        if isinstance(answer, TxnAnswer):
+            self._lease_fence.answered(answer, now)
+
+    def wake_at(self, now: float) -> float:
+        return self._lease_fence.wake_at(now)
+
+    def take_requests(self, now: float) -> list[Request]:
+        quorum = self._view.quorum
+        return [] if quorum is None else self._lease_fence.take_requests(self._view.members, quorum, now)

@@ -1,0 +1,66 @@
+"""The route table in each turn: routes of other nodes go to the router, those of this node to the other nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from starlingmq.cluster.cluster_view import ClusterView
+from starlingmq.cluster.links.peer_frames import Body, RouteApplied
+from starlingmq.cluster.routes.route_table import RouteTable
+from starlingmq.cluster.subsystem import Subsystem
+from starlingmq.config.settings import ClusterConfig
+from starlingmq.core.broker import BrokerState
+from starlingmq.core.ready import FACT_DELETE, FACT_PUT, Write
+
+
+class RouteExchange(Subsystem):
+    def __init__(self, broker: BrokerState, config: ClusterConfig, view: ClusterView) -> None:
+        self._broker = broker
+        self._ctx = broker.ctx
+        self._config = config
+        self._view = view
+        interest = self._ctx.cluster.interest
+        assert interest is not None
+        self._interest = interest
+
+    def look(self, now: float) -> None:
+        routes = self._view.routes
+        if routes is not None:
+            for node, key, value in routes.take_changes():
+                self._broker.peers.route(node, key, value)
+
+    def turn(self, now: float) -> None:
+        """Before whatever goes by the version of the routes."""
+        routes, interest = self._view.routes, self._interest
+        if routes is None:
+            return
+        if interest.changed:
+            routes.originate([(key, interest.value(key)) for key in interest.take()])
+        subscribing = self._broker.subscribing
+        if subscribing.held:
+            subscribing.stamp(routes.version, now + self._config.subscribe_ack_timeout)
+
+    def take_frames(self) -> Sequence[tuple[int | None, Body]]:
+        routes = self._view.routes
+        if routes is None:
+            return ()
+        retaining = self._ctx.cluster.retained
+        retained = 0 if retaining is None else retaining.last
+        frames: list[tuple[int | None, Body]] = []
+        for target, body in routes.take_out():
+            frames.append((target, replace(body, retained=retained) if isinstance(body, RouteApplied) else body))
+        self._store(routes)
+        return frames
+
+    def _store(self, routes: RouteTable) -> None:
+        for key, fact in routes.take_facts():
+            if self._ctx.recording:
+                self._ctx.write(Write(FACT_DELETE if fact is None else FACT_PUT, topic=key, value=fact or b""))
+
+    def has_input(self) -> bool:
+        return bool(self._interest.changed)
+
+    def is_pending(self) -> bool:
+        routes = self._view.routes
+        return routes is not None and routes.pending()

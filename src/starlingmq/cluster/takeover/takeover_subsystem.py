@@ -1,0 +1,84 @@
+"""Sessions and their owners as one subsystem: ``Takeovers``, and what speaks with etcd for it."""
+
+from __future__ import annotations
+
+from math import inf
+
+from starlingmq.cluster.cluster_view import ClusterView
+from starlingmq.cluster.etcd.etcd_requests import Answer, Request, TxnAnswer
+from starlingmq.cluster.links.peer_frames import MemberInfo
+from starlingmq.cluster.subsystem import NodeLife, Subsystem
+from starlingmq.cluster.takeover.owner_key_gc import OwnerKeyGc
+from starlingmq.cluster.takeover.ownership import Ownership
+from starlingmq.cluster.takeover.takeover import FACTS, Takeovers
+from starlingmq.core.cluster_port import ClusterPort
+
+
+class TakeoverSubsystem(Subsystem):
+    fact_prefix = FACTS
+
+    def __init__(
+        self, port: ClusterPort, view: ClusterView, takeovers: Takeovers, ownership: Ownership, owner_key_gc: OwnerKeyGc
+    ) -> None:
+        self._port = port
+        self._view = view
+        self._takeovers = takeovers
+        self._ownership = ownership
+        self._owner_key_gc = owner_key_gc
+        self._more = False  # for the next turn
+
+    def enter(self, life: NodeLife, now: float) -> None:
+        me = life.me
+        life.renumbered = self._takeovers.enter(me.number, me.incarnation, life.facts(FACTS), me.first)
+        self._owner_key_gc.enter(me.number, me.incarnation, now)
+
+    def enter_again(self, me: MemberInfo) -> None:
+        self._takeovers.enter_again(me.incarnation)
+
+    def set_members(self, numbers: dict[int, None]) -> None:
+        self._takeovers.set_members(numbers)
+
+    def reborn(self, node: int) -> None:
+        self._takeovers.reborn(node)
+
+    def answered(self, answer: Answer, now: float) -> None:
+        if isinstance(answer, TxnAnswer):
+            self._ownership.answered(answer, now)
+            self._owner_key_gc.answered(answer, now)
+            self._takeovers.strays.answered(answer, self._takeovers.moves.members, now)
+
+    def look(self, now: float) -> None:
+        self._takeovers.look(now)
+
+    def turn(self, now: float) -> None:
+        routes = self._view.routes
+        if routes is not None:
+            self._more = self._takeovers.turn(routes.version, routes.epoch, now)
+
+    def take_notices(self) -> list[str]:
+        return self._takeovers.take_notices()
+
+    def take_requests(self, now: float) -> list[Request]:
+        requests: list[Request] = [*self._ownership.take_requests(now), *self._owner_key_gc.take_requests(now)]
+        if self._view.is_registered():
+            requests += self._takeovers.strays.take_requests(now)
+        return requests
+
+    def has_input(self) -> bool:
+        port = self._port
+        claims = port.claims
+        if claims is not None and (claims.waiting or claims.released):
+            return True
+        return bool(port.leaving or port.aware)
+
+    def is_busy(self) -> bool:
+        return not self._ownership.idle() or self._takeovers.busy()
+
+    def is_pending(self) -> bool:
+        return self._more
+
+    def wake_at(self, now: float) -> float:
+        soonest = min(self._takeovers.wake_at(), self._ownership.wake_at() or inf, self._owner_key_gc.wake_at() or inf)
+        if self._view.is_registered():
+            soonest = min(soonest, self._takeovers.strays.wake_at() or inf)
+        return soonest
