@@ -1,7 +1,9 @@
-"""Marks: from where on, in the messages of each node, they are the new owner's to give (docs/SESSIONS.md).
+"""Cut markers: the point in the messages of each node after which the new owner delivers them (docs/SESSIONS.md).
 
-A new owner asks each node for its mark (``Barrier``) once that one has applied the routes of what came. The node puts
-it among its messages for everybody (``Mark``): so former owners and the new one divide its messages at one place.
+1. The new owner asks each node for its cut marker (``Barrier``), once that node has applied the routes of the inbound
+   session.
+2. The node puts the marker (``Mark``) into its message stream to every node, so that the former owners and the new
+   owner divide its messages at the same place.
 """
 
 from __future__ import annotations
@@ -16,10 +18,11 @@ from starlingmq.core.session.migration_state import MigrationState
 
 
 class CutMarkers:
-    _unasked: dict[int, dict[InboundSession, None]]  # node -> whose mark is wanted, in the order of their versions
-    _asked: dict[int, dict[InboundSession, None]]  # node -> and has been asked for
-    _fresh: dict[InboundSession, None]  # without a version yet
-    _later: dict[int, list[Barrier]]  # node -> what it asks for when we have its routes
+    # node -> inbound sessions that want its marker, by ascending version
+    _unasked: dict[int, dict[InboundSession, None]]
+    _asked: dict[int, dict[InboundSession, None]]  # node -> inbound sessions that have asked for its marker
+    _fresh: dict[InboundSession, None]  # inbound sessions without a version yet
+    _later: dict[int, list[Barrier]]  # node -> its requests that wait until this node has its routes
 
     def __init__(
         self, moves: Migrations, delivery: InboundDelivery, leaving: TakeoverSource, strays: OrphanedSessions
@@ -36,12 +39,12 @@ class CutMarkers:
     # Asking
 
     def want(self, arrival: InboundSession) -> None:
-        """If marks matter to it: those of all nodes."""
+        """Requests the cut markers of all nodes, if they matter to this inbound session."""
         if arrival.version == UNVERSIONED and arrival.needs_marks():
             self._fresh[arrival] = None
 
     def ask(self, version: int, route_epoch: int) -> None:
-        """Our routes have that version now, and those of what came are among them."""
+        """This node's routes have this version now, and include those of the inbound sessions: asks for the markers."""
         if self._fresh:
             fresh, self._fresh = self._fresh, {}
             for arrival in fresh:
@@ -92,13 +95,13 @@ class CutMarkers:
     # Putting
 
     def put(self, node: int, barrier: Barrier) -> None:
-        """Say from where on ``node`` gives our messages to these clients; not before we have its routes."""
+        """Puts this node's marker for the clients of ``node`` into its messages, once it has the routes of ``node``."""
         moves = self._moves
         if node != moves.me and moves.ports.known(node) < (barrier.route_epoch, barrier.version):
             self._later.setdefault(node, []).append(barrier)
             return
         mark = Mark(node, barrier.entries, barrier.clean, barrier.users)
-        for target in moves.members:  # whoever has something of an earlier owner's has to know as well
+        for target in moves.members:  # nodes with state of an earlier owner need the marker too
             if target != moves.me:
                 moves.say_at_once(target, mark)
         self.came(moves.me, mark)
@@ -138,29 +141,30 @@ class CutMarkers:
             if found is not None:
                 found.pop(arrival, None)
         if node in arrival.marks:
-            return  # it was asked for again, because of others
+            return  # it was requested again for other inbound sessions
         arrival.marks[node] = None
         self._moves.changed(arrival)
         self._delivery.deliver(arrival.session)
 
     def _came_for(self, node: int, owner: int, asked: Takeover) -> None:
-        """Somebody else owns it, and that he asks for it may be still on its way."""
+        """Another node owns the client id; its own request for the session may still be on its way."""
         moves = self._moves
         client_id, epoch = asked.client_id, asked.epoch
         sessions = moves.ctx.sessions
         session = sessions.get(client_id)
-        if moves.ownership.claiming(client_id):  # what is found of the claim is over if it is older
+        if moves.ownership.claiming(client_id):  # if this node's claim turns out to be older, it is void
             moves.overtaken[client_id] = max(epoch, moves.overtaken.get(client_id, 0))
         if session is None or session.epoch >= epoch or owner not in moves.members:
             return
         if client_id in self._strays:
-            return  # he has no key of ours, and will not ask
-        if not moves.ownership.claiming_anyway(client_id):  # else it was taken back: that owner was told, and is done
+            return  # that owner has no owner key of this node, and will not ask
+        # otherwise this node has claimed it back: that owner was told, and has finished
+        if not moves.ownership.claiming_anyway(client_id):
             self._leaving.asked(owner, asked)
         session = sessions.get(client_id)
         if session is not None and self._leaving.stays(session, asked.user):
             return
-        if session is not None and session.epoch < epoch:  # it has to wait here until it is whole
+        if session is not None and session.epoch < epoch:  # the session has to stay here until it is complete
             if session.moving is None:
                 session.moving = MigrationState(client_id)
             session.moving.marked[node] = None
@@ -174,8 +178,9 @@ class CutMarkers:
                 found.pop(arrival, None)
 
     def reborn(self, node: int) -> None:
-        """What it was asked for in its last life it may not know; what it asked for, it asks for again. Marks that came
-        from it are asked for again too: a node without storage loses those that had not reached former owners yet."""
+        """A restarted node may not know this node's requests, so they are repeated; it repeats its own. Markers that it
+        had already sent are requested again too: a node without storage loses markers that had not reached the former
+        owners."""
         self._later.pop(node, None)
         self._asked.pop(node, None)
         wanting = [arrival for arrival in self._moves.all_arrivals() if arrival.version >= 0]

@@ -1,7 +1,7 @@
-"""Sessions that other nodes want this one to have, because they drain (``cluster.balance.drain``).
+"""Sessions that draining nodes offer to this one (``cluster.balance.drain``).
 
-An offer is about one epoch. When the claim that it led to is answered, somebody else may have claimed the client id in
-between, because its client has come back there: then the offer is over, and our key goes again.
+An offer is for one epoch. Before etcd answers the resulting claim, another node may have claimed the client id because
+its client has connected there. Then the offer is void, and this node's key is deleted again.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class DrainOffers:
         self.accepted = 0
         self._ctx = ctx
         self._ownership = ownership
-        self._invited: dict[str, tuple[int, int]] = {}  # client id -> who has it, and in which epoch
+        self._invited: dict[str, tuple[int, int]] = {}  # client id -> (node that has it, its epoch there)
 
     def offered(self, node: int, said: Offer) -> list[str]:
-        """Client ids are claimed; those that are not wanted here."""
+        """Claims the offered client ids. Returns those that are declined."""
         ctx = self._ctx
         if ctx.isolated or ctx.doors.shut or ctx.refusing or ctx.catching_up:
             return [client_id for client_id, _ in said.entries]
@@ -31,20 +31,20 @@ class DrainOffers:
             if client_id.startswith((NODE_PREFIX, NATS_PREFIX, MOVED_PREFIX, GROUP_PREFIX)):
                 continue
             if session is not None and session.epoch > epoch:
-                continue  # ours is newer: that node has been told, or will be
+                continue  # the session here is newer: that node has been told, or will be
             self._invited[client_id] = (node, epoch)
             self._ownership.claim(client_id)
         return []
 
     def invited(self, client_id: str) -> tuple[int, int] | None:
-        """Whose session that is which we have claimed; it is claimed no more."""
+        """(node, epoch) of the offer that this claim belongs to. The offer is removed."""
         return self._invited.pop(client_id, None)
 
     def holds(self, owned: Owned, node: int, epoch: int) -> bool:
-        """Whether it is still as it was when it was offered: nobody else has claimed it since."""
+        """Whether the offer still holds: no other node has claimed the client id since."""
         session = self._ctx.sessions.get(owned.client_id)
         if session is not None and session.epoch > epoch:
-            return True  # ours in any case: it has come meanwhile
+            return True  # the session has arrived here since
         if epoch != 0 and owned.others.get(node) != epoch:
             return False
         if any(held > epoch for other, held in owned.others.items() if other != node):

@@ -1,6 +1,6 @@
-"""One session on its way to this node: its sources, what they have said, and the cut markers that have arrived.
+"""One session that moves to this node: its sources, their answers, and the cut markers that have arrived.
 
-``inbound_states`` has its states and every transition between them.
+``inbound_states`` defines its states and every transition between them.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ HANDING_OVER: Final = (SourceState.WINDOW, SourceState.QUEUE)
 
 
 class Source:
-    """A node that may have the session."""
+    """A node that may have state of the session."""
 
     state: SourceState
-    epoch: int  # of its owner key
-    late: bool  # it is not connected: nothing waits for it any more
-    vague: bool  # it does not know all filters of former owners itself
-    passed: dict[int, None]  # nodes whose messages from before their cut markers it has handed over
+    epoch: int  # of the source's owner key
+    late: bool  # the source is not connected, so nothing waits for it
+    vague: bool  # the source does not know all filters of former owners
+    passed: dict[int, None]  # nodes whose messages before their cut markers the source has handed over completely
 
     def __init__(self, epoch: int, state: SourceState = SourceState.ASKED, late: bool = False) -> None:
         self.state = state
@@ -48,11 +48,12 @@ class Source:
 
 
 class EarlierWills:
-    """Wills that the client left at other nodes, by node: a CONNECT waits until they are settled."""
+    """Wills that the client left at other nodes. A CONNECT waits until all of them are settled."""
 
-    said: dict[int, int]  # nodes with a will, and ``Head.will`` of each
-    settled: dict[int, None]  # etcd does not let these nodes publish it any more
-    unreleased: dict[int, int]  # nodes with nothing but a will: the epoch of the key to delete once it is settled
+    said: dict[int, int]  # node with a will -> its ``Head.will``
+    settled: dict[int, None]  # nodes that etcd no longer allows to publish the will
+    # node with a will and no other state -> epoch of the owner key to delete once the will is settled
+    unreleased: dict[int, int]
 
     def __init__(self) -> None:
         self.said = {}
@@ -66,23 +67,24 @@ class EarlierWills:
 
 class InboundSession:
     client_id: str
-    epoch: int  # of the claim that has asked the sources
-    owned: int  # the newest epoch in which this node has owned the client id since
+    epoch: int  # of the claim by which this node asked the sources
+    owned: int  # the newest epoch by which this node has owned the client id since then
     state: InboundState
-    sources: dict[int, Source]  # by node, without those that are GONE: ASKED ones first, then as they have answered
-    best: int  # node whose session it is; 0: none so far, or the one here
-    best_held: int  # in which epoch
+    sources: dict[int, Source]  # by node, without GONE ones; ASKED ones first, then in the order of their answers
+    best: int  # the node whose session the client gets; 0: none so far, or the session was at this node
+    best_held: int  # the epoch of that session at its source
     wills: EarlierWills
-    version: int  # of the routes that a node must have applied before its cut marker; UNVERSIONED: none asked for yet
+    # version of this node's routes that a node must have applied before its cut marker; UNVERSIONED: not decided yet
+    version: int
     marks: dict[int, None]  # nodes whose cut marker has arrived
     later: dict[int, int]  # nodes whose cut marker for a later owner has arrived -> its epoch
-    newest: tuple[int, int]  # the node that owned it last, and when
+    newest: tuple[int, int]  # (node, epoch) of the previous owner
     former: dict[bytes, None]  # filters of former owners, without shared groups
-    discarded: bool  # nothing of it is wanted: clean start, or a session of another user
-    user: str | None  # for whom it comes; None: no client has connected, or sessions are not bound to users
-    session: Session | None  # once there is one here
+    discarded: bool  # the session is not wanted: clean start, or it belongs to another user
+    user: str | None  # the user who connected; None: no client has connected, or sessions are not bound to users
+    session: Session | None  # None until this node has one
     reset: ResetState
-    reset_until: float  # while PENDING: when it does not wait for cut markers any longer
+    reset_until: float  # while PENDING: the time after which it no longer waits for cut markers
 
     def __init__(
         self, client_id: str, epoch: int, others: dict[int, int], state: InboundState = InboundState.WAITING
@@ -132,12 +134,12 @@ class InboundSession:
 
     @property
     def finished(self) -> bool:
-        """Whether no other node has anything of it."""
+        """Whether no other node has any state of the session left."""
         return self.state is InboundState.FINISHED
 
     @property
     def open(self) -> bool:
-        """Whether no CONNECT waits for it."""
+        """Whether no CONNECT waits for this session."""
         return self.state in (InboundState.OPEN, InboundState.ABANDONED)
 
     @property
@@ -157,7 +159,7 @@ class InboundSession:
         return {node: source.epoch for node, source in self.sources.items() if source.state in HANDING_OVER}
 
     def epoch_of(self, node: int) -> int:
-        """Of that source; 0: it is none."""
+        """The epoch of that node's owner key; 0 if the node is not a source."""
         source = self.sources.get(node)
         return 0 if source is None else source.epoch
 
@@ -168,11 +170,11 @@ class InboundSession:
         return all(source.late for source in self.sources.values())
 
     def unknown(self) -> bool:
-        """Whether a source may have filters that are not in ``former``."""
+        """Whether a source may know filters that are missing in ``former``."""
         return any(source.vague or source.state is SourceState.ASKED for source in self.sources.values())
 
     def awaited(self) -> bool:
-        """Whether the client waits for a source."""
+        """Whether the client has to wait for a source."""
         for source in self.sources.values():
             if source.state is SourceState.ASKED and not source.late:
                 return True
@@ -180,18 +182,18 @@ class InboundSession:
         return best is not None and best.state is SourceState.WINDOW and not best.late
 
     def wanted(self) -> bool:
-        """Whether a later owner has to wait: the session goes on when it could be served here."""
+        """Whether a later owner has to wait until the session could be served here, before this node hands it over."""
         return not self.discarded and self.awaited()
 
     def needs_marks(self) -> bool:
-        """Whether cut markers matter: a source takes, or may take, messages from before them."""
+        """Whether cut markers matter: a source receives, or may receive, messages from before the markers."""
         session = self.session
         if self.discarded or (session is not None and session.ended):
             return len(self.sources) != 0
         if session is None:
-            return False  # nothing here would take the messages after them
+            return False  # no session here receives the messages after the markers
         if session.anew and (session.moving is None or not session.moving.aware):
-            return False  # its client relies on what the sources take
+            return False  # the client still relies on the messages that the sources receive
         if self.former:
             return True
         return any(source.late or source.state in HANDING_OVER for source in self.sources.values())
@@ -200,17 +202,18 @@ class InboundSession:
         return all(node in self.marks for node in nodes)
 
     def over(self, members: Iterable[int]) -> bool:
-        """Whether no source has anything of it, and no message for a former owner can be taken for one of ours."""
+        """Whether no source has any state left, and no message for a former owner can be mistaken for one of this
+        node."""
         if self.sources:
             return False
         return self.session is None or self.session.ended or len(self.former) == 0 or self.marked_by(members)
 
     def ordered(self, node: int) -> bool:
-        """Whether all messages of ``node`` from before its cut marker are here, late sources left out."""
+        """Whether all messages of ``node`` from before its cut marker are here. Late sources do not count."""
         return all(source.late or node in source.passed for source in self.sources.values())
 
     def stage(self, node: int) -> int:
-        """Of messages that enter at ``node``, for the session."""
+        """The delivery stage of messages that enter the cluster at ``node``, for this session."""
         if node in self.marks:
             return OPEN if self.ordered(node) else MARKED
         return UNMARKED if self.sources or self.former else OPEN
@@ -218,11 +221,11 @@ class InboundSession:
     # What the sources say
 
     def asking(self) -> Takeover:
-        """What sources are asked once more."""
+        """The request to send to a source once more."""
         return Takeover(self.client_id, self.epoch, self.discarded, False, self.user)
 
     def learn(self, node: int, head: Head) -> None:
-        """The filters of that source, and of those that owe messages to it."""
+        """Adds the filters of this source, and of former owners whose messages still go to it."""
         for granted in head.granted:
             if not granted.whole.startswith(b"$share/"):
                 self.former[granted.whole] = None
@@ -253,9 +256,10 @@ class InboundSession:
 
     @staticmethod
     def restored(value: InboundSessionValue, sessions: dict[int, Session]) -> InboundSession:
-        """After a start. ``sessions`` are all there are, by number."""
+        """The inbound session as of the stored value, after a restart. ``sessions``: all sessions of this node by
+        number."""
         session = sessions.get(value.session)
-        opened = value.open and session is not None  # else no client has been told anything
+        opened = value.open and session is not None  # otherwise no client has received a CONNACK for it
         state = InboundState.OPEN if opened or (value.open and value.discarded) else InboundState.WAITING
         if value.discarded and not value.open:
             state = InboundState.ABANDONED
@@ -274,5 +278,5 @@ class InboundSession:
         arrival.user = value.user
         arrival.wills.expect(arrival.sources)
         arrival.former = dict.fromkeys(value.former)
-        arrival.newest = (0, value.owned)  # who owned it in between was not stored
+        arrival.newest = (0, value.owned)  # the owners in between were not stored
         return arrival

@@ -1,6 +1,6 @@
-"""Claims of this node that etcd has answered: each node with a key of the client id is asked for its session.
+"""Claims of this node that etcd has answered: this node asks each node with an owner key for its session.
 
-docs/SESSIONS.md has the rules. A claim that came too late gives the client id up again.
+docs/SESSIONS.md has the rules. A claim that came too late releases the client id again.
 """
 
 from __future__ import annotations
@@ -28,22 +28,23 @@ class InboundClaims:
         self._ctx = moves.ctx
 
     def own(self, owned: Owned, now: float) -> None:
-        """This node owns a client id. Every other node with a key of it may have something of its session."""
+        """This node owns the client id. Every other node with an owner key may have state of its session."""
         moves = self._moves
         client_id, epoch = owned.client_id, owned.epoch
         claims = self._ctx.cluster.claims
         assert claims is not None
-        if not moves.ownership.claiming(client_id):  # else the CONNECT that waits now is for the next claim
+        if not moves.ownership.claiming(client_id):  # otherwise the CONNECT that waits now belongs to the next claim
             claims.own(client_id, epoch)
         moves.postponed.pop(client_id, None)
         if self._is_overtaken(client_id, epoch):
             return
         claim = claims.still(client_id)
         if claim is None and not owned.firm and not self._has(client_id):
-            moves.ownership.release(client_id, moves.me, epoch)  # its client is gone: no node is to make way for it
+            # the client is gone: no other node needs to give up its session
+            moves.ownership.release(client_id, moves.me, epoch)
             return
         clean = claim is not None and claim.clean_start
-        if owned.clean and not clean:  # the CONNECT with a clean start is gone: no node is to discard its session
+        if owned.clean and not clean:  # the CONNECT with a clean start is gone: no other node may discard its session
             moves.ownership.claim(client_id)
             return
         earlier = moves.of(client_id)
@@ -80,7 +81,7 @@ class InboundClaims:
             moves.say(node, Takeover(client_id, epoch, clean or had < owned.floor, offered is not None, user))
 
     def _is_overtaken(self, client_id: str, epoch: int) -> bool:
-        """Whether a node with a higher epoch has asked for the session: the claim is given up."""
+        """Whether a node with a higher epoch has asked for the session. If so, this claim is given up."""
         moves = self._moves
         given = [departure.epoch for departure in moves.departing.get(client_id, ())]
         overtaken = max(moves.overtaken.pop(client_id, 0), *given, 0)
@@ -91,18 +92,18 @@ class InboundClaims:
         return True
 
     def _takes_offer(self, owned: Owned, offered: tuple[int, int], earlier: list[InboundSession]) -> bool:
-        """Whether the client id is claimed because a draining node has offered the session, and still may be."""
+        """Whether this node may keep a client id that it claimed because a draining node offered the session."""
         moves, client_id = self._moves, owned.client_id
         holds = self._offers.holds(owned, *offered)
         if not (holds or earlier or client_id in self._ctx.sessions):
             moves.ownership.release(client_id, moves.me, owned.epoch)
             return False
-        if holds and offered[1] == 0:  # it has no key there, and never had
+        if holds and offered[1] == 0:  # the offering node has no owner key for it, and never had one
             owned.others.setdefault(*offered)
         return True
 
     def _own_again(self, arrival: InboundSession, owned: Owned, claim: OwnerClaim | None, user: str | None) -> None:
-        """An earlier claim of this node has asked for sessions that are still on their way."""
+        """This node owns the client id again while sessions that an earlier claim asked for are still moving here."""
         clean = claim is not None and claim.clean_start
         if clean or arrival.owned < owned.floor or self._is_anothers(arrival, user):
             arrival.discarded = True
@@ -115,36 +116,38 @@ class InboundClaims:
         self._moves.changed(arrival)
 
     def _keep(self, owned: Owned, clean: bool, others: dict[int, int]) -> int:
-        """The session here has the epoch of the claim from now on, or is handed over like that of any other node: then
-        this one is among ``others``. In which epoch this node has had it all the time; 0: it did not."""
+        """Gives the session here the epoch of the claim, or adds this node to ``others``, so that its old session is
+        handed over like that of any other node. Returns the epoch by which this node has held the session all the time;
+        0: it did not."""
         moves = self._moves
         session = self._ctx.sessions.get(owned.client_id)
         if session is None:
             return 0
         if session.epoch < owned.floor:
-            moves.broker.connecting.taken_over(session, True)  # a clean start at another node has discarded it
+            moves.broker.connecting.taken_over(session, True)  # another node's clean start has discarded it
             return 0
         if not clean and not session.hollow and any(other > session.epoch for other in others.values()):
-            others[moves.me] = session.epoch  # the client was elsewhere meanwhile: ours is an old one
+            # the client was at another node in the meantime: the session here is an old one
+            others[moves.me] = session.epoch
             return 0
         held = 0 if session.hollow else session.epoch
         session.epoch = owned.epoch
         if session.moving is not None:
-            session.moving.marked = {}  # those were for owners before us
+            session.moving.marked = {}  # these markers were for earlier owners
         return held
 
     def _is_will_unpublished(self, client_id: str) -> bool:
-        """Of an earlier connection, at this node."""
+        """Whether this node still has to publish the will of an earlier connection."""
         return self._moves.ports.wills.unpublished(client_id)
 
     def _is_anothers(self, arrival: InboundSession, user: str | None) -> bool:
-        """Whether what is on its way here is not for that user."""
+        """Whether the inbound session belongs to another user."""
         session = arrival.session
         owner = arrival.user if session is None or session.ended or session.owner is None else session.owner
         return is_anothers(self._ctx.session_owner, owner, user)
 
     def _is_too_early(self, owned: Owned, earlier: list[InboundSession]) -> bool:
-        """Whether the session here, which has to be handed over to ourselves as an old one, is not all here yet."""
+        """Whether the old session here, which this node has to hand over to itself, has not arrived completely yet."""
         session = self._ctx.sessions.get(owned.client_id)
         if session is None or session.hollow or session.epoch < owned.floor:
             return False
@@ -158,8 +161,8 @@ class InboundClaims:
             self.own(owned, now)
 
     def _turn_down(self, client_id: str, epoch: int) -> None:
-        """A node that has asked for what was still on its way here, by an earlier epoch than this claim's, gets it from
-        us no more. This claim may ask the same node: the two would wait for each other."""
+        """Refuses a node that has asked, by an epoch below this claim's, for the session that is still moving here.
+        This claim may ask the same node, so that each would wait for the other."""
         moves = self._moves
         deferred = moves.deferred.get(client_id)
         if deferred is not None and deferred[1].epoch < epoch:
@@ -173,7 +176,7 @@ class InboundClaims:
         return client_id in self._ctx.sessions or client_id in moves.arrivals or client_id in moves.departing
 
     def _others(self, owned: Owned, earlier: list[InboundSession]) -> dict[int, int]:
-        """Nodes that may have something of it and were not asked yet."""
+        """Nodes that may have state of the client id and have not been asked yet."""
         moves = self._moves
         others: dict[int, int] = {}
         for node, held in owned.others.items():

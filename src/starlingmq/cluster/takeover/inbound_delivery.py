@@ -1,7 +1,7 @@
-"""What a session here is given of an inbound session: messages that other nodes hand over, and messages that are held.
+"""Messages for a session that moves here: messages that other nodes hand over, and messages that are held.
 
-A session takes no message that a former owner delivers as well: it knows by ``MigrationState`` what is still on its
-way to it, and the cut markers of each node (docs/SESSIONS.md).
+A session does not accept a message that a former owner delivers as well. ``MigrationState`` knows what is still on its
+way to the session, and the cut markers of each node (docs/SESSIONS.md).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class InboundDelivery:
     # Which session
 
     def attach(self, arrival: InboundSession) -> None:
-        """Have the session know what is still on its way to it."""
+        """Registers the inbound session at its session, which then holds messages until their order is known."""
         session = arrival.session
         if session is None or session.ended or arrival.discarded:
             return
@@ -42,7 +42,7 @@ class InboundDelivery:
         self.deliver(session)
 
     def detach(self, arrival: InboundSession, session: Session) -> None:
-        """Nothing of this comes to that session any more."""
+        """Removes the inbound session from a session that gets nothing more from it."""
         if session.ended or session.moving is None:
             return
         session.moving.sources.pop(arrival.epoch, None)
@@ -52,7 +52,8 @@ class InboundDelivery:
             self._moves.broker.mover.settle(session)
 
     def overtaken(self, arrival: InboundSession, node: int, epoch: int) -> None:
-        """From here on a later owner delivers the messages of that node, whether the session is here yet or not."""
+        """From now on a later owner delivers the messages of that node, even if the session has not arrived here
+        yet."""
         arrival.later[node] = epoch
         self._moves.changed(arrival)
         self._heed(arrival)
@@ -74,7 +75,7 @@ class InboundDelivery:
     # Messages that were held
 
     def deliver(self, session: Session | None) -> None:
-        """Give a session the messages that wait for nothing any more."""
+        """Delivers the held messages that no longer wait for anything."""
         if session is None or session.ended or session.moving is None:
             return
         moving, delivery = session.moving, self._moves.broker.delivery
@@ -93,11 +94,11 @@ class InboundDelivery:
         for node in {held.node: None for held in moving.held if not held.before and held.node not in members}:
             delivery.let_in(session, moving.open(node))
         delivery.let_in(session, moving.take_known())
-        if moving.target != 0:  # the next owner may wait to hear that nothing comes before what it has
+        if moving.target != 0:  # the next owner may wait for confirmation that no earlier messages follow
             self._ctx.cluster.leave(session)
 
     def _stage(self, moving: MigrationState, node: int, arrivals: list[InboundSession]) -> int:
-        """Of messages that enter at that node, over all inbound sessions that come to this one."""
+        """The delivery stage of messages that enter at that node, over all inbound sessions of this session."""
         before: list[int] = []
         stages = [arrival.stage(node) for arrival in arrivals]
         for arrival, stage in zip(arrivals, stages, strict=True):
@@ -124,15 +125,16 @@ class InboundDelivery:
             self._part(session, part, node == arrival.best)
 
     def drop(self, said: Parts) -> None:
-        """There is no session for these any more."""
+        """Drops messages whose session has ended."""
         self._ctx.drop("session_ended", said.client_id, len(said.parts))
         if self._ctx.audit is not None:
             for part in said.parts:
-                if part.packet_id == 0:  # else it has been delivered once
+                if part.packet_id == 0:  # otherwise the message has been delivered once
                     self._ctx.audit.dropped_on_its_way(said.client_id, part.topic, part.id, part.qos, "session_ended")
 
     def _part(self, session: Session, part: Part, own: bool) -> None:
-        """``own``: the session here is the one that it was sent from, packet ids included."""
+        """Takes over one message. ``own``: the source has the client's session, so that its packet ids are valid
+        here."""
         now = self._ctx.now
         qos, retain, published_at = part.published
         expires_at = 0.0 if part.left < 0 else now + part.left
@@ -145,14 +147,14 @@ class InboundDelivery:
         if part.packet_id != 0 and own and not taken:
             self._moves.broker.mover.put_window(session, part.packet_id, part.stage, outgoing)
         elif part.packet_id != 0 and part.qos == 2:
-            if part.stage != RELEASED:  # else the client has it
+            if part.stage != RELEASED:  # otherwise the client already has the message
                 self._give_up(session, part)
         else:
             self._moves.broker.mover.put(session, outgoing)
 
     def _give_up(self, session: Session, part: Part) -> None:
-        """It was sent in a session that its client has lost, and may have acted on it (see
-        ``core.session.session_reset``)."""
+        """Drops a QoS 2 message that was sent in a session that the client has lost: the client may have acted on it
+        (``core.session.session_reset``)."""
         client_id = session.client_id if session.moving is None else session.moving.client_id
         self._ctx.drop(UNSETTLED, client_id)
         session.dropped += 1

@@ -1,32 +1,34 @@
-"""The states of a session on its way to this node, the takeover target; every transition lives here.
+"""The states of a session that moves to this node, the takeover target. Every transition is defined here.
 
 Each source (a node that may have the session), in ``SOURCE_TABLE``::
 
-    ASKED  --Head-------------------> WINDOW   its session, or nothing but messages that it owes
+    ASKED  --Head-------------------> WINDOW   it has the session, or only owes messages
     WINDOW --Whole------------------> QUEUE    its inflight window is complete; its queue follows
     any    --Passed, done-----------> GONE     it has no state left
-    any    --Head: nothing----------> GONE     it has nothing, and never will
-    any    --Head: overtaken--------> GONE     it knows an owner with a higher epoch, or keeps the session for its user
-    any    --no member any more-----> GONE
+    any    --Head: nothing----------> GONE     it has no state, and never will
+    any    --Head: overtaken--------> GONE     it knows a higher epoch, or reserves the session for its user
+    any    --not a member-----------> GONE
     any    --not connected----------> the same state, but ``late``: nothing waits for this source
 
 The session as a whole, in ``INBOUND_TABLE``::
 
-    WAITING   --wills left to settle-> SETTLING   all that the CONNECT waits for from the sources has arrived
+    WAITING   --wills to settle------> SETTLING   everything that the CONNECT needs from the sources has arrived
     SETTLING  --a source is awaited--> WAITING    a late source has turned out to have the session
     WAITING or SETTLING --ready------> OPEN       the client gets its session
-    WAITING or SETTLING --called off-> ABANDONED  a later owner discards the session: nothing of it is wanted here
+    WAITING or SETTLING --called off-> ABANDONED  a later owner discards the session: this node does not need it
     ABANDONED --CONNECT--------------> WAITING    a client of this node claims the client id again
-    OPEN or ABANDONED --complete-----> FINISHED   no source has anything left, and all cut markers have arrived
+    OPEN or ABANDONED --complete-----> FINISHED   no source has state left, and all cut markers have arrived
 
 A session reset that the client has noticed, in ``RESET_TABLE``::
 
     NONE    --client has noticed-----> PENDING    its new subscriptions wait for the cut markers of the connected nodes
     PENDING --cut markers, deadline--> NONE       its earlier subscriptions are removed, its SUBSCRIBE is processed
 
-The laws: of all sessions that are handed over, the one with the highest epoch is the client's, the others only owe
-messages; the client is told that its session is present only if no node can have a later one; nothing waits for a node
-that is not connected, and a node that is connected is waited for however slow it is.
+The laws:
+
+- The client gets the session with the highest epoch of all that are handed over; the other sources only owe messages.
+- The client is told session present 1 only if no node can have a later session.
+- Nothing waits for a node that is not connected. A connected node is waited for, however slow it is.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ class SourceEvent(Enum):
     DONE = "Passed, done"
     UNREACHABLE = "not connected"
     REMOVED = "no member any more"
-    DROPPED = "dropped at this node"  # the source is this node, and ends its orphaned session
+    DROPPED = "dropped at this node"  # the source is this node, which ends its orphaned session
 
 
 class SourceAction(Enum):
@@ -133,7 +135,8 @@ SOURCE_TABLE: Final[StateTable[SourceState, SourceEvent, SourceAction]] = StateT
         ignores(_S.GONE, _E.OVERTAKEN, "it was asked twice"),
         goes(_S.WINDOW, _E.PARTS, _S.WINDOW, _A.PUT),
         goes(_S.QUEUE, _E.PARTS, _S.QUEUE, _A.PUT),
-        goes(_S.GONE, _E.PARTS, _S.GONE, _A.PUT),  # asked twice, it has got something since: no message is refused
+        # it was asked twice, and has received messages since: they are accepted
+        goes(_S.GONE, _E.PARTS, _S.GONE, _A.PUT),
         goes(_S.WINDOW, _E.WHOLE, _S.QUEUE, _A.STORE_IF_BEST),
         ignores(_S.QUEUE, _E.WHOLE, "it has said so before it was restarted"),
         ignores(_S.GONE, _E.WHOLE, "nothing waits for its window"),
@@ -153,7 +156,7 @@ SOURCE_TABLE: Final[StateTable[SourceState, SourceEvent, SourceAction]] = StateT
         goes(_S.ASKED, _E.DROPPED, _S.GONE, _A.STORE),
         goes(_S.WINDOW, _E.DROPPED, _S.GONE, _A.STORE),
         goes(_S.QUEUE, _E.DROPPED, _S.GONE, _A.STORE),
-        goes(_S.GONE, _E.DROPPED, _S.GONE, _A.STORE),  # its session has ended: perhaps it is complete
+        goes(_S.GONE, _E.DROPPED, _S.GONE, _A.STORE),  # its session has ended, so the inbound session may be complete
     ],
 )
 

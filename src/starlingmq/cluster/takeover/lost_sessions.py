@@ -1,7 +1,7 @@
-"""Sessions that their clients did not find: counted and logged by reason, when CONNACK says session present 0.
+"""Sessions that clients lost: counted and logged by reason when CONNACK says session present 0.
 
-The law: a loss is told once. It is told again only to a client that has sent nothing since CONNACK told it
-(``core.session.session_reset``).
+The law: a loss is reported once. It is reported again only to a client that has sent nothing since the CONNACK that
+reported it (``core.session.session_reset``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class LostSessions:
         self._ctx = ctx
 
     def note(self, session: Session, unheard: list[int]) -> None:
-        """A CONNACK has gone out for it; ``unheard`` is the result of ``unheard_of`` before."""
+        """After the CONNACK of the session. ``unheard``: the result of ``unheard_of`` before it."""
         client = session.client
         if client is None or not is_told(session):
             return
@@ -41,8 +41,8 @@ class LostSessions:
 
 
 def unheard_of(arrivals: Iterable[InboundSession], held: int) -> list[int]:
-    """Nodes that nobody waits for, and that may have a later session than the one here, which is of epoch ``held`` if
-    it was here all the time."""
+    """Nodes that nothing waits for and that may have a later session than the one here. ``held``: the epoch of the
+    session here if it never left."""
     inbound = [arrival for arrival in arrivals if not arrival.discarded]
     held = max([held, *[arrival.best_held for arrival in arrivals]])
     nodes: list[int] = []

@@ -1,7 +1,7 @@
-"""What both sides of moving sessions share: which ones are on their way, whom to tell what, what is to be stored.
+"""The state that both sides of takeovers share: migrations under way, frames to send, and facts to store.
 
-No module of ``cluster.takeover`` looks at all sessions on their way in a turn: each event touches those that it
-concerns, and only these are looked at.
+No module of ``cluster.takeover`` looks at all migrations in a turn: each event touches the ones that it concerns, and
+only these are processed.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from starlingmq.core.context import Context
 from starlingmq.core.ready import FACT_DELETE, FACT_PUT, Write
 from starlingmq.core.session.session import Session
 
-FACTS: Final = b"m"  # what the keys of our facts begin with
+FACTS: Final = b"m"  # prefix of the keys of all facts of this package
 ARRIVAL: Final = FACTS + b"a"
 DEPARTURE: Final = FACTS + b"d"
 EARLY: Final = FACTS + b"e"
-NUMBERS: Final = FACTS + b"n"  # the newest epoch that may be of a stray, and the numbers that we have had since
-FIRST: Final = FACTS + b"f"  # the first number that this data directory was used under
+NUMBERS: Final = FACTS + b"n"  # the highest epoch of orphaned sessions, and the node numbers since then
+FIRST: Final = FACTS + b"f"  # the first node number that this data directory was used with
 
 Turned = tuple[str, int]  # client id, epoch of its new owner
 
@@ -46,24 +46,25 @@ class Migrations:
     ctx: Context
     ownership: Ownership
     ports: TakeoverPorts
-    limit: float  # seconds for which nodes are waited for that are heard
+    limit: float  # seconds to wait for nodes that are heard
     me: int
-    members: dict[int, None]  # the numbers of all nodes, ours included
-    arrivals: dict[str, dict[int, InboundSession]]  # client id -> epoch ->
+    members: dict[int, None]  # the numbers of all nodes, including this one
+    arrivals: dict[str, dict[int, InboundSession]]  # client id -> epoch -> session
     departures: dict[Turned, OutboundSession]
     departing: dict[str, list[OutboundSession]]  # the same by client id
-    touched: dict[InboundSession, None]  # are to be looked at
-    settling: dict[InboundSession, None]  # those that are SETTLING: looked at in each turn
-    giving: dict[OutboundSession, None]  # have, or may have, something to be said
-    deferred: dict[str, tuple[int, Takeover]]  # client id -> asked for while it arrives: by whom, for what
-    postponed: dict[str, Owned]  # client id -> what etcd has answered, and can not be gone by yet
-    early: dict[Turned, list[int]]  # whose marks came while it was put off
-    overtaken: dict[str, int]  # client id -> epoch of another node that owns what we have asked for meanwhile
+    touched: dict[InboundSession, None]  # to be processed in this turn
+    settling: dict[InboundSession, None]  # those in state SETTLING: processed in each turn
+    giving: dict[OutboundSession, None]  # may have something to send
+    deferred: dict[str, tuple[int, Takeover]]  # client id -> (node, its request), while the session still moves here
+    postponed: dict[str, Owned]  # client id -> etcd's answer that cannot be used yet
+    early: dict[Turned, list[int]]  # nodes whose markers arrived while the request was deferred
+    overtaken: dict[str, int]  # client id -> higher epoch of another node, while this node's claim is outstanding
     notices: list[str]
-    detoured: dict[int, None]  # nodes that are not connected, and are waited for because others hear them
+    # nodes that are waited for though they are not connected, because connected nodes hear them
+    detoured: dict[int, None]
     lost: LostSessions
-    completed: int  # takeovers to this node that are over
-    refused: int  # by their epoch
+    completed: int  # takeovers to this node
+    refused: int  # because of their epoch
 
     def __init__(
         self,
@@ -103,14 +104,14 @@ class Migrations:
         self._sizes: dict[int, int] = {}
         self._own: deque[Said] = deque()
 
-    # Who is there
+    # Nodes
 
     def connected(self, node: int) -> bool:
         return node == self.me or self.ports.connected(node)
 
     def is_unreachable(self, node: int) -> bool:
-        """Whether nobody waits for that node: it is not connected, nor to anybody who is. Where others hear it, its way
-        here is broken, and what it says comes by way of them in a moment."""
+        """Whether nothing waits for that node: it is not connected to this node, nor to any node that is. If other
+        nodes hear it, its path to this node is broken, and its frames will arrive through a relay."""
         if self.connected(node):
             return False
         if not self.ports.heard_elsewhere(node):
@@ -122,19 +123,19 @@ class Migrations:
         return [node for node in self.members if self.connected(node)]
 
     def strangers(self) -> list[int]:
-        """Nodes that sessions come from or go to, and that are no members any more."""
+        """Nodes that sessions come from or go to and that are no longer members."""
         targets = [departure.target for departure in self.departures.values()]
         sources = [node for node, arrivals in self._by_source.items() if arrivals]
         named = dict.fromkeys([*sources, *targets])
         return [node for node in named if node not in self.members]
 
-    # Arrivals
+    # Inbound sessions
 
     def all_arrivals(self) -> list[InboundSession]:
         return [arrival for epochs in self.arrivals.values() for arrival in epochs.values()]
 
     def of(self, client_id: str) -> list[InboundSession]:
-        """All that is on its way here of a client id."""
+        """All inbound sessions of a client id."""
         epochs = self.arrivals.get(client_id)
         return [] if epochs is None else list(epochs.values())
 
@@ -155,11 +156,11 @@ class Migrations:
         self.fact(key(ARRIVAL, arrival.client_id, arrival.epoch), None)
 
     def touch(self, arrival: InboundSession) -> None:
-        """Have it looked at in this turn."""
+        """Schedules it for processing in this turn."""
         self.touched[arrival] = None
 
     def changed(self, arrival: InboundSession) -> None:
-        """Have it looked at in this turn, and stored."""
+        """Schedules it for processing and storing in this turn."""
         self.touched[arrival] = None
         self._changed[arrival] = None
 
@@ -170,11 +171,11 @@ class Migrations:
         return actions
 
     def from_node(self, node: int) -> list[InboundSession]:
-        """Those with this node as a source."""
+        """Inbound sessions that have this node as a source."""
         return list(self._by_source.get(node, {}))
 
     def watch_reset(self, arrival: InboundSession, until: float) -> None:
-        """Its session reset is PENDING: cut markers that arrive count, and which nodes are connected."""
+        """Its session reset is PENDING: cut markers and changes of connected nodes can complete it."""
         arrival.reset_until = until
         self._resetting[arrival] = None
         self.wake(arrival, until)
@@ -187,8 +188,8 @@ class Migrations:
         return list(self._resetting)
 
     def former(self, client_id: str, session: Session) -> tuple[dict[bytes, None], bool]:
-        """What those had subscribed to who have something for a session that is here, or leaves here, shared groups
-        left out; and whether somebody may have subscribed to more."""
+        """Filters of former owners that still owe messages to a session that is here or is leaving, without shared
+        groups; and whether a former owner may have more filters."""
         former: dict[bytes, None] = {}
         unknown = False
         for arrival in self.of(client_id):
@@ -197,7 +198,7 @@ class Migrations:
                 unknown = unknown or arrival.unknown()
         return former, unknown
 
-    # Departures
+    # Outbound sessions
 
     def depart(self, departure: OutboundSession) -> None:
         self.departures[departure.client_id, departure.epoch] = departure
@@ -205,7 +206,7 @@ class Migrations:
         self.giving[departure] = None
 
     def departed(self, departure: OutboundSession) -> None:
-        """Nothing is left of it here."""
+        """No state of it is left here."""
         del self.departures[departure.client_id, departure.epoch]
         left = self.departing[departure.client_id]
         left.remove(departure)
@@ -222,13 +223,14 @@ class Migrations:
             self._changed_departures[departure] = None
 
     def note(self, departure: OutboundSession) -> None:
-        """Have its marks stored, those too that came before it left."""
+        """Schedules its markers for storing, including those that arrived before it left."""
         if departure.marks():
             departure.changed = True
             self._changed_departures[departure] = None
 
     def mark_early(self, turned: Turned, node: int) -> None:
-        """The mark of a node for what is asked for and can not be given yet: for ``depart`` to find."""
+        """Notes a node's marker for a session that is asked for and cannot be handed over yet; the handover takes it
+        from here."""
         nodes = self.early.setdefault(turned, [])
         if node not in nodes:
             nodes.append(node)
@@ -243,12 +245,12 @@ class Migrations:
     # Time
 
     def wake(self, arrival: InboundSession, when: float) -> None:
-        """Have it looked at then."""
+        """Schedules processing at that time."""
         self._serial += 1
         heappush(self._deadlines, (when, self._serial, arrival))
 
     def due(self, now: float) -> list[InboundSession]:
-        """Those with a deadline that has passed."""
+        """Inbound sessions whose deadline has passed."""
         found: list[InboundSession] = []
         while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][2].finished):
             arrival = heappop(self._deadlines)[2]
@@ -262,15 +264,15 @@ class Migrations:
         return self._deadlines[0][0] if self._deadlines else inf
 
     def busy(self) -> bool:
-        """Whether anything is on its way, or is to be said."""
+        """Whether any migration is under way, or any frame or notice is pending."""
         if self.arrivals or self.departures or self.touched:
             return True
         return bool(self._outbox or self._own or self.notices)
 
-    # What is said
+    # Sending
 
     def say(self, node: int, said: Said) -> None:
-        """Tell a node, in this turn; ourselves too."""
+        """Sends a frame to a node in this turn. The node may be this one."""
         if node == self.me:
             self._own.append(said)
             return
@@ -282,7 +284,7 @@ class Migrations:
             self.flush(node)
 
     def say_at_once(self, node: int, said: Said) -> None:
-        """Before anything that enters here afterwards."""
+        """Sends a frame ahead of all messages that enter here afterwards."""
         self.broker.peers.tell(node, pack([encode(said)]))
 
     def flush(self, node: int) -> None:
@@ -296,10 +298,10 @@ class Migrations:
             self.flush(node)
 
     def take_own(self) -> Said | None:
-        """The next of what we told ourselves."""
+        """The next frame that this node has sent to itself."""
         return self._own.popleft() if self._own else None
 
-    # What is stored
+    # Storing
 
     def store(self) -> None:
         for arrival in self._changed:

@@ -1,8 +1,9 @@
-"""Sessions that this node has from before it was taken out of the cluster, and joined again under another number.
+"""Orphaned sessions: this node had them before it was removed from the cluster and joined again under another number.
 
-Nobody knew of them meanwhile. The owner keys tell whether their clients have gone on without them: whoever claims a
-client id deletes the key of a node that is no member. So a stray is its client's session if the key of the old number
-is still there, and no member has a newer one; then it is claimed. Any other is ended.
+The other nodes did not know of these sessions in the meantime. The owner keys tell whether their clients have continued
+without them: a claim of a client id deletes the keys of nodes that are no longer members. So an orphaned session is its
+client's session if the key of the old number still exists and no member has a newer key; then this node claims it. Any
+other orphaned session is ended.
 
 Pure: requests out, answers in.
 """
@@ -22,7 +23,7 @@ TAG: Final = "strays "
 
 
 class OrphanedSessions:
-    """``decided`` has what was found out: client id, and whether it is ours."""
+    """``decided``: (client id, whether the session is the client's)."""
 
     decided: list[tuple[str, bool]]
 
@@ -31,13 +32,14 @@ class OrphanedSessions:
         self._ownership = ownership
         self._numbers: tuple[int, ...] = ()
         self._epochs: dict[str, int] = {}
-        self._asked: list[str] = []  # of those
+        self._asked: list[str] = []  # the client ids that the outstanding request is about
         self._tag = ""
         self._tags = 0
         self._retry_at = 0.0
 
     def enter(self, numbers: tuple[int, ...], epochs: dict[str, int]) -> None:
-        """``numbers``: all that this node has had since it was undecided last; ``epochs`` of all strays."""
+        """``numbers``: all that this node has had since it last had no orphaned sessions. ``epochs``: those of all
+        orphaned sessions."""
         self._numbers = numbers
         self._epochs = epochs
 
@@ -58,7 +60,7 @@ class OrphanedSessions:
         return [Txn(self._tag, (), reads)]
 
     def answered(self, answer: TxnAnswer, members: Mapping[int, None], now: float) -> None:
-        """An answer; those to others are not looked at. ``members``: the numbers of all."""
+        """Takes the answer to this module's request; ignores others. ``members``: the numbers of all members."""
         if not self._tag or answer.tag != self._tag:
             return
         self._tag = ""
@@ -67,7 +69,8 @@ class OrphanedSessions:
             return
         for client_id, found in zip(self._asked, answer.found, strict=True):
             epoch = self._epochs.pop(client_id)
-            younger = answer.revision < epoch  # that etcd is not the one of that time, and says nothing of it
+            # etcd was replaced by a new one since, which knows nothing about this session
+            younger = answer.revision < epoch
             self.decided.append((client_id, younger or self._is_ours(client_id, epoch, found, members)))
 
     def _is_ours(self, client_id: str, epoch: int, found: tuple[KeyValue, ...], members: Mapping[int, None]) -> bool:
@@ -86,5 +89,5 @@ class OrphanedSessions:
         return decided
 
     def wake_at(self) -> float:
-        """When ``take_requests`` has something though nothing happens; 0.0: never."""
+        """When ``take_requests`` has to be called without an event; 0.0: never."""
         return 0.0 if self._tag or not self._epochs else self._retry_at

@@ -1,4 +1,6 @@
-"""One session on its way from this node to its new owner: what of it has been said, and whose marks are here."""
+"""One session that moves from this node to its new owner: the parts that were sent, and the cut markers that have
+arrived.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from starlingmq.core.session.session import MOVED_PREFIX, Session
 
 
 def departed(name: str) -> tuple[int, int, str] | None:
-    """New owner, its epoch, and client id of a session that left; None for any other."""
+    """(new owner, its epoch, client id) by the name of a session that has left; None for any other session."""
     if not name.startswith(MOVED_PREFIX):
         return None
     epoch, node, client_id = name[len(MOVED_PREFIX) :].split("/", 2)
@@ -18,13 +20,13 @@ def departed(name: str) -> tuple[int, int, str] | None:
 
 
 class OutboundSession:
-    session: Session  # under its other name
+    session: Session  # stored under the name of a moved session
     target: int
     epoch: int
     client_id: str
-    whole: bool  # its window has been given away
-    changed: bool  # since it was stored
-    later: dict[int, None]  # nodes whose mark for a still later owner, at another node, is here: of ``marks``
+    whole: bool  # its inflight window has been handed over
+    changed: bool  # since it was last stored
+    later: dict[int, None]  # nodes in ``marks`` whose marker is for a still later owner at another node
     _passed: dict[int, None]
 
     def __init__(self, session: Session, target: int, epoch: int, client_id: str) -> None:
@@ -36,17 +38,17 @@ class OutboundSession:
         self.changed = False
         self.later = {}
         self._passed = {}
-        if session.moving is None:  # of an earlier life
+        if session.moving is None:  # restored from an earlier incarnation
             session.moving = MigrationState(client_id)
             session.moving.target, session.moving.epoch = target, epoch
             session.moving.parted = True
 
     def is_earlier(self, epoch: int) -> bool:
-        """Whether it is of an earlier owner than that one; it may be on its way to a later one still."""
+        """Whether the session here is older than that epoch. The target may hand it on to a still later owner."""
         return self.session.epoch < epoch
 
     def mark(self, node: int, later: bool) -> None:
-        """What comes from that node from now on is the new owner's, or a still later one's (``later``)."""
+        """From now on the new owner delivers the messages of that node, or a still later owner does (``later``)."""
         moving = self.session.moving
         assert moving is not None
         if node not in moving.marked:
@@ -62,7 +64,7 @@ class OutboundSession:
         return list(moving.marked)
 
     def stored(self) -> list[int]:
-        """Its marks, and behind 0 those of them that are for a later owner."""
+        """Its markers, then 0 and the markers that are for a later owner, if there are any."""
         return [*self.marks(), 0, *self.later] if self.later else self.marks()
 
     def restore(self, stored: list[int]) -> None:
@@ -72,9 +74,9 @@ class OutboundSession:
         self.changed = False
 
     def unpassed(self, arrivals: Iterable[InboundSession]) -> list[int]:
-        """Nodes of which nothing is here any more nor comes by way of here, and the new owner does not know that yet.
-        ``arrivals`` are those of this session: what an earlier owner still has of a node comes before what the new
-        owner gets from that node itself."""
+        """Nodes whose earlier messages are complete, as the new owner does not know yet: none of them is at this node
+        or still reaches the target through it. ``arrivals``: the inbound sessions of this client id. Messages that an
+        earlier owner still has of a node come before those that the new owner gets from that node directly."""
         sources = [arrival for arrival in arrivals if arrival.session is self.session]
         nodes = [
             node

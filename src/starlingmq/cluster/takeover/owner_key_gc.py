@@ -1,8 +1,8 @@
-"""Keys of owners that an earlier life of this node has left in etcd, and that say nothing any more.
+"""Deletes owner keys of earlier incarnations of this node that have no state behind them.
 
-A node that dies leaves the keys of clients whose sessions end with their connection, and those of claims that were
-answered and of which it stored nothing. In its next life it reads all keys of owners once, some at a time, and releases
-those of its earlier lives of which it has nothing.
+A node that crashes leaves two kinds of such keys: those of clients whose sessions ended with their connection, and
+those of claims that were answered and stored nothing. After its restart the node reads all owner keys once, page by
+page, and deletes those of its earlier incarnations for which it has no state.
 
 Pure: requests out, answers in.
 """
@@ -16,7 +16,7 @@ from starlingmq.cluster.etcd.etcd_requests import Get, KeyValue, Txn, TxnAnswer
 from starlingmq.cluster.takeover.ownership import Ownership
 
 PAGE: Final = 500  # keys
-PAUSE_SECONDS: Final = 0.1  # between two pages: nobody waits for it
+PAUSE_SECONDS: Final = 0.1  # between two pages, to keep the load on etcd low
 RETRY_SECONDS: Final = 2.0
 TAG: Final = "owner-sweep"
 
@@ -25,18 +25,18 @@ class OwnerKeyGc:
     released: int
 
     def __init__(self, ownership: Ownership, has: Callable[[str], bool]) -> None:
-        """``has`` tells whether anything of a client id is here."""
+        """``has``: whether this node has any state of a client id."""
         self.released = 0
         self._ownership = ownership
         self._has = has
         self._me = 0
         self._incarnation = 0
         self._after = b""
-        self._next = 0.0  # when the next page is to be asked for; 0.0: none is
+        self._next = 0.0  # when to request the next page; 0.0: there is none
         self._asked = False
 
     def enter(self, me: int, incarnation: int, now: float) -> None:
-        """Our number is known. In its first life a node has left nothing."""
+        """This node's number is known. A first incarnation has left no keys."""
         self._me, self._incarnation = me, incarnation
         self._next = now if incarnation > 1 else 0.0
 
@@ -47,7 +47,7 @@ class OwnerKeyGc:
         return [Txn(TAG, (), (Get(self._ownership.prefix, prefix=True, limit=PAGE, after=self._after),))]
 
     def answered(self, answer: TxnAnswer, now: float) -> None:
-        """An answer; those to others are not looked at."""
+        """Takes the answer to this module's request; ignores others."""
         if answer.tag != TAG or not self._asked:
             return
         self._asked = False
@@ -70,5 +70,5 @@ class OwnerKeyGc:
             self._ownership.release(found[0], self._me, entry.mod_revision)
 
     def wake_at(self) -> float:
-        """When ``take_requests`` has something though nothing happens; 0.0: never."""
+        """When ``take_requests`` has to be called without an event; 0.0: never."""
         return 0.0 if self._asked else self._next

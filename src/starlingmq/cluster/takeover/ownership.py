@@ -1,9 +1,10 @@
-"""Who owns a client id: one key in etcd for each node that has, or may have, a session of it (docs/SESSIONS.md).
+"""Owners of client ids: one key in etcd for each node that has, or may have, a session of the client id
+(docs/SESSIONS.md).
 
-A claim writes this node's key and reads those of all nodes in one transaction, many client ids in one; its revision is
-the *epoch*, and the highest one of a client id is its owner's. A node's key goes when it has nothing of that client id
-any more. So nothing is ever overwritten that somebody still has to know: a claim of which nobody knows what became is
-simply made again.
+A claim writes this node's key and reads those of all nodes in one transaction, for many client ids at once. The
+revision of the transaction is the *epoch*; the node with the highest epoch of a client id owns it. A node deletes its
+key when it has no state of the client id left. No node's key is ever overwritten by another node, so a claim with an
+unknown outcome is simply repeated.
 
 Pure: requests out, answers in.
 """
@@ -18,11 +19,13 @@ from typing import Final
 
 from starlingmq.cluster.etcd.etcd_requests import Compare, Delete, Get, KeyValue, Operation, Put, Txn, TxnAnswer
 
-CLAIMS_PER_TXN: Final = 60  # two operations each; etcd takes 128
+CLAIMS_PER_TXN: Final = 60  # two operations each; etcd's default limit is 128
 RELEASES_PER_TXN: Final = 60
-TXNS_UNDER_WAY: Final = 8  # full ones; while two are, what comes is collected: each costs etcd as much as many claims
+# full transactions. While two are outstanding, new claims are collected: to etcd, one transaction costs as much as many
+# claims in one
+TXNS_UNDER_WAY: Final = 8
 SMALL_UNDER_WAY: Final = 2
-RETRY_SECONDS: Final = 0.1  # after an error of etcd; twice as long after each further one
+RETRY_SECONDS: Final = 0.1  # after an error of etcd; doubled after each further one
 RETRY_SECONDS_MAX: Final = 2.0
 TAG: Final = "owners-"
 CLEAN: Final = -1
@@ -30,33 +33,35 @@ CLEAN: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """This node owns a client id; ``others`` are the nodes that have a key of it too, with their epochs. What is of an
-    epoch before ``floor`` was thrown away by a clean start, and who has it may not have heard of that yet."""
+    """This node owns a client id. ``others``: nodes that have a key of it too, with their epochs. A clean start has
+    discarded everything of epochs below ``floor``; nodes that still have it may not know that yet."""
 
     client_id: str
     epoch: int
     others: dict[int, int]
     floor: int = 0
-    clean: bool = False  # it was written that what is older than this is thrown away
-    firm: bool = True  # it was claimed for more than a CONNECT
+    clean: bool = False  # the claim was written as a clean start: everything older is to be discarded
+    firm: bool = True  # it was claimed for more than a waiting CONNECT
 
 
 @dataclass(slots=True)
 class UnderWay:
     claims: list[str]
     releases: list[tuple[str, int, int]]  # client id, node, epoch
-    clean: list[str]  # of the claims those that were written as clean starts
+    clean: list[str]  # those of ``claims`` that were written as clean starts
 
 
 class Ownership:
-    transactions: int  # that were asked for
+    transactions: int  # requested so far
     claims: int
-    prefix: bytes  # of all keys
-    floor: Callable[[str], int]  # before which epoch all was thrown away, as far as we know; CLEAN: the next one's
-    wanted: Callable[[str], bool]  # whether a CONNECT waits for that client id
-    answered_at: float  # when etcd last did something that was asked here
-    needed: Callable[[str], bool]  # whether this node must keep its key though it has no session of the client id
-    rewritten: list[tuple[str, int, int]]  # client id, node, epoch: keys that were to go and have been claimed since
+    prefix: bytes  # of all owner keys
+    # the epoch below which everything was discarded, as far as this node knows; CLEAN: that of the next claim
+    floor: Callable[[str], int]
+    wanted: Callable[[str], bool]  # whether a CONNECT waits for this client id
+    answered_at: float  # when etcd last answered a request of this module
+    needed: Callable[[str], bool]  # whether this node must keep its key even without a session of the client id
+    # (client id, node, epoch) of keys that were to be deleted and have been claimed since
+    rewritten: list[tuple[str, int, int]]
 
     def __init__(self, cluster: str) -> None:
         self.transactions = 0
@@ -67,28 +72,29 @@ class Ownership:
         self.answered_at = 0.0
         self.needed = lambda client_id: False
         self.rewritten = []
-        self._needed: dict[str, int] = {}  # client id -> epoch of our key that goes when it is not needed any more
+        # client id -> epoch of this node's key, to be deleted once it is not needed any more
+        self._needed: dict[str, int] = {}
         self._node = 0
         self._incarnation = 0
         self._claims: dict[str, None] = {}
-        self._claiming: dict[str, None] = {}  # asked for; an answer is to come
-        self._again: dict[str, None] = {}  # and asked for again meanwhile
-        self._written: dict[str, None] = {}  # to be asked for once more: our key is there, or may be
-        self._firm: dict[str, None] = {}  # of all those the ones that are claimed though no CONNECT waits
+        self._claiming: dict[str, None] = {}  # requested, not answered
+        self._again: dict[str, None] = {}  # of ``_claiming``: claimed again in the meantime
+        self._written: dict[str, None] = {}  # to be claimed again: the key is, or may be, written already
+        self._firm: dict[str, None] = {}  # those of all these that are claimed even if no CONNECT waits
         self._releases: deque[tuple[str, int, int]] = deque()
         self._under_way: dict[str, UnderWay] = {}
-        self._owned: dict[str, Owned] = {}  # what was answered
+        self._owned: dict[str, Owned] = {}  # answers that were not taken yet
         self._tags = 0
         self._retry = RETRY_SECONDS
         self._retry_at = 0.0
 
     def enter(self, node: int, incarnation: int) -> None:
-        """Our number is known."""
+        """This node's number is known."""
         self._node, self._incarnation = node, incarnation
 
     def claim(self, client_id: str, firm: bool = True) -> None:
-        """To be asked for with the next transaction. What one that is under way finds is no answer to this. ``firm``:
-        whether or not a CONNECT waits for it then."""
+        """Claims the client id with the next transaction. The answer to an outstanding transaction does not count for
+        this claim. ``firm``: claims it even if no CONNECT waits for it by then."""
         if firm:
             self._firm[client_id] = None
         if client_id in self._claiming:
@@ -97,38 +103,39 @@ class Ownership:
             self._claims[client_id] = None
 
     def claiming(self, client_id: str) -> bool:
-        """Whether it has been asked for, and what came of it was not taken yet."""
+        """Whether a claim is outstanding, or its answer was not taken yet."""
         return client_id in self._claiming or client_id in self._claims or client_id in self._owned
 
     def claiming_anyway(self, client_id: str) -> bool:
-        """Whether it is being claimed for more than a CONNECT."""
+        """Whether it is being claimed even if no CONNECT waits."""
         owned = self._owned.get(client_id)
         return client_id in self._firm or (owned is not None and owned.firm)
 
     def release(self, client_id: str, node: int, epoch: int) -> None:
-        """That node has nothing of it any more (itself, or one that is no member any more)."""
+        """Deletes the key of a node that has no state of the client id left: this node, or one that is no longer a
+        member."""
         if node == self._node and self.needed(client_id):
             self._needed[client_id] = max(epoch, self._needed.get(client_id, 0))
         else:
             self._releases.append((client_id, node, epoch))
 
     def release_needed(self, client_id: str) -> None:
-        """Our key is not ``needed`` any more: it goes if it was to go."""
+        """This node's key is not ``needed`` any more: it is deleted if its deletion was held back."""
         epoch = self._needed.pop(client_id, 0)
         if epoch:
             self._releases.append((client_id, self._node, epoch))
 
     def idle(self) -> bool:
-        """Whether nothing is asked for, or to be asked for."""
+        """Whether no request is outstanding or pending."""
         return not (self._claims or self._releases or self._under_way)
 
     def key(self, client_id: str, node: int | None = None) -> bytes:
-        """Of one node; without: the prefix of all of this client id."""
+        """The owner key of one node; without ``node``, the prefix of all owner keys of this client id."""
         name = client_id.replace("%", "%25").replace("/", "%2F")
         return self.prefix + f"{name}/{'' if node is None else node}".encode()
 
     def names(self, key: bytes) -> tuple[str, int] | None:
-        """Client id and node of a key; None if it is none of ours."""
+        """Client id and node of an owner key; None for any other key."""
         name, _, node = key[len(self.prefix) :].rpartition(b"/")
         if not (key.startswith(self.prefix) and name and node.isdigit()):
             return None
@@ -157,7 +164,7 @@ class Ownership:
         return tag
 
     def _drop_unwanted(self) -> bool:
-        """Leave out the next ones whose clients are gone by now; whether any claims are left."""
+        """Drops the next claims whose clients have gone. Returns whether any claims are left."""
         for client_id in list(islice(self._claims, CLAIMS_PER_TXN)):
             if not (client_id in self._firm or client_id in self._written or self.wanted(client_id)):
                 del self._claims[client_id]
@@ -179,12 +186,13 @@ class Ownership:
         return b"%d" % self._incarnation if floor == 0 else b"%d %d" % (self._incarnation, floor)
 
     def _next_releases(self) -> Txn:
-        """All of them if they are as we know them; else what is there is read, and those that are go next."""
+        """Deletes all of them if they are unchanged. Otherwise etcd returns the current keys, and the unchanged ones
+        are deleted next."""
         releases: dict[bytes, tuple[str, int, int]] = {}
         while self._releases and len(releases) < RELEASES_PER_TXN:
             key = self.key(self._releases[0][0], self._releases[0][1])
             if key in releases:
-                break  # of another epoch: one of the two is right
+                break  # of another epoch: one of the two is the current one
             releases[key] = self._releases.popleft()
         compares = tuple(Compare(key, "mod_revision", "=", release[2]) for key, release in releases.items())
         deletes = tuple(Delete(key) for key in releases)
@@ -192,7 +200,7 @@ class Ownership:
         return Txn(self._tag(UnderWay([], list(releases.values()), [])), compares, deletes, gets)
 
     def answered(self, answer: TxnAnswer, now: float) -> None:
-        """An answer; those to others are not looked at."""
+        """Takes the answer to one of this module's requests; ignores others."""
         under_way = self._under_way.pop(answer.tag, None)
         if under_way is None:
             return
@@ -240,7 +248,8 @@ class Ownership:
         return others, highest
 
     def take_rewritten(self) -> list[tuple[str, int, int]]:
-        """A claim whose node died, or of which etcd told nothing, may be among them: nobody goes by its key."""
+        """Keys that were to be deleted and that a later claim has written. If the node of that claim has died, or never
+        got etcd's answer, no node uses the key."""
         rewritten, self.rewritten = self.rewritten, []
         return rewritten
 
@@ -250,5 +259,5 @@ class Ownership:
         return owned
 
     def wake_at(self) -> float:
-        """When ``take_requests`` has something though nothing happens; 0.0: never."""
+        """When ``take_requests`` has to be called without an event; 0.0: never."""
         return self._retry_at if self._claims or self._releases else 0.0

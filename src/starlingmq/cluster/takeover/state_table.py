@@ -1,8 +1,7 @@
 """A state machine as a table: each row names a state, an event, the next state and the actions in their order.
 
-The law: a state and an event without a row are an error that names both. A row that changes nothing and does nothing
-says why, so that nothing is ignored by accident. The table decides and does nothing itself: its caller carries out
-the actions.
+The law: a state and an event without a row are an error that names both. A row without a change and without actions
+gives its reason, so that no event is ignored by accident. The table only decides; its caller carries out the actions.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ class NoTransition(Exception):
 
 
 class Row(Generic[S, E, A]):
-    """``ignored``: why the event changes nothing and nothing is done."""
+    """``ignored``: the reason why the event has no effect; empty for a row with an effect."""
 
     __slots__ = ("actions", "event", "ignored", "next", "state")
 
@@ -34,7 +33,7 @@ class Row(Generic[S, E, A]):
 
 
 class StateTable(Generic[S, E, A]):
-    """``about``: what the states are of, in errors and in the drawing."""
+    """``about``: the subject of the states, as errors and the drawing name it."""
 
     def __init__(self, about: str, rows: Iterable[Row[S, E, A]]) -> None:
         self.about = about
@@ -52,7 +51,7 @@ class StateTable(Generic[S, E, A]):
 
 
 def goes(state: S, event: E, next: S, *actions: A) -> Row[S, E, A]:
-    """The event leads to ``next`` (perhaps the same state), with these actions."""
+    """A row that leads to ``next`` (which may be the same state) with these actions, in this order."""
     return Row(state, event, next, actions, "")
 
 

@@ -1,9 +1,10 @@
-"""SUBACKs of sessions that are on their way here: what they promise, they promise of all nodes.
+"""Holds back the SUBACKs of sessions that are moving here, until what they promise holds for all nodes.
 
-What a node sends before its mark is left to the former owner by what he had subscribed to (docs/SESSIONS.md). That
-node may not know that he had: his SUBACK may not have gone out. Then nobody gets it. The law: a SUBACK goes out when
-the marks of all nodes that may publish are here, as it waits until these have applied its routes; if they are not in
-time, it refuses.
+Messages that a node sends before its cut marker are delivered by the former owner, according to the client's
+subscriptions there. The former owner may not have the new subscription: then no node would deliver them.
+
+The law: a SUBACK is sent once the markers of all nodes that may publish have arrived, just as it waits until those
+nodes have applied its routes. If the markers are not here in time, the SUBACK refuses the subscription.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from starlingmq.cluster.takeover.migrations import Migrations
 from starlingmq.core.mqtt.subscribing import HeldSuback
 from starlingmq.core.session.session import Session
 
-LOOK_SECONDS: Final = 0.5  # after which they are looked at though no mark has come: nodes may have gone
+LOOK_SECONDS: Final = 0.5  # seconds between checks without a marker: nodes may have disconnected
 
 
 class SubackHold:
@@ -29,7 +30,7 @@ class SubackHold:
         self.waiting = {}
 
     def hold(self, held: HeldSuback) -> bool:
-        """Whether it has to wait."""
+        """Whether the SUBACK has to wait. If so, it is kept here."""
         session = held.session
         if self._is_marked(session):
             return False
@@ -39,7 +40,7 @@ class SubackHold:
         return True
 
     def _is_marked(self, session: Session) -> bool:
-        """Whether all that is promised to it is its own."""
+        """Whether all messages for its new subscriptions reach this node."""
         moving = session.moving
         if moving is None or moving.target != 0 or session.ended:
             return True
@@ -51,12 +52,12 @@ class SubackHold:
         return True
 
     def look_at(self, arrival: InboundSession, now: float) -> None:
-        """A mark has come, or something else has happened to it."""
+        """After a marker or another change of the inbound session."""
         if arrival.session is not None and arrival.session in self.waiting:
             self._answer(arrival.session, now)
 
     def look(self, now: float) -> None:
-        """Now and then at all of them: nodes may have gone, or it takes too long."""
+        """Periodic check of all held SUBACKs: nodes may have disconnected, or a deadline may have passed."""
         if now < self._look_at:
             return
         for session in list(self.waiting):

@@ -1,22 +1,27 @@
-"""Sessions follow their clients from node to node: both sides of it (docs/SESSIONS.md says why each step is as it is).
+"""Sessions follow their clients from node to node: both sides of a takeover. docs/SESSIONS.md gives the reasons.
 
 ::
 
     new owner                          former owner                        every node
        |-- Takeover (epoch) ------------->| ends its connection
-       |<------------- Head, Parts, Whole-| what the session is and has
-       |  (the client goes on)            |
+       |<------------- Head, Parts, Whole-| session state, inflight window, queue
+       |  (the client is connected)       |
        |-- Barrier, once its routes are applied ---------------------------->|
        |<---------------------------------|<--------------------------- Mark-|
-       |<------------------ Parts, Passed-| what came before the marks
-       |  (what came after them)          | done
+       |<------------------ Parts, Passed-| messages from before the markers
+       |  (delivers those after them)     | done
 
-The laws: of a client id the highest epoch owns it; what is acknowledged is at one node at least, and is given to the
-client by one at most; nothing waits for a node that is not connected. What is said here is said once and in order, for
-it goes with the messages between two nodes; so after a crash everybody goes on from what it has stored.
+The laws:
+
+- The highest epoch of a client id owns it.
+- An acknowledged message is at one node at least, and is delivered to the client by one node at most.
+- Nothing waits for a node that is not connected.
+
+The frames travel in order with the messages between two nodes, each once. After a crash every node therefore continues
+from its stored state.
 
 ``takeover_target`` is the new owner's side (``inbound_states`` has its transitions), ``takeover_source`` the former
-owner's, ``cut_markers`` that of every node; they share ``migrations``.
+owner's, ``cut_markers`` that of every node. They share ``migrations``.
 """
 
 from __future__ import annotations
@@ -85,7 +90,7 @@ class Takeovers:
         self._leaving = TakeoverSource(self.moves, self._target, self._delivery)
         self._marks = CutMarkers(self.moves, self._delivery, self._leaving, self.strays)
         self._claims = self._ctx.cluster.claim_ids(2 * seconds, limit)
-        self._later: dict[str, None] = {}  # strays that are wanted, until they are claimed
+        self._later: dict[str, None] = {}  # orphaned sessions that are wanted and not claimed yet
         self._has_strays = False
         ownership.floor = self._floor
         ownership.wanted = self._is_wanted
@@ -96,7 +101,8 @@ class Takeovers:
         return self._claims.still(client_id) is not None
 
     def _floor(self, client_id: str) -> int:
-        """What others have to know who claim it while nodes that are to throw away what they have may not know yet."""
+        """The floor that this claim publishes. Nodes with sessions below it have to discard them, and may not know that
+        yet."""
         claim = self._claims.waiting.get(client_id)
         if claim is not None and claim.clean_start:
             return CLEAN
@@ -105,38 +111,39 @@ class Takeovers:
 
     @property
     def completed(self) -> int:
-        """Takeovers to this node that are over."""
+        """Takeovers to this node that have completed."""
         return self.moves.completed
 
     @property
     def lost(self) -> dict[str, int]:
-        """Sessions that their clients did not find, by reason."""
+        """Sessions that clients lost (session present 0), by reason."""
         return self.moves.lost.counts
 
     @property
     def refused(self) -> int:
-        """By their epoch."""
+        """Takeovers refused because of their epoch."""
         return self.moves.refused
 
     def has(self, client_id: str) -> bool:
-        """Whether anything of a client id is here, or is being asked for."""
+        """Whether this node has, or is claiming, any state of the client id."""
         moves = self.moves
         here = client_id in self._ctx.sessions or client_id in moves.arrivals or client_id in moves.departing
         here = here or client_id in moves.postponed
         return here or client_id in self._claims.waiting or self._ownership.claiming(client_id)
 
     def departing(self) -> int:
-        """Sessions on their way from here, those too that have to wait for a node that is away."""
+        """Sessions that are moving away from this node, including those that wait for an absent node."""
         return len(self.moves.departures)
 
     def giving(self) -> int:
-        """Those of them that can get on now."""
+        """Sessions that are moving and do not wait for an absent node."""
         return self._leaving.giving()
 
-    # A life begins
+    # Start
 
     def enter(self, me: int, incarnation: int, facts: dict[bytes, bytes], first: int) -> bool:
-        """Our number is known. ``facts`` are ours of an earlier life; whether we had another number then."""
+        """Starts with this node's number and the stored ``facts`` of its earlier incarnations. Returns whether it had
+        another number before."""
         moves = self.moves
         moves.me = me
         self._ownership.enter(me, incarnation)
@@ -152,7 +159,7 @@ class Takeovers:
             self._call_off(facts)
             ceiling = max([session.epoch for session in self._ctx.sessions.values()], default=0)
         if known != encode_marks([ceiling, *numbers]):
-            moves.fact(NUMBERS, encode_marks([ceiling, *numbers]))  # the last of what is stored of it
+            moves.fact(NUMBERS, encode_marks([ceiling, *numbers]))  # written last of these facts
         strays: dict[str, int] = {}
         for client_id, session in self._ctx.sessions.items():
             if 0 < session.epoch <= ceiling and departed(client_id) is None:
@@ -162,7 +169,7 @@ class Takeovers:
         return another
 
     def _call_off(self, facts: dict[bytes, bytes]) -> None:
-        """We have been taken out meanwhile. The others have given up what was on its way to us and from us."""
+        """This node had been removed from the cluster. The other nodes have abandoned all migrations from and to it."""
         moves, ctx = self.moves, self._ctx
         for name in facts:
             if name.startswith((ARRIVAL, EARLY)):
@@ -175,7 +182,7 @@ class Takeovers:
                 moves.depart(departure)
                 self._leaving.call_off(departure)
             elif session.will is not None and session.epoch != 0:
-                session.will = None  # who leads has published it, or will
+                session.will = None  # the leader has published it, or will
                 session.will_at = 0.0
                 if ctx.recording and session.kept:
                     ctx.write(Write(SESSION_PUT, session))
@@ -196,11 +203,11 @@ class Takeovers:
             elif name.startswith(ARRIVAL):
                 arrival = InboundSession.restored(decode_arrival(fact), by_number)
                 moves.add(arrival)
-                for node in arrival.asked():  # it may have put that off, and have crashed as well
+                for node in arrival.asked():  # the source may have deferred the request, and have crashed since
                     moves.say(node, arrival.asking())
 
     def _resume(self) -> None:
-        """Once it is known whose marks there are to be: what an earlier life waited for is waited for."""
+        """Once the members are known, continues the migrations of earlier incarnations."""
         moves = self.moves
         for arrival in moves.all_arrivals():
             self._delivery.attach(arrival)
@@ -210,14 +217,15 @@ class Takeovers:
                 session.moving.marked.update(dict.fromkeys(nodes))
 
     def enter_again(self, incarnation: int) -> None:
-        """We join once more, without having counted: others may have forgotten what we had asked them for."""
+        """This node rejoins after it was not counted as a member. Other nodes may have forgotten its requests, so they
+        are repeated."""
         self._ownership.enter(self.moves.me, incarnation)
         for node in self.moves.members:
             if node != self.moves.me:
                 self.reborn(node)
 
     def set_members(self, members: Iterable[int]) -> None:
-        """The numbers of all nodes, ours included."""
+        """``members``: the numbers of all nodes, including this one."""
         moves = self.moves
         before, moves.members = moves.members, dict.fromkeys(members)
         if not before:
@@ -233,21 +241,21 @@ class Takeovers:
             for departure in list(moves.departures.values()):
                 if departure.target == node:
                     self._leaving.target_gone(departure)
-        if strangers or before != moves.members:  # the marks of others are wanted now
+        if strangers or before != moves.members:  # the markers of other nodes are wanted now
             for arrival in moves.all_arrivals():
                 moves.touch(arrival)
                 self._delivery.deliver(arrival.session)
             self._leaving.members_changed()
 
     def reborn(self, node: int) -> None:
-        """That node has begun a new life, perhaps without what it was giving us."""
+        """That node has restarted, possibly without the sessions that it was handing over to this one."""
         self._marks.reborn(node)
         self._leaving.reborn(node)
         for arrival in self.moves.from_node(node):
             self.moves.say(node, arrival.asking())
 
     def changed(self) -> None:
-        """Some node is connected, or is not any more."""
+        """A node has connected or disconnected."""
         moves = self.moves
         for node in moves.members:
             self._look_at_node(node)
@@ -259,14 +267,14 @@ class Takeovers:
             for arrival in self.moves.from_node(node):
                 self._target.late(arrival, node)
 
-    # Saying and hearing
+    # Messages between nodes
 
     def say(self, node: int, said: Said) -> None:
-        """Tell a node, in order with what else it is told about sessions."""
+        """Sends to a node, in order with everything else it is sent about sessions."""
         self.moves.say(node, said)
 
     def take(self, node: int, payload: bytes) -> None:
-        """What a node says to this one."""
+        """Handles a message of another node."""
         try:
             all_said = unpack(payload)
         except TransferError as error:
@@ -303,7 +311,7 @@ class Takeovers:
     # Turns
 
     def look(self, now: float) -> None:
-        """After what came was taken: who may go on, who waits in vain."""
+        """After input was taken: lets CONNECTs that are ready continue, and refuses those that have timed out."""
         moves = self.moves
         if moves.detoured:
             detoured, moves.detoured = moves.detoured, {}
@@ -344,11 +352,12 @@ class Takeovers:
         self._look_at_claims(now)
 
     def turn(self, version: int, route_epoch: int, now: float) -> bool:
-        """Once our own routes have their version: send what there is. Whether there is more for the next turn."""
+        """Sends pending messages, once this node's routes have their version. Returns whether the next turn has more to
+        send."""
         moves = self.moves
         self._marks.ask(version, route_epoch)
         busy = self._leaving.give_on(now)
-        self._hear_own()  # what we give ourselves is stored in the turn in which it is taken out
+        self._hear_own()  # a message to this node itself is stored in the turn in which it leaves the session
         moves.store()
         moves.flush_all()
         return busy or len(moves.touched) != 0 or len(moves.giving) != 0
@@ -373,7 +382,8 @@ class Takeovers:
             self.moves.fact(NUMBERS, encode_marks([0, self.moves.me]))
 
     def _look_at_rewritten(self, client_id: str, node: int, epoch: int) -> None:
-        """A key that was to go is of a later claim. Only its node knows whether it goes by that claim."""
+        """An owner key that was to be deleted belongs to a later claim. Only the node of that claim knows whether it
+        uses the claim."""
         if node != self.moves.me and node in self.moves.members:
             self.say(node, ReleaseKey(client_id, epoch))
         elif node != self.moves.me or not self.has(client_id):
@@ -392,7 +402,7 @@ class Takeovers:
             )
         for client_id, epoch in self._claims.take_released():
             for arrival in self.moves.of(client_id):
-                self.moves.touch(arrival)  # nobody is there to get the rest of it
+                self.moves.touch(arrival)  # no client is left to receive the rest of the session
             if not (client_id in self._ctx.sessions or client_id in waiting or client_id in self.moves.arrivals):
                 self._ownership.release(client_id, self.moves.me, epoch)
 
@@ -400,20 +410,20 @@ class Takeovers:
         return next(iter(claims.values())).since
 
     def _etcd_is_silent_at(self) -> float:
-        """When the CONNECT that has waited longest for etcd is refused, if etcd does nothing until then."""
+        """When the CONNECT that has waited longest for etcd is refused, unless etcd answers something before."""
         return max(self._first(self._claims.unowned), self._ownership.answered_at) + self._claims.silence
 
     def refuse_all(self, detail: str) -> None:
-        """This node serves no clients now: no CONNECT waits for it any longer."""
+        """Refuses all waiting CONNECTs: this node serves no clients now."""
         while self._claims.waiting:
             self._broker.connecting.not_claimed(next(iter(self._claims.waiting)), Reason.SERVER_UNAVAILABLE, detail)
 
     def busy(self) -> bool:
-        """Whether sessions are on their way, or are strays."""
+        """Whether any session is moving, or is orphaned."""
         return self._has_strays or self.moves.busy()
 
     def wake_at(self) -> float:
-        """When ``turn`` is to be called though nothing happens; ``inf``: never."""
+        """When ``turn`` has to be called without an event; ``inf``: never."""
         soonest = min(self.moves.wake_at(), self.promises.wake_at())
         if self._claims.waiting:
             soonest = min(soonest, self._first(self._claims.waiting) + self._claims.limit)
@@ -428,7 +438,7 @@ class Takeovers:
 
 
 def first_number(facts: dict[bytes, bytes]) -> int:
-    """The first number that the data directory with these facts was used under; 0: none yet."""
+    """The first number that the data directory with these facts was used with; 0: none yet."""
     first = facts.get(FIRST)
     if first is not None:
         return decode_marks(first)[0]

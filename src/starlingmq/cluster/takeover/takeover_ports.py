@@ -1,4 +1,4 @@
-"""What takeovers ask the rest of the node: its links, routes, members and wills."""
+"""The queries that takeovers make to other parts of the node: links, routes, members and wills."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from starlingmq.cluster.wills.cluster_wills import ClusterWills
 
 @dataclass(slots=True)
 class TakeoverPorts:
-    connected: Callable[[int], bool]  # whether a node is connected
-    heard_elsewhere: Callable[[int], bool]  # whether connected nodes say that they are connected to that one
-    applied: Callable[[int], int]  # which version of this node's routes a node has applied
-    known: Callable[[int], tuple[int, int]]  # which (epoch, version) of a node's routes this node has
-    publishers: Callable[[], Iterable[int] | None]  # nodes that may publish by the routes they have; None: not known
+    connected: Callable[[int], bool]  # whether the node is connected
+    heard_elsewhere: Callable[[int], bool]  # whether connected nodes report that they hear this node
+    applied: Callable[[int], int]  # the version of this node's routes that the given node has applied
+    known: Callable[[int], tuple[int, int]]  # the (epoch, version) of the given node's routes that this node has
+    publishers: Callable[[], Iterable[int] | None]  # nodes that may publish by the routes they have; None: unknown
     name_of: Callable[[int], str]  # the name of a node
-    on_drain: Callable[[int, Declined | Rebalance], None]  # takes what a node says of draining
+    on_drain: Callable[[int, Declined | Rebalance], None]  # receives the drain and rebalance messages of other nodes
     wills: ClusterWills

@@ -1,4 +1,6 @@
-"""Sessions that leave this node: another one owns their client ids, and gets all that is and comes here of them."""
+"""The takeover source: sessions that leave this node, because another node owns their client ids. This node hands over
+their state, and the messages that still arrive here for them.
+"""
 
 from __future__ import annotations
 
@@ -34,16 +36,16 @@ class TakeoverSource:
         self._delivery = delivery
         self._ctx = moves.ctx
 
-    # Somebody asks
+    # Requests
 
     def asked(self, node: int, said: Takeover) -> None:
-        """Another node owns this client id now."""
+        """Another node claims to own this client id now."""
         moves = self._moves
         client_id, epoch = said.client_id, said.epoch
         if (client_id, epoch) in moves.departures or node not in moves.members:
             return
         claiming = moves.ownership.claiming(client_id)
-        if claiming or client_id in moves.postponed:  # which of the two is newer, the answer will tell
+        if claiming or client_id in moves.postponed:  # etcd's answer decides which of the two claims is newer
             moves.overtaken[client_id] = max(epoch, moves.overtaken.get(client_id, 0))
         session = self._ctx.sessions.get(client_id)
         arrivals = [] if node == moves.me else moves.of(client_id)
@@ -69,13 +71,14 @@ class TakeoverSource:
             self._give(node, client_id, epoch, said.clean or anothers, ANOTHER_USER if anothers else "session_ended")
 
     def stays(self, session: Session, user: str | None) -> bool:
-        """Whether it is kept for its owner while another user asks for it."""
+        """Whether the session stays here, reserved for its user, while another user asks for it."""
         ctx = self._ctx
         over = session.client is None and session.expires_at != 0.0 and session.expires_at <= ctx.now
         return ctx.session_owner == REFUSE and not over and is_anothers(REFUSE, session.owner, user)
 
     def _kept_for(self, client_id: str, session: Session | None) -> str | None:
-        """Whose it is, be it on its way to a later owner: the user who asks began another one if it is not his."""
+        """The user that the session is reserved for, even if it is moving to a later owner: another user who asks gets
+        a new session instead."""
         if self._ctx.session_owner != REFUSE:
             return None
         departing = self._moves.departing.get(client_id)
@@ -84,7 +87,7 @@ class TakeoverSource:
         return None if session is None else session.owner
 
     def _is_anothers(self, session: Session | None, arrivals: list[InboundSession], user: str | None) -> bool:
-        """Whether what is here, or is still on its way here, is not that user's."""
+        """Whether the session here, or the one moving here, belongs to another user."""
         owner = None
         if session is not None:
             owner = session.owner
@@ -93,7 +96,7 @@ class TakeoverSource:
         return is_anothers(self._ctx.session_owner, owner, user)
 
     def _is_newer(self, client_id: str, epoch: int, arrivals: list[InboundSession], session: Session | None) -> bool:
-        """Whether this node, or one that it gives the session to, owns it by a higher epoch."""
+        """Whether this node, or a node that gets the session from here, owns it by a higher epoch."""
         if session is not None and session.epoch > epoch:
             return True
         deferred = self._moves.deferred.get(client_id)
@@ -103,7 +106,7 @@ class TakeoverSource:
         return any(arrival.owned > epoch for arrival in arrivals) or any(each.epoch > epoch for each in departing)
 
     def _defer(self, node: int, said: Takeover) -> None:
-        """It is not all here yet. Of several that want it the newest gets it."""
+        """The session has not arrived completely. If several nodes want it, the newest owner gets it."""
         moves = self._moves
         earlier = moves.deferred.get(said.client_id)
         if earlier is not None and earlier[1].epoch > said.epoch:
@@ -115,8 +118,8 @@ class TakeoverSource:
         moves.deferred[said.client_id] = (node, said)
 
     def _discard(self, client_id: str, epoch: int, arrivals: list[InboundSession]) -> None:
-        """Its client begins with nothing: what is not all here yet is waited for no more. It would be too late if the
-        client came back here meanwhile, and found it."""
+        """The new owner starts with a clean session: this node no longer waits for parts that have not arrived. It
+        happens now, because a client that returns here in the meantime must not find the old session."""
         moves = self._moves
         for arrival in arrivals:
             arrival.discarded = True
@@ -128,7 +131,8 @@ class TakeoverSource:
             moves.take_early((client_id, earlier[1].epoch))
 
     def look_at(self, client_id: str) -> None:
-        """Something has happened to what is on its way here: perhaps who waits for it can have it."""
+        """After a change of an inbound session: hands it over to the node that waits for it, if that is possible
+        now."""
         deferred = self._moves.deferred.get(client_id)
         if deferred is not None and not any(arrival.wanted() for arrival in self._moves.of(client_id)):
             del self._moves.deferred[client_id]
@@ -146,7 +150,7 @@ class TakeoverSource:
         will = moves.ports.wills.leave(client_id)
         willed = willed or will != 0
         if ghost is None and not clean and any(arrival.session is None for arrival in late):
-            ghost = mover.nobody(client_id, node, epoch)  # what is late goes there
+            ghost = mover.nobody(client_id, node, epoch)  # the messages of late sources go there
             held = OWES
         if ghost is None:
             moves.take_early((client_id, epoch))
@@ -182,13 +186,13 @@ class TakeoverSource:
         moves.say(node, head)
 
     def _left(self, session: Session | None) -> float:
-        """Seconds until it expires."""
+        """Seconds until the session expires; 0.0: it does not."""
         if session is None or session.expiry == NEVER:
             return 0.0
         return session.expires_at - self._ctx.now if session.expires_at != 0.0 else float(session.expiry)
 
     def giving(self) -> int:
-        """Sessions on their way from here, or to here, that can get on now: nobody whom they wait for is away."""
+        """The number of sessions that are moving from here, or to here, and do not wait for an absent node."""
         there = self._moves.there()
         count = sum(not arrival.all_late() for arrival in self._moves.all_arrivals())
         for departure in self._moves.departures.values():
@@ -200,10 +204,10 @@ class TakeoverSource:
                 count += 1
         return count
 
-    # What is here goes there
+    # Handing over
 
     def give_on(self, now: float) -> bool:
-        """Send what there is of sessions that left; whether there may be more at once."""
+        """Sends pending messages of sessions that have left. Returns whether more can be sent in the next turn."""
         moves = self._moves
         if self._ctx.cluster.leaving:
             for session in self._ctx.cluster.take_leaving():
@@ -271,10 +275,11 @@ class TakeoverSource:
             )
         self._moves.say(departure.target, Parts(departure.client_id, departure.epoch, parts))
 
-    # Nodes come and go
+    # Member changes
 
     def members_changed(self) -> None:
-        """Whose marks are wanted has changed; and who had asked for what is not all here may be gone."""
+        """The set of nodes whose markers are wanted has changed. Drops deferred requests of nodes that are no longer
+        members."""
         moves = self._moves
         for client_id, (node, said) in list(moves.deferred.items()):
             if node not in moves.members:
@@ -286,30 +291,30 @@ class TakeoverSource:
         self._moves.giving.update(dict.fromkeys(self._moves.departures.values()))
 
     def reborn(self, node: int) -> None:
-        """Ask whether it still waits for what it was given."""
+        """Asks a restarted node whether it still waits for the sessions that this node was handing over."""
         for departure in self._moves.departures.values():
             if departure.target == node and node != self._moves.me:
                 self._moves.say(node, Passed(departure.client_id, departure.epoch, [], False))
 
     def unknown(self, node: int, client_id: str, epoch: int) -> None:
-        """It does not."""
+        """The target does not wait for this session any more."""
         departure = self._moves.departures.get((client_id, epoch))
         if departure is not None and departure.target == node:
             self.target_gone(departure)
 
     def target_gone(self, departure: OutboundSession) -> None:
-        """Its new owner is no member any more, or has lost it."""
+        """The new owner is no longer a member, or has lost the session."""
         moves = self._moves
         if not self.call_off(departure):
             return
-        moves.ownership.claim(departure.client_id)  # its client may have begun anew elsewhere
+        moves.ownership.claim(departure.client_id)  # the client may have started a new session at another node
         for arrival in moves.of(departure.client_id):
             if arrival.session is departure.session:
                 self._delivery.attach(arrival)
 
     def call_off(self, departure: OutboundSession) -> bool:
-        """It does not go there: it is here as before (True), or owed to the session that its client has here now, or
-        had here since and that is on its way to a later owner."""
+        """Cancels the handover. Returns True if the session is here as before. Otherwise its messages are owed to the
+        client's newer session, which is here or has left for a later owner."""
         ghost = departure.session
         self._moves.departed(departure)
         if ghost.ended:
@@ -322,15 +327,15 @@ class TakeoverSource:
         return False
 
     def _left_since(self, departure: OutboundSession) -> Session | None:
-        """The newest session of that client that has left here, if it is a later one."""
+        """The newest session of that client which has left here after this one."""
         sessions = [each.session for each in self._moves.departing.get(departure.client_id, ())]
         later = [session for session in sessions if not session.ended and session.epoch > departure.session.epoch]
         return max(later, key=_session_epoch, default=None)
 
     def drop(self, session: Session) -> None:
-        """Its client has gone on without it, and without what is owed to it here."""
+        """Ends an orphaned session that its client has continued without, and everything owed to the client here."""
         moves, client_id = self._moves, session.client_id
-        session.epoch = 0  # the key that its client has is not of this one
+        session.epoch = 0  # the client's owner key is not for this session
         moves.broker.ending.end(session)
         for departure in moves.departing.get(client_id, ()):
             departure.session.epoch = 0
@@ -340,7 +345,7 @@ class TakeoverSource:
             self._target.source_dropped(arrival)
 
     def _owe(self, departure: OutboundSession, ghost: Session, there: Session) -> None:
-        """Hand it over to ourselves."""
+        """Hands the session over to this node itself, for the client's newer session."""
         moves = self._moves
         client_id, epoch = departure.client_id, departure.epoch
         moves.broker.mover.redirect(ghost, moves.me)
@@ -360,7 +365,7 @@ class TakeoverSource:
         former, source.vague = moves.former(client_id, ghost)
         arrival.former.update(former)
         assert ghost.moving is not None
-        arrival.marks = dict(ghost.moving.marked)  # nobody else takes what comes after them
+        arrival.marks = dict(ghost.moving.marked)  # no other node receives the messages after these markers
         moves.add(arrival)
         moves.changed(arrival)
         self._delivery.attach(arrival)

@@ -1,4 +1,4 @@
-"""Sessions and their owners as one subsystem: ``Takeovers``, and what speaks with etcd for it."""
+"""``Takeovers`` and its requests to etcd, as one subsystem."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TakeoverSubsystem(Subsystem):
         self._takeovers = takeovers
         self._ownership = ownership
         self._owner_key_gc = owner_key_gc
-        self._more = False  # for the next turn
+        self._more = False  # work for the next turn
 
     def enter(self, life: NodeLife, now: float) -> None:
         me = life.me

@@ -1,7 +1,7 @@
-"""The takeover target: sessions on their way to this node, which owns their client ids.
+"""The takeover target: sessions that move to this node, which owns their client ids.
 
-``inbound_states`` says what each event leads to and which actions it takes; here the events are found and the actions
-are carried out.
+``inbound_states`` defines the next state and the actions for each event. This module finds the events and carries out
+the actions.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class TakeoverTarget:
             self._by_session[action](arrival)
 
     def look_at(self, arrival: InboundSession, now: float) -> None:
-        """Something has happened to it, or its time is over."""
+        """Finds the next event after a change of the session or after its deadline, and carries it out."""
         if arrival.finished:
             return
         if not arrival.open:
@@ -85,16 +85,17 @@ class TakeoverTarget:
             self.step(arrival, InboundEvent.COMPLETE)
 
     def _progress(self, arrival: InboundSession) -> InboundEvent:
-        """What its CONNECT waits for. A client with a clean start only waits to hear whether it may have the client
-        id; earlier wills are the last thing that a CONNECT waits for."""
+        """The event that says what the CONNECT waits for. With a clean start it waits only for permission to use the
+        client id. Earlier wills are the last step before the client gets its session."""
         clean = arrival.discarded and self._ctx.session_owner != REFUSE
         if arrival.awaited() and not clean:
             return InboundEvent.AWAITED
         return InboundEvent.READY if self._wills_are_settled(arrival) else InboundEvent.UNSETTLED
 
     def _wills_are_settled(self, arrival: InboundSession) -> bool:
-        """Wills of sources that cannot be asked, wills that sources have named, and for a clean start those of all
-        sources; and this node's own is published."""
+        """Whether all wills of earlier connections are settled: those of sources that cannot be asked, those that
+        sources have reported, with a clean start those of all sources, and the will that this node itself still has to
+        publish."""
         moves, earlier, wills = self._moves, arrival.wills, self._moves.ports.wills
         nodes = [node for node in dict.fromkeys((*arrival.late(), *earlier.said)) if node != moves.me]
         for node in nodes:
@@ -109,7 +110,7 @@ class TakeoverTarget:
         return all(node in earlier.settled for node in nodes) and not wills.unpublished(arrival.client_id)
 
     def _finish(self, arrival: InboundSession) -> None:
-        """No other node has anything of it any more."""
+        """Removes the inbound session: no other node has state of it."""
         moves = self._moves
         client_id = arrival.client_id
         moves.remove(arrival)
@@ -134,15 +135,16 @@ class TakeoverTarget:
             self.tell_owner(arrival)
 
     def late(self, arrival: InboundSession, node: int) -> None:
-        """Nothing waits for that node any more."""
+        """Stops waiting for a source that is not connected."""
         self._step_source(arrival, node, SourceEvent.UNREACHABLE)
 
     def source_gone(self, arrival: InboundSession, node: int) -> None:
-        """That node is no member any more: what it had is lost, and not its client's if the node should be back."""
+        """The source is no longer a member: its state is lost, and does not become the client's again if the node
+        returns."""
         self._step_source(arrival, node, SourceEvent.REMOVED)
 
     def source_dropped(self, arrival: InboundSession) -> None:
-        """This node has ended what it had of an earlier session."""
+        """This node has ended the state that it had of an earlier session."""
         self._step_source(arrival, self._moves.me, SourceEvent.DROPPED)
 
     def _step_source(
@@ -153,14 +155,14 @@ class TakeoverTarget:
             self._by_source[action](arrival, node, epoch, said)
 
     def _unexpected(self, node: int, said: FromSource) -> None:
-        """This node does not wait for it (any more)."""
+        """A message about a session for which this node does not wait, or no longer."""
         self._moves.refused += 1
         if isinstance(said, Parts):
             self._delivery.drop(said)
         elif (isinstance(said, Passed) and not said.done) or (isinstance(said, Head) and said.held > NOTHING):
             self._moves.say(node, Unknown(said.client_id, said.epoch))
 
-    # Actions upon them: ``epoch`` is that of the source's owner key
+    # Actions on a source: ``epoch`` is that of the source's owner key
 
     def _learn(self, arrival: InboundSession, node: int, epoch: int, said: FromSource | None) -> None:
         assert isinstance(said, Head)
@@ -188,8 +190,8 @@ class TakeoverTarget:
             self._moves.touch(arrival)
 
     def _release(self, arrival: InboundSession, node: int, epoch: int, said: FromSource | None) -> None:
-        """That node has no state left, and its key goes. If it has a will, that has to be settled first, and the next
-        CONNECT must find the key then."""
+        """Deletes the owner key of a source that has no state left. If the source has a will, the will must be settled
+        first, and the next CONNECT must still find the key."""
         moves = self._moves
         if isinstance(said, Head) and said.willed and not arrival.open:
             arrival.wills.said[node] = said.will
@@ -207,9 +209,10 @@ class TakeoverTarget:
             self._connects.give_way(arrival, said.owner)
 
     def _adopt(self, arrival: InboundSession, node: int, epoch: int, said: FromSource | None) -> None:
-        """Its session is the client's if it has the highest epoch so far; else it only owes messages."""
+        """The client gets this source's session if it has the highest epoch so far. Otherwise the source only owes
+        messages."""
         assert isinstance(said, Head)
-        if is_anothers(self._ctx.session_owner, said.owner, arrival.user):  # its node did not know who asks
+        if is_anothers(self._ctx.session_owner, said.owner, arrival.user):  # the source did not know which user asks
             arrival.discarded = True
             if arrival.session is not None:
                 self._delivery.detach(arrival, arrival.session)
@@ -219,18 +222,18 @@ class TakeoverTarget:
         there = arrival.session or self._ctx.sessions.get(arrival.client_id)
         none = there is None or there.ended
         if arrival.discarded or _goes_on(arrival.session):
-            pass  # what it had is dropped as it comes, or is owed to a later owner
+            pass  # its messages are dropped as they arrive, or are owed to a later owner
         elif (not arrival.open or none) and said.held > arrival.best_held:
             arrival.best, arrival.best_held = node, said.held
             self._come(arrival, said, said.floor, self._trail(arrival, epoch, said))
-        elif none:  # it only owes, and nothing is here to get it
+        elif none:  # it only owes messages, and no session here can receive them
             owes = Head(said.client_id, said.epoch, said.held, min(NEVER, self._ctx.mqtt.max_session_expiry))
             owes.anew = True
             self._come(arrival, owes, 0, Trail(*arrival.newest, False))
             assert arrival.session is not None
             arrival.session.hollow = True
         elif arrival.session is None or arrival.session.ended:
-            arrival.session = there  # it came from another source: what is owed goes there
+            arrival.session = there  # another source has provided the session: it receives the owed messages
         self._delivery.attach(arrival)
 
     def _come(self, arrival: InboundSession, head: Head, floor: int, trail: Trail | None) -> None:
@@ -251,14 +254,14 @@ class TakeoverTarget:
             head.owner,
         )
         if earlier is not None and earlier is not session:
-            self._delivery.detach(arrival, earlier)  # it goes on to the next owner as it is
+            self._delivery.detach(arrival, earlier)  # the earlier session goes to the next owner unchanged
         session.hollow = False
         session.floor = floor
         session.trail = trail
 
     def _trail(self, arrival: InboundSession, epoch: int, head: Head) -> Trail | None:
-        """Which node has the QoS 2 handshakes of a session that comes from the owner of ``epoch``, if no node has owned
-        it since."""
+        """The node that has the QoS 2 handshakes of a session that was handed over by the owner of ``epoch``. None if
+        that owner has them itself, because no node has owned the session since."""
         if head.trail is None and epoch >= arrival.newest[1]:
             return None
         if head.trail is None or epoch < arrival.newest[1]:
@@ -266,8 +269,8 @@ class TakeoverTarget:
         return Trail(*head.trail)
 
     def tell_owner(self, arrival: InboundSession) -> None:
-        """A node that gets the session from here has to know the filters of all its former owners: what comes to that
-        node too before the cut markers is for them to deliver."""
+        """Sends the filters of all former owners to the node that receives the session from here: messages for those
+        filters that reach it before the cut markers are delivered by the former owners."""
         moves, session = self._moves, arrival.session
         moving = None if session is None else session.moving
         departure = None if moving is None else moves.departures.get((moving.client_id, moving.epoch))
@@ -289,5 +292,5 @@ def _event(said: FromSource) -> SourceEvent:
 
 
 def _goes_on(session: Session | None) -> bool:
-    """Whether it is on its way to a later owner, who has been told already what it is."""
+    """Whether the session is moving on to a later owner, which already has its description."""
     return session is not None and not session.ended and session.moving is not None and session.moving.target != 0

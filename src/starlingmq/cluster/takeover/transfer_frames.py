@@ -1,8 +1,8 @@
-"""What nodes say to each other about sessions, and what they note of it for themselves: values, and their bytes
-(MessagePack).
+"""Frames about sessions between nodes, and the values that a node stores about them (MessagePack).
 
-They travel on the lines between nodes, in order with messages and as surely (core.routing.forwarding.Forwarding.tell),
-so none is ever lost, doubled or overtaken between two nodes that keep what they store; ``epoch`` is the new owner's.
+The frames travel on the links between nodes, in order and as reliably as messages
+(core.routing.forwarding.Forwarding.tell): none is lost, duplicated or reordered between two nodes that keep their
+storage. ``epoch`` is that of the new owner.
 """
 
 from __future__ import annotations
@@ -11,20 +11,21 @@ from typing import Any, Final
 
 import msgspec
 
-NOTHING: Final = 0  # in place of the epoch of a session: there is none, and never will be
-OVERTAKEN: Final = -1  # somebody with a higher epoch asked before, or it is the former owner's again by such a one
-OWES: Final = -2  # there is none, but something of an earlier one may still come
-PASSED_ON: Final = -3  # it went to an owner with a lower epoch, who will be asked as well
+NOTHING: Final = 0  # in place of the epoch of a session: the node has none, and never will
+OVERTAKEN: Final = -1  # a node with a higher epoch has asked before, or the former owner has claimed it back with one
+OWES: Final = -2  # the node has no session, but messages of an earlier one may still arrive
+PASSED_ON: Final = -3  # it went to an owner with a lower epoch, which the new owner will ask as well
 CANCELLED: Final = -1  # in place of the id of a will that is due
-BATCH_BYTES: Final = 32 * 1024  # of what is said to a node in one message, as a rule
+BATCH_BYTES: Final = 32 * 1024  # of frames to one node in one message; a single frame may be larger
 
 
 class TransferError(ValueError):
-    """What came is not what a node of a version that we know would say."""
+    """The bytes are not a frame of any version that this node knows."""
 
 
 class SubscriptionFrame(msgspec.Struct, array_like=True):
-    """A subscription. ``whole`` is the filter as subscribed, $share prefix included; ``ids`` are encoded properties."""
+    """A subscription. ``whole`` is the filter as subscribed, including a $share prefix; ``ids`` are encoded
+    properties."""
 
     whole: bytes
     qos: int
@@ -34,8 +35,8 @@ class SubscriptionFrame(msgspec.Struct, array_like=True):
 
 
 class Part(msgspec.Struct, array_like=True):
-    """A message of a session. ``packet_id`` 0: it was queued; ``left``: seconds until it expires, -1.0: it does not.
-    ``qos`` and ``retain`` are those of the delivery, ``published`` is (QoS, retain, when) of the message."""
+    """A message of a session. ``packet_id`` 0: it was queued. ``left``: seconds until it expires, -1.0: never. ``qos``
+    and ``retain`` are those of the delivery; ``published`` is (QoS, retain, time) of the message."""
 
     topic: bytes
     payload: bytes
@@ -48,13 +49,14 @@ class Part(msgspec.Struct, array_like=True):
     ids: bytes
     packet_id: int
     stage: int
-    id: bytes = b""  # by which events tell of the message
+    id: bytes = b""  # identifies the message in events
 
 
 class Takeover(msgspec.Struct, array_like=True, tag=1):
-    """New owner to former ones: hand over what you have. ``clean``: throw it away. ``offered``: it was offered, its
-    client has not come; a former owner to whom that has come back keeps it. ``user``: who has connected (None: nobody,
-    or it is not told); a session of another user is thrown away as well (core.session.session_user)."""
+    """New owner to former owners: hand over the session. ``clean``: discard it instead. ``offered``: this node claims
+    it because it was offered, not because its client connected; a former owner whose client has returned keeps it.
+    ``user``: who connected (None: no client, or users are not compared); a session of another user is discarded too
+    (core.session.session_user)."""
 
     client_id: str
     epoch: int
@@ -64,9 +66,10 @@ class Takeover(msgspec.Struct, array_like=True, tag=1):
 
 
 class Head(msgspec.Struct, array_like=True, tag=2):
-    """Former owner to the new one: what the session is; ``held`` is its epoch there, or one of the above. ``anew``: its
-    client has to be told that it is not the one it had (``Session.anew``), unless it is ``aware`` of it. It is said
-    again when more is known of ``former``; then nothing else of it counts."""
+    """Former owner to new owner: description of the session. ``held`` is its epoch there, or one of the constants
+    above. ``anew``: the client must be told that this is not its earlier session (``Session.anew``), unless it is
+    ``aware`` of that. The frame is repeated when ``former`` has grown; only ``former`` and ``unknown`` of a repetition
+    count."""
 
     client_id: str
     epoch: int
@@ -76,18 +79,19 @@ class Head(msgspec.Struct, array_like=True, tag=2):
     last_id: int = 0
     granted: list[SubscriptionFrame] = []
     floor: int = 0
-    trail: tuple[int, int, bool] | None = (0, 0, False)  # where its QoS 2 handshakes are (see core.session.session)
+    trail: tuple[int, int, bool] | None = (0, 0, False)  # where its QoS 2 handshakes are (core.session.session)
     anew: bool = False
-    former: list[bytes] = []  # filters of what is on its way to the sender, shared groups left out ...
+    former: list[bytes] = []  # filters of sessions that are moving to the sender, without shared groups ...
     unknown: bool = False  # ... as far as they are known
-    willed: bool = False  # it had a will that its client's return has cancelled, or made due: see ``will``
-    owner: str | None = None  # whose it is. With OVERTAKEN: it stays with that user (auth.session_owner: refuse)
-    will: int = 0  # the id of the one that is due; CANCELLED; 0: the sender is of an earlier version
+    willed: bool = False  # it had a will that the client's return has cancelled, or made due: see ``will``
+    # its user. With OVERTAKEN: the session is reserved for that user (auth.session_owner: refuse)
+    owner: str | None = None
+    will: int = 0  # id of the will that is due; CANCELLED; 0: the sender is of an earlier version
     aware: bool = False
 
 
 class Parts(msgspec.Struct, array_like=True, tag=3):
-    """What it holds: its window first, then its queue, then what still comes."""
+    """Messages of the session: its inflight window first, then its queue, then messages that still arrive."""
 
     client_id: str
     epoch: int
@@ -95,14 +99,15 @@ class Parts(msgspec.Struct, array_like=True, tag=3):
 
 
 class Whole(msgspec.Struct, array_like=True, tag=4):
-    """Its window is complete: the client may have it."""
+    """The inflight window is complete: the client may get its session."""
 
     client_id: str
     epoch: int
 
 
 class Passed(msgspec.Struct, array_like=True, tag=5):
-    """All that came from these nodes before their marks is here. ``done``: the sender has nothing of it any more."""
+    """All messages of these nodes from before their cut markers have been handed over. ``done``: the sender has no
+    state left."""
 
     client_id: str
     epoch: int
@@ -111,17 +116,17 @@ class Passed(msgspec.Struct, array_like=True, tag=5):
 
 
 class Barrier(msgspec.Struct, array_like=True, tag=6):
-    """New owner to all: mark your messages, if you have my routes of that epoch and version."""
+    """New owner to all nodes: mark your messages, once you have my routes of that epoch and version."""
 
     route_epoch: int
     version: int
     entries: list[tuple[str, int]]
-    clean: list[str] = []  # of those the client ids with a clean start
-    users: dict[str, str] = {}  # and the users, as in ``Takeover``, by client id
+    clean: list[str] = []  # client ids of ``entries`` with a clean start
+    users: dict[str, str] = {}  # the users, as in ``Takeover``, by client id
 
 
 class Mark(msgspec.Struct, array_like=True, tag=7):
-    """To all: what I send from here on is the new owner's (``owner``) to give, and no earlier one's."""
+    """To all nodes: the new owner (``owner``) delivers what I send from here on, and no earlier owner does."""
 
     owner: int
     entries: list[tuple[str, int]]
@@ -130,33 +135,33 @@ class Mark(msgspec.Struct, array_like=True, tag=7):
 
 
 class Unknown(msgspec.Struct, array_like=True, tag=8):
-    """To a former owner: I do not wait for this. A node that keeps nothing has begun a new life."""
+    """To a former owner: I do not wait for this session. Sent by a node without storage that has restarted."""
 
     client_id: str
     epoch: int
 
 
 class ReleaseKey(msgspec.Struct, array_like=True, tag=9):
-    """To a node: delete your owner key of this epoch, if you have no state of the client id (any more)."""
+    """To a node: delete your owner key of this epoch, unless you have state of the client id."""
 
     client_id: str
     epoch: int
 
 
 class Offer(msgspec.Struct, array_like=True, tag=20):
-    """Of a node that drains: take these sessions over. Client ids, each with its epoch at the sender."""
+    """From a draining node: take these sessions over. (client id, epoch at the sender) each."""
 
     entries: list[tuple[str, int]]
 
 
 class Declined(msgspec.Struct, array_like=True, tag=21):
-    """In answer to that: not these."""
+    """Answer to ``Offer``: the client ids that are declined."""
 
     client_ids: list[str]
 
 
 class Rebalance(msgspec.Struct, array_like=True, tag=22):
-    """To all: send clients to where there are fewer, so many a second (0: as you are set)."""
+    """To all nodes: send clients to nodes with fewer, at this rate per second (0: the configured rate)."""
 
     rate: int
 
@@ -172,12 +177,12 @@ def encode(said: Said) -> bytes:
 
 
 def pack(said: list[bytes]) -> bytes:
-    """What was encoded, as one message."""
+    """Encoded frames as one message."""
     return _encoder.encode([msgspec.Raw(each) for each in said])
 
 
 def unpack(payload: bytes) -> list[Said]:
-    """What was packed, in its order. Raises TransferError."""
+    """The frames of a message, in order. Raises TransferError."""
     try:
         said: list[Said] = _decoder.decode(payload)
     except msgspec.MsgspecError as error:
@@ -196,7 +201,7 @@ class InboundSessionValue(msgspec.Struct, array_like=True):
     best: int
     best_held: int
     owned: int
-    session: int  # its number; 0: there is none here
+    session: int  # its number; 0: none at this node
     open: bool
     former: list[bytes]
     vague: list[int]

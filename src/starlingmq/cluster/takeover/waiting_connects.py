@@ -1,7 +1,7 @@
-"""CONNECTs that wait for a session from another node: they get it, or are refused.
+"""CONNECTs that wait for a session from another node: each gets the session, or is refused.
 
-A CONNECT that finds that a node may have a later session, and cannot be reached, gets a session reset
-(``core.session.session_reset``). Once the client has noticed that, its new subscriptions wait for cut markers.
+If a node that cannot be reached may have a later session, the CONNECT gets a session reset
+(``core.session.session_reset``). Once the client has noticed the reset, its new subscriptions wait for cut markers.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class WaitingConnects:
         self._ctx = moves.ctx
 
     def go_on(self, client_id: str, epoch: int, held: int) -> None:
-        """Let the client have its session, as soon as nothing of it is awaited. ``held``: in which epoch this node has
-        had it all the time; 0: it did not."""
+        """Gives the client its session once no part of it is awaited. ``held``: the epoch by which this node has held
+        the session all the time; 0: it did not."""
         moves, ctx = self._moves, self._ctx
         arrivals = moves.of(client_id)
         if not all(arrival.open for arrival in arrivals):
             return
         if moves.ownership.claiming(client_id) or client_id in moves.postponed:
-            return  # the CONNECT that waits now came after this claim: the next claim is for it
+            return  # the waiting CONNECT came after this claim, and belongs to the next claim
         session = ctx.sessions.get(client_id)
         unheard = unheard_of(arrivals, held)
         if session is not None and unheard:
@@ -61,13 +61,13 @@ class WaitingConnects:
             self._delivery.attach(arrival)
         known = 0 if session.trail is None else session.trail.epoch
         if (begun or unheard) and arrival.sources and arrival.newest[1] > known:
-            backlog = None if session.trail is None else session.trail.backlog  # of the client that is here
-            session.trail = Trail(*arrival.newest, False)  # it could not be reached
+            backlog = None if session.trail is None else session.trail.backlog  # of the connected client
+            session.trail = Trail(*arrival.newest, False)  # that node could not be reached
             session.trail.backlog = backlog
             session.floor = 0
 
     def _lose(self, session: Session) -> None:
-        """A session reset: its client has to be told until it has noticed."""
+        """Starts a session reset: CONNACK says session present 0 until the client has noticed."""
         session.lose()
         if self._ctx.recording and session.expiry != 0:
             session.kept = True
@@ -76,8 +76,8 @@ class WaitingConnects:
     # Refused
 
     def refuse(self, arrival: InboundSession, user: str | None) -> None:
-        """A later owner is known, or the session is kept for another ``user``. A CONNECT that came since asks that node
-        too, and is not meant."""
+        """Refuses the CONNECT: a later owner is known, or the session is kept for another ``user``. A CONNECT of a
+        newer claim asks that node itself, and is not refused here."""
         claims = self._ctx.cluster.claims
         claim = None if claims is None else claims.waiting.get(arrival.client_id)
         if claim is None or claim.epoch != arrival.epoch:
@@ -89,8 +89,8 @@ class WaitingConnects:
             self._moves.broker.connecting.overtaken(arrival.client_id, arrival.epoch + 1)
 
     def give_way(self, arrival: InboundSession, user: str | None) -> None:
-        """The session is kept for ``user`` at a node that could not be asked when another one began here. If both
-        went on, each would keep the other user out."""
+        """Ends the session here: a node that could not be asked when it began keeps the session of ``user``. If both
+        sessions stayed, each would lock out the other user."""
         session = self._ctx.sessions.get(arrival.client_id)
         if session is not None and is_anothers(self._ctx.session_owner, user, session.owner):
             arrival.discarded = True
@@ -100,7 +100,7 @@ class WaitingConnects:
     # Session resets
 
     def noticed(self, session: Session, now: float) -> None:
-        """Its client has noticed the session reset: its new subscriptions count after the cut markers of all nodes."""
+        """The client has noticed the session reset: its new subscriptions apply after the cut markers of all nodes."""
         moving = session.moving
         if moving is None or session.ended or not session.anew or moving.target != 0:
             return
