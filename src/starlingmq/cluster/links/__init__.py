@@ -1,1 +1,1 @@
-"""The ordered, acknowledged link between two nodes, and the frames on it."""
+"""Links between two nodes, ordered and acknowledged, and the frames on them."""

@@ -1,4 +1,4 @@
-"""Frames of other nodes: each to the subsystem that it is for."""
+"""Receives frames of other nodes and passes each to its subsystem."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from starlingmq.core.context import Context
 
 
 class FrameReceiver:
-    passed_on: int  # frames between two other nodes, which could not reach each other
+    passed_on: int  # frames relayed between two other nodes that cannot reach each other
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class FrameReceiver:
             elif target == self._view.incarnation and isinstance(body, OperatorReply):
                 self._operator_rpc.replied(envelope.source, body, now)
         elif isinstance(body, (GroupPull, GroupReport)):
-            if target == self._view.incarnation:  # one for an earlier life of ours would count as one for this
+            if target == self._view.incarnation:  # a frame for an earlier incarnation must not count for this one
                 self._groups.received(envelope.source, source, body, now)
         elif isinstance(body, Heartbeat):
             routes.heartbeat(envelope.source, body, now)
@@ -117,7 +117,7 @@ class FrameReceiver:
                 self._tell_retained(envelope.source, body.retained)
 
     def _tell_retained(self, number: int, sequence: int) -> None:
-        """What that node retains was published up to there before it knew what its message knows."""
+        """Retained messages of that node up to ``sequence`` were published before the event that its frame reports."""
         retaining = self._ctx.cluster.retained
         if retaining is not None:
             retaining.tell(number, sequence)

@@ -1,4 +1,4 @@
-"""Frames to other nodes: who they are from and for, and which way they go."""
+"""Sends frames to other nodes: adds the envelope and chooses the next hop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from starlingmq.cluster.cluster_view import ClusterView
 from starlingmq.cluster.links.peer_frames import Body, Data, Envelope
 from starlingmq.config.settings import ClusterConfig
 
-FRAME_BYTES: Final = 4 << 20  # of data given to the shell for one peer in one turn
+FRAME_BYTES: Final = 4 << 20  # data passed to the shell for one peer in one turn
 
 
 class FrameSender:
@@ -24,21 +24,21 @@ class FrameSender:
         return Envelope(view.number, view.incarnation, number, target, body)
 
     def send(self, number: int, body: Body) -> None:
-        """To one node, if there is a way."""
+        """Sends to one node, if it can be reached."""
         relay = self._view.relay
         hop = None if relay is None else relay.next_hop(number)
         if hop is not None:
             self._ready.now.append((hop, self._envelope(number, body)))
 
     def tell(self, target: int | None, body: Body) -> None:
-        """To one node, if it is one we know; None: to all."""
+        """Sends to one node if it is known; None: to all nodes."""
         transports = self._view.transports
         for number in transports if target is None else (target,):
             if number in transports:
                 self.send(number, body)
 
     def send_all_ways(self, body: Body) -> None:
-        """To all nodes, each by all ways that may work."""
+        """Sends to all nodes, to each by all paths that may work."""
         relay = self._view.relay
         if relay is None:
             return
@@ -48,13 +48,13 @@ class FrameSender:
                 self._ready.now.append((hop, envelope))
 
     def pass_on(self, hop: int, envelope: Envelope) -> None:
-        """A frame between two other nodes."""
+        """Relays a frame between two other nodes."""
         self._ready.now.append((hop, envelope))
 
     # Messages
 
     def send_data(self, now: float) -> None:
-        """Once the frames of the core's Ready were written: messages, and acknowledgements of those that came."""
+        """To be called after the core's output was written: sends messages, and acknowledgements of received ones."""
         relay = self._view.relay
         if relay is None:
             return
@@ -70,7 +70,7 @@ class FrameSender:
                 self.send(number, data)
 
     def data_due_at(self, soonest: float) -> float:
-        """When ``send_data``, or a turn, has something to do for a transport, if that is before ``soonest``."""
+        """When ``send_data`` or a turn has work for a transport, if that is before ``soonest``."""
         relay = self._view.relay
         if relay is not None:
             for number, transport in self._view.transports.items():

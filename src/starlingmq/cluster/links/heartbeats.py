@@ -1,4 +1,4 @@
-"""Heartbeats of this node: what the others hear of it, several times in each ``member_timeout``."""
+"""The heartbeats of this node, sent to all other nodes several times in each ``member_timeout``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Heartbeats(Subsystem):
         self._serving = serving
 
     def turn(self, now: float) -> None:
-        """After all that it tells of was decided."""
+        """Sends a heartbeat if one is due, after everything that it reports was decided."""
         quorum, routes = self._view.quorum, self._view.routes
         if quorum is None or routes is None:
             return

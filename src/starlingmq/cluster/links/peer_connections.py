@@ -1,4 +1,5 @@
-"""The transports to all other nodes: which there are, which are connected, and which have told all their routes."""
+"""The transports to all other nodes: creates and removes them, and knows which are connected and have current
+routes."""
 
 from __future__ import annotations
 
@@ -29,14 +30,14 @@ class PeerConnections(Subsystem):
         self._view = view
         self._node_directory = node_directory
         self._lost_nodes = lost_nodes
-        self._broken: dict[int, float] = {}  # nodes to which the stream has ended, and when
-        self._forgetful: dict[int, None] = {}  # nodes that may have forgotten us since we heard of them last
+        self._broken: dict[int, float] = {}  # nodes whose stream has closed -> when
+        self._forgetful: dict[int, None] = {}  # nodes that may have forgotten this one since they were last heard
         self._strangers_gone = False
 
-    # Which there are
+    # Members
 
     def set_peers(self, peers: list[MemberInfo], routes: RouteTable) -> None:
-        """All other nodes."""
+        """``peers``: all other nodes."""
         others = {member.number: member for member in peers}
         transports = self._view.transports
         for number in [number for number in transports if number not in others]:
@@ -61,14 +62,15 @@ class PeerConnections(Subsystem):
             self._broker.peers.strangers(dict.fromkeys(others))
 
     def begin_again(self) -> None:
-        """This node is another incarnation now: for the others its transports begin again."""
+        """This node is a new incarnation: its transports start from the beginning."""
         for number in self._view.transports:
             self._broker.peers.release(number)
             self._forgetful[number] = None
         self._view.transports.clear()
 
     def begin_to_count(self, now: float) -> None:
-        """What the others promised when they heard that this node counts has to be here before it serves."""
+        """Once this node is registered, it has to have the routes that the others promised on learning that, before it
+        serves."""
         for number, transport in self._view.transports.items():
             if self._view.is_connected(number):
                 transport.behind_since = now
@@ -76,7 +78,8 @@ class PeerConnections(Subsystem):
     # Streams
 
     def opened(self, number: int) -> bool:
-        """The stream to that node is open: what was under way on an earlier one may be lost. False: it is no peer."""
+        """The stream to that node is open: frames in transit on an earlier stream may be lost. Returns False for a node
+        that is no peer."""
         transport = self._view.transports.get(number)
         if transport is None:
             return False
@@ -86,8 +89,8 @@ class PeerConnections(Subsystem):
         return True
 
     def closed(self, number: int, now: float) -> None:
-        """The stream is gone. Whether the node is, heartbeats tell; until it has taken one that was sent later, by
-        whatever way, members of groups there are passed over."""
+        """The stream has closed. Heartbeats tell whether the node is gone. Until the node has confirmed a later
+        heartbeat, by any path, group members there are passed over."""
         if number in self._view.transports:
             self._broken[number] = now
             self._broker.groups.reach(number, False)
@@ -99,7 +102,7 @@ class PeerConnections(Subsystem):
     # Connections
 
     def follow(self, quorum: Quorum, routes: RouteTable) -> bool:
-        """Take in which nodes are connected now; whether that has changed."""
+        """Takes the current connections of ``quorum``. Returns whether they have changed."""
         changes = quorum.take_changes()
         for change in changes:
             transport = self._view.transports.get(change.number)
@@ -130,7 +133,7 @@ class PeerConnections(Subsystem):
         transport.lost_at = self._broker.ctx.now
         self._lost_nodes.lost(change.number, transport.lost_at)
         transport.behind_since = 0.0
-        if not quorum.is_connected(change.number):  # else it has begun another life, and told so
+        if not quorum.is_connected(change.number):  # otherwise it has restarted, and has reported that
             self._node_directory.lost(change.number)
         self._broker.peers.down(transport.peer)
 
@@ -146,7 +149,7 @@ class PeerConnections(Subsystem):
         return any(transport.behind_since or transport.waits() for transport in self._view.transports.values())
 
     def full(self) -> int:
-        """How many of them have all that may wait for them."""
+        """The number of transports whose forwarding queue is full."""
         count, forward_bytes = 0, self._broker.ctx.cluster.forward_bytes
         for transport in self._view.transports.values():
             queue = transport.peer.session.queue

@@ -1,7 +1,7 @@
-"""What travels between two nodes, as plain values; ``net`` makes bytes of them.
+"""Frames between two nodes, as plain values. ``net`` encodes them.
 
-An envelope names its source and its target, so that any node can pass it on (see docs/CLUSTER.md, Frames). All of it
-but ``Data`` may be lost, doubled or late. Nodes are named by their numbers.
+An envelope names its source and its target, so that any node can relay it (docs/CLUSTER.md, Frames). Every frame except
+``Data`` may be lost, duplicated or late. Nodes are identified by their numbers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class RouteRecord:
-    """What a node tells about one filter or shared group of its own.
+    """A node's own route for one filter or shared group.
 
     ``key`` is a topic filter, or ``$share/name/filter`` for a group. ``value`` 0: not wanted any more. For a filter 1:
     wanted, 2: wanted durably (by a persistent session at QoS 1 or 2). For a group: its members on that node (a u32).
@@ -23,16 +23,16 @@ class RouteRecord:
 
 @dataclass(frozen=True, slots=True)
 class MemberInfo:
-    """A registered member, or one that is joining."""
+    """A registered member, or a joining one."""
 
     name: str
     number: int
     incarnation: int
-    address: str  # host:port of its link listener
+    address: str  # host:port of its peer listener
     version: str = ""  # of the software
     registered: bool = True  # False: joining, not counted yet
-    first: int = 0  # the first number that its data directory was used under; 0: ``number``
-    since: int = 0  # incarnation in which it joined under ``number``, if ``first`` is another one
+    first: int = 0  # the first number that its data directory was used with; 0: ``number``
+    since: int = 0  # the incarnation in which it joined under ``number``, if ``first`` differs
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +49,18 @@ class Heartbeat:
     version: int
     vector: dict[int, tuple[int, int]]  # node -> (epoch, version) of its routes that the sender has applied
     heard: dict[int, int]  # node -> incarnation, heard directly within the timeout
-    connected: frozenset[int]  # whom the sender hears and is heard by, directly or relayed
+    connected: frozenset[int]  # nodes that the sender hears and that hear the sender, directly or relayed
     serving: bool
     membership: Membership
-    relayed: dict[int, int]  # node -> incarnation, heard within the timeout, but only through a third node
-    number: int  # counts the sender's heartbeats in this incarnation; one that is overtaken says nothing
-    taken: dict[int, int]  # node -> number of its newest heartbeat that has come here, directly or relayed
-    listeners: tuple[str, ...] = ()  # URLs at which clients from elsewhere reach the sender
-    draining: bool = False  # the sender serves no clients, and wants none
-    clients: int = 0  # how many are connected to the sender
-    retained: int = 0  # sequence of the last retained message that the sender had taken
-    gone: dict[int, int] = field(default_factory=dict)  # node -> incarnation whose process ended, as the sender saw it
+    relayed: dict[int, int]  # node -> incarnation, heard within the timeout, but only through a relay
+    number: int  # counts the sender's heartbeats in this incarnation; one that arrives after a newer one is ignored
+    taken: dict[int, int]  # node -> number of its newest heartbeat that the sender has received, directly or relayed
+    listeners: tuple[str, ...] = ()  # URLs at which clients reach the sender from outside
+    draining: bool = False  # the sender serves no clients, and accepts none
+    clients: int = 0  # connected to the sender
+    retained: int = 0  # sequence of the last retained message that the sender has accepted
+    # node -> incarnation whose process has ended, as the sender observed
+    gone: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,35 +68,37 @@ class RouteRecords:
     epoch: int
     first: int  # version of the first of ``records``; the others follow
     records: tuple[RouteRecord, ...]
-    history: tuple[tuple[int, int], ...] = ()  # the sender's (epoch, first version), where the records cross epochs
+    # the sender's (epoch, first version) pairs, where the records span several epochs
+    history: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RouteApplied:
     epoch: int
     version: int
-    retained: int = 0  # sequence of the last retained message that the sender had taken before
+    retained: int = 0  # sequence of the last retained message that the sender had accepted before
 
 
 @dataclass(frozen=True, slots=True)
 class SyncRequest:
-    """What the asker has of the target's routes, or of those of ``of``; (0, 0): nothing."""
+    """The version of routes that the sender has: those of the target, or of node ``of``; (0, 0): none."""
 
     epoch: int
     version: int
-    of: int = 0  # a node that the asker does not reach; 0: the target's own are meant
+    of: int = 0  # a node that the sender cannot reach; 0: the target itself
 
 
 @dataclass(frozen=True, slots=True)
 class RouteSnapshot:
-    """A piece of all routes of the sender, or of ``of``, as of (epoch, version); applied when all pieces are there."""
+    """A chunk of all routes of the sender, or of node ``of``, as of (epoch, version). Applied when all chunks are
+    here."""
 
     epoch: int
     version: int
     chunk: int  # from 0
     last: bool
     records: tuple[RouteRecord, ...]
-    of: int = 0  # a node that the receiver does not reach; 0: the sender
+    of: int = 0  # a node that the receiver cannot reach; 0: the sender
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,64 +108,65 @@ class Data:
     sequence: int
     count: int
     blob: bytes = field(repr=False)
-    waited: float = 0.0  # seconds from when the blob was made until this was sent
+    waited: float = 0.0  # seconds between the creation of the blob and its sending
 
 
 @dataclass(frozen=True, slots=True)
 class DataAck:
-    """All data frames up to ``sequence`` are stored as durably as the receiver stores."""
+    """All data frames up to ``sequence`` are stored, with the receiver's durability."""
 
     sequence: int
-    room: int  # bytes of data the receiver takes beyond what it has acknowledged
+    room: int  # bytes of data that the receiver accepts beyond what it has acknowledged
 
 
 HandshakeQuestion = tuple[
     str, int, int, int, int
-]  # client id, packet id, epoch, floor, bound: see cluster.qos2.qos2_lookup
-HandshakeAnswer = tuple[int, int, int]  # kind, epoch, epoch of the newest handshake of that client there
+]  # client id, packet id, epoch, floor, bound (cluster.qos2.qos2_lookup)
+HandshakeAnswer = tuple[int, int, int]  # kind, epoch, epoch of the newest handshake of that client at the sender
 
 
 @dataclass(frozen=True, slots=True)
 class HandshakeCall:
-    """Questions about QoS 2 handshakes: all that one node has for another one in a window."""
+    """Questions about QoS 2 handshakes: all that one node has for another one in a time window."""
 
-    number: int  # of this call; who does not hear asks again under another one
+    number: int  # of this call; a repetition has a new number
     questions: tuple[HandshakeQuestion, ...] = field(repr=False)
-    users: tuple[str | None, ...] = ()  # whose sessions they are about, in their order; fewer: the others are not told
+    users: tuple[str | None, ...] = ()  # user of each question's session, in order; missing at the end: not given
 
 
 @dataclass(frozen=True, slots=True)
 class HandshakeReply:
-    """To the questions of a call, in their order. What it says is stored."""
+    """The answers to the questions of a call, in their order. They are durable."""
 
     number: int  # of the call
-    since: int  # the sender knows nothing of handshakes of epochs before this one
+    since: int  # the sender has no information about handshakes of lower epochs
     answers: tuple[HandshakeAnswer, ...] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Allotment:
-    """How much of a group's messages the members at a node may be given, and how many members are there."""
+    """The number of messages of a group that may be delivered to the members at a node, and the number of these
+    members."""
 
     node: int
     online: int
-    room: int  # for what is in line now
-    standing: int = 0  # for what enters later
+    room: int  # for messages that wait now
+    standing: int = 0  # for messages that enter later
 
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """What the primary of a group wants of what is in line for it; without allotments: only to be told how it is."""
+    """The primary's request for messages that wait for its group. Without allotments: only a report is requested."""
 
     key: bytes  # $share/name/filter
     epoch: int
     allotments: tuple[Allotment, ...]
-    stands: bool = False  # the node may choose for what enters there, until there is another pull or another primary
+    stands: bool = False  # the node may assign messages that enter there itself, until the next pull or another primary
 
 
 @dataclass(frozen=True, slots=True)
 class GroupPull:
-    """Numbered by the primary, one at a time for each node; it is repeated until it is answered."""
+    """Numbered by the primary; one at a time per node, repeated until it is answered."""
 
     number: int
     pulls: tuple[Pull, ...]
@@ -170,20 +174,20 @@ class GroupPull:
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """How a group is at the sender: what is in line there, and what its members there can take."""
+    """A group at the sender: messages that wait there, and the capacity of its members there."""
 
     key: bytes
-    epoch: int  # the highest that the sender knows of
+    epoch: int  # the highest that the sender knows
     waiting: int
     online: int
     room: int
     taken: tuple[tuple[int, int], ...] = ()  # node -> how much of its allotment was used
-    wants: bool = False  # messages enter there, and little or nothing is allotted beforehand
+    wants: bool = False  # messages enter there, and little or nothing of them is allotted in advance
 
 
 @dataclass(frozen=True, slots=True)
 class GroupReport:
-    """The answer to the pull of that number; 0: to none, because something has changed."""
+    """The answer to the pull of that number; 0: sent without a pull, because the state has changed."""
 
     number: int
     states: tuple[GroupState, ...]
@@ -191,7 +195,7 @@ class GroupReport:
 
 @dataclass(frozen=True, slots=True)
 class OperatorCall:
-    """Something that an operator asks of the target (cluster.operator_rpc). Numbered by the sender's incarnation."""
+    """An operator's request to the target (cluster.operator_rpc). The numbers are those of the sender's incarnation."""
 
     number: int
     question: bytes = field(repr=False)
@@ -199,7 +203,7 @@ class OperatorCall:
 
 @dataclass(frozen=True, slots=True)
 class OperatorReply:
-    """To the call of that number."""
+    """The answer to the call of that number."""
 
     number: int
     answer: bytes = field(repr=False)
@@ -227,6 +231,6 @@ class Envelope:
     source: int
     incarnation: int  # of the source
     target: int
-    target_incarnation: int  # 0: not known to the source
+    target_incarnation: int  # 0: unknown to the source
     body: Body
-    relayed: bool = False  # by a third node: it is not passed on once more, and proves no direct way
+    relayed: bool = False  # by a third node: it is not relayed again, and does not prove a direct path

@@ -1,4 +1,4 @@
-"""Messages of other nodes: given to the core in each turn, as it has time."""
+"""Messages of other nodes, passed to the core in each turn as far as it has capacity."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class PeerInbox(Subsystem):
     def __init__(self, view: ClusterView, ready: ClusterReady) -> None:
         self._view = view
         self._ready = ready
-        self._more = False  # for the next turn
+        self._more = False  # work for the next turn
 
     def look(self, now: float) -> None:
         more = False

@@ -1,17 +1,17 @@
-"""The ordered, acknowledged line of data frames between this node and one peer, both directions.
+"""The ordered, acknowledged link for data frames between this node and one peer, in both directions.
 
-Frames are numbered from 1 for a pair of incarnations; both are named by each frame and by each acknowledgement, and
-what is of another pair is not looked at. The sender keeps a frame until it is acknowledged and goes back to the first
-one that is not (go back N) when nothing moves for ``resend_interval``, or when the way changed. The receiver takes the
-frame that is next and no other.
+Frames are numbered from 1 for a pair of incarnations. Each frame and each acknowledgement names both incarnations;
+those of another pair are ignored. The sender keeps a frame until it is acknowledged, and goes back to the first
+unacknowledged one (go back N) when there was no progress for ``resend_interval``, or when the path has changed. The
+receiver accepts only the next frame in sequence.
 
     sender     offered --take--> sent --acknowledged--> gone
                   ^---- resend ----'
     receiver   next --received--> delivered --stored--> acknowledged
 
-The law: of a pair of living incarnations each frame is delivered once and in order, and acknowledged only after it was
-stored. When the receiver is a new one, frames that were not acknowledged are sent to it anew, under new numbers: some
-of them the one before may have stored. Those are told by the ids of the messages in them.
+The law: between two running incarnations each frame is delivered once and in order, and acknowledged only after it was
+stored. To a new incarnation of the receiver, unacknowledged frames are sent again under new numbers. The previous
+incarnation may have stored some of them; these are recognized by the ids of their messages.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from typing import Final
 
 from starlingmq.cluster.links.peer_frames import Data, DataAck
 
-WAITED_SECONDS: Final = 0.5  # a shorter wait of a frame is not told
+WAITED_SECONDS: Final = 0.5  # a shorter delay of a frame is not reported
 
-Mark = tuple[int, int]  # incarnation of the source, sequence: what had been delivered at some time
+Mark = tuple[int, int]  # (source incarnation, sequence): the frames delivered up to some point
 
 
 class PeerLink:
-    """``window``: bytes that may be on the way in each direction. A single frame may be larger."""
+    """``window``: bytes that may be in transit in each direction. A single frame may be larger."""
 
-    target_incarnation: int  # of the frames that are sent; 0: not known, nothing is
-    source_incarnation: int  # of the frames that were received, so of acknowledgements as well; 0: none yet
-    ack_due: bool  # ``stored`` will have something to say
-    unsaid: int  # bytes stored since whoever acknowledges has set it to 0
+    target_incarnation: int  # of the frames that are sent; 0: unknown, nothing is sent
+    source_incarnation: int  # of the received frames, and so of acknowledgements; 0: none yet
+    ack_due: bool  # ``stored`` has something to acknowledge
+    unsaid: int  # bytes stored since the sender of acknowledgements reset it to 0
 
     def __init__(self, incarnation: int, window: int, resend_interval: float) -> None:
         self._incarnation = incarnation
@@ -44,13 +44,13 @@ class PeerLink:
         self._frames: dict[int, Data] = {}  # by sequence; not acknowledged
         self._offered_at: dict[int, float] = {}  # when each of them was offered
         self._bytes = 0  # in them
-        self._offered = 0  # sequence of the last frame
+        self._offered = 0  # sequence of the last offered frame
         self._acknowledged = 0  # sequence up to which the peer has stored
-        self._next = 1  # sequence of the frame to be sent next
-        self._sent = 0  # the highest sequence that was sent
+        self._next = 1  # sequence of the next frame to send
+        self._sent = 0  # the highest sequence sent so far
         self._on_the_way = 0  # bytes of frames sent and not acknowledged, those before ``_next``
-        self._room = window  # what the peer takes beyond what it has acknowledged
-        self._deadline = inf  # for something to move
+        self._room = window  # bytes that the peer accepts beyond what it has acknowledged
+        self._deadline = inf  # for progress
         # Receiving
         self.source_incarnation = 0
         self.ack_due = False
@@ -60,13 +60,13 @@ class PeerLink:
         self._delivered_bytes = 0
         self._stored_bytes = 0
         self._sizes: dict[int, int] = {}  # of frames delivered and not stored
-        self._promised = window  # bytes from the first frame on that the peer was told to be taken
+        self._promised = window  # bytes, counted from the first frame, that the peer was told it may send
         self._held = False
 
     # Sending
 
     def offer(self, blob: bytes, count: int, now: float) -> None:
-        """Another frame for the peer, of ``count`` messages. It is for the caller to look at ``room`` before."""
+        """Adds a frame of ``count`` messages for the peer. The caller has to check ``room`` first."""
         self._offered += 1
         self._frames[self._offered] = Data(self._offered, count, blob)
         self._offered_at[self._offered] = now
@@ -77,11 +77,11 @@ class PeerLink:
         return max(0, self._window - self._bytes)
 
     def unacknowledged(self) -> int:
-        """Frames that the peer has not acknowledged, sent or not."""
+        """The number of frames that the peer has not acknowledged, sent or not."""
         return len(self._frames)
 
     def take(self, now: float, limit: int) -> list[Data]:
-        """The frames to be sent now, of about ``limit`` bytes together. When the peer has no room, one at a time."""
+        """The frames to send now, of about ``limit`` bytes together. While the peer has no room, one at a time."""
         if self.target_incarnation == 0:
             return []
         if now >= self._deadline:
@@ -97,7 +97,7 @@ class PeerLink:
             self._on_the_way += len(data.blob)
             limit -= len(data.blob) + 1
             frames.append(data)
-        if frames and self._deadline == inf:  # not later for what is sent after it
+        if frames and self._deadline == inf:  # later frames do not extend the deadline
             self._deadline = now + self._resend_interval
         return frames
 
@@ -105,16 +105,17 @@ class PeerLink:
         data = self._frames.get(self._next)
         if data is None:
             return False
-        if self._on_the_way == 0:  # whatever its size; and if there is no room, somebody must ask whether there is
+        # a frame of any size; and with no room, one frame has to ask whether there is room again
+        if self._on_the_way == 0:
             return self._room > 0 or self._deadline == inf
         return self._on_the_way + len(data.blob) <= self._room
 
     def acknowledged(self, ack: DataAck, source_incarnation: int, target_incarnation: int, now: float) -> int:
-        """How many messages the peer has stored that it had not before. The incarnations are those of the envelope."""
+        """The number of messages that the peer has newly stored. The incarnations are those of the envelope."""
         if source_incarnation != self.target_incarnation or target_incarnation != self._incarnation:
             return 0
         if not self._acknowledged <= ack.sequence <= self._sent:
-            return 0  # overtaken by another one, or of something that was never said
+            return 0  # it arrived after a newer one, or is invalid
         messages = 0
         for sequence in range(self._acknowledged + 1, ack.sequence + 1):
             data = self._frames.pop(sequence)
@@ -135,7 +136,7 @@ class PeerLink:
         return messages
 
     def reset_sender(self, target_incarnation: int) -> None:
-        """The peer is a new one, or known for the first time: number and send anew all that it has not acknowledged."""
+        """The peer is a new incarnation, or known for the first time: renumbers and sends everything unacknowledged."""
         if target_incarnation == self.target_incarnation:
             return
         self.target_incarnation = target_incarnation
@@ -154,13 +155,13 @@ class PeerLink:
         self.resend()
 
     def resend(self) -> None:
-        """The way changed, or the connection is a new one: begin again with the first that is not acknowledged."""
+        """The path has changed, or the connection is new: continues from the first unacknowledged frame."""
         self._next = self._acknowledged + 1
         self._on_the_way = 0
         self._deadline = inf
 
     def wake_at(self) -> float:
-        """When ``take`` has something: 0.0: now."""
+        """When ``take`` has frames to send; 0.0: now."""
         if self.target_incarnation == 0:
             return inf
         return 0.0 if self._may_send() else self._deadline
@@ -168,7 +169,7 @@ class PeerLink:
     # Receiving
 
     def received(self, data: Data, source_incarnation: int, target_incarnation: int) -> bytes | None:
-        """The blob, if it is the next one; it is to be stored. The incarnations are those of the envelope."""
+        """The blob if it is the next one; the caller has to store it. The incarnations are those of the envelope."""
         if target_incarnation != self._incarnation or source_incarnation < self.source_incarnation:
             return None
         if source_incarnation > self.source_incarnation:
@@ -189,14 +190,15 @@ class PeerLink:
         self._delivered = self._stored = 0
         self._delivered_bytes = self._stored_bytes = 0
         self._sizes = {}
-        self._promised = self._window  # what a new sender takes for granted, held or not
+        self._promised = self._window  # a new sender assumes this much, even while the link is held
 
     def mark(self) -> Mark:
-        """What was delivered so far: for ``stored``, when the commit that it is in is done."""
+        """Everything delivered so far, to be passed to ``stored`` once the current commit is done."""
         return self.source_incarnation, self._delivered
 
     def stored(self, mark: Mark) -> DataAck | None:
-        """What was delivered up to the mark is stored. The acknowledgement due, to the source's present incarnation."""
+        """Everything delivered up to the mark is stored. Returns the acknowledgement that is due, for the source's
+        current incarnation."""
         if mark[0] == self.source_incarnation:
             while self._stored < mark[1]:
                 self._stored += 1
@@ -212,7 +214,7 @@ class PeerLink:
         return DataAck(self._stored, room)
 
     def hold(self, held: bool) -> None:
-        """No more data than was promised, or again as much as the window has: the next acknowledgement says so."""
+        """Limits the peer to what was promised, or opens the full window again. The next acknowledgement says so."""
         if held != self._held:
             self._held = held
             self.ack_due = True

@@ -1,9 +1,9 @@
-"""The line to one peer: between ``core.routing.peer_receivers``, where it looks like a connection, and
+"""The transport to one peer: connects ``core.routing.peer_receivers``, for which it looks like a connection, with
 ``cluster.links.peer_link``.
 
-What the core writes for a peer becomes a data frame when it may be sent, so after the commit that it waits for. What
-comes is given to the core as it has time; while the core does not read (a slow subscriber holds the line), it waits
-here, and the link tells the other side that there is no room.
+Output of the core for a peer becomes a data frame when it may be sent, that is, after the commit that it waits for.
+Input is passed to the core as far as it has capacity. While the core does not read (because of a slow subscriber),
+input waits here, and the link tells the other side that there is no room.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ if TYPE_CHECKING:
 _SEQUENCE_BITS: Final = 40
 _SEQUENCE: Final = (1 << _SEQUENCE_BITS) - 1
 ACK_SECONDS: Final = 0.01
-"""How long an acknowledgement may wait for a frame that goes the same way, or for more to be stored. Nobody waits for
-it: it costs as much as a frame does (0.1 ms at both ends), and would come after each one where messages are few."""
-ACK_PART: Final = 4  # of the window, stored and not acknowledged, does not wait: the sender is to go on
+"""How long an acknowledgement may wait for a frame in the same direction, or for more frames to be stored. Nothing
+waits for it. It costs as much as a frame does (0.1 ms at both ends), and with few messages would follow each of
+them."""
+# of the window: once this part is stored and unacknowledged, the acknowledgement does not wait, to keep the sender
+# going
+ACK_PART: Final = 4
 
 
 class Port:
-    """What ``Client.transport`` is for a link: the part of a transport that the shell uses."""
+    """The part of ``Client.transport`` that the shell uses, for a link."""
 
     __slots__ = ("line",)
 
@@ -50,10 +53,10 @@ class Port:
         return False
 
     def close(self) -> None:
-        """There is nothing to close: a link ends with the membership of its node."""
+        """No effect: a link ends when its node is no longer a member."""
 
     def abort(self) -> None:
-        """Nor to cut."""
+        """No effect, as with ``close``."""
 
 
 class DataPort(Port):
@@ -64,10 +67,8 @@ class DataPort(Port):
 
 
 class AckPort(Port):
-    """Takes the marks of data frames that are stored, eight bytes each; the highest one says it all.
-
-    As a rule that is the last one, but what was put off while the disk failed comes after what was stored since.
-    """
+    """Receives the marks of stored data frames, eight bytes each; only the highest one matters. It is usually the last
+    one, but marks that were delayed by a disk failure arrive after later ones."""
 
     __slots__ = ()
 
@@ -78,9 +79,9 @@ class AckPort(Port):
 class PeerTransport:
     link: PeerLink
     peer: PeerReceiver
-    data_frames: int  # sent, those that were sent again included
-    lost_at: float  # when it was last connected, while it is not; 0.0: it never was
-    behind_since: float  # since when it is connected but its routes are not all here; 0.0: they are
+    data_frames: int  # sent, including repetitions
+    lost_at: float  # when the connection was lost; 0.0: it is connected, or never was
+    behind_since: float  # since when it is connected without all of its routes; 0.0: they are complete
 
     def __init__(self, broker: BrokerState, member: MemberInfo, link: PeerLink, window: int) -> None:
         self._broker = broker
@@ -90,16 +91,16 @@ class PeerTransport:
         self.data_frames = 0
         self.lost_at = 0.0
         self.behind_since = 0.0
-        self._ack: DataAck | None = None  # to be sent; a later one says all that an earlier one said
-        self._ack_from = 0  # incarnation that it is for
-        self._ack_at = inf  # it waits until then
-        self._no_room = False  # is what the last one said
+        self._ack: DataAck | None = None  # to be sent; a later one replaces it
+        self._ack_from = 0  # the incarnation that it is for
+        self._ack_at = inf  # when it is sent at the latest
+        self._no_room = False  # the last one told the peer that there is no room
         self._inbox: deque[tuple[ForwardReader, int]] = deque()
 
     # Out
 
     def send(self, data: bytes) -> None:
-        tracked = self.peer.session.window is not None  # the first message that is makes one, which stays
+        tracked = self.peer.session.window is not None  # created by the first tracked message, and kept
         self.link.offer(data, count_tracked(data) if tracked else 0, self._broker.ctx.now)
         if self.link.room() == 0:
             self._broker.blocked(self.peer.client)
@@ -122,7 +123,7 @@ class PeerTransport:
         self._ack_from = self.link.source_incarnation
 
     def take_ack(self, now: float, along: bool) -> DataAck | None:
-        """The acknowledgement that is to be sent now; ``along``: with a frame that goes the same way."""
+        """The acknowledgement to send now. ``along``: a frame goes the same way."""
         link = self.link
         if link.ack_due:
             self._note(link.stored((link.source_incarnation, 0)))
@@ -151,12 +152,12 @@ class PeerTransport:
         self._inbox.append((ForwardReader(blob, self.peer.number, made_at), mark))
 
     def drop_unreadable(self) -> None:
-        """Give up the rest of a blob that can not be read: sending it again would not make it readable."""
+        """Drops the rest of a blob that cannot be decoded: sending it again would not help."""
         _, mark = self._inbox.popleft()
         self.stored(mark)
 
     def wake_at(self, config: ClusterConfig) -> float:
-        """When something is to be looked at, at the latest, beside what ``link`` has to send."""
+        """The time of the next check, apart from what ``link`` has to send."""
         when = self._ack_at
         if not self.lost_at and not self.behind_since:
             return when
@@ -168,11 +169,11 @@ class PeerTransport:
         return when
 
     def waits(self) -> bool:
-        """Whether something came that the core has not taken."""
+        """Whether received messages wait for the core."""
         return len(self._inbox) != 0
 
     def deliver(self) -> bool:
-        """Give the core what it takes in this turn; whether there is more for the next one."""
+        """Passes messages to the core as far as it accepts them in this turn. Returns whether more are left."""
         ctx = self._broker.ctx
         inbox = self._inbox
         while inbox and ctx.work > 0 and self.peer.client.halted == 0 and not ctx.refusing:

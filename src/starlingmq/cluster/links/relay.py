@@ -1,9 +1,9 @@
-"""Which way a frame goes: straight to its target, or through a third node that reaches it (docs/CLUSTER.md, Relay).
+"""The path of a frame: directly to its target, or through a relay that reaches the target (docs/CLUSTER.md, Relay).
 
-The law: a frame takes one hop more at most. Who has a frame that is not for him and that nobody passed on yet sends it
-to its target and to nobody else; so frames never circle. The way through a third node needs two directions that work,
-from us to the third and from the third to the target; those back are not our concern, so faults in one direction are
-got around as well.
+The law: a frame is relayed at most once. A node that receives a frame for another node, not relayed yet, sends it to
+its target and to no other node, so frames never circle. A relayed path needs two working directions: from this node to
+the relay, and from the relay to the target. The opposite directions do not matter, so faults in one direction are
+bypassed too.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from starlingmq.cluster.membership.quorum import Quorum
 
 
 class Relay:
-    _number: int  # ours
+    _number: int  # this node's
     _quorum: Quorum
-    _through: dict[int, int]  # target -> the third node last chosen, and kept while it will do
+    _through: dict[int, int]  # target -> the relay chosen last, kept while it works
 
     def __init__(self, number: int, quorum: Quorum) -> None:
         self._number = number
@@ -23,7 +23,7 @@ class Relay:
         self._through = {}
 
     def next_hop(self, target: int) -> int | None:
-        """Where a frame for ``target`` goes next; None: there is no way now."""
+        """The next hop of a frame for ``target``; None: there is no path now."""
         quorum = self._quorum
         if quorum.says_hears_directly(target):
             self._through.pop(target, None)
@@ -39,10 +39,8 @@ class Relay:
         return None if quorum.has_heard_us(target) else target
 
     def heartbeat_ways(self, target: int) -> list[int]:
-        """The next hops of a heartbeat for ``target``: each way that may work while the direct one is not known to.
-
-        A third node of which nothing is known may well hear us; only one that says it does not is left out.
-        """
+        """The next hops of a heartbeat for ``target``: every path that may work, while the direct path is not known to
+        work. A relay of unknown state may hear this node; only one that says it does not is left out."""
         quorum = self._quorum
         if quorum.says_hears_directly(target):
             return [target]
@@ -50,14 +48,14 @@ class Relay:
         return [target, *[third for third in thirds if not quorum.says_deaf(third)]]
 
     def pass_on(self, envelope: Envelope) -> int | None:
-        """Where to send a frame that came here for another node, marked ``relayed``; None: nowhere, it is dropped."""
+        """The next hop of a frame that arrived here for another node, now marked ``relayed``; None: it is dropped."""
         target = envelope.target
         if envelope.relayed or target == self._number or self._number == envelope.source or target == envelope.source:
             return None
         return target if target in self._quorum.numbers() else None
 
     def _leads(self, third: int, target: int) -> bool:
-        """Whether what we give to ``third`` reaches ``target``, as far as one can know."""
+        """Whether a frame given to ``third`` reaches ``target``, as far as this node knows."""
         quorum = self._quorum
         if third == target or not quorum.says_hears_directly(third):
             return False

@@ -1,1 +1,1 @@
-"""Which nodes are registered, online and heard; quorum and isolation."""
+"""Which nodes are registered, online and connected; quorum and isolation."""

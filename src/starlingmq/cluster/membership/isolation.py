@@ -1,12 +1,13 @@
-"""Clients of a node that is cut off: after a while they are sent away, for another node may serve them.
+"""Disconnects the clients of an isolated node after a while, because another node may serve them.
 
 ::
 
-    SERVING --no majority--> WAITING --``seconds``--> SENDING --all are gone--> WAITING
-       ^------------------------'-------- a majority -----------'
+    SERVING --quorum lost--> WAITING --``seconds``--> SENDING --all are gone--> WAITING
+       ^------------------------'-------- a quorum --------------'
 
-The law: a node that has not served for ``seconds`` keeps no MQTT connection open. An MQTT 5 client gets DISCONNECT
-with 0x9C, for 3.x the connection is closed. Their sessions stay, and the node that they find asks for them later.
+The law: a node that has not served for ``seconds`` keeps no MQTT connection open. An MQTT 5 client gets DISCONNECT with
+0x9C; a 3.x connection is closed. Their sessions stay here, and the node that a client connects to next takes its
+session over later.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ TICK: Final = 0.1  # seconds between two batches
 
 
 class Isolation:
-    """``seconds``: how long clients are kept, 0.0: for ever; ``rate``: how many are sent away in a second."""
+    """``seconds``: how long clients stay connected, 0.0: without limit. ``rate``: disconnected clients per second."""
 
-    sent_away: int  # clients
+    sent_away: int  # clients disconnected so far
 
     def __init__(self, broker: BrokerState, seconds: float, rate: int) -> None:
         self.sent_away = 0
@@ -35,7 +36,7 @@ class Isolation:
         self._ctx = broker.ctx
         self._seconds = seconds
         self._rate = rate
-        self._due_at = inf  # when the next clients are sent away
+        self._due_at = inf  # when the next clients are disconnected
         self._clients: deque[Client] = deque()
 
     def turn(self, serving: bool, now: float) -> None:
@@ -61,5 +62,5 @@ class Isolation:
         self._due_at = now + (TICK if self._clients else self._seconds)
 
     def wake_at(self) -> float:
-        """When ``turn`` is to be called though nothing happens; ``inf``: never."""
+        """When ``turn`` has to be called without an event; ``inf``: never."""
         return self._due_at

@@ -1,8 +1,8 @@
-"""Ends the lease of a node that all others agree is gone, so that nobody waits until it expires.
+"""Revokes the lease of a node that all other nodes agree is gone, so that nothing has to wait until it expires.
 
-The keys with that lease are deleted with it: the node's ``online`` key, its leadership, and the queue groups that it is
-the primary of. The lease is read from the ``online`` key, which holds the incarnation of the node, so the lease of a
-later incarnation is never ended. A node that lives after all gets another lease, as after every lease that expires.
+The keys with that lease are deleted with it: the node's ``online`` key, its leadership, and the queue groups of which
+it is the primary. The lease id is read from the ``online`` key, which holds the node's incarnation, so the lease of a
+later incarnation is never revoked. A node that is alive after all gets a new lease, as after every expired lease.
 
 Pure: requests out, answers in.
 """
@@ -23,15 +23,15 @@ TAG: Final = "end lease "
 
 
 class LeaseFence:
-    ended: int  # leases
+    ended: int  # leases revoked so far
 
     def __init__(self, cluster: str, silence: float) -> None:
-        """``silence``: how long after its loss the lease of a node ends of which nothing but silence is known."""
+        """``silence``: seconds after its loss until the lease of a node is revoked that is only known to be silent."""
         self.ended = 0
         self._silence = silence
-        self._lost_at: dict[int, float] = {}  # of nodes that were connected and are not
+        self._lost_at: dict[int, float] = {}  # nodes that were connected and are not any more -> since when
         self._keys = Keys(cluster)
-        self._asked: dict[int, int] = {}  # number -> incarnation of which the lease is, or was, requested
+        self._asked: dict[int, int] = {}  # node -> incarnation whose lease revocation was requested
         self._retry_at = 0.0
         self._requests: list[Request] = []
 
@@ -39,12 +39,12 @@ class LeaseFence:
         self._lost_at[number] = now
 
     def is_gone(self, number: int, quorum: Quorum | None) -> bool:
-        """Whether no node hears it, since this one lost it. Such a node does not serve."""
+        """Whether no node has heard it since this one lost it. Such a node does not serve."""
         lost_at = self._lost_at.get(number)
         return lost_at is not None and quorum is not None and quorum.is_heard_by_nobody(number, lost_at)
 
     def _end(self, member: MemberInfo, now: float) -> None:
-        """End the lease of that incarnation, once."""
+        """Revokes the lease of that incarnation, once."""
         if self._asked.get(member.number) == member.incarnation or now < self._retry_at:
             return
         self._asked[member.number] = member.incarnation
@@ -53,12 +53,12 @@ class LeaseFence:
         self._requests.append(Txn(f"{TAG}{member.number}", (same,), (Get(key),)))
 
     def lives(self, number: int) -> None:
-        """The node is connected: if it is lost again, its lease is ended again."""
+        """The node is connected. If it is lost again, its lease is revoked again."""
         self._lost_at.pop(number, None)
         self._asked.pop(number, None)
 
     def answered(self, answer: TxnAnswer, now: float) -> None:
-        """Answers to others are not looked at."""
+        """Takes the answer to one of this module's requests; ignores others."""
         if not answer.tag.startswith(TAG):
             return
         if answer.error:
@@ -69,7 +69,7 @@ class LeaseFence:
             self._requests.append(Revoke(answer.found[0][0].lease))
 
     def wake_at(self, now: float) -> float:
-        """When ``take_requests`` may have something though nothing happens; ``inf``: never."""
+        """When ``take_requests`` has to be called without an event; ``inf``: never."""
         due = [lost_at + self._silence for lost_at in self._lost_at.values()]
         return min([when for when in (*due, self._retry_at) if when > now], default=inf)
 

@@ -1,4 +1,4 @@
-"""Nodes that were connected and are not: whether they are gone, and the end of their leases."""
+"""Nodes that were connected and are not any more: decides whether they are gone, and has their leases revoked."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ class LostNodes(Subsystem):
         self._lease_fence.lost(number, now)
 
     def lives(self, number: int) -> None:
-        """It is connected, or it is no member any more."""
+        """The node is connected, or is no longer a member."""
         self._lease_fence.lives(number)
 
     def is_gone(self, number: int) -> bool:
-        """Whether a node is no member any more; or is not connected, and its lease has expired or no node hears it."""
+        """Whether a node is no longer a member; or is not connected, and either its lease has expired or no node hears
+        it."""
         members = self._view.members
         if not any(member.number == number for member in members.membership.members):
             return True

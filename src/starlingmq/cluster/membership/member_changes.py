@@ -1,4 +1,4 @@
-"""What is different between two looks at the members."""
+"""Differences between two states of the membership."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from starlingmq.cluster.links.peer_frames import MemberInfo, Membership
 
 @dataclass(frozen=True, slots=True)
 class MemberChange:
-    """``left``: it is neither registered nor joining any more. ``incarnation``: it has started anew.
-
-    ``changed``: another address or software version, in the same incarnation.
-    """
+    """``left``: neither registered nor joining any more. ``incarnation``: it has restarted. ``changed``: another
+    address or software version in the same incarnation."""
 
     kind: Literal["joining", "joined", "left", "online", "offline", "incarnation", "changed"]
     member: MemberInfo
@@ -27,7 +25,7 @@ class Seen:
 
 
 def differences(before: Seen, after: Seen) -> list[MemberChange]:
-    """In the order in which they are to be taken: who is gone first, then everybody by number."""
+    """The changes in the order in which they have to be handled: nodes that left first, then all others by number."""
     were = {member.number: member for member in before.membership.members}
     are = {member.number: member for member in after.membership.members}
     were_joining = {member.number: member for member in before.joining}

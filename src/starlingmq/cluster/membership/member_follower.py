@@ -1,4 +1,5 @@
-"""What becomes of this node and of the others, as ``Members`` tells: numbers, lives, who there is."""
+"""Follows ``Members``: informs the other parts of the node about its number, its incarnations and the set of
+members."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from starlingmq.core.broker import BrokerState
 
 
 class MemberFollower:
-    """``facts`` are all that an earlier life has stored; those that no subsystem claims are of the routes."""
+    """``facts``: everything that an earlier incarnation has stored. Facts that no subsystem claims belong to the
+    routes."""
 
     def __init__(
         self,
@@ -49,12 +51,12 @@ class MemberFollower:
             self.follow(now)
 
     def heard(self, quorum: Quorum, now: float) -> None:
-        """Other nodes are connected now."""
+        """Connections to other nodes have changed."""
         self._view.members.heard_by(quorum.vouching(self._view.members.membership.revision), now)
         self.follow(now)
 
     def follow(self, now: float) -> None:
-        """After anything that ``Members`` was told."""
+        """To be called after every input to ``Members``."""
         view = self._view
         members = view.members
         entered = members.me is not None and members.me.incarnation != view.incarnation
@@ -97,7 +99,7 @@ class MemberFollower:
         self._ready.peers = tuple({member.number: member for member in peers}.values())
 
     def _enter(self, me: MemberInfo, now: float) -> None:
-        """The number of this node is known: from here on there are others."""
+        """This node's number is known: starts everything that needs it."""
         view, config = self._view, self._config
         view.number, view.incarnation = me.number, me.incarnation
         view.quorum = Quorum(me, config.heartbeat_interval, config.member_timeout)
@@ -113,19 +115,20 @@ class MemberFollower:
         self._restart_routes(me.number, view.routes)
 
     def _restart_routes(self, number: int, routes: RouteTable) -> None:
-        """What the sessions of this node subscribe to now, in place of what its earlier life has told."""
+        """Replaces the routes of an earlier incarnation by the current subscriptions of this node's sessions."""
         interest = self._broker.ctx.cluster.interest
         assert interest is not None
         wanted = interest.all()
         for key in routes.table(number):
             if key.startswith(b"$share/") and not wanted.get(key):
-                self._broker.groups.lost(key)  # before the others hear that it has no member here
+                self._broker.groups.lost(key)  # before other nodes hear that it has no member here
         routes.restart(interest.all())
         interest.take()
 
     def _enter_again(self, me: MemberInfo, quorum: Quorum) -> None:
-        """Our key was gone before we counted, and we join once more. Others have forgotten what we had said and what we
-        had heard, or do not know that it was gone: for both of them we are what began as another incarnation."""
+        """This node's key in etcd was lost before the node was registered, so it joins once more. Some nodes have
+        forgotten what the two had exchanged, others did not notice the loss. To both, this node is a new
+        incarnation."""
         self._view.incarnation = me.incarnation
         quorum.begin_again(me)
         self._broker.peers.join(me.number, me.incarnation)

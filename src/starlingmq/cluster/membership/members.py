@@ -1,16 +1,18 @@
-"""Who is registered, who is joining, who is online; how this node joins, leaves, and forgets others.
+"""Registered, joining and online nodes; how this node joins and leaves, and removes other nodes (forget).
 
-The law: at most one transaction is under way, each one reads everything again at its end, and what comes next follows
-from what is there, not from what was tried. So a transaction of which nobody knows what became needs no case of its
-own: it is read again, and each one compares what it rests on, so that a late one changes nothing.
+The law: at most one transaction is outstanding. Each transaction reads everything again at its end, and the next step
+follows from what was read, not from what was attempted. A transaction with an unknown outcome therefore needs no
+special case: the state is read again, and each transaction compares the keys that it depends on, so that a late one has
+no effect.
 
         starting ----> joining ----> registered ----> left           leave
             |                            |
-            +---- is registered ---------+----------> forgotten      by an operator, elsewhere
-                                         +----------> replaced       another process has begun under our name
+            +---- is registered ---------+----------> forgotten      an operator at another node removed this one
+                                         +----------> replaced       another process has started under this name
 
-What changes who is registered compares ``members/changed`` and writes it, and its revision is that of the membership.
-A node is added, or forgotten, only when a majority knows the membership that this ends: see docs/CLUSTER.md, Joining.
+Every transaction that changes the set of registered nodes compares ``members/changed`` and writes it; its revision is
+the revision of the membership. A node is added or forgotten only once a majority knows the membership that this
+replaces (docs/CLUSTER.md, Joining).
 """
 
 from __future__ import annotations
@@ -38,18 +40,18 @@ from starlingmq.cluster.links.peer_frames import MemberInfo, Membership
 from starlingmq.cluster.membership.member_changes import MemberChange, Seen, differences
 from starlingmq.cluster.membership.registry import Keys, Registry, member_value
 
-RETRY_SECONDS: Final = 0.25  # after an error of etcd; twice as long after each further one
+RETRY_SECONDS: Final = 0.25  # after an error of etcd; doubled after each further one
 RETRY_SECONDS_MAX: Final = 4.0
 SETTLE_SECONDS: Final = 10.0
 
-LATER: Final = "; try again in a moment"  # how a refusal ends that passes by itself
+LATER: Final = "; try again in a moment"  # the end of a temporary refusal
 ENDED: Final = ("left", "forgotten", "replaced")
 State = Literal["new", "starting", "joining", "registered", "left", "forgotten", "replaced"]
 
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """What became of a ``forget``; ``error`` "": it is done."""
+    """The result of a ``forget``; ``error`` "": it is done."""
 
     name: str
     error: str
@@ -57,9 +59,9 @@ class Forgotten:
 
 class Members:
     state: State
-    problem: str  # "" or one line: why this node does not come in, or what is wrong with what etcd holds
+    problem: str  # "" or one line: why this node cannot join, or what is wrong with the content of etcd
     membership: Membership
-    joining: tuple[MemberInfo, ...]  # by number; of those that are not registered
+    joining: tuple[MemberInfo, ...]  # by number, without registered ones
     online: dict[int, int]  # number -> incarnation
 
     def __init__(
@@ -72,9 +74,10 @@ class Members:
         last_incarnation: int = 0,
         first: int = 0,
     ) -> None:
-        """``settle``: seconds in which nobody can rely any more on what others said before; over ``member_timeout``.
-        ``last_incarnation`` of this node, under whatever number: ids of its messages go on.
-        ``first``: the first number that its data directory was used under; 0: it is new."""
+        """``settle``: seconds after which no node relies any longer on earlier statements of others; above
+        ``member_timeout``. ``last_incarnation``: the previous incarnation of this node, under whatever number, so that
+        its message ids continue. ``first``: the first number that its data directory was used with; 0: the directory is
+        new."""
         self.state = "new"
         self.problem = ""
         self.membership = Membership(0, ())
@@ -91,27 +94,27 @@ class Members:
         self._adopted = Membership(0, ())
         self._me: MemberInfo | None = None
         self._was_registered = False
-        self._trying: MemberInfo | None = None  # who we are if what is under way succeeds
-        self._maybe: list[MemberInfo] = []  # who we are if something of unknown outcome succeeded
+        self._trying: MemberInfo | None = None  # this node, if the outstanding transaction succeeds
+        self._maybe: list[MemberInfo] = []  # this node, if a transaction of unknown outcome has succeeded
         self._leaving = False
         self._forgetting: MemberInfo | None = None
         self._forced = False
         self._available = True
         self._unavailable = ""
         self._watching = False
-        self._stale = True  # read before anything else
+        self._stale = True  # etcd has to be read before anything else
         self._lease_lost = False
-        self._tag = ""  # of the transaction under way
+        self._tag = ""  # of the outstanding transaction
         self._tags = 0
         self._retry = RETRY_SECONDS
-        self._retry_at = 0.0  # 0.0: nothing waits for it
+        self._retry_at = 0.0  # 0.0: nothing waits for a retry
         self._heard: frozenset[int] = frozenset()
-        self._known_at = -1.0  # when a majority was first seen to know the membership; -1: not seen yet
+        self._known_at = -1.0  # when a majority was first known to have the membership; -1: not yet
         self._requests: list[Request] = []
         self._changes: list[MemberChange] = []
         self._results: list[Forgotten] = []
 
-    # What comes in
+    # Inputs
 
     def start(self, now: float) -> None:
         self.state = "starting"
@@ -120,7 +123,7 @@ class Members:
     def answered(self, answer: Answer, now: float) -> None:
         if isinstance(answer, TxnAnswer):
             if answer.tag != self._tag:
-                return  # of somebody else
+                return  # the answer to another module's request
             self._tag = ""
             self._take(answer, now)
         elif isinstance(answer, WatchEvent):
@@ -143,31 +146,31 @@ class Members:
         self._look(now)
 
     def adopt(self, membership: Membership, now: float) -> None:
-        """A peer's; it counts if it is newer than what etcd told us."""
+        """The membership of a peer. It counts if it is newer than the one from etcd."""
         if membership.revision > self._adopted.revision:
             self._adopted = membership
             self._look(now)
 
     def heard_by(self, numbers: frozenset[int], now: float) -> None:
-        """Who is connected to us and known to know our ``membership`` (``Quorum.vouching`` of its revision)."""
+        """``numbers``: connected nodes that are known to have this ``membership`` (``Quorum.vouching`` of its
+        revision)."""
         self._heard = numbers
         if self._known_at < 0 and self._knowing() > len(self.membership.members) // 2:
             self._known_at = now
         self._step(now)
 
     def leave(self, now: float) -> None:
-        """When nothing is owed to anybody any more. Done when ``state`` is "left"; while etcd is away, it waits."""
+        """Leaves the cluster, once nothing is owed to other nodes. Done when ``state`` is "left". While etcd is
+        unavailable, leaving waits."""
         self._leaving = True
         if self.state == "new":
             self._end("left", "")
         self._step(now)
 
     def forget(self, name: str, majority: bool, force: bool, now: float) -> str:
-        """Take out a node that will not come back; "" (then ``take_results`` tells the end) or why not.
-
-        ``majority``: this node has its quorum. ``force``: do it though the others may not know; it can make two of one
-        cluster, if they live.
-        """
+        """Removes a node that will not return. Returns "" (``take_results`` then reports the result) or the reason for
+        a refusal. ``majority``: this node has its quorum. ``force``: removes it even if the other nodes may not know;
+        if they are alive, this can split the cluster in two."""
         member = self._registry.parsed.registered.get(name)
         if self.state != "registered":
             return f"this node cannot forget {name}, because it is not a member itself"
@@ -195,11 +198,11 @@ class Members:
         """To be called at ``wake_at``."""
         self._step(now)
 
-    # What goes out
+    # Outputs
 
     @property
     def me(self) -> MemberInfo | None:
-        """None until the number is known."""
+        """This node; None until its number is known."""
         return self._me
 
     @property
@@ -220,7 +223,7 @@ class Members:
         return results
 
     def wake_at(self) -> float:
-        """When to call ``tick``; 0.0: there is nothing to wait for."""
+        """When to call ``tick``; 0.0: nothing waits for a time."""
         if self._tag or not self._available or self.state in ENDED:
             return 0.0
         if self._retry_at:
@@ -230,7 +233,7 @@ class Members:
             return self._known_at + self._settle
         return 0.0
 
-    # What is there
+    # State
 
     def _take(self, answer: TxnAnswer, now: float) -> None:
         trying, self._trying = self._trying, None
@@ -257,7 +260,7 @@ class Members:
             self._conclude("the membership has changed meanwhile; try again")
 
     def _recognize(self) -> None:
-        """Was one of those transactions done after all of which we did not know it?"""
+        """Checks whether a transaction of unknown outcome has succeeded."""
         for member in self._maybe:
             known = self._registry.parsed.registered if member.registered else self._registry.parsed.joining
             if known.get(self._name) == member:
@@ -272,13 +275,13 @@ class Members:
         return there is None or there.number != member.number
 
     def _conclude(self, error: str) -> None:
-        """The end of forgetting somebody."""
+        """Ends an outstanding ``forget``."""
         if self._forgetting is not None:
             name, self._forgetting = self._forgetting.name, None
             self._results.append(Forgotten(name, error and f"{name} was not forgotten: {error}"))
 
     def _look(self, now: float) -> None:
-        """Say what has changed, and go on."""
+        """Records what has changed, and takes the next step."""
         parsed = self._registry.parsed
         newest = parsed.membership if parsed.membership.revision >= self._adopted.revision else self._adopted
         if newest.revision != self.membership.revision:
@@ -302,7 +305,7 @@ class Members:
         self._step(now)
 
     def _find_me(self) -> None:
-        """What we are, by what is there."""
+        """Derives the state of this node from the keys in etcd."""
         me = self._me
         if me is None or self.state in ENDED:
             return
@@ -329,7 +332,7 @@ class Members:
         self.problem = problem
         self._conclude(problem or "this node is leaving")
 
-    # What comes next
+    # Next step
 
     def _step(self, now: float) -> None:
         if self.state == "new" or self.state in ENDED or self._tag or not self._available:
@@ -340,11 +343,11 @@ class Members:
         if self._stale:
             self._send("read", (), ())
         elif self._registry.problem:
-            return  # we can not tell who there is
+            return  # the members cannot be determined
         elif self._me is None:
             self._enter()
         elif self.membership.revision > self._registry.parsed.membership.revision:
-            return  # peers know more than we read: the watch will tell
+            return  # peers know a newer membership than was read: the watch will deliver it
         elif self._leaving:
             self._go(self._me)
         elif self.state == "joining":
@@ -361,7 +364,7 @@ class Members:
         self._requests.append(Txn(self._tag, compares, (*operations, *read), read))
 
     def _enter(self) -> None:
-        """Take our number, or a new incarnation of the one we have."""
+        """Takes a node number, or a new incarnation of the number that this node has."""
         parsed, name = self._registry.parsed, self._name
         if self._leaving and name not in parsed.registered:
             self._end("left", "")
@@ -370,7 +373,7 @@ class Members:
         there = registered or joining
         if there is not None and there.address != self._address and (name in parsed.online or registered is None):
             self.problem = f"a node named {name} is online at {there.address}; give this node another node.name"
-            return  # its key will go, if it is dead
+            return  # if that node is dead, its key will expire
         self.problem = ""
         keys, registry = self._keys, self._registry
         incarnation = max(there.incarnation if there else 0, self._last) + 1
@@ -403,7 +406,7 @@ class Members:
             return
         absent = Compare(keys.registered(name), "create_revision", "=", 0)
         same = registry.unchanged(keys.joining(name))
-        if there is None or self._lease_lost:  # whoever saw that it was gone has forgotten what we said
+        if there is None or self._lease_lost:  # nodes that saw the key missing have forgotten what this node told them
             me = self._trying = replace(me, incarnation=me.incarnation + 1)
             self._send("joining", (absent, same), (Put(keys.joining(name), member_value(me), leased=True),))
         elif self._is_known(now):
@@ -446,10 +449,10 @@ class Members:
         writes = (self._change(), Delete(keys.registered(name)), Delete(keys.online(name)))
         self._send("forget", tuple(compares), writes)
 
-    # Who knows
+    # Who knows the membership
 
     def _knowing(self) -> int:
-        """How many of the registered members know the membership, as far as we know."""
+        """The number of registered members that are known to have the current membership."""
         me = self._me.number if self._me is not None else 0
         return sum(1 for member in self.membership.members if member.number == me or member.number in self._heard)
 
@@ -458,7 +461,8 @@ class Members:
         return not members or self._knowing() > members // 2
 
     def _is_known(self, now: float) -> bool:
-        """Whether the membership may be replaced: all know it, or those who do not can not be relied on any more."""
+        """Whether the membership may be replaced: all members know it, or those that do not can no longer rely on the
+        old one."""
         if self._knowing() == len(self.membership.members):
             return True
         return self._has_majority() and self._known_at >= 0 and now >= self._known_at + self._settle

@@ -1,6 +1,7 @@
-"""Where clients find the members of the cluster, and which of them want any: as their heartbeats tell.
+"""The client addresses of the cluster's members, and which members accept clients, from their heartbeats.
 
-It is what a client is told that is to go elsewhere: the Server Reference of MQTT 5, ``connect_urls`` of NATS.
+Clients that should use another node are told these addresses: as Server Reference in MQTT 5, as ``connect_urls`` in
+NATS.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from starlingmq.core.limits.connect_admission import kind_of
 
 
 class NodeDirectory(Subsystem):
-    """The core's part of it, ``ctx.doors``, is kept up to date here."""
+    """Keeps the core's part of it, ``ctx.doors``, up to date."""
 
-    own: tuple[str, ...]  # URLs of this node's listeners, as clients elsewhere reach them
+    own: tuple[str, ...]  # URLs of this node's listeners, as clients reach them from outside
     draining: bool  # this node serves no clients
-    changed: bool  # what ``open`` says, since NATS clients were told last
+    changed: bool  # the result of ``open`` has changed since NATS clients were last informed
 
     def __init__(self, broker: BrokerState) -> None:
         self.own = ()
@@ -26,7 +27,7 @@ class NodeDirectory(Subsystem):
         self.changed = False
         self._broker = broker
         self._doors = broker.ctx.doors
-        self._told: dict[int, Heartbeat] = {}  # of connected nodes, by number
+        self._told: dict[int, Heartbeat] = {}  # by number: the last heartbeat of each connected node
 
     def open_own(self, urls: Iterable[str]) -> None:
         self.own = tuple(urls)
@@ -40,7 +41,7 @@ class NodeDirectory(Subsystem):
             self._look()
 
     def lost(self, node: int) -> None:
-        """It is not connected any more."""
+        """The node is not connected any more."""
         if self._told.pop(node, None) is not None:
             self._look()
 
@@ -49,12 +50,12 @@ class NodeDirectory(Subsystem):
         elsewhere: dict[str, list[str]] = {}
         for urls in self.open().values():
             for url in urls:
-                if url not in self.own:  # who shares our ports would be found by chance
+                if url not in self.own:  # a node that shares this node's ports would be reached only by chance
                     elsewhere.setdefault(kind_of(url), []).append(_address(url))
         self._doors.elsewhere = elsewhere
 
     def turn(self, now: float) -> None:
-        """Tell NATS clients where else they may go. A node that is cut off sees nobody, and says nothing new."""
+        """Informs NATS clients about the other nodes. An isolated node knows of no other node, and sends nothing."""
         if self.changed and not self._broker.ctx.isolated:
             self.changed = False
             own = () if self.draining else self.own
@@ -68,25 +69,25 @@ class NodeDirectory(Subsystem):
         return told is not None and told.draining
 
     def clients(self, node: int) -> int:
-        """How many clients that node serves, as far as it has told."""
+        """The number of clients at that node, as of its last heartbeat."""
         told = self._told.get(node)
         return 0 if told is None else told.clients
 
     def welcoming(self) -> list[int]:
-        """The numbers of the other nodes that are connected, serve, and want clients."""
+        """Numbers of the other connected nodes that serve and accept clients."""
         return [node for node in sorted(self._told) if _wants(self._told[node])]
 
     def undecided(self) -> bool:
-        """Whether some connected node does not drain: if it does not serve, it may in a moment."""
+        """Whether a connected node is not draining: even if it does not serve yet, it may do so soon."""
         return any(not told.draining for told in self._told.values())
 
     def open(self) -> dict[int, tuple[str, ...]]:
-        """The listeners of each of those, by its number."""
+        """By number: the listeners of each node in ``welcoming``."""
         return {node: self._told[node].listeners for node in self.welcoming()}
 
     def fitting(self, listener: str) -> dict[int, str]:
-        """By node ``host:port`` of a listener there that speaks what ``listener`` does, a URL of one here; those that
-        are reached under an address of this node's own, because they share its ports, are left out."""
+        """By node: ``host:port`` of a listener there with the same protocol as ``listener``, a URL of this node. Leaves
+        out nodes that are reached under an address of this node because they share its ports."""
         found: dict[int, str] = {}
         kind = kind_of(listener)
         for node, urls in self.open().items():

@@ -1,14 +1,18 @@
-"""Whom this node hears, who hears it, and whether that is enough to serve (docs/CLUSTER.md, Quorum).
+"""Decides which nodes are connected, and whether they are enough to serve (docs/CLUSTER.md, Quorum).
 
-The law: a node counts others for as long as ``timeout`` after it *sent* the heartbeat that their last one says they
-took, and for as long as it hears them. So a connection holds in both directions, and ends at both ends within one
-``timeout`` of the last thing that really went round, however long frames lie in buffers.
+The law: a connection to a node lasts while both of these hold:
+
+- This node hears the other one.
+- Less than ``timeout`` has passed since this node *sent* the newest heartbeat that the other one has confirmed.
+
+So a connection covers both directions, and ends at both ends within one ``timeout`` of the last real round trip,
+however long frames wait in buffers.
 
 A process that has ended is not waited for. A node *misses* another node when the operating system of that node closes
 the connections of its process and refuses new ones (net/peers/process_watch.py). A proxy in between may mislead one
 node, so a node that misses another one only stops counting it. A node is *dead* once all registered nodes that are
-connected here miss it as well, and they are enough to serve. A frame of a node proves that it lives; but one that comes
-by way of a third node while all of them miss it was sent before its process ended.
+connected here miss it as well, and they are enough to serve. A frame of a node proves that it is alive, with one
+exception: a relayed frame that arrives while all nodes miss its sender was sent before its process ended.
 """
 
 from __future__ import annotations
@@ -20,8 +24,8 @@ from typing import Final
 
 from starlingmq.cluster.links.peer_frames import Envelope, Heartbeat, MemberInfo, Membership
 
-NEVER: Final = -1e18  # seconds: long before any time there is
-HASTE: Final = 4  # a change is told after this part of the interval
+NEVER: Final = -1e18  # seconds: earlier than any real time
+HASTE: Final = 4  # a change is announced after this fraction of the interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,25 +36,25 @@ class ConnectionChange:
 
 
 class QuorumPeer:
-    """Another member, or one that is joining, as far as its frames tell."""
+    """Another member, or a joining node, as its frames describe it."""
 
     number: int
     incarnation: int
-    direct_at: float  # when a frame of it last came, directly ...
-    relayed_at: float  # ... and through a third node
-    direct: bool  # heard within the timeout, as of the last look
+    direct_at: float  # when its last frame arrived directly ...
+    relayed_at: float  # ... and through a relay
+    direct: bool  # heard within the timeout, as of the last check
     relayed: bool
     connected: bool
-    rests_on: float  # when we sent what it says it took last
-    heartbeat: int  # number of its newest; 0: none of this incarnation has come
-    hears: dict[int, int]  # what that said
+    rests_on: float  # when this node sent the newest heartbeat that the peer has confirmed
+    heartbeat: int  # number of its newest one; 0: none of this incarnation
+    hears: dict[int, int]  # node -> incarnation, from that heartbeat
     hears_relayed: dict[int, int]
     is_connected_to: frozenset[int]
     misses: dict[int, int]
-    told_at: float  # when that came
+    told_at: float  # when that heartbeat arrived
     revision: int  # of the membership that it knows
-    missed: bool  # this node misses its process
-    dead: bool  # and so do all others
+    missed: bool  # this node misses it (see above)
+    dead: bool  # so do all others
 
     def __init__(self, number: int, incarnation: int) -> None:
         self.number = number
@@ -73,11 +77,11 @@ class Quorum:
     _me: MemberInfo
     _interval: float
     _timeout: float
-    _peers: dict[int, QuorumPeer]  # in the order of their numbers
+    _peers: dict[int, QuorumPeer]  # by ascending number
     _registered: dict[int, int]  # number -> incarnation
     _changes: list[ConnectionChange]
     _beats: int
-    _sent: dict[int, float]  # number of a heartbeat -> when; only those that a connection may still rest on
+    _sent: dict[int, float]  # heartbeat number -> send time; only those that a connection may still depend on
     _sent_at: float
     _beat_at: float
     _ends_at: float
@@ -93,12 +97,13 @@ class Quorum:
         self._sent = {}
         self._sent_at = NEVER
         self._beat_at = NEVER
-        self._ends_at = inf  # when something may end of what the last look found
+        self._ends_at = inf  # the earliest time at which a result of the last check may expire
 
-    # What comes in
+    # Inputs
 
     def begin_again(self, me: MemberInfo) -> None:
-        """We are another incarnation now: nobody is connected to it before he has said that he hears it."""
+        """This node is a new incarnation: other nodes are connected to it only after they have confirmed that they hear
+        it."""
         self._me = me
         for peer in self._peers.values():
             self._lose(peer)
@@ -106,7 +111,7 @@ class Quorum:
         self.hasten()
 
     def set_members(self, membership: Membership, joining: Iterable[MemberInfo], now: float) -> None:
-        """Who there is. A node that is in both counts as registered; who is in none is not heard any more."""
+        """The current members. A node in both sets counts as registered; a node in neither is not heard any more."""
         self._registered = {member.number: member.incarnation for member in membership.members}
         known = {member.number: member.incarnation for member in joining}
         known.update(self._registered)
@@ -124,7 +129,8 @@ class Quorum:
         self.tick(now)
 
     def took(self, envelope: Envelope, now: float) -> bool:
-        """A frame has come, for us or to be passed on. False: of nobody we know, or of an incarnation that is over."""
+        """A frame has arrived, for this node or to be relayed. Returns False for an unknown node and for an old
+        incarnation."""
         peer = self._peers.get(envelope.source)
         if peer is None or envelope.incarnation < peer.incarnation:
             return False
@@ -188,7 +194,7 @@ class Quorum:
             peer.rests_on = sent_at
 
     def tick(self, now: float) -> None:
-        """Look who was not heard in time."""
+        """Checks which nodes were not heard in time."""
         if now < self._ends_at:
             return
         self._ends_at = inf
@@ -197,7 +203,7 @@ class Quorum:
         self._look_at_missed(now)
 
     def beat(self, now: float) -> int:
-        """The number of the heartbeat that is to be sent to everybody now; 0: none is due."""
+        """The number of the heartbeat that has to be sent to all nodes now; 0: none is due."""
         if now < self._beat_at:
             return 0
         self._beats += 1
@@ -208,7 +214,7 @@ class Quorum:
         return self._beats
 
     def wake_at(self) -> float:
-        """When to ask for a heartbeat, or look at the timeouts, at the latest."""
+        """The time of the next heartbeat or timeout."""
         when = self._beat_at
         for peer in self._peers.values():
             if peer.direct:
@@ -240,7 +246,7 @@ class Quorum:
             self.hasten()
 
     def _is_heard_by(self, peer: QuorumPeer) -> bool:
-        """Whether its last heartbeat said that it hears us, as we are now."""
+        """Whether its last heartbeat said that it hears this incarnation of this node."""
         me = self._me
         return me.incarnation in (peer.hears.get(me.number, 0), peer.hears_relayed.get(me.number, 0))
 
@@ -255,40 +261,40 @@ class Quorum:
             self._changes.append(ConnectionChange(peer.number, peer.incarnation, False))
 
     def hasten(self) -> None:
-        """There is something that the others should hear soon."""
+        """Sends the next heartbeat soon, because there is news for the other nodes."""
         self._beat_at = min(self._beat_at, self._sent_at + self._interval / HASTE)
 
-    # What follows from it
+    # Results
 
     def take_changes(self) -> list[ConnectionChange]:
         changes, self._changes = self._changes, []
         return changes
 
     def enough(self) -> bool:
-        """Whether we are registered and connected to N // 2 of the other N - 1 registered members."""
+        """Whether this node is registered and connected to N // 2 of the other N - 1 registered members."""
         if not self.counts():
             return False
         return self.supporters() >= len(self._registered) // 2
 
     def supporters(self) -> int:
-        """How many other registered nodes count for the majority."""
+        """The number of other registered nodes that count for the majority."""
         return sum(1 for peer in self._peers.values() if self._supports(peer))
 
     def _supports(self, peer: QuorumPeer) -> bool:
-        """Whether it counts for the majority."""
+        """Whether the node counts for the majority."""
         return peer.connected and not peer.missed and peer.number in self._registered
 
     def counts(self) -> bool:
-        """Whether we are registered."""
+        """Whether this node is registered."""
         return self._registered.get(self._me.number) == self._me.incarnation
 
     def knows(self, number: int, revision: int) -> bool:
-        """Whether ``number`` said last that it knows the membership of that revision, or a newer one."""
+        """Whether ``number`` has confirmed that it knows the membership of that revision, or a newer one."""
         peer = self._peers.get(number)
         return peer is not None and peer.revision >= revision
 
     def lasts_until(self) -> float:
-        """When it is not ``enough`` any more if nothing is heard from now on."""
+        """When ``enough`` becomes false if no further frame arrives."""
         needed = len(self._registered) // 2
         if needed == 0:
             return inf
@@ -302,8 +308,9 @@ class Quorum:
         return frozenset([peer.number for peer in self._peers.values() if peer.connected])
 
     def vouching(self, revision: int) -> frozenset[int]:
-        """Those connected, registered or not, that know the membership of that revision, or a newer one. While we join,
-        only those that say they are connected to us: from the moment that we count they have to reach us."""
+        """Connected nodes, registered or not, that know the membership of that revision or a newer one. While this node
+        is joining, only those that report a connection to it: they have to reach it from the moment at which it is
+        registered."""
         me = self._me.number
         joining = me not in self._registered
         return frozenset(
@@ -319,25 +326,25 @@ class Quorum:
         return peer is not None and peer.connected
 
     def took_after(self, number: int, when: float) -> bool:
-        """Whether ``number`` has taken a heartbeat that we sent later than that."""
+        """Whether ``number`` has confirmed a heartbeat that this node sent after ``when``."""
         peer = self._peers.get(number)
         return peer is not None and peer.rests_on > when
 
     def is_connected_to_others(self, number: int) -> bool:
-        """Whether somebody whom we are connected to said last that he is to ``number``: it may well serve."""
+        """Whether a connected node has reported that it is connected to ``number``, which may therefore be serving."""
         return not self.is_dead(number) and any(
             peer.connected and number in peer.is_connected_to for peer in self._peers.values()
         )
 
     def is_dead(self, number: int) -> bool:
-        """Whether its process has ended: it acknowledges nothing any more."""
+        """Whether its process has ended: it will acknowledge nothing any more."""
         peer = self._peers.get(number)
         return peer is not None and peer.dead
 
     def is_heard_by_nobody(self, number: int, since: float) -> bool:
-        """Whether neither this node hears ``number`` nor any other that is connected, each by a heartbeat that came
-        after ``since``; and those are enough to serve. Then ``number`` does not serve: what its own majority rests on
-        is over."""
+        """Whether neither this node nor any other connected node hears ``number``, each by a heartbeat that arrived
+        after ``since``, and these nodes are enough to serve. Then ``number`` does not serve: it cannot have a quorum
+        any more."""
         peer = self._peers.get(number)
         if peer is None or peer.dead:
             return peer is not None
@@ -353,7 +360,7 @@ class Quorum:
         return peer is not None and (peer.direct or peer.relayed)
 
     def heard_at(self, number: int) -> float | None:
-        """When a frame of that node came last, by whatever way; None: never in its present life."""
+        """When the last frame of that node arrived, direct or relayed; None: none of its current incarnation."""
         peer = self._peers.get(number)
         if peer is None:
             return None
@@ -361,7 +368,7 @@ class Quorum:
         return None if at == NEVER else at
 
     def heard_directly(self) -> dict[int, int]:
-        """Number -> incarnation; with the next two, what a heartbeat of ours says."""
+        """Number -> incarnation. This and the next two are content of this node's heartbeats."""
         return {peer.number: peer.incarnation for peer in self._peers.values() if peer.direct}
 
     def heard_relayed(self) -> dict[int, int]:
@@ -373,29 +380,30 @@ class Quorum:
     def taken(self) -> dict[int, int]:
         return {peer.number: peer.heartbeat for peer in self._peers.values() if peer.heartbeat}
 
-    # For the choice of ways
+    # For the relay
 
     def numbers(self) -> list[int]:
-        """All others, joining ones too, in order."""
+        """All other nodes, including joining ones, by ascending number."""
         return list(self._peers)
 
     def has_heard_us(self, number: int) -> bool:
-        """Whether ``number``, in its present incarnation, has ever said that it heard us."""
+        """Whether ``number``, in its current incarnation, has ever confirmed a heartbeat of this node."""
         peer = self._peers.get(number)
         return peer is not None and peer.rests_on != NEVER
 
     def says_deaf(self, number: int) -> bool:
-        """Whether ``number`` is heard and its last heartbeat said that it does not hear us directly."""
+        """Whether ``number`` is heard, and its last heartbeat said that it does not hear this node directly."""
         peer = self._peers.get(number)
         return peer is not None and peer.heartbeat > 0 and self.hears(number) and not self.says_hears_directly(number)
 
     def says_hears_directly(self, number: int) -> bool:
-        """Whether ``number`` is heard and its last heartbeat said that it hears us directly."""
+        """Whether ``number`` is heard, and its last heartbeat said that it hears this node directly."""
         peer = self._peers.get(number)
         return peer is not None and self.hears(number) and peer.hears.get(self._me.number, 0) == self._me.incarnation
 
     def says_hears(self, number: int, other: int) -> bool:
-        """Whether ``number`` is heard and its last heartbeat said that it hears ``other`` directly, as that is now."""
+        """Whether ``number`` is heard, and its last heartbeat said that it hears the current incarnation of ``other``
+        directly."""
         peer = self._peers.get(number)
         third = self._peers.get(other)
         if peer is None or third is None or not self.hears(number):

@@ -1,4 +1,4 @@
-"""What etcd holds of the members, as values: keys and what is in them (docs/CLUSTER.md, etcd)."""
+"""The members as etcd stores them: keys and values (docs/CLUSTER.md, etcd)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Keys:
         self.next_number = (root + "next_number").encode()
         self.members = (root + "members/").encode()
         self.changed = self.members + b"changed"
-        self.read = (Get(self.members, prefix=True), Get(self.next_number))  # the end of every transaction
+        self.read = (Get(self.members, prefix=True), Get(self.next_number))  # the last operations of every transaction
 
     def registered(self, name: str) -> bytes:
         return self.members + b"registered/" + name.encode()
@@ -30,7 +30,7 @@ class Keys:
 
 
 def member_value(member: MemberInfo) -> bytes:
-    """What a registered or a joining key holds."""
+    """The value of a registered or joining key."""
     facts: dict[str, Any] = {
         "number": member.number,
         "incarnation": member.incarnation,
@@ -43,7 +43,7 @@ def member_value(member: MemberInfo) -> bytes:
 
 
 def member_from(name: str, value: bytes, registered: bool) -> MemberInfo:
-    """Raises ValueError if that is no member."""
+    """The member that such a value describes. Raises ValueError for any other value."""
     try:
         facts: dict[str, Any] = json.loads(value)
         number, incarnation = int(facts["number"]), int(facts["incarnation"])
@@ -68,10 +68,10 @@ class Registry:
     keys: Keys
     revision: int  # 0: nothing has been read yet
     number: int  # the next node number, as of the last read
-    number_revision: int  # when it was written last
+    number_revision: int  # revision at which it was last written
     there: dict[bytes, tuple[bytes, int]]  # key -> value, revision of its last change
     parsed: Parsed
-    problem: str  # a value that is none of ours; ``parsed`` stays as it was
+    problem: str  # a value that is not valid; ``parsed`` then keeps its earlier state
 
     def __init__(self, keys: Keys) -> None:
         self.keys = keys
@@ -86,16 +86,14 @@ class Registry:
         self.number = int(number[0].value) if number else 1
         self.number_revision = number[0].mod_revision if number else 0
         if revision < self.revision:
-            return  # the watch is ahead of this answer
+            return  # the watch has already delivered newer changes
         self.there = {found.key: (found.value, found.mod_revision) for found in members}
         self.revision = revision
         self._parse()
 
     def apply(self, changes: tuple[KeyChange, ...]) -> None:
-        """What a watch told. Changes that a later read has shown already are left out.
-
-        The revision of the answer itself says nothing: that of a watch that catches up is ahead of what it tells.
-        """
+        """Changes from a watch. Those that a later read has already covered are left out. The revision of the answer
+        itself is not used: while a watch catches up, it is ahead of the changes that it delivers."""
         news = [change for change in changes if change.mod_revision > self.revision]
         for change in news:
             if change.value is None:
@@ -113,7 +111,7 @@ class Registry:
         return self.there.get(key, (b"", 0))[0]
 
     def unchanged(self, key: bytes) -> Compare:
-        """The condition that nobody has changed ``key`` since."""
+        """The condition that ``key`` has not changed since."""
         return Compare(key, "mod_revision", "=", self.modified(key))
 
     def _parse(self) -> None:

@@ -1,8 +1,8 @@
-"""Whether this node serves clients.
+"""Decides whether this node serves clients.
 
-The law: a node serves while it is connected to a majority and the routes of all connected nodes are here. One that
-serves may lack routes for ``subscribe_ack_timeout``; one that has not served yet waits for all nodes that are online,
-for ``member_timeout`` at most.
+The law: a node serves while it is connected to a majority and has the routes of all connected nodes. A serving node may
+lack routes for ``subscribe_ack_timeout``. A node that has not served yet waits for all online nodes, but no longer than
+``member_timeout``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from starlingmq.core.context import ISOLATED
 
 
 class ServingDecision(Subsystem):
-    """``refuse_all`` refuses the clients that wait to be let in."""
+    """``refuse_all`` refuses the clients whose CONNECT waits."""
 
     serving: bool
 
@@ -41,8 +41,8 @@ class ServingDecision(Subsystem):
         self._ready = ready
         self._isolation = isolation
         self._refuse_all = refuse_all
-        self._began = False  # it has served
-        self._enough_since = now  # that there is a majority, while it has not
+        self._began = False  # this node has served before
+        self._enough_since = now  # when a majority was reached, before this node first served
         broker.ctx.isolate()
 
     def turn(self, now: float) -> None:
@@ -82,7 +82,7 @@ class ServingDecision(Subsystem):
         return False
 
     def _all_there(self, quorum: Quorum) -> bool:
-        """Whether every node that is online is connected: at its start a node waits for them, for a while."""
+        """Whether every online node is connected. A starting node waits for that, for a limited time."""
         number = self._view.number
         return all(each == number or quorum.is_connected(each) for each in self._view.members.online)
 
