@@ -1,8 +1,8 @@
-"""QoS 2 handshakes across nodes: between the broker and the two that know nothing of it, ``Qos2Lookup``, which asks,
-and ``Qos2Store``, which answers.
+"""Connects the broker with the QoS 2 handshakes across nodes: ``Qos2Lookup``, which asks other nodes, and
+``Qos2Store``, which answers them.
 
-A call is answered when all of it has been looked at, some questions a turn, and the reply goes out when what it says is
-stored: it takes the lane of the acknowledgements.
+A call is answered once all of its questions were looked up, a limited number per turn. The reply is sent when the state
+that it reports is stored: it uses the stored lane, like acknowledgements.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from starlingmq.core.session import remote_qos2
 from starlingmq.core.session.remote_qos2 import RemoteQos2
 from starlingmq.core.session.session_user import BY_CLIENT_ID
 
-CALLS_MAX: Final = 1000  # of others that wait to be answered; they ask again
+CALLS_MAX: Final = 1000  # calls of other nodes that may wait for an answer; further ones are dropped and repeated
 TOKEN: Final = 8  # bytes
 
 
 class ReplyPort:
-    """What ``Client.transport`` is for replies: gets the numbers of those that may go, eight bytes each."""
+    """Takes the part of ``Client.transport`` for replies: receives the tokens of those that may be sent, eight bytes
+    each."""
 
     __slots__ = ("desk",)
 
@@ -41,25 +42,25 @@ class ReplyPort:
         self.desk.stored([int.from_bytes(data[at : at + TOKEN], "big") for at in range(0, len(data), TOKEN)])
 
     def pause_reading(self) -> None:
-        """There is nothing to be read."""
+        """No effect: nothing is read."""
 
     def resume_reading(self) -> None:
-        """Nor now."""
+        """No effect: nothing is read."""
 
     def can_write_eof(self) -> bool:
         return False
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """No effect: nothing is open."""
 
     def abort(self) -> None:
-        """Nor to cut."""
+        """No effect: nothing is open."""
 
 
 class Incoming:
     node: int
     call: HandshakeCall
-    answers: list[HandshakeAnswer]  # to its first questions
+    answers: list[HandshakeAnswer]  # to the first questions
 
     def __init__(self, node: int, call: HandshakeCall) -> None:
         self.node = node
@@ -68,7 +69,7 @@ class Incoming:
 
 
 class Qos2Adapter(Subsystem):
-    """``connected`` tells whether a node is."""
+    """``connected``: whether a node is connected."""
 
     stays: Qos2Store
     handshakes: Qos2Lookup
@@ -87,8 +88,8 @@ class Qos2Adapter(Subsystem):
         self._inbox: deque[Incoming] = deque()
         self._port = link("$handshakes", ReplyPort(self))
         self._tokens = 0
-        self._storing: dict[int, tuple[int, HandshakeReply]] = {}  # by token: for whom, what
-        self._replies: list[tuple[int, HandshakeReply]] = []  # that may go
+        self._storing: dict[int, tuple[int, HandshakeReply]] = {}  # token -> (node, reply)
+        self._replies: list[tuple[int, HandshakeReply]] = []  # stored, to be sent
         self._calls: list[tuple[int, HandshakeCall]] = []
 
     def enter(self, life: NodeLife, now: float) -> None:
@@ -99,7 +100,7 @@ class Qos2Adapter(Subsystem):
     def set_members(self, numbers: dict[int, None]) -> None:
         self.handshakes.set_members(numbers)
 
-    # What the two ask of the broker
+    # Requests of the two to the broker
 
     def _route(self, message: Message) -> None:
         self._ctx.spend(1)
@@ -130,10 +131,10 @@ class Qos2Adapter(Subsystem):
         )
 
     def _bound(self, user: str | None) -> str | None:
-        """Whose handshakes are meant; None: those of anybody with that client id."""
+        """The user whose handshakes count; None: those of all users with that client id."""
         return None if self._ctx.session_owner == BY_CLIENT_ID else user
 
-    # Calls of others
+    # Calls of other nodes
 
     def called(self, node: int, call: HandshakeCall) -> None:
         if len(self._inbox) < CALLS_MAX:
@@ -145,7 +146,7 @@ class Qos2Adapter(Subsystem):
         ctx.spend(1)
         session = ctx.sessions.get(client_id)
         if session is not None and session.epoch < before and session.inbound is not None:
-            return (LATER, 0, 0)  # that it has to leave we have not heard yet
+            return (LATER, 0, 0)  # this node has not heard yet that the session has to leave
         stays = self.stays
         if bound == CANCEL:
             stays.cancel(client_id, packet_id, before, user)
@@ -153,12 +154,12 @@ class Qos2Adapter(Subsystem):
         kind, epoch = stays.look(client_id, packet_id, before, floor, user)
         if kind == HELD and bound != LOOK and epoch >= bound:
             if ctx.isolated or ctx.catching_up:
-                return (LATER, 0, 0)  # what is published now may not reach everybody
+                return (LATER, 0, 0)  # a message published now might not reach all subscribers
             kind, epoch = stays.release(client_id, packet_id, before, floor, bound, ctx.now, user)
         return (kind, epoch, stays.newest(client_id, before, floor, user))
 
     def _serve(self) -> bool:
-        """Answer what was asked, as far as there is time; whether there is more."""
+        """Answers calls as far as there is time. Returns whether more are left."""
         while self._inbox:
             incoming = self._inbox[0]
             questions, users = incoming.call.questions, incoming.call.users
@@ -184,7 +185,7 @@ class Qos2Adapter(Subsystem):
     # Turns
 
     def turn(self, now: float) -> None:
-        """Once sessions have come and gone."""
+        """To be called after sessions were added and removed."""
         handshakes = self.handshakes
         for left in self.counters.take_left():
             self.stays.leave(left.client_id, left.epoch, left.inbound, now, left.owner)

@@ -1,4 +1,4 @@
-"""Who has the QoS 2 handshake that a PUBREL goes on with: questions to other nodes, a window at a time.
+"""Finds the node with the QoS 2 handshake that a PUBREL continues: asks other nodes, in batches per time window.
 
 ::
 
@@ -6,23 +6,25 @@
             |                                 '--unknown, older--.
             '--------- no hint ---------------------------> ASKED ALL --all answered--> the highest epoch:
                                                                  |          completed   PUBCOMP
-                                                                 |          held        ask that one to RELEASE it
-                                                                 |          unknown     0x92, or the connection ends
+                                                                 |          held        ask that node to RELEASE it
+                                                                 |          unknown     0x92, or close the connection
                                                                  '--``timeout`` --> the same
 
-All questions of a window go out as one call for each node, and come back as one reply. A question names the epoch in
-which the asker owns the client id, the ``floor`` of its session and a ``bound``: who holds the handshake since an epoch
-of at least that releases it at once (the hint: nobody can have a later one); LOOK: nobody releases anything yet.
+All questions of a window go to each node as one call, and come back as one reply. A question names the epoch by which
+the asking node owns the client id, the ``floor`` of its session and a ``bound``. A node that holds the handshake with
+an epoch of at least ``bound`` releases it at once (from the hint: no node can have a later one). LOOK: no node releases
+anything yet.
 
 The laws:
 
-- a handshake that is held is released only when it is known that no node has a later one with this packet id: an older
-  one, abandoned by its client, is never taken for it;
-- a client hears of success only what a node has said that routed the message, and has stored that;
-- nothing that nobody could be asked about is called unknown before ``timeout``; what a node may have known that is no
-  member any more, or has begun again with nothing, is lost, and so unknown, whatever older nodes say.
+- A held handshake is released only when no node is known to have a later one with this packet id. An older one that its
+  client abandoned is never mistaken for it.
+- A client is told success only after a node has confirmed that it routed the message and stored that.
+- A handshake is called unknown before ``timeout`` only if all nodes were asked. Handshakes of a node that is no longer
+  a member, or that restarted without storage, are lost and so unknown, whatever older nodes say.
 
-Calls and replies may be lost, doubled or late: who hears nothing asks again, and a second answer is that of the first.
+Calls and replies may be lost, duplicated or late: a node without a reply asks again, and a repeated question gets the
+same answer.
 """
 
 from __future__ import annotations
@@ -38,28 +40,28 @@ from starlingmq.core.session import remote_qos2
 from starlingmq.core.session.remote_qos2 import Asked, RemoteQos2
 from starlingmq.core.session.trail import Trail
 
-LOOK: Final = 0  # in place of a bound: say what there is
-CANCEL: Final = -1  # forget it
+LOOK: Final = 0  # in place of a bound: only report
+CANCEL: Final = -1  # in place of a bound: forget it
 ASK_AGAIN: Final = 0.5  # seconds without a reply
-QUESTIONS_MAX: Final = 50_000  # in one call: 2 MiB or so; what is more goes in the next window
-INCARNATION_SHIFT: Final = 32  # numbers of calls: those of an earlier life are not taken for ours
+QUESTIONS_MAX: Final = 50_000  # in one call, about 2 MiB; more go in the next window
+INCARNATION_SHIFT: Final = 32  # call numbers: those of an earlier incarnation do not match
 
 
 class Qos2Question:
-    asked: Asked | None  # who waits; None: nobody
+    asked: Asked | None  # the waiting PUBREL; None: nothing waits
     client_id: str
     packet_id: int
-    epoch: int  # in which the asker owns the client id
+    epoch: int  # by which the asking node owns the client id
     floor: int
     trail: Trail
-    user: str | None  # whose session it is; None: handshakes are not bound to users
+    user: str | None  # the session's user; None: handshakes are not bound to users
     cancel: bool
     deadline: float
     bound: int
-    one: bool  # only the node that the hint names was asked
-    final: bool  # a node is to release it
+    one: bool  # only the node of the hint was asked
+    final: bool  # a node was asked to release it
     done: bool
-    lost: bool  # the node that had the newest ones has begun again with nothing
+    lost: bool  # the node with the newest handshakes has restarted without storage
     waiting: dict[int, None]  # nodes
     answers: dict[int, Answer]
     newest: dict[int, int]  # node -> epoch of the newest handshake that it has of this client
@@ -98,9 +100,8 @@ class Call:
 
 
 class Qos2Lookup:
-    """The one who asks. ``look`` and ``release`` say what this node has itself (``Qos2Store``), ``connected`` whether a
-    node can be asked. What became of a question is in ``resolved``: (question, one of
-    ``core.session.remote_qos2``'s)."""
+    """Asks. ``look`` and ``release`` answer from this node's own ``Qos2Store``; ``connected``: whether a node can be
+    asked. ``resolved`` has the results: (question, an outcome of ``core.session.remote_qos2``)."""
 
     resolved: list[tuple[Qos2Question, int]]
 
@@ -123,11 +124,11 @@ class Qos2Lookup:
         self._others: dict[int, None] = {}
         self._number = 0
         self._open: dict[tuple[str, int, bool], Qos2Question] = {}
-        self._deadlines: deque[Qos2Question] = deque()  # in their order, some done
+        self._deadlines: deque[Qos2Question] = deque()  # by deadline; some may be done
         self._queued: dict[int, dict[Qos2Question, None]] = {}  # by node, for the next call
-        self._ends_at = inf  # the window
-        self._away: dict[int, dict[Qos2Question, None]] = {}  # by node that is not connected
-        self._calls: dict[int, Call] = {}  # by number, in the order of their times
+        self._ends_at = inf  # end of the window
+        self._away: dict[int, dict[Qos2Question, None]] = {}  # by a node that is not connected
+        self._calls: dict[int, Call] = {}  # by number, in order of time
         self.resolved = []
 
     def enter(self, me: int, incarnation: int) -> None:
@@ -135,7 +136,7 @@ class Qos2Lookup:
         self._number = incarnation << INCARNATION_SHIFT
 
     def set_members(self, members: Iterable[int]) -> None:
-        """The numbers of all nodes, ours included."""
+        """``members``: the numbers of all nodes, including this one."""
         self._others = {member: None for member in members if member != self._me}
         for node in [node for node in self._away if node not in self._others]:
             del self._away[node]
@@ -147,7 +148,7 @@ class Qos2Lookup:
                 self._decide(question)
 
     def __len__(self) -> int:
-        """Questions that wait for something."""
+        """The number of open questions."""
         return len(self._open)
 
     # A question
@@ -159,7 +160,7 @@ class Qos2Lookup:
         if earlier is not None:
             assert earlier.asked is not None
             if earlier.asked.client is asked.client:
-                return  # repeated: it is being asked
+                return  # a repetition: it is being asked
             self._close(earlier)
         trail = session.trail or Trail(0, 0, False)
         question = Qos2Question(
@@ -211,7 +212,7 @@ class Qos2Lookup:
         if question.asked is not None:
             self.resolved.append((question, outcome))
 
-    # What is known by now
+    # Decisions
 
     def _decide(self, question: Qos2Question, now: float = 0.0) -> None:
         if question.done:
@@ -235,7 +236,7 @@ class Qos2Lookup:
             self._conclude(question, now)
 
     def _conclude(self, question: Qos2Question, now: float) -> None:
-        """All have said what they have."""
+        """All nodes have answered."""
         node, (kind, epoch) = max(question.answers.items(), key=_epoch, default=(0, (UNKNOWN, 0)))
         if kind == UNKNOWN or (self._lost(question) and epoch < question.trail.epoch):
             self._resolve(question, remote_qos2.UNKNOWN)
@@ -258,7 +259,8 @@ class Qos2Lookup:
         return question.lost or (trail.node != 0 and trail.node != self._me and trail.node not in self._others)
 
     def _released(self, question: Qos2Question, now: float) -> None:
-        """The one who held it was asked to release it. If it has not, something changed since it said so."""
+        """The node that held the handshake was asked to release it. If it has not, its state has changed since its
+        answer."""
         if any(kind == COMPLETED for kind, _ in question.answers.values()):
             self._resolve(question, remote_qos2.COMPLETED)
             return
@@ -270,7 +272,7 @@ class Qos2Lookup:
         self._ask_all(question, now)
 
     def _learn(self, question: Qos2Question) -> None:
-        """All were asked: the next question of this client goes to the node that has its newest handshakes."""
+        """After all nodes were asked: the next question of this client goes to the node with its newest handshakes."""
         asked = question.asked
         node, epoch = max(question.newest.items(), key=_newest, default=(0, 0))
         if asked is not None and asked.session.trail is question.trail and epoch != 0 and not self._lost(question):
@@ -281,7 +283,7 @@ class Qos2Lookup:
     # Calls and replies
 
     def turn(self, now: float) -> list[tuple[int, HandshakeCall]]:
-        """The calls to be made now: one for each node, when a window ends."""
+        """The calls to send now: one for each node at the end of a window."""
         for node in [node for node in self._away if self._connected(node)]:
             for question in self._away.pop(node):
                 self._again(node, question, now)
@@ -314,7 +316,7 @@ class Qos2Lookup:
         wanted = [question for question in questions if node in question.waiting and not self._idle(question)]
         if not self._connected(node):
             for question in wanted:
-                if question.cancel:  # not worth waiting for: epochs tell which of the two is the later one
+                if question.cancel:  # not worth waiting for: epochs tell which of the two is later
                     del question.waiting[node]
                     self._decide(question, now)
                 else:
@@ -333,7 +335,7 @@ class Qos2Lookup:
         return [(node, HandshakeCall(self._number, said, tuple([q.user for q in wanted])))]
 
     def _idle(self, question: Qos2Question) -> bool:
-        """Nobody waits for it any more: the client is somewhere else, and asks from there."""
+        """Whether nothing waits for the answer any more: the client is at another node, which asks itself."""
         asked = question.asked
         if asked is None or asked.session.client is asked.client:
             return False
@@ -371,8 +373,9 @@ class Qos2Lookup:
             self._calls[self._number] = Call(node, later, now + ASK_AGAIN)
 
     def _give_up(self, question: Qos2Question, now: float) -> None:
-        """Somebody who may know can not be asked. A client of MQTT 5 is told 0x92 and has done with it: whoever has
-        been asked, and not answered, is to forget it. A 3.x client comes back with the same PUBREL."""
+        """The timeout of a question: a node that may know the handshake cannot be asked. An MQTT 5 client gets 0x92 and
+        is done with the packet id, so nodes that were asked and have not answered have to forget it. A 3.x client will
+        repeat its PUBREL."""
         waiting = list(question.waiting)
         if question.cancel:
             self._resolve(question, remote_qos2.CANCELLED)
@@ -389,7 +392,7 @@ class Qos2Lookup:
                 self._want(node, forget, now)
 
     def wake_at(self) -> float:
-        """When ``turn`` has something though nothing happens; ``inf``: never."""
+        """When ``turn`` has to be called without an event; ``inf``: never."""
         soonest = self._ends_at
         for call in self._calls.values():
             soonest = min(soonest, call.again_at)

@@ -1,21 +1,23 @@
-"""QoS 2 handshakes of clients that went to another node: what each stay of theirs has left here.
+"""QoS 2 handshakes of clients that went to another node: the handshakes that each of their stays has left here.
 
-A stay is the time from a client's coming to a node to its going to another one; its epoch is the last one in which the
-node owned the client id, so of two stays the one with the higher epoch is the later one, wherever it was. Handshakes
-stay with the stay in which their PUBLISH came (``core.session.remote_qos2`` says where to look), and go on as they
-would have::
+A stay is the time from a client's connection to a node until its connection to another one. Its epoch is the last one
+by which the node owned the client id, so of two stays the one with the higher epoch is the later one, on whatever node.
+Handshakes belong to the stay in which their PUBLISH arrived (``core.session.remote_qos2`` describes where to look), and
+continue as they would have::
 
-    HELD      --release--> COMPLETED  the message goes its way, from this node
-    HELD      --cancel --> unknown    its client has published it again elsewhere
+    HELD      --release--> COMPLETED  this node routes the message
+    HELD      --cancel --> unknown    the client has published it again at another node
     COMPLETED --cancel --> unknown
-    HELD, COMPLETED --``memory`` seconds after the stay--> unknown; what was HELD is counted
+    HELD, COMPLETED --``memory`` seconds after the stay--> unknown; HELD messages are counted as dropped
 
-``await_rel_timeout`` does not count here: the client may be away, and then its handshakes live as long as its session,
-of which this node knows no more than that it is elsewhere.
+``await_rel_timeout`` does not apply here: while the client is away, its handshakes live as long as its session, and
+this node only knows that the session is elsewhere.
 
-The laws: what is asked by the owner of epoch *e* is answered from stays before *e*, and not before the ``floor`` of its
-session (its clean start); of several the latest one that knows the packet id counts. A message is routed in the turn
-whose commit makes its handshake COMPLETED.
+The laws:
+
+- A question by the owner of epoch *e* is answered from stays before *e*, and not before the ``floor`` of its session
+  (its clean start). Of several stays, the latest one that has the packet id counts.
+- A message is routed in the turn whose commit makes its handshake COMPLETED.
 """
 
 from __future__ import annotations
@@ -32,13 +34,13 @@ from starlingmq.core.timers import TimerWheel
 UNKNOWN: Final = 0
 HELD: Final = 1
 COMPLETED: Final = 2
-LATER: Final = 3  # it can not be said, or done, at the moment
+LATER: Final = 3  # this cannot be answered or done at the moment
 
-STAYS_MAX: Final = 8  # that are remembered of a client; it repeats a PUBREL as soon as it is somewhere else
+STAYS_MAX: Final = 8  # kept for a client; a client repeats a PUBREL as soon as it connects elsewhere
 SWEEP_AT_ONCE: Final = 500
-FACTS: Final = b"q"  # what the keys of our facts begin with
-STAY: Final = FACTS + b"s"  # epoch, client id: when it ended, the packet ids completed by then
-HANDSHAKE: Final = FACTS + b"h"  # epoch, packet id, client id: the message; empty: completed since the stay ended
+FACTS: Final = b"q"  # prefix of the keys of all facts of this module
+STAY: Final = FACTS + b"s"  # epoch, client id: end of the stay, the packet ids completed by then
+HANDSHAKE: Final = FACTS + b"h"  # epoch, packet id, client id: the message; empty: completed after the stay
 NUMBER: Final = 8  # bytes of an epoch in a key
 
 Answer = tuple[int, int]  # kind, epoch of the stay
@@ -49,8 +51,8 @@ _decode_message: Any = msgspec.msgpack.Decoder(tuple[float, bytes, bytes, int, b
 
 
 class Qos2EntryValue(msgspec.Struct, array_like=True):
-    """A stay as a fact for the store. ``owned``: the user is known. The two are apart because a compiled class does not
-    tell msgspec of a type that has several parts, such as ``str | None``."""
+    """A stay as a fact for the store. ``owned``: the user is known. It is a field of its own because msgspec cannot see
+    union types such as ``str | None`` in a compiled class."""
 
     ended_at: float
     completed: bytes
@@ -65,9 +67,9 @@ class Qos2Entry:
     client_id: str
     epoch: int
     inbound: Inbound
-    owner: str | None  # of the session: another user's questions do not find it
+    owner: str | None  # the session's user: questions of other users do not find the stay
     ended_at: float
-    kept: dict[int, None]  # packet ids that have a fact of their own: held when it ended
+    kept: dict[int, None]  # packet ids with a fact of their own: held when the stay ended
 
     def __init__(self, client_id: str, epoch: int, inbound: Inbound, ended_at: float, owner: str | None = None) -> None:
         self.client_id = client_id
@@ -82,8 +84,8 @@ class Qos2Entry:
 
 
 class Qos2Store:
-    """``route`` sends a message on its way, ``store`` keeps a fact (None: no more), ``drop`` counts messages that are
-    given up, for a client."""
+    """``route`` routes a message, ``store`` writes a fact (None deletes it), ``drop`` counts dropped messages of a
+    client."""
 
     memory: float  # seconds
 
@@ -98,7 +100,7 @@ class Qos2Store:
         self._store = store
         self._drop = drop
         self.memory = memory
-        self._stays: dict[str, list[Qos2Entry]] = {}  # by client id, in the order of their epochs
+        self._stays: dict[str, list[Qos2Entry]] = {}  # by client id, by ascending epoch
         self._wheel = TimerWheel()
 
     def __len__(self) -> int:
@@ -107,9 +109,9 @@ class Qos2Store:
     # A stay ends
 
     def leave(self, client_id: str, epoch: int, inbound: Inbound, now: float, owner: str | None = None) -> None:
-        """Its client has gone: what is held, and what was completed, stays here."""
+        """The client has gone to another node: its held and completed handshakes stay here."""
         for earlier in self._stays.get(client_id, ()):
-            if earlier.epoch == epoch:  # it was to go before, to a node that was forgotten
+            if earlier.epoch == epoch:  # it was leaving before, for a node that was forgotten
                 _merge(inbound, earlier.inbound)
                 earlier.inbound = Inbound()
                 self._forget(earlier)
@@ -117,7 +119,7 @@ class Qos2Store:
         stay = Qos2Entry(client_id, epoch, inbound, now, owner)
         for packet_id, entry in inbound.entries.items():
             if entry.message is not None:
-                entry.message = entry.message.copy()  # where the session kept it nobody will look any more
+                entry.message = entry.message.copy()  # the session's own storage of it will be gone
                 stay.kept[packet_id] = None
                 self._store(_handshake_key(stay, packet_id), _message_fact(entry.message, entry.since))
         self._store(_stay_key(stay), _stay_fact(stay))
@@ -132,7 +134,7 @@ class Qos2Store:
             self._forget(stays[0])
 
     def restore(self, facts: dict[bytes, bytes]) -> None:
-        """What an earlier life of this node kept."""
+        """Restores the stays that an earlier incarnation of this node stored."""
         found: dict[bytes, Qos2Entry] = {}
         for key, value in facts.items():
             if key.startswith(STAY):
@@ -169,8 +171,8 @@ class Qos2Store:
     # Questions
 
     def look(self, client_id: str, packet_id: int, before: int, floor: int, user: str | None = None) -> Answer:
-        """What is known of a handshake in stays before epoch ``before``, and not before ``floor``, of that user (None:
-        of anybody)."""
+        """The state of a handshake in stays before epoch ``before`` and not before ``floor``, of that user (None:
+        any)."""
         stay = self._find(client_id, packet_id, before, floor, user)
         if stay is None:
             return NOTHING
@@ -186,7 +188,7 @@ class Qos2Store:
         now: float,
         user: str | None = None,
     ) -> Answer:
-        """The same; if it is HELD, since ``bound`` or later, its message goes its way now."""
+        """Like ``look``. If the handshake is HELD since ``bound`` or later, its message is routed now."""
         stay = self._find(client_id, packet_id, before, floor, user)
         if stay is None:
             return NOTHING
@@ -201,7 +203,7 @@ class Qos2Store:
         return (COMPLETED, stay.epoch)
 
     def cancel(self, client_id: str, packet_id: int, before: int, user: str | None = None) -> None:
-        """Its client uses the packet id anew, elsewhere, since epoch ``before``."""
+        """The client has reused the packet id at another node, since epoch ``before``."""
         for stay in list(self._stays.get(client_id, ())):
             if stay.epoch >= before or packet_id not in stay.inbound.entries or not stay.is_of(user):
                 continue
@@ -216,7 +218,7 @@ class Qos2Store:
                 self._store(_stay_key(stay), _stay_fact(stay))
 
     def newest(self, client_id: str, before: int, floor: int, user: str | None = None) -> int:
-        """The epoch of the latest of those stays that has left anything; 0: none has."""
+        """The epoch of the latest of those stays that has left anything; 0: none."""
         for stay in reversed(self._stays.get(client_id, [])):
             if floor <= stay.epoch < before and stay.is_of(user):
                 return stay.epoch
@@ -231,7 +233,7 @@ class Qos2Store:
     # Time
 
     def sweep(self, now: float) -> None:
-        """Forget the stays that ended too long ago."""
+        """Forgets stays that ended too long ago."""
         for item in self._wheel.due(now, SWEEP_AT_ONCE):
             assert isinstance(item, Qos2Entry)
             self._forget(item)
@@ -274,7 +276,7 @@ def _stay_fact(stay: Qos2Entry) -> bytes:
 
 
 def _completed(stay: Qos2Entry) -> bytes:
-    """The packet ids that were completed when it ended."""
+    """The packet ids that were completed when the stay ended."""
     return b"".join([packet_id.to_bytes(2, "big") for packet_id in stay.inbound.entries if packet_id not in stay.kept])
 
 

@@ -1,9 +1,9 @@
-"""What this node tells the others of its own routes: table, update log, history of epochs, and answers to who asks.
+"""Publishes this node's own routes: the table, an update log, the history of epochs, and answers to nodes that ask.
 
-The law: a state ``(epoch, version)`` stands for the same routes wherever and whenever it is met. So a version is given
-out once in an epoch, an epoch is never used by two lives, and a new life that finds less than the one before it had
-told goes on from what it finds: its history then says that the lost versions are not of it, and whoever has them gets
-a snapshot.
+The law: a state ``(epoch, version)`` always stands for the same routes. So a version is used once in an epoch, and an
+epoch is never used by two incarnations. A new incarnation that recovers less than the previous one had published
+continues from what it recovered: its history then shows that the lost versions are not part of it, and a node that has
+them gets a snapshot.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from starlingmq.cluster.routes.route_facts import (
 
 FRAME_RECORDS: Final = 1024
 FRAME_BYTES: Final = 65536
-"""Bounds on the records in one frame; a single one of 64 KiB fits nevertheless."""
+"""Bounds on the records in one frame. A single record of 64 KiB still fits."""
 RECORD_BYTES: Final = 8  # around a key
-CHUNK_RECORDS: Final = 1024  # of the log in one fact
-HISTORY_LENGTH: Final = 64  # epochs; who comes from before gets a snapshot
+CHUNK_RECORDS: Final = 1024  # records of the log in one fact
+HISTORY_LENGTH: Final = 64  # epochs; a node with an older state gets a snapshot
 
 
 class RouteAnswer:
-    """What is still to be told to a node that asked: the log from a version on, or all routes as of a state."""
+    """The rest of an answer to a node: the log from a version on, or all routes as of a state."""
 
     target: int
     asked: State
-    told: int  # version up to which the log was sent; of an answer from the log
+    told: int  # version up to which the log was sent, of an answer from the log
     state: State  # of a snapshot
-    table: dict[bytes, int] | None  # a copy as of ``state``, shared by those who ask at the same time
+    table: dict[bytes, int] | None  # a copy as of ``state``, shared by nodes that ask at the same time
     entries: Iterator[tuple[bytes, int]]
     left: int  # entries not sent yet
     chunk: int
@@ -60,7 +60,7 @@ class RouteAnswer:
 
 
 class OwnRoutes:
-    """Own routes as the others are told of them. ``facts`` collects what is to be stored."""
+    """This node's own routes as published to other nodes. ``facts`` collects what has to be stored."""
 
     epoch: int
     version: int
@@ -86,16 +86,17 @@ class OwnRoutes:
         return self.epoch, self.version
 
     def restart(self, current: dict[bytes, int]) -> None:
-        """After recovery: tell the difference between what was told before and what is wanted now."""
+        """After recovery: publishes the difference between the recovered routes and the current ones."""
         table = self.table
         records = [(key, 0) for key in table if current.get(key, 0) == 0]
         records += [(key, value) for key, value in current.items() if table.get(key, 0) != value]
         self.originate(records)
         if len(self.history) == 1:
-            self.told = self.version  # nobody can be at the beginning of this epoch: they will ask for a snapshot
+            self.told = self.version  # no node has a state of this epoch: all will ask for a snapshot
 
     def originate(self, records: list[tuple[bytes, int]]) -> int:
-        """Number what differs from what was told. Takes 2 us a record: for many at once give them in pieces."""
+        """Assigns versions to the records that differ from the table. Takes 2 us per record: pass many records in
+        several calls."""
         table = self.table
         new: list[RouteRecord] = []
         for key, value in records:
@@ -122,11 +123,11 @@ class OwnRoutes:
             facts.append((own_key(record.key), encode_value(record.value) if record.value else None))
 
     def _trim(self) -> None:
-        """Shorten the log, a quarter at a time, by whole facts and never by what is still to be sent to all."""
+        """Shortens the log by about a quarter, in whole facts; records that were not sent to all nodes yet are kept."""
         if len(self._log) * 4 <= self._log_length * 5:
             return
         chunks = self._chunks
-        last = min(self.version - self._log_length, self.told)  # up to this version it may go
+        last = min(self.version - self._log_length, self.told)  # the last version that may be dropped
         dropped = 0
         while dropped + 1 < len(chunks) and chunks[dropped + 1] - 1 <= last:
             self._facts.append((log_key(chunks[dropped]), None))
@@ -136,7 +137,7 @@ class OwnRoutes:
         del chunks[:dropped]
 
     def asked(self, target: int, held: State) -> None:
-        """A node says what it has of our routes. The same question again does not stop the answer under way."""
+        """A node reports which of these routes it has. A repeated question does not restart the answer."""
         answer = self._answers.get(target)
         if held == self.state() or (answer is not None and answer.asked == held):
             return
@@ -162,7 +163,8 @@ class OwnRoutes:
         return self.told < self.version or len(self._answers) != 0
 
     def take_out(self, limit: int, out: list[tuple[int | None, Body]]) -> None:
-        """Frames of about ``limit`` records together: first what is new, then a frame to each who asked, in turn."""
+        """Frames of about ``limit`` records together: first new records, then one frame for each asking node in
+        turn."""
         while self.told < self.version and limit > 0:
             body = self._records(self.told + 1)
             self.told += len(body.records)
@@ -177,7 +179,7 @@ class OwnRoutes:
         self._trim()
 
     def _answer(self, answer: RouteAnswer, out: list[tuple[int | None, Body]]) -> int:
-        """One frame; the answer goes behind the others if it is not complete yet."""
+        """Adds one frame. An incomplete answer is queued again behind the others."""
         if answer.table is not None:
             piece = next_piece(answer)
             out.append((answer.target, piece))
@@ -192,7 +194,7 @@ class OwnRoutes:
         return len(body.records) + 1
 
     def _records(self, first: int) -> RouteRecords:
-        """Records from this version on, up to a frame full of them; none, if there are none, but a newer epoch."""
+        """Records from this version on, up to one full frame. Without records, only a newer epoch."""
         begin = first - self._log_first
         records = self._log[begin : begin + FRAME_RECORDS]
         size = 0
@@ -207,7 +209,7 @@ class OwnRoutes:
 
 
 def next_piece(answer: RouteAnswer, of: int = 0) -> RouteSnapshot:
-    """Of an answer that is a snapshot; ``of``: whose routes they are, if not the sender's."""
+    """The next piece of an answer by snapshot. ``of``: the owner of the routes, if it is not the sender."""
     records: list[RouteRecord] = []
     size = 0
     while answer.left and len(records) < FRAME_RECORDS and size < FRAME_BYTES:

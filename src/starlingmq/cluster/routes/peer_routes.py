@@ -1,11 +1,11 @@
-"""What one other node has told us of its routes.
+"""The routes of one other node, as it has published them.
 
-The law: the table is always that of its state. Records are applied only by a node that is where they begin, or within
-them, in a state that the sender was in too; a snapshot only whole, and only if it is newer. So frames may be lost,
-doubled and late as they like, and whatever order they come in, the same frames give the same table.
+The law: the table always corresponds to its state. Records are applied only if they start at or before the table's
+state, and the sender has been in that state too. A snapshot is applied only as a whole, and only if it is newer. So
+frames may be lost, duplicated, late or reordered: the same frames give the same table.
 
-A snapshot of many routes is put in place some entries at a time. Until it is done the state is the old one, stored is
-that it is unknown, and what is new is in force before what is old is gone.
+A snapshot of many routes is put in place step by step. Until that is done the table keeps its old state, the stored
+state is "unknown", and new entries take effect before old ones are removed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from starlingmq.cluster.routes.route_facts import (
     vector_key,
 )
 
-INBOX_RECORDS: Final = 1 << 18  # received and not applied; what is beyond is dropped and asked for again
+INBOX_RECORDS: Final = 1 << 18  # received and not applied; more are dropped and requested again
 NEVER: Final = -1e18
 
 
@@ -35,17 +35,17 @@ class PeerRoutes:
     number: int
     table: dict[bytes, int]
     state: State
-    heard: State  # the newest one that it is known to have
-    vector: dict[int, State]  # what it has of whom, by its last heartbeat
-    named: State  # the newest one of its heartbeats, in this life of ours
+    heard: State  # the newest state that the node is known to have
+    vector: dict[int, State]  # the states of other nodes' routes that it has, by its last heartbeat
+    named: State  # the newest state in its heartbeats, since this node started
     incarnation: int  # of its last heartbeat
-    applied: State  # what it has of our routes
-    asked: bool  # and not yet answered in full
-    moved_at: float  # when it was asked last, or brought us further
-    gap: bool  # records came that begin later than we are
-    changed: bool  # the state, since it was last looked at
-    lacking_since: float  # that others have more of it, and nothing came; NEVER: not so
-    borrowed_at: float  # when one of those was asked last
+    applied: State  # the state of this node's routes that it has applied
+    asked: bool  # it was asked, and has not answered completely
+    moved_at: float  # when it was last asked, or delivered something new
+    gap: bool  # records arrived that start after the current state
+    changed: bool  # since the last check
+    lacking_since: float  # since when other nodes have newer routes of it and nothing has arrived; NEVER: they have not
+    borrowed_at: float  # when one of those nodes was last asked
 
     def __init__(self, number: int, table: dict[bytes, int], state: State) -> None:
         self.number = number
@@ -66,23 +66,23 @@ class PeerRoutes:
         self._inbox: deque[RouteRecords] = deque()
         self._inbox_records = 0
         self._loading: Iterator[tuple[bytes, int]] | None = iter(table.items()) if table else None
-        # A snapshot, of which some pieces are there:
+        # An incomplete snapshot:
         self._coming: State = UNKNOWN
-        self._giver = 0  # who sends them; the pieces of another one are other pieces
+        self._giver = 0  # the node that sends it; pieces of two senders cannot be mixed
         self._pieces: set[int] = set()
-        self._count = 0  # of pieces; 0: not known yet
+        self._count = 0  # number of pieces; 0: not known yet
         self._collected: dict[bytes, int] = {}
-        # One that is complete, and waits until the one before it is in place:
+        # A complete snapshot that waits until the previous one is in place:
         self._ready: dict[bytes, int] | None = None
         self._ready_state: State = UNKNOWN
-        # The one that is being put in place: first its entries, then those of the old table.
+        # The snapshot that is being put in place: first its entries are added, then old ones removed.
         self._target: dict[bytes, int] | None = None
         self._target_state: State = UNKNOWN
         self._adding: Iterator[tuple[bytes, int]] | None = None
         self._removing: Iterator[bytes] | None = None
 
     def loaded(self) -> bool:
-        """Whether the changes that were given out make up the table."""
+        """Whether all entries of the table have been reported as changes."""
         return self._loading is None
 
     def busy(self) -> bool:
@@ -97,7 +97,7 @@ class PeerRoutes:
             self._inbox_records += count
 
     def received_piece(self, body: RouteSnapshot, giver: int = 0) -> bool:
-        """Whether it is one that was wanted. ``giver``: the node that it comes from, 0: from the node itself."""
+        """Returns whether the piece was wanted. ``giver``: the node that sends it, 0: the owner of the routes."""
         state = (body.epoch, body.version)
         if state <= max(self.state, self._ready_state, self._target_state) or state < self._coming:
             return False
@@ -129,7 +129,7 @@ class PeerRoutes:
         self._collected = {}
 
     def dismiss(self, facts: list[Fact]) -> None:
-        """The node is gone for good: whatever was under way ends, and its routes are taken away step by step."""
+        """The node is no longer a member: ends everything that is under way, and removes its routes step by step."""
         old = self.table if self._target is None else {**self.table, **self._target}
         facts.append((vector_key(self.number), encode_state(UNKNOWN, [])))
         self._inbox.clear()
@@ -143,7 +143,7 @@ class PeerRoutes:
         self._removing = iter(old)
 
     def step(self, limit: int, changes: list[Change], facts: list[Fact]) -> int:
-        """Some of what is to be done, about ``limit`` entries; how many it were."""
+        """Processes about ``limit`` entries. Returns how many it were."""
         if self._loading is not None:
             return self._load(self._loading, limit, changes)
         if self._ready is not None and self._target is None:
@@ -241,5 +241,5 @@ class PeerRoutes:
             facts.append((vector_key(number), encode_state(self._target_state, [])))
         self._reached(self._target_state)
         self.asked = False
-        self.gap = True  # look at once whether it is behind
+        self.gap = True  # check at once whether it is behind
         return done

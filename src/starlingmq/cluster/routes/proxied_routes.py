@@ -1,8 +1,8 @@
-"""Routes of other nodes, told on to who lacks them while those nodes can not be reached.
+"""Passes on routes of unreachable nodes to nodes that lack them.
 
-Who comes back may find nobody but nodes that know more of a third one than it does, and may not serve before it has
-that (docs/CLUSTER.md, Quorum): the third one may be gone for long. So it asks those. A state stands for the same
-routes wherever it is met, so a snapshot is as good from anybody.
+A node that returns may find only nodes that know newer routes of a third node than it does, and it may not serve before
+it has those (docs/CLUSTER.md, Quorum). The third node may be away for a long time, so the returning node asks the
+others. A state stands for the same routes everywhere, so a snapshot from any node is valid.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from starlingmq.cluster.routes.route_facts import State
 
 
 class ProxiedRoutes:
-    """What is still to be told, by who asked and of whom."""
+    """Answers under way, by asking node and by the node whose routes they are."""
 
     def __init__(self) -> None:
         self._answers: dict[tuple[int, int], RouteAnswer] = {}
 
     def asked(self, target: int, peer: PeerRoutes, held: State) -> None:
-        """The same question again does not stop the answer under way."""
+        """A repeated question does not restart the answer."""
         answer = self._answers.get((target, peer.number))
         if peer.busy() or peer.state <= held or (answer is not None and answer.asked == held):
             return
@@ -35,7 +35,7 @@ class ProxiedRoutes:
         return len(self._answers) != 0
 
     def take_out(self, limit: int, out: list[tuple[int | None, Body]]) -> None:
-        """Frames of about ``limit`` records together, one to each who asked, in turn."""
+        """Frames of about ``limit`` records together, one for each asking node in turn."""
         while self._answers and limit > 0:
             key = next(iter(self._answers))
             answer = self._answers.pop(key)

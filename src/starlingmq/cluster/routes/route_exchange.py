@@ -1,4 +1,4 @@
-"""The route table in each turn: routes of other nodes go to the router, those of this node to the other nodes."""
+"""Applies route changes in each turn: routes of other nodes to the router, this node's routes to the other nodes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RouteExchange(Subsystem):
                 self._broker.peers.route(node, key, value)
 
     def turn(self, now: float) -> None:
-        """Before whatever goes by the version of the routes."""
+        """To be called before everything that depends on the version of the routes."""
         routes, interest = self._view.routes, self._interest
         if routes is None:
             return

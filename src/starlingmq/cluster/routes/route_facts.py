@@ -3,13 +3,13 @@
     h                     own: u8 format, u32 node; for each epoch: u64 epoch, u64 its first version
     l u64 version         own log: records, of which the first one has this version
     o key                 own table: u32 value
-    v u32 node            of another: u64 epoch, u64 version of the table, then the records that brought it there
-    t u32 node, key       table of another: u32 value
+    v u32 node            another node's: u64 epoch, u64 version of its table, then the records that led to it
+    t u32 node, key       table of another node: u32 value
 
-A record is u32 value, u32 length, key. A crash may keep any prefix of what was given. So the records of a change are
-given before the entries of the table, in one fact with the version that they lead to, and recovery does them again:
-the table is never behind its version, nor has it anything that the version does not tell. What recovery finds undone is
-to be stored before anything else, because the fact that tells of it will be replaced.
+A record is u32 value, u32 length, key. A crash may keep any prefix of the facts. So the records of a change are written
+before the entries of the table, in one fact with the resulting version, and recovery applies them again: the table is
+never behind its version, and has nothing that the version does not include. Entries that recovery finds missing have to
+be stored before anything else, because the fact with their records will be replaced.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from starlingmq.cluster.links.peer_frames import RouteRecord
 
 State = tuple[int, int]  # (epoch, version)
 Fact = tuple[bytes, bytes | None]  # None: deleted
-Change = tuple[int, bytes, int]  # node, key, its value from now on
+Change = tuple[int, bytes, int]  # node, key, its new value
 
-UNKNOWN: Final = (0, 0)  # older than every state a node can be in; what it stands for is mended by a snapshot only
+UNKNOWN: Final = (0, 0)  # older than every real state; only a snapshot leads out of it
 FORMAT: Final = 1
 HISTORY: Final = b"h"
 _STATE: Final = struct.Struct(">QQ")
@@ -33,7 +33,7 @@ _RECORD: Final = struct.Struct(">II")
 
 
 class FactError(Exception):
-    """These facts are not ours: another format, another node, or of a life that is yet to come."""
+    """The facts are unusable: another format, another node, or a later incarnation."""
 
 
 def own_key(key: bytes) -> bytes:
@@ -87,16 +87,16 @@ def encode_history(node: int, history: list[State]) -> bytes:
 
 
 class RecoveredRoutes:
-    """What a node knew of routes when it ended."""
+    """The routes that a node had stored when it ended."""
 
     history: list[State]
     log: list[RouteRecord]
     log_first: int  # version of the first record in ``log``
-    chunks: list[int]  # first versions of the facts that the log is in
+    chunks: list[int]  # first versions of the facts that hold the log
     own: dict[bytes, int]
     tables: dict[int, dict[bytes, int]]
     vector: dict[int, State]
-    mended: list[Fact]  # what a crash had cut off
+    mended: list[Fact]  # entries that a crash had cut off
 
     def __init__(self) -> None:
         self.history = []
@@ -110,14 +110,14 @@ class RecoveredRoutes:
 
 
 def last_epoch(facts: dict[bytes, bytes]) -> int:
-    """The incarnation that wrote them, under whatever number; 0: none did."""
+    """The incarnation that wrote the facts, under whatever node number; 0: none."""
     head = facts.get(HISTORY, b"")
     epochs = head[_HEAD.size :]
     return _STATE.unpack(epochs[-_STATE.size :])[0] if len(epochs) >= _STATE.size and head[0] == FORMAT else 0
 
 
 def read_facts(facts: dict[bytes, bytes], me: int, incarnation: int) -> RecoveredRoutes:
-    """Make tables of facts, whatever order they come in. Raises FactError: begin with nothing, and delete them."""
+    """Tables from facts, in any order. Raises FactError: the caller then starts with nothing, and deletes the facts."""
     found = RecoveredRoutes()
     if not facts:
         return found
@@ -161,10 +161,9 @@ def _read_log(found: RecoveredRoutes, chunks: dict[int, list[RouteRecord]]) -> N
 
 
 def in_history(history: Sequence[State], state: State) -> bool:
-    """Whether a node with this history was ever in that state. (Whether it has come so far yet is for its log to say.)
-
-    An epoch begins with what the one before it had: its first version less one is the same routes in both.
-    """
+    """Whether a node with this history was ever in that state. (Whether it has reached the version yet is for its
+    log to say.) An epoch starts with the routes of the previous one: its first version less one is the same routes
+    in both."""
     follower = -1
     for epoch, first in reversed(history):
         if epoch == state[0]:

@@ -1,16 +1,18 @@
-"""The global route table, replicated without a leader: own routes told to all, those of all others kept here.
+"""The global route table, replicated without a leader: this node's routes are sent to all nodes, and the routes of all
+other nodes are kept here.
 
-What is told and answered is in ``own_routes``, what is heard in ``peer_routes``, how it is kept in ``route_facts``.
-Here is who asks whom, and when. The caller
+``own_routes`` publishes and answers, ``peer_routes`` receives, ``route_facts`` stores. This module decides which node
+to ask, and when. The caller
 
-- passes on only frames of the source's present incarnation, and of nodes that are members (or joining);
-- in each turn takes the changes and gives them to the router, then takes out what is to be sent, then the facts, which
-  go into the turn's commit in their order. Nothing of what is sent has to wait for it. While ``pending`` there is more
-  to do in the next turn: each call does some milliseconds of work at most;
-- tells of members as they come, and of those that left or were forgotten, after a start also of those in ``nodes()``
-  that are no members.
+- passes only frames of the source's current incarnation, and of nodes that are members (or joining);
+- in each turn takes the changes and passes them to the router, then takes the frames to send, then the facts, which go
+  into the turn's commit in their order. No frame has to wait for the commit. While ``pending``, the next turn has more
+  work: each call takes a few milliseconds at most;
+- reports members as they come, and those that left or were forgotten; after a start also those in ``nodes()`` that are
+  no longer members.
 
-A peer has applied something when its routers know, and so ``vector`` and RouteApplied tell of changes taken already.
+A peer's routes are applied once the router has them, so ``vector`` and RouteApplied report only changes that were
+taken.
 """
 
 from __future__ import annotations
@@ -40,11 +42,11 @@ from starlingmq.cluster.routes.route_facts import (
     read_facts,
 )
 
-TURN_RECORDS: Final = 1024  # taken out, or applied, in one call
-PEER_RECORDS: Final = 1024  # of one peer before it is another one's turn
-ASK_AGAIN: Final = 1.0  # seconds without an answer, or the next part of it
-BORROW_AFTER: Final = 1.5  # seconds in which nothing came of a node that others know more of: those are asked
-PATIENCE: Final = 0.25  # seconds in which who is behind, but gets on, does not ask
+TURN_RECORDS: Final = 1024  # taken or applied in one call
+PEER_RECORDS: Final = 1024  # of one peer before the next peer's turn
+ASK_AGAIN: Final = 1.0  # seconds without an answer, or without its next part
+BORROW_AFTER: Final = 1.5  # seconds without news of a node of which others know more, until those are asked
+PATIENCE: Final = 0.25  # seconds without a question while this node is behind and making progress
 
 
 class RouteTable:
@@ -59,15 +61,15 @@ class RouteTable:
         self._facts += found.mended
         self._own = OwnRoutes(me, incarnation, found, log_length, self._facts)
         self._peers: dict[int, PeerRoutes] = {}
-        self._busy: dict[int, PeerRoutes] = {}  # who has something for take_changes, in turn
+        self._busy: dict[int, PeerRoutes] = {}  # nodes with work for take_changes, in turn
         for number in sorted(found.vector):
             peer = self._peers[number] = PeerRoutes(number, found.tables[number], found.vector[number])
             self._busy[number] = peer
-        self._members: set[int] = set()  # all others, joining ones too
-        self._gone: set[int] = set()  # no members any more
+        self._members: set[int] = set()  # all other nodes, including joining ones
+        self._gone: set[int] = set()  # no longer members
         self._asks: dict[int, PeerRoutes] = {}
         self._owed: dict[int, PeerRoutes] = {}  # RouteApplied
-        self._borrows: dict[PeerRoutes, int] = {}  # who is to be asked for the routes of whom
+        self._borrows: dict[PeerRoutes, int] = {}  # owner of the routes -> the node to ask for them
         self._lent = ProxiedRoutes()
         self._now = 0.0
 
@@ -80,26 +82,26 @@ class RouteTable:
         return self._own.version
 
     def restart(self, current: dict[bytes, int]) -> None:
-        """Once, after recovery: what is wanted now. Takes time by the number of all own routes."""
+        """Once, after recovery: the current own routes. Takes time in proportion to all own routes."""
         self._own.restart(current)
 
     def originate(self, records: list[tuple[bytes, int]]) -> int:
-        """Own routes that have changed; the own version now. See ``applied_by`` for when it is in effect."""
+        """Own routes that have changed. Returns the own version; ``applied_by`` tells when it is in effect."""
         return self._own.originate(records)
 
     def nodes(self) -> list[int]:
-        """Whom routes are kept of."""
+        """The nodes whose routes are kept."""
         return list(self._peers)
 
     def table(self, number: int) -> Mapping[bytes, int]:
-        """The routes of a node, ourselves included, as far as they are here; for looking at."""
+        """The routes of a node (or of this one), as far as they are here. Read only."""
         if number == self.me:
             return self._own.table
         peer = self._peers.get(number)
         return {} if peer is None else peer.table
 
     def vector(self) -> dict[int, State]:
-        """What is applied of whom, ourselves included."""
+        """node -> state of its routes that is applied here, including this node."""
         vector = {self.me: self._own.state()}
         for number, peer in self._peers.items():
             if peer.state != UNKNOWN and peer.loaded():
@@ -107,7 +109,7 @@ class RouteTable:
         return vector
 
     def applied_by(self, nodes: Iterable[int]) -> int:
-        """Up to which own version all of these have applied; the own version, if there are none."""
+        """The own version that all of these nodes have applied; the current own version for no nodes."""
         lowest = self._own.version
         for number in nodes:
             peer = self._peers.get(number)
@@ -123,11 +125,10 @@ class RouteTable:
         return state[0] == own.epoch or in_history(own.history, state)
 
     def caught_up(self, source: int) -> bool:
-        """Whether everything that its last heartbeat named is in force here; False before the first one.
-
-        That is its own routes, and what it has of other members: while we were away, a SUBACK of a third node may have
-        gone out when all whom that node reached had the route, and now we may reach them, and that node not.
-        """
+        """Whether everything that its last heartbeat named is in effect here; False before the first heartbeat. That
+        includes its own routes and the routes of other members that it has: while this node was away, a third node may
+        have sent a SUBACK once all nodes that it reached had the route. Now this node may reach those nodes and not the
+        third one."""
         peer = self._peers.get(source)
         if peer is None or peer.named == UNKNOWN or not peer.loaded() or peer.state < peer.named:
             return False
@@ -139,7 +140,7 @@ class RouteTable:
         return peer is not None and peer.loaded() and peer.state >= state
 
     def received(self, source: int, body: Body, now: float) -> None:
-        """A frame about routes; others are not for us."""
+        """Handles a frame about routes; ignores others."""
         if source in self._gone or source == self.me:
             return
         self._now = now
@@ -176,11 +177,12 @@ class RouteTable:
         if heartbeat.epoch < peer.incarnation:
             return
         applied = heartbeat.vector.get(self.me, UNKNOWN)
-        if heartbeat.epoch > peer.incarnation:  # it may have lost what it had applied: what it says now holds
+        # the node may have lost what it had applied: its current statement counts
+        if heartbeat.epoch > peer.incarnation:
             peer.incarnation = heartbeat.epoch
             peer.applied = applied
             peer.asked = False
-            peer.moved_at = NEVER  # nothing that it began is still on its way
+            peer.moved_at = NEVER  # nothing that it sent before is still on its way
         peer.applied = max(peer.applied, applied)
         peer.named = max(peer.named, (heartbeat.epoch, heartbeat.version))
         peer.heard = max(peer.heard, peer.named)
@@ -190,7 +192,7 @@ class RouteTable:
         self._borrow(source, heartbeat.vector)
 
     def _borrow(self, lender: int, vector: Mapping[int, State]) -> None:
-        """Ask for the routes of third nodes that it has more of, if those have not told us themselves for a while."""
+        """Asks for newer routes of third nodes if those have not sent them themselves for a while."""
         now = self._now
         for number, state in vector.items():
             if number not in self._members or number == lender or self._has(number, state):
@@ -217,18 +219,18 @@ class RouteTable:
             self._asks[peer.number] = peer
 
     def member(self, number: int) -> None:
-        """Another node is a member, or joins; who was joining may be back after its lease had run out."""
+        """Another node is a member, or is joining. A joining node may return after its lease had expired."""
         self._gone.discard(number)
         self._members.add(number)
 
     def unknown_at(self, number: int) -> None:
-        """That node may have forgotten what it had applied of ours: what it says from now on holds."""
+        """That node may have forgotten which of these routes it had applied: its next statement counts."""
         peer = self._peers.get(number)
         if peer is not None:
             peer.applied = UNKNOWN
 
     def member_gone(self, number: int) -> None:
-        """It left or was forgotten: its routes go, and nothing that still comes from it counts."""
+        """The node has left or was forgotten: its routes are removed, and its further frames are ignored."""
         self._gone.add(number)
         self._members.discard(number)
         self._own.member_gone(number)
@@ -241,13 +243,13 @@ class RouteTable:
             self._busy[number] = peer
 
     def pending(self) -> bool:
-        """Whether there is work left for a next turn, without waiting for anything."""
+        """Whether the next turn has work that does not wait for anything."""
         return (
             bool(self._busy or self._asks or self._owed or self._borrows) or self._own.pending() or self._lent.pending()
         )
 
     def take_changes(self) -> list[Change]:
-        """Apply some of what has come: the changes of what other nodes want, those after a start included."""
+        """Applies some of the received routes. Returns the changes, including the stored routes after a start."""
         changes: list[Change] = []
         left = TURN_RECORDS
         while self._busy and left > 0:
@@ -274,7 +276,7 @@ class RouteTable:
                 self._ask(peer)
 
     def take_out(self) -> list[tuple[int | None, Body]]:
-        """What is to be sent, and to whom (None: to all members); more of it in the next turn, while ``pending``."""
+        """Frames to send, and their targets (None: all members); more in the next turn while ``pending``."""
         out: list[tuple[int | None, Body]] = []
         for number, peer in self._owed.items():
             out.append((number, RouteApplied(peer.state[0], peer.state[1])))
@@ -291,7 +293,7 @@ class RouteTable:
         return out
 
     def take_facts(self) -> list[Fact]:
-        """What is to be stored, in order: a value, or None to delete the key."""
+        """Facts to store, in order: a value, or None to delete the key."""
         facts = self._facts[:]
-        self._facts.clear()  # the parts hold on to this list
+        self._facts.clear()  # the parts share this list
         return facts

@@ -1,7 +1,7 @@
-"""SUBACKs that wait for the routes.
+"""SUBACKs that wait until other nodes have the route.
 
-The law: a SUBACK goes out when every node that may publish has the route: those connected, those connected to a node
-that is, and those lost so lately that they may not know it yet. A process that has ended does not publish.
+The law: a SUBACK is sent once every node that may publish has the route: nodes connected to this one, nodes connected
+to those, and nodes lost so recently that they may not have noticed. A process that has ended does not publish.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ class SubackWait(Subsystem):
         quorum, routes = self._view.quorum, self._view.routes
         subscribing = self._subscribing
         if subscribing.held and quorum is not None and routes is not None:
-            if quorum.enough():  # a node that is cut off knows nobody who publishes, and knows nothing
+            if quorum.enough():  # an isolated node cannot tell which nodes publish
                 subscribing.applied(routes.applied_by(self.publishers(quorum, now)))
             subscribing.overdue()
 
     def awaited(self) -> list[int] | None:
-        """The nodes whose cut markers a SUBACK waits for; None: this node does not know them."""
+        """The nodes whose cut markers a SUBACK waits for; None: unknown."""
         quorum = self._view.quorum
         if quorum is None or not quorum.enough():
             return None
         return [self._view.number, *self.publishers(quorum, self._ctx.now)]
 
     def publishers(self, quorum: Quorum, now: float) -> Iterator[int]:
-        """The registered nodes that may be publishing by the routes they have: those connected, to this node or to
-        another that is, and those lost within the last timeout, which may not have noticed. Not those that are dead,
-        or that all others say they do not hear."""
+        """Registered nodes that may publish by the routes that they have: nodes connected to this one, or to a node
+        that is, and nodes lost within the last timeout, which may not have noticed. Without nodes that are dead, or
+        that all others report as not heard."""
         for member in self._view.members.membership.members:
             number = member.number
             transport = self._view.transports.get(number)
