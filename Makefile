@@ -32,7 +32,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup setup-run setup-test ready-pure run cluster test interpreted test-fast test-pure test-compiled test-long style types conformance bench bench-pipeline comparison scale demo fuzz security crash sim chaos chaos-storage chaos-cluster lock proto site build clean
+.PHONY: help setup setup-run setup-test ready-pure run cluster test interpreted test-fast test-pure test-compiled test-long style types conformance instructions bench bench-pipeline comparison scale demo fuzz security crash sim chaos chaos-storage chaos-cluster lock proto site build clean
 
 help: ## what can be asked for
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -76,6 +76,9 @@ types: .stamps/installed .stamps/spark ## mypy --strict, no module exempted
 
 conformance: setup-run ## the ledger of the specification's statements and the tests that hold them
 	$(PY) -m tests.conformance.check $(ARGS)
+
+instructions: setup-test ## count instructions a message with callgrind, and write the bounds of the tests (ARGS='--profile "QoS 1, 1:1"')
+	$(PY) -m tests.instructions $(ARGS)
 
 bench: setup-test ## measure against mosquitto, amqtt and nats-server, side by side
 	$(PY) -m bench $(ARGS)

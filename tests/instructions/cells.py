@@ -1,0 +1,188 @@
+"""What is counted: traffic through the compiled driver and core, with no socket, clock or random number.
+
+A cell is one broker with its clients. In each round every client sends what it has as one read, then the driver takes
+its turn; what was written goes back to the clients, uncounted. The instructions of a message are those of a delivery.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from tests.instructions.peers import NatsPublisher, NatsSubscriber, Peer, Publisher, Subscriber
+
+from starlingmq.config.settings import LimitsConfig, MqttConfig
+from starlingmq.core.broker import BrokerState
+from starlingmq.net.driver import Driver
+from starlingmq.storage.store import NoStore
+
+WARM_UP: Final = 5  # rounds: routes, frames and memory blocks are there afterwards
+START: Final = 1_000_000.0
+TICK: Final = 0.001  # seconds between two looks at the clock
+
+
+class Timer:
+    def cancel(self) -> None:
+        pass
+
+
+class Loop:
+    """What a driver asks of an event loop. Its timers never fire."""
+
+    def __init__(self) -> None:
+        self.soon: list[Callable[[], None]] = []
+        self.call_soon: Callable[[Callable[[], None]], None] = self.soon.append
+        self.timer = Timer()
+
+    def call_later(self, seconds: float, callback: Callable[[], None], *arguments: object) -> Timer:
+        return self.timer
+
+    def turn(self) -> None:
+        """Until nothing is left to do now."""
+        while self.soon:
+            self.soon.pop()()
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> float:
+        self.now += TICK
+        return self.now
+
+
+class WastefulClock(Clock):
+    """A planted flaw: a loop more in each turn."""
+
+    def __call__(self) -> float:
+        for _ in range(20):
+            pass
+        return super().__call__()
+
+
+class Cell:
+    """``rounds`` are counted; in each of them the subscribers get ``messages`` together."""
+
+    def __init__(self, peers: list[Peer], rounds: int, messages: int, *, clock: Clock | None = None) -> None:
+        self.peers = peers
+        self.rounds = rounds
+        self.messages = messages
+        self.counted = 0  # how often counting was begun
+        self.loop = Loop()
+        mqtt = MqttConfig(sys_interval=0.0)
+        self.state = BrokerState(mqtt, LimitsConfig(), START, b"s" * 32, "test")
+        asyncio.events._set_running_loop(cast(Any, self.loop))
+        try:
+            self.driver = Driver(self.state, NoStore(), clock=clock or Clock())
+        finally:
+            asyncio.events._set_running_loop(None)
+        self.loop.turn()
+        for peer in peers:
+            self._connect(peer)
+
+    def _connect(self, peer: Peer) -> None:
+        listener = "nats://test" if isinstance(peer, NatsPublisher) else "mqtt://test"
+        peer.client = self.driver.opened(cast(Any, peer.transport), listener, f"peer:{peer.number}")
+        for data in peer.greetings():
+            self.driver.received(peer.client, data)
+            self.loop.turn()
+        peer.transport.take()
+
+    def run(self, toggle: Callable[[], None]) -> None:
+        """The counted rounds; ``toggle`` begins and ends the counting in each one."""
+        for _ in range(WARM_UP):
+            self._round(_nothing)
+        self.counted = 0
+        before = sum(peer.delivered for peer in self.peers)
+        for _ in range(self.rounds):
+            self._round(toggle)
+        delivered = sum(peer.delivered for peer in self.peers) - before
+        assert delivered == self.rounds * self.messages, (
+            f"{delivered} messages are not {self.rounds} times {self.messages}"
+        )
+
+    def _round(self, toggle: Callable[[], None]) -> None:
+        reads = [(peer.client, data) for peer in self.peers if (data := peer.read())]
+        received = self.driver.received
+        self.counted += 1
+        toggle()
+        for client, data in reads:
+            received(client, data)
+        self.loop.turn()
+        toggle()
+        for peer in self.peers:
+            data = peer.transport.take()
+            if data:
+                peer.heard(data)
+
+
+class Paced(Cell):
+    """Each read has a turn of its own, as when messages come one by one."""
+
+    def _round(self, toggle: Callable[[], None]) -> None:
+        for peer in self.peers:
+            data = peer.read()
+            if not data:
+                continue
+            self.counted += 1
+            toggle()
+            self.driver.received(peer.client, data)
+            self.loop.turn()
+            toggle()
+            for other in self.peers:
+                heard = other.transport.take()
+                if heard:
+                    other.heard(heard)
+
+
+class Empty:
+    """What counting itself costs: rounds in which nothing is done."""
+
+    counted = rounds = 100
+    messages = 1
+
+    def run(self, toggle: Callable[[], None]) -> None:
+        for _ in range(self.rounds):
+            toggle()
+            toggle()
+
+
+def _nothing() -> None:
+    pass
+
+
+def pairs(count: int, qos: int, burst: int) -> list[Peer]:
+    return [peer for n in range(count) for peer in (Publisher(n, qos, burst), Subscriber(n, qos, n))]
+
+
+def fan_out(count: int, qos: int, burst: int) -> list[Peer]:
+    return [Publisher(0, qos, burst), *(Subscriber(n, qos, 0) for n in range(count))]
+
+
+def nats_pair(burst: int) -> list[Peer]:
+    return [NatsPublisher(0, burst), NatsSubscriber(0, 0)]
+
+
+CELLS: Final[dict[str, Callable[[], Cell]]] = {
+    "QoS 0, 1:1": lambda: Cell(pairs(1, 0, 100), 20, 100),
+    "QoS 0, 50:50": lambda: Cell(pairs(50, 0, 20), 2, 1000),
+    "QoS 0, 1:50": lambda: Cell(fan_out(50, 0, 20), 2, 1000),
+    "QoS 1, 1:1": lambda: Cell(pairs(1, 1, 100), 20, 100),
+    "QoS 1, 50:50": lambda: Cell(pairs(50, 1, 20), 2, 1000),
+    "QoS 1, 1:50": lambda: Cell(fan_out(50, 1, 20), 2, 1000),
+    "QoS 2, 1:1": lambda: Cell(pairs(1, 2, 100), 20, 100),
+    "QoS 2, 50:50": lambda: Cell(pairs(50, 2, 20), 2, 1000),
+    "QoS 2, 1:50": lambda: Cell(fan_out(50, 2, 20), 2, 1000),
+    "NATS, 1:1": lambda: Cell(nats_pair(100), 20, 100),
+    "QoS 0, one message a turn": lambda: Paced(pairs(20, 0, 1), 10, 20),
+    "QoS 1, one message a turn": lambda: Paced(pairs(20, 1, 1), 10, 20),
+}
+
+PLANTED: Final = "QoS 0, one message a turn"
+"""The cell of which there is one with a flaw, so that the test is seen to fail."""
+
+
+def planted() -> Cell:
+    return Paced(pairs(20, 0, 1), 10, 20, clock=WastefulClock())
