@@ -1,4 +1,4 @@
-"""What a turn of the cluster has for the shell to do."""
+"""The output of a cluster turn for the shell."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from starlingmq.cluster.operator_rpc import Called, Outcome
 class ClusterReady:
     requests: list[Request]  # to etcd
     now: list[tuple[int, Envelope]]  # (next hop, envelope)
-    peers: tuple[MemberInfo, ...] | None  # the nodes to have streams to, when they have changed
-    notices: list[str]  # what an operator may have to look after
-    news: list[str]  # what is well again
-    called: list[Called]  # what operators ask of this node at others, to be answered
-    outcomes: list[Outcome]  # of what they ask of others here
+    peers: tuple[MemberInfo, ...] | None  # the nodes that need a stream, when they have changed
+    notices: list[str]  # warnings for the operator
+    news: list[str]  # recoveries
+    called: list[Called]  # requests of operators at other nodes, to be answered
+    outcomes: list[Outcome]  # results of this node's operator requests to other nodes
 
     def __init__(self) -> None:
         self.requests = []
@@ -26,7 +26,7 @@ class ClusterReady:
         self.outcomes = []
 
     def take(self) -> ClusterReady:
-        """All of it; this one is empty then."""
+        """Everything collected so far; leaves this one empty."""
         taken = ClusterReady()
         taken.requests, self.requests = self.requests, taken.requests
         taken.now, self.now = self.now, taken.now

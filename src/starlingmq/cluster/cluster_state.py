@@ -1,38 +1,39 @@
-"""One node's part of a cluster, put together: what the core wants and what other nodes say, in; frames, requests, out.
+"""One node's part of a cluster: takes the core's output and the frames of other nodes, and produces frames and
+requests.
 
-A shell calls ``start`` once, ``answered``, ``received``, ``connected`` and ``disconnected`` as things happen, ``turn``
-in each of its turns after ``BrokerState.turn``, and ``take_ready`` once the turn's frames were handed to their
-transports (see ``cluster.links.peer_transport``: for peers those are ports of ours). When nothing happens it does so at
+A shell calls ``start`` once; ``answered``, ``received``, ``connected`` and ``disconnected`` on these events; ``turn``
+in each of its turns after ``BrokerState.turn``; and ``take_ready`` once the turn's frames were passed to their
+transports (``cluster.links.peer_transport``: for peers, these are ports of this module). Without events it does so at
 ``wake_at``.
 
-What is to be done is in the subsystems, and ``cluster.subsystem`` says when each of their methods is called. Their
-order is that in which what one does matters to the next:
+The work is in the subsystems; ``cluster.subsystem`` defines when each of their methods is called. Their order is that
+of their dependencies:
 
-====================  ==================================================================================================
-leadership            some of the others do what one node does for all
-connections           tell which nodes a SUBACK, a takeover and a route count on
-routes                are there before the messages of other nodes are looked at, and have their version before anything
-                      goes by it
-inbox                 messages and what is said about sessions come in one stream: all of it before takeovers go on
-takeovers             bring sessions and take them away, so they come before all that looks at sessions
-lost_nodes            are counted on no longer by what comes below
-drain, rebalancing    send clients and sessions away, by what takeovers have left here
-groups                follow the members that sessions here have
-serving               is decided by what has come, before anybody is told of it
-node_directory        tells clients nothing new while this node is isolated
-subacks               go out before wills are published
-retained, wills       send what a will retains to etcd before they change its key there
-heartbeats            tell of all that was decided
-qos2                  asks once sessions have come and gone
-operator_rpc          comes last: an operator sees what this turn has done
-====================  ==================================================================================================
+    ====================  ==========================================================================================
+    leadership            some of the others work only on the leader
+    connections           determine the nodes that SUBACKs, takeovers and routes count on
+    routes                are applied before messages of other nodes are processed, and have their version before it
+                          is used
+    inbox                 messages and takeover frames come in one stream: all of it is taken before takeovers go on
+    takeovers             add and remove sessions, so they come before everything that looks at sessions
+    lost_nodes            are not counted on any more by the following ones
+    drain, rebalancing    send away clients and sessions that takeovers have left here
+    groups                follow the members that sessions here have
+    serving               is decided by the received input, before it is announced
+    node_directory        tells clients nothing new while this node is isolated
+    subacks               are sent before wills are published
+    retained, wills       send the retained message of a will to etcd before they change the will's key there
+    heartbeats            report everything that was decided
+    qos2                  asks after sessions were added and removed
+    operator_rpc          comes last: an operator sees the result of this turn
+    ====================  ==========================================================================================
 
-The laws, each of them one promise (docs/CLUSTER.md):
+The laws, each of them a promise (docs/CLUSTER.md):
 
-- a SUBACK goes out when every node that may publish has the route (``routes.suback_wait``);
-- nothing is published while a connected node's routes are not all here, so what a SUBACK there promised is kept here
-  (``membership.serving``);
-- a node that is not connected to a majority is isolated.
+- A SUBACK is sent when every node that may publish has the route (``routes.suback_wait``).
+- Nothing is published while routes of a connected node are missing here, so this node keeps the promise of a SUBACK
+  that was sent there (``membership.serving``).
+- A node that is not connected to a majority is isolated.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ from starlingmq.core.broker import BrokerState
 
 __all__ = ["ClusterReady", "ClusterState", "PeerStatus"]
 
-SETTLE_TIMEOUTS: Final = 2  # member timeouts after which nobody relies on what was said before
+SETTLE_TIMEOUTS: Final = 2  # member timeouts after which no node relies on earlier statements any longer
 
 
 class ClusterState:
@@ -132,10 +133,10 @@ class ClusterState:
             subsystems,
         )
         broker.peers.control = self._hear
-        self._stirred = True  # something came in since the last turn
-        self._unfinished = True  # the last one left something to be looked at
-        self._quiet = False  # there was nothing to do in this turn
-        self._due_at = 0.0  # when there is, though nothing comes in
+        self._stirred = True  # an event since the last turn
+        self._unfinished = True  # the last turn left work
+        self._quiet = False  # this turn had nothing to do
+        self._due_at = 0.0  # when the next turn has work without an event
 
     def _make_subsystems(self, now: float) -> None:
         broker, config, view = self.broker, self.config, self.view
@@ -188,7 +189,7 @@ class ClusterState:
         self._sessions = TakeoverSubsystem(broker.ctx.cluster, view, self.takeovers, self.ownership, self.owner_sweep)
 
     def _in_order(self) -> tuple[Subsystem, ...]:
-        """The one list of all subsystems; the reasons for its order are at the top."""
+        """The one list of all subsystems; the module's docstring has the reasons for its order."""
         return (
             self._leadership,
             self._connections,
@@ -209,14 +210,14 @@ class ClusterState:
             self.calls,
         )
 
-    # What happens
+    # Events
 
     def start(self, now: float) -> None:
         self._stirred = True
         self._follower.start(now)
 
     def answered(self, answer: Answer, now: float) -> None:
-        """etcd has answered, or tells of changes."""
+        """etcd has answered, or reports changes."""
         self._stirred = True
         for each in self.subsystems:
             each.answered(answer, now)
@@ -224,14 +225,14 @@ class ClusterState:
         self._follower.follow(now)
 
     def connected(self, number: int, now: float) -> None:
-        """The stream to that peer is open: what was under way on an earlier one may be lost."""
+        """The stream to that peer is open: frames in transit on an earlier one may be lost."""
         self._stirred = True
         if self._connections.opened(number):
             for each in self.subsystems:
                 each.connected(number)
 
     def disconnected(self, number: int, now: float) -> None:
-        """The stream is gone."""
+        """The stream has closed."""
         self._stirred = True
         self._connections.closed(number, now)
 
@@ -242,21 +243,21 @@ class ClusterState:
             self.view.quorum.process_gone(number, incarnation, now)
 
     def received(self, envelope: Envelope, now: float) -> None:
-        """A frame has come, for this node or to be passed on."""
+        """A frame has arrived, for this node or to be relayed."""
         self._stirred = True
         self._receiver.received(envelope, now)
 
     def _hear(self, number: int, payload: bytes) -> None:
-        """What a node has to say to this one, in order with its messages."""
+        """Handles a payload that another node sent in order with its messages."""
         if payload.startswith(RETAINED_TAG):
             self.retained.take(number, payload)
         else:
             self.takeovers.take(number, payload)
 
-    # What an operator wants
+    # Operator requests
 
     def leave(self, now: float) -> None:
-        """Take no more clients' work; leave once nothing is owed to anybody."""
+        """Stops serving, and leaves the cluster once nothing is owed to other nodes."""
         self._stirred = self.view.leaving = True
         self._leave_if_idle(now)
 
@@ -268,7 +269,7 @@ class ClusterState:
             self._follower.follow(now)
 
     def begin_drain(self, now: float, seconds: float = inf, for_good: bool = False) -> None:
-        """Serve no clients, and hand over their sessions; ``seconds``: within that time."""
+        """Serves no clients, and hands over their sessions; ``seconds``: within that time."""
         self.drain.begin(now, seconds, for_good)
         self._changed_reception()
 
@@ -282,13 +283,13 @@ class ClusterState:
             self.view.quorum.hasten()
 
     def flushed(self) -> bool:
-        """Whether nothing is owed to nodes that are connected, nor to etcd, as far as that answers."""
+        """Whether nothing is owed to connected nodes, nor to etcd while etcd answers."""
         view = self.view
         owed = any(view.is_connected(number) and not each.idle() for number, each in view.transports.items())
         return not owed and (self.ownership.idle() or not self.members.available)
 
     def rebalance(self, rate: int, now: float) -> None:
-        """Have all nodes send clients to where there are fewer."""
+        """Makes all nodes send clients to nodes with fewer clients."""
         self._stirred = True
         for node in self.reception.welcoming():
             self.takeovers.say(node, Rebalance(rate))
@@ -301,7 +302,7 @@ class ClusterState:
             self.drain.refused(node, said.client_ids)
 
     def forget(self, name: str, force: bool, now: float) -> str:
-        """Take out a node that will not come back; "" or why not."""
+        """Removes a node that will not return. Returns "" or the reason for a refusal."""
         self._stirred = True
         refusal = self.members.forget(name, self.serving, force, now)
         self._follower.follow(now)
@@ -310,7 +311,7 @@ class ClusterState:
     # Turns
 
     def turn(self, now: float) -> None:
-        """Between ``BrokerState.turn`` and ``BrokerState.take_ready``."""
+        """To be called between ``BrokerState.turn`` and ``BrokerState.take_ready``."""
         ctx = self.broker.ctx
         ctx.at(now)
         self._quiet = self._is_quiet(now)
@@ -319,7 +320,7 @@ class ClusterState:
         ctx.peers_full(self._connections.full())
 
     def _is_quiet(self, now: float) -> bool:
-        """Whether there is nothing for a turn to do: nothing came, nothing is due, the core has nothing for us."""
+        """Whether this turn has nothing to do: no event, nothing due, no input from the core."""
         return not (self._stirred or self._unfinished or now >= self._due_at or self.errands.has_input())
 
     def _take_whole_turn(self, now: float) -> None:
@@ -352,7 +353,7 @@ class ClusterState:
         self._leave_if_idle(now)
 
     def take_ready(self) -> ClusterReady:
-        """What is to be done; called after the frames of the core's Ready were written."""
+        """The output for the shell; to be called after the frames of the core's Ready were written."""
         now = self.broker.ctx.now
         for number, reply in self.handshakes.take_replies():
             self._sender.tell(number, reply)
@@ -368,26 +369,26 @@ class ClusterState:
         return ready.take()
 
     def pending(self) -> bool:
-        """Whether there is work left for a next turn, without waiting for anything."""
+        """Whether the next turn has work that does not wait for anything."""
         return not self._quiet and self.errands.is_pending()
 
     def wake_at(self) -> float:
-        """When ``turn`` is to be called at the latest though nothing happened; 0.0: never."""
+        """When ``turn`` has to be called without an event; 0.0: never."""
         soonest = self._sender.data_due_at(self._due_at)
         return 0.0 if soonest == inf else soonest
 
     def _find_due(self, now: float) -> float:
-        """When a turn has something to do though nothing comes in, what is on its way between nodes left out."""
+        """When a turn has work without an event, apart from data frames."""
         soonest = self.members.wake_at() or inf
         if self.view.quorum is not None:
             soonest = min(soonest, self.errands.due_at(now))
         return soonest
 
-    # What is there to be seen
+    # Status
 
     @property
     def number(self) -> int:
-        """Our own; 0 before it is known."""
+        """This node's number; 0 before it is known."""
         return self.view.number
 
     @property
@@ -396,7 +397,7 @@ class ClusterState:
 
     @property
     def left(self) -> bool:
-        """Or forgotten, or replaced: ``members.problem`` says so."""
+        """This node has left, or was forgotten or replaced: ``members.problem`` says which."""
         return self.view.left
 
     @property
@@ -413,11 +414,11 @@ class ClusterState:
 
     @property
     def frames_passed_on(self) -> int:
-        """For others, because they could not reach each other."""
+        """Frames relayed between two other nodes that could not reach each other."""
         return self._receiver.passed_on
 
     def data_frames(self) -> int:
-        """Frames with messages that were sent to other nodes, those sent again included."""
+        """Frames with messages that were sent to other nodes, including repetitions."""
         return sum(each.data_frames for each in self.view.transports.values())
 
     def status(self) -> list[PeerStatus]:

@@ -1,4 +1,4 @@
-"""What this node knows of itself and of the other nodes, as far as several subsystems ask for it.
+"""What this node knows of itself and of the other nodes, for use by several subsystems.
 
 ``membership.member_follower`` keeps it up to date; ``links.peer_connections`` keeps ``transports``.
 """
@@ -17,30 +17,30 @@ from starlingmq.cluster.routes.route_table import RouteTable
 
 @dataclass(frozen=True, slots=True)
 class PeerStatus:
-    """Another member as this node sees it."""
+    """Another member, as this node sees it."""
 
     member: MemberInfo
     online: bool
     connected: bool
-    through: int  # the third node frames for it go through; 0: none
+    through: int  # the relay that frames to it pass through; 0: none
     queued: int  # messages that wait for it
     queued_bytes: int
     unacknowledged: int  # data frames
-    behind: bool  # its routes are not all here
-    heard_at: float | None  # when something of it came last, directly or through a third node
+    behind: bool  # some of its routes are missing here
+    heard_at: float | None  # when the last frame of it arrived, directly or through a relay
 
 
 class ClusterView:
     number: int  # of this node; 0 before it is known
     incarnation: int
-    left: bool  # or forgotten, or replaced: ``members.problem`` says so
-    leaving: bool  # as soon as nothing is owed to anybody
-    counts_since: int  # revision of the first membership in which this life counts; 0: it does not yet
+    left: bool  # or forgotten, or replaced: ``members.problem`` says which
+    leaving: bool  # it leaves as soon as nothing is owed to other nodes
+    counts_since: int  # revision of the first membership that counts this incarnation; 0: none yet
     members: Members
-    quorum: Quorum | None  # these three are there once the number is known
+    quorum: Quorum | None  # this and the next two are set once the number is known
     relay: Relay | None
     routes: RouteTable | None
-    transports: dict[int, PeerTransport]  # to all other nodes, joining ones included
+    transports: dict[int, PeerTransport]  # to all other nodes, including joining ones
 
     def __init__(self, members: Members) -> None:
         self.number = 0
@@ -72,14 +72,14 @@ class ClusterView:
         return self.quorum is not None and self.quorum.is_connected_to_others(number)
 
     def applied_by(self, number: int) -> int:
-        """Up to which version of the routes of this node that one has applied them."""
+        """The version of this node's routes that the given node has applied."""
         return 0 if self.routes is None else self.routes.applied_by((number,))
 
     def known_of(self, number: int) -> tuple[int, int]:
         """Epoch and version of that node's routes, as far as they are here."""
         return (0, 0) if self.routes is None else self.routes.vector().get(number, (0, 0))
 
-    # What is there to be seen
+    # Status
 
     def status(self) -> list[PeerStatus]:
         return [self._status(member) for member in self.others()]

@@ -1,4 +1,4 @@
-"""When what was written in a turn is stored: numbers go through the lane that waits for that."""
+"""Reports when a turn's writes are durable, by passing tokens through the stored lane."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from starlingmq.core.routing.peer_receivers import link
 
 
 class DurableTokens:
-    """Looks like a transport to whoever carries out what the core wants (as ``cluster.links.peer_transport.Port``
-    does)."""
+    """Takes the place of a transport for the shell, as ``cluster.links.peer_transport.Port`` does."""
 
-    reached: int  # the highest number of those that are stored
+    reached: int  # the highest token that is stored
 
     def __init__(self, broker: BrokerState) -> None:
         self.reached = 0
@@ -18,7 +17,7 @@ class DurableTokens:
         self._client = link("stored", self)
 
     def mark(self, number: int) -> None:
-        """To be reached when all that was written until now is stored."""
+        """``reached`` becomes ``number`` once everything written so far is stored."""
         self._ctx.send_stored(self._client, number.to_bytes(8, "big"))
 
     def write(self, data: bytes) -> None:
@@ -26,7 +25,7 @@ class DurableTokens:
             self.reached = max(self.reached, int.from_bytes(data[at : at + 8], "big"))
 
     def pause_reading(self) -> None:
-        """Nobody reads from it."""
+        """No effect: nothing is read."""
 
     def resume_reading(self) -> None:
-        """Nor does anybody again."""
+        """No effect: nothing is read."""

@@ -1,12 +1,12 @@
-"""What operators ask of other nodes: questions in bytes, each answered once, or told to have no answer in time.
+"""Operator requests to other nodes: questions in bytes, each of which is answered once or fails.
 
     asker     ask --Call--> waiting --Reply--> answered
                                 |---- deadline, or the node is not connected any more ----> unanswered
     answerer  Call --> called (once) ---- answer --Reply-->
 
-The law: an answer belongs to the question with its number in this life of the asker. Nothing is sent twice, and a frame
-that comes twice is looked at once, so that what changes something is done at most once. Who gets no answer does not
-know whether it was done. An empty question is answered here: how long that takes is the round trip.
+The law: an answer belongs to the question with its number in the asker's current incarnation. Nothing is sent twice,
+and a duplicated frame is handled once, so that a question that changes something takes effect at most once. Without an
+answer, the asker does not know whether it did. An empty question is answered right here: it measures the round trip.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Final
 from starlingmq.cluster.links.peer_frames import OperatorCall, OperatorReply
 from starlingmq.cluster.subsystem import NodeLife, Subsystem
 
-WAITING_MAX: Final = 256  # questions of ours at once
-SERVED_MAX: Final = 32  # of one node's at once; more are refused
-REMEMBERED: Final = 1024  # numbers of one node's questions: what comes twice comes soon
+WAITING_MAX: Final = 256  # own questions at once
+SERVED_MAX: Final = 32  # questions of one node at once; more are refused
+REMEMBERED: Final = 1024  # numbers of one node's questions: duplicates arrive soon
 ANSWER_BYTES_MAX: Final = 4 << 20
 
 BUSY: Final = b'{"error":"it is busy with other questions","status":503}'
@@ -40,7 +40,7 @@ class Called:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of a question: the answer, or ``problem`` in one line; ``seconds`` it took."""
+    """The result of a question: the answer, or ``problem`` in one line; and the ``seconds`` that it took."""
 
     number: int
     node: int
@@ -57,7 +57,7 @@ class _Waiting:
 
 
 class _Seen:
-    """The numbers of one life's questions: each is new once, and what is far behind the highest is not new."""
+    """The numbers of one incarnation's questions: each is new once, and one far below the highest is not new."""
 
     def __init__(self) -> None:
         self._numbers: set[int] = set()
@@ -75,15 +75,15 @@ class _Seen:
 
 
 class OperatorRpc(Subsystem):
-    """``is_connected`` tells whether a node is there, directly or by way of a third one."""
+    """``is_connected``: whether a node is connected, directly or through a relay."""
 
     def __init__(self, is_connected: Callable[[int], bool]) -> None:
         self._is_connected = is_connected
         self._last = 0
         self._waiting: dict[int, _Waiting] = {}
-        self._lives: dict[int, int] = {}  # node -> incarnation that what follows is about
+        self._lives: dict[int, int] = {}  # node -> the incarnation that the next two are about
         self._seen: dict[int, _Seen] = {}
-        self._serving: dict[int, int] = {}  # node -> questions of it that have no answer yet
+        self._serving: dict[int, int] = {}  # node -> its questions without an answer yet
         self._out: list[tuple[int, OperatorCall | OperatorReply]] = []
         self._called: list[Called] = []
         self._outcomes: list[Outcome] = []
@@ -92,13 +92,13 @@ class OperatorRpc(Subsystem):
         self.begin_life(life.me.incarnation)
 
     def begin_life(self, incarnation: int) -> None:
-        """No number was given by an earlier life of this node, whose answers may still be on their way."""
+        """Numbers of this incarnation differ from those of earlier ones, whose answers may still be in transit."""
         self._last = incarnation << 32
 
     # Asking
 
     def ask(self, node: int, question: bytes, now: float, seconds: float) -> int:
-        """The number of the question; its outcome comes within ``seconds``."""
+        """Sends a question. Returns its number; its outcome comes within ``seconds``."""
         self._last += 1
         number = self._last
         if not self._is_connected(node):
@@ -111,7 +111,7 @@ class OperatorRpc(Subsystem):
         return number
 
     def replied(self, node: int, reply: OperatorReply, now: float) -> None:
-        """From the node in its present life to us in ours."""
+        """A reply from the node's current incarnation to this node's current one."""
         waiting = self._waiting.get(reply.number)
         if waiting is None or waiting.node != node:
             return
@@ -139,7 +139,7 @@ class OperatorRpc(Subsystem):
             self._called.append(Called(node, incarnation, call.number, call.question))
 
     def answer(self, called: Called, answer: bytes) -> None:
-        """Each once. Nobody waits any more where the asker has begun another life."""
+        """To be called once for each. If the asker has restarted, the answer is dropped."""
         if self._lives.get(called.node) != called.incarnation:
             return
         self._serving[called.node] -= 1
@@ -164,10 +164,10 @@ class OperatorRpc(Subsystem):
         return min([waiting.deadline for waiting in self._waiting.values()], default=inf)
 
     def has_input(self) -> bool:
-        """Whether there is something to be sent, or to be told."""
+        """Whether there is output."""
         return bool(self._out or self._called or self._outcomes)
 
-    # What is to be done
+    # Output
 
     def take_frames(self) -> list[tuple[int, OperatorCall | OperatorReply]]:
         taken, self._out = self._out, []

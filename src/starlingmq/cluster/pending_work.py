@@ -1,10 +1,10 @@
-"""Whether a turn of the cluster has anything to do: most turns of a busy broker have not, and a whole one costs as much
-as some messages do.
+"""Decides whether a turn of the cluster has work. Most turns of a busy broker have none, and a whole turn costs as much
+as some messages.
 
-A turn is whole when something came in (frames, answers of etcd, orders), when something is due (``due_at``), when the
-last one left something that the next one has to look at (``is_unfinished``), or when the core or an operator has put
-something where a subsystem looks (``has_input``). Each subsystem answers for itself; in ``tests/cluster``
-``test_pending_work.py`` has whole clusters find out if one forgets something.
+A turn is whole when there was an event (frames, answers of etcd, operator requests), when something is due
+(``due_at``), when the last turn left work (``is_unfinished``), or when the core or an operator has left input for a
+subsystem (``has_input``). Each subsystem answers for itself. ``test_pending_work.py`` in ``tests/cluster`` runs whole
+clusters to find out if one forgets something.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ class PendingWork:
         self._waking = overriding(subsystems, lambda kind: kind.wake_at)
 
     def has_input(self) -> bool:
-        """Asked in each turn."""
+        """Called in each turn."""
         return any(each.has_input() for each in self._with_input)
 
     def is_unfinished(self) -> bool:
-        """Asked after a whole turn."""
+        """Called after a whole turn."""
         for each in self._busy:
             if each.is_busy():
                 return True
         return self.is_pending()
 
     def is_pending(self) -> bool:
-        """Whether there is work for the next turn, without waiting for anything."""
+        """Whether the next turn has work that does not wait for anything."""
         return any(each.is_pending() for each in self._pending)
 
     def due_at(self, now: float) -> float:
-        """When a turn has something to do though nothing comes in; ``inf``: never."""
+        """When a turn has work without an event; ``inf``: never."""
         soonest = inf
         for each in self._waking:
             due = each.wake_at(now)

@@ -1,17 +1,17 @@
-"""What the subsystems of a cluster have in common.
+"""The interface of the subsystems of a cluster.
 
 ``ClusterState`` keeps them in one ordered tuple and calls each method below for all of them, in that order. A method
-that a subsystem does not have does nothing, and costs nothing: ``overriding`` leaves it out of the loop.
+that a subsystem does not override costs nothing: ``overriding`` leaves it out of the loop.
 
 ::
 
     enter         once, when the number of this node is known      set_members   when the members have changed
     begin_turn    in each whole turn, even before ``enter``        registered    next, while this node is a member
-    look          next: take in what came from other nodes         turn          next: decide, and publish
-    finish        next: take in what was published                 take_frames   next: what goes to other nodes
-    take_requests at the end: what goes to etcd
+    look          next: take the input from other nodes            turn          next: decide, and publish
+    finish        next: take what was published                    take_frames   next: frames to other nodes
+    take_requests at the end: requests to etcd
 
-A turn is whole when there is something to do: ``has_input``, ``is_busy``, ``is_pending`` and ``wake_at`` tell
+A turn is whole when there is work: ``has_input``, ``is_busy``, ``is_pending`` and ``wake_at`` tell
 (cluster.pending_work).
 """
 
@@ -25,11 +25,11 @@ from starlingmq.cluster.links.peer_frames import Body, MemberInfo
 
 
 class NodeLife:
-    """A life of this node begins: what its subsystems start from."""
+    """The start of an incarnation of this node, as its subsystems need it."""
 
     me: MemberInfo
-    revision: int  # of the membership with this life
-    renumbered: bool  # this node has joined under another number than in its earlier life
+    revision: int  # of the first membership with this incarnation
+    renumbered: bool  # this node has joined under another number than its previous incarnation
 
     def __init__(self, me: MemberInfo, revision: int, facts: dict[bytes, bytes]) -> None:
         self.me = me
@@ -38,83 +38,83 @@ class NodeLife:
         self._facts = facts
 
     def facts(self, prefix: bytes) -> dict[bytes, bytes]:
-        """What an earlier life has stored under keys that begin with ``prefix``."""
+        """The facts that an earlier incarnation has stored under keys with this prefix."""
         return {key: value for key, value in self._facts.items() if key.startswith(prefix)}
 
 
 class Subsystem:
     fact_prefix: bytes = b""
-    """What the keys of its stored facts begin with; b"": it stores none."""
+    """Prefix of the keys of its stored facts; b"": it stores none."""
 
-    # What happens
+    # Events
 
     def enter(self, life: NodeLife, now: float) -> None:
         """The number of this node is known."""
 
     def enter_again(self, me: MemberInfo) -> None:
-        """This node joins once more, as another incarnation, without having counted."""
+        """This node joins once more as another incarnation, before it was registered."""
 
     def set_members(self, numbers: dict[int, None]) -> None:
-        """The numbers of all nodes, joining ones and this one included."""
+        """``numbers``: all nodes, including joining ones and this one."""
 
     def connected(self, node: int) -> None:
         """There is a new stream to that node."""
 
     def reborn(self, node: int) -> None:
-        """A new life of that node has begun."""
+        """That node has restarted."""
 
     def answered(self, answer: Answer, now: float) -> None:
-        """etcd has answered, or tells of changes. Answers to others are not looked at."""
+        """etcd has answered, or reports changes. Every subsystem gets all answers, and ignores those to others."""
 
     # A whole turn
 
     def begin_turn(self, now: float) -> None:
-        """First, also before the number of this node is known."""
+        """The first call of a turn, also before the number of this node is known."""
 
     def registered(self, now: float) -> None:
         """This node is a registered member."""
 
     def look(self, now: float) -> None:
-        """Take in what came from other nodes. Subscriptions of this node may change."""
+        """Takes the input from other nodes. Subscriptions of this node may change."""
 
     def turn(self, now: float) -> None:
-        """Once the subscriptions of this node are what they are in this turn."""
+        """To be called once the subscriptions of this turn are final."""
 
     def finish(self, now: float) -> None:
-        """After all that publishes something in this turn."""
+        """To be called after everything that publishes in this turn."""
 
     def take_frames(self) -> Sequence[tuple[int | None, Body]]:
-        """What goes to other nodes, and to which (None: to all)."""
+        """Frames to other nodes, and their targets (None: all nodes)."""
         return ()
 
     def take_notices(self) -> list[str]:
-        """What an operator may have to look after."""
+        """Warnings for the operator."""
         return []
 
     def take_requests(self, now: float) -> Sequence[Request]:
-        """What goes to etcd. The frames of this turn were handed to their transports: what is stored may be told."""
+        """Requests to etcd. The frames of this turn were passed to their transports: durable state may be announced."""
         return ()
 
-    # Whether there is another one
+    # Whether another turn is needed
 
     def has_input(self) -> bool:
-        """Whether the core or an operator has put something here. Asked in each turn: only attributes are looked at."""
+        """Whether the core or an operator has left input here. Called in each turn, so it only looks at attributes."""
         return False
 
     def is_busy(self) -> bool:
-        """Whether a whole turn has left something that the next one has to look at, though nothing comes in."""
+        """Whether a whole turn has left work for the next one, even without an event."""
         return False
 
     def is_pending(self) -> bool:
-        """Whether the next turn has something to do at once."""
+        """Whether the next turn has work that does not wait for anything."""
         return False
 
     def wake_at(self, now: float) -> float:
-        """When a turn has something to do though nothing comes in; ``inf``: never."""
+        """When a turn has work without an event; ``inf``: never."""
         return inf
 
 
 def overriding(subsystems: Sequence[Subsystem], method: Callable[[type[Subsystem]], object]) -> tuple[Subsystem, ...]:
-    """Those that have a method of their own, in their order. ``method`` takes it from a class."""
+    """The subsystems that override a method, in order. ``method`` takes the method from a class."""
     default = method(Subsystem)
     return tuple([each for each in subsystems if method(type(each)) is not default])

@@ -1,4 +1,5 @@
-"""A node that serves no clients any more: they are sent elsewhere, and the sessions that stay behind are handed over.
+"""Drains a node that is to serve no more clients: sends its clients to other nodes, and hands over the sessions that
+stay behind.
 
 ::
 
@@ -6,13 +7,15 @@
       ^                |                                          |
       +----------------+----------------- cancel -----------------+
 
-Clients are sent away at a rate, MQTT 5 ones with the address of a node that wants them. Those that come back there take
-their sessions along as ever (docs/SESSIONS.md). What is left, because its client was away or does not come, is
-*offered*: who is offered a session claims its client id and takes it over, as if a client had come.
+Clients are disconnected at a limited rate; MQTT 5 clients get the address of a node that accepts them. Clients that
+reconnect there take their sessions along as usual (docs/SESSIONS.md). Sessions that are left because their client is
+away or does not reconnect are *offered*: the node with the offer claims the client id and takes the session over, as if
+the client had connected.
 
-The law: an offer gives nothing away. A session is here, stored, until the other node has asked for it; so a node that
-refuses, dies, or is slow costs time, and the session is offered to the next one. Whoever has a newer claim, above all a
-client that has come back somewhere, wins: an offer says the epoch that it is about (``cluster.takeover.drain_offers``).
+The law: an offer gives nothing away. A session stays here, stored, until the other node has asked for it. So a node
+that refuses, fails, or is slow only costs time, and the session is offered to the next one. A newer claim wins, above
+all that of a client that has connected to some node: an offer names the epoch that it is about
+(``cluster.takeover.drain_offers``).
 """
 
 from __future__ import annotations
@@ -29,14 +32,14 @@ from starlingmq.core.broker import BrokerState
 from starlingmq.core.connection import CLOSED
 from starlingmq.core.session.session import MOVED_PREFIX, NATS_PREFIX, Client, Session
 
-TICK: Final = 0.05  # seconds between two helpings
-LOOK_SECONDS: Final = 0.5  # between two looks at all sessions
-GRACE: Final = 1.0  # seconds that a client has to come back elsewhere before its session goes to any node
-OFFER_SECONDS: Final = 5.0  # until a session that was not asked for is offered to somebody else
-OFFERS_MAX: Final = 500  # under way at once
-HOPE_SECONDS: Final = 3.0  # that nodes which are there but do not serve, or we ourselves, are waited for
+TICK: Final = 0.05  # seconds between two batches
+LOOK_SECONDS: Final = 0.5  # between two scans of all sessions
+GRACE: Final = 1.0  # seconds for a client to reconnect elsewhere before its session is offered to any node
+OFFER_SECONDS: Final = 5.0  # until a session that was not asked for is offered to another node
+OFFERS_MAX: Final = 500  # outstanding at once
+HOPE_SECONDS: Final = 3.0  # how long to wait for nodes that are connected but do not serve, or for this node itself
 LINGER: Final = 1.0  # seconds in which clients that went elsewhere may ask for handshakes that they began here
-HASTE: Final = 0.4  # share of the time that is left in which all is to be sent away, if there is a limit
+HASTE: Final = 0.4  # with a time limit: fraction of the remaining time in which all clients have to be sent away
 
 
 class Offered:
@@ -47,17 +50,15 @@ class Offered:
 
 
 class Drain(Subsystem):
-    """``say`` tells a node something, ``giving`` counts sessions on their way from here that can get on now.
-
-    ``rate``: clients and sessions a second, each; more when ``begin`` names a limit that asks for it.
-    """
+    """``say`` sends to a node; ``giving`` counts sessions that are leaving and do not wait for an absent node.
+    ``rate``: clients, and sessions, per second; higher when ``begin`` sets a time limit that needs it."""
 
     active: bool
-    done: bool  # nothing is left here, or nobody is there who would take it
-    moved: int  # clients that were told where to go
-    closed: int  # those that could not be
+    done: bool  # nothing is left here, or no node can take it
+    moved: int  # clients that were told which node to use
+    closed: int  # clients that could not be told
     handed: int  # sessions that were handed over
-    declined: int  # offers that were refused, or not answered in time
+    declined: int  # offers that were declined, or not answered in time
     clients_left: int
     sessions_left: int
 
@@ -77,24 +78,23 @@ class Drain(Subsystem):
         self._say = say
         self._giving = giving
         self._rate = rate
-        self._busy_at = -inf  # when a client or a session was on its way from here last
-        self._kept = 0  # sessions with a delayed will that is not waited for
-        self._hope_at = 0.0  # when somebody took sessions last
+        self._busy_at = -inf  # when a client or a session was last leaving
+        self._kept = 0  # sessions with a delayed will that are not waited for
+        self._hope_at = 0.0  # when a node last accepted sessions
         self._ends = inf
-        self._may = 0.0  # how much of the rate was not used yet
+        self._may = 0.0  # unused part of the rate
         self._since = 0.0
         self._look_at = 0.0
         self._clients: deque[Client] = deque()
         self._sessions: deque[str] = deque()
         self._offered: dict[str, Offered] = {}
-        self._tried: dict[str, dict[int, None]] = {}  # nodes that did not take a session
-        self._sent: dict[str, tuple[int, float]] = {}  # where its client was sent (0: nowhere), and when
-        self._given: dict[int, int] = {}  # clients and sessions, by node
+        self._tried: dict[str, dict[int, None]] = {}  # client id -> nodes that did not take the session
+        self._sent: dict[str, tuple[int, float]] = {}  # client id -> (node its client was sent to, 0: none; when)
+        self._given: dict[int, int] = {}  # node -> clients and sessions sent there
 
     def begin(self, now: float, seconds: float = inf, for_good: bool = False) -> None:
-        """Let no clients in, send those away that are here. ``seconds``: all is to be over by then.
-
-        May be called again, to change that."""
+        """Accepts no clients, and sends the connected ones away. ``seconds``: everything has to be done by then. May be
+        called again to change that."""
         self._ends = now + seconds
         doors = self._ctx.doors
         doors.for_good = for_good
@@ -111,7 +111,7 @@ class Drain(Subsystem):
         nats.leaving.begin(now, min(HASTE * seconds, nats.config.lame_duck_duration))
 
     def cancel(self) -> None:
-        """Serve clients again. What is under way to other nodes goes there."""
+        """Accepts clients again. Sessions that are already leaving continue to leave."""
         doors = self._ctx.doors
         self.active = self.done = doors.shut = doors.for_good = self._reception.draining = False
         self._clients.clear()
@@ -155,7 +155,7 @@ class Drain(Subsystem):
     def is_busy(self) -> bool:
         return self.active
 
-    # Which, and how many at once
+    # Selection and rate
 
     def _refill(self, now: float) -> None:
         rate = float(self._rate)
@@ -166,9 +166,9 @@ class Drain(Subsystem):
         self._since = now
 
     def _find(self, now: float) -> None:
-        """Who is here, and whose session."""
+        """Lists the clients and sessions that are here."""
         self._look_at = now + LOOK_SECONDS
-        self.clients_left = len(self._broker.nats.clients)  # they leave as NATS has it
+        self.clients_left = len(self._broker.nats.clients)  # NATS clients leave by their own protocol (lame duck mode)
         self.sessions_left = self._kept = 0
         for session in self._ctx.sessions.values():
             client = session.client
@@ -177,7 +177,8 @@ class Drain(Subsystem):
             if client is not None:
                 self.clients_left += 1
                 self._clients.append(client)
-            elif session.will_at != 0.0:  # it would go as if its client had come; it waits for its will
+            # without this it would leave as if its client had connected; it stays until its will is published
+            elif session.will_at != 0.0:
                 self.sessions_left += 1
                 self._kept += self._ends == inf or session.will_at > self._ends
             else:
@@ -187,7 +188,8 @@ class Drain(Subsystem):
                     self._sessions.append(session.client_id)
 
     def _hopeful(self, nodes: list[int], now: float) -> bool:
-        """Whether somebody may still take a session: those that are there and do not drain are waited for a while."""
+        """Whether a node may still take a session: connected nodes that do not drain are waited for, for a limited
+        time."""
         if nodes and not self._ctx.isolated:
             self._hope_at = now
             return True
@@ -216,7 +218,7 @@ class Drain(Subsystem):
                 self.closed += 1
 
     def _least(self, nodes: list[int]) -> int:
-        """Who has the fewest clients, with those that we have sent there; 0 of nobody."""
+        """The node with the fewest clients, including those sent there from here; 0 without nodes."""
         return min(nodes, key=lambda node: (self._reception.clients(node) + self._given.get(node, 0), node), default=0)
 
     # Sessions
@@ -227,7 +229,7 @@ class Drain(Subsystem):
             client_id = self._sessions.popleft()
             session = self._ctx.sessions.get(client_id)
             if session is None or session.client is not None:
-                continue  # it is elsewhere already
+                continue  # it has left already
             self._may -= 1
             node = self._choose(client_id, nodes)
             self._offered[client_id] = Offered(session, node, now + OFFER_SECONDS)
@@ -247,7 +249,7 @@ class Drain(Subsystem):
 
     def _look_at_offers(self, nodes: list[int], now: float) -> None:
         for client_id, offered in list(self._offered.items()):
-            if offered.session.client_id != client_id:  # it has its other name: it is on its way
+            if offered.session.client_id != client_id:  # renamed: it is moving
                 self.handed += 1
                 self.sessions_left = max(self.sessions_left - 1, 0)
                 self._done_with(client_id)
@@ -262,7 +264,7 @@ class Drain(Subsystem):
         self._sent.pop(client_id, None)
 
     def _give_up(self, client_id: str, offered: Offered) -> None:
-        """It did not work: the next look finds it again."""
+        """The offer failed: the next scan finds the session again."""
         del self._offered[client_id]
         self._tried.setdefault(client_id, {})[offered.node] = None
         self.declined += 1

@@ -1,8 +1,9 @@
-"""Clients are spread evenly over the nodes again, after some were away: MQTT 5 ones of a node that has more than its
-share are sent to those that have less.
+"""Spreads clients evenly over the nodes again after some nodes were away: MQTT 5 clients of a node with more than its
+share are sent to nodes with less.
 
-Each node counts for itself by what heartbeats tell, once at the beginning; so what all send away is what the others
-lack. Only clients that can be told where to go are sent; the others stay, for they might come back anywhere.
+Each node computes this once at the start from the heartbeats of all nodes, so that the clients that all nodes together
+send away are as many as the others lack. Only clients that can be told where to go are sent; others would reconnect to
+any node, and stay.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from starlingmq.core.broker import BrokerState
 from starlingmq.core.connection import OPEN
 from starlingmq.core.session.session import Client
 
-TICK: Final = 0.05  # seconds between two helpings
+TICK: Final = 0.05  # seconds between two batches
 
 
 class Rebalancing(Subsystem):
-    """``rate``: clients a second, unless ``begin`` says otherwise."""
+    """``rate``: clients per second, unless ``begin`` sets another one."""
 
     active: bool
-    moved: int  # clients that were sent elsewhere, since it began
+    moved: int  # clients sent to other nodes since it began
     surplus: int  # clients above this node's share that are still here
 
     def __init__(self, broker: BrokerState, reception: NodeDirectory, rate: int) -> None:
@@ -36,7 +37,7 @@ class Rebalancing(Subsystem):
         self._usual_rate = self._rate = rate
         self._may = 0.0
         self._since = 0.0
-        self._room: dict[int, int] = {}  # how many more clients nodes get
+        self._room: dict[int, int] = {}  # node -> clients that it can still get
         self._clients: deque[Client] = deque()
 
     def begin(self, now: float, rate: int = 0) -> None:
@@ -55,7 +56,7 @@ class Rebalancing(Subsystem):
         self.surplus = max(here - share, 0)
         over = self.surplus + sum(max(count - share, 0) for count in counts.values())
         lacking = {node: share - count for node, count in counts.items() if count < share}
-        # Others that have too many fill the same gaps: each of us a part of each.
+        # Other nodes with too many clients fill the same gaps: each of them fills a part of each gap.
         self._room = {node: -(-lack * self.surplus // over) for node, lack in lacking.items()} if over else {}
         sessions = self._ctx.sessions.values()
         self._clients.extend(

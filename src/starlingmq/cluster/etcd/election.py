@@ -1,15 +1,16 @@
-"""Who does something for the whole cluster: one key in etcd, written with its holder's lease.
+"""Elects the node that does something for the whole cluster: one key in etcd, written with its holder's lease.
 
 ::
 
-    IDLE --campaign--> READING --nobody--> TRYING --it was free--> LEADING
-                          |                  '--somebody was faster--> FOLLOWING
-                          '--somebody--> FOLLOWING --the key is gone--> TRYING
-    LEADING --the key is gone, or another's--> READING
+    IDLE --campaign--> READING --no leader--> TRYING --key was free--> LEADING
+                          |                     '--another node was faster--> FOLLOWING
+                          '--a leader--> FOLLOWING --the key is gone--> TRYING
 
-The law: of the lives of one key at most one node leads in each, and its *term*, the revision that began that life, is
-higher than all before. Who leads may not know yet that it does not any more: so what a leader does it does by
-transactions that compare what they rest on (``held`` is such a condition), and a late one changes nothing.
+    LEADING --the key is gone, or another node's--> READING
+
+The law: from one creation of the key to its deletion, at most one node leads. Its *term*, the revision of that
+creation, is higher than all before. A leader may not know yet that it does not lead any more. So it acts through
+transactions that compare the keys that they depend on (``held`` is such a condition), and a late one changes nothing.
 
 Pure: requests out, answers in. Its tags and its watch begin with the key.
 """
@@ -34,18 +35,18 @@ from starlingmq.cluster.etcd.etcd_requests import (
     WatchLost,
 )
 
-RETRY_SECONDS: Final = 0.25  # after an error of etcd; twice as long after each further one
+RETRY_SECONDS: Final = 0.25  # after an error of etcd; doubled after each further one
 RETRY_SECONDS_MAX: Final = 4.0
 
 State = Literal["idle", "reading", "trying", "following", "leading"]
 
 
 class Election:
-    """``key`` is one that no other begins with."""
+    """``key`` must not be a prefix of another key."""
 
     state: State
-    leader: bytes  # the name of who leads; b"": nobody, or not known yet
-    term: int  # the revision in which it began; 0: nobody leads
+    leader: bytes  # the name of the leader; b"": none, or not known yet
+    term: int  # the revision in which its term began; 0: no leader
 
     def __init__(self, key: bytes) -> None:
         self.state = "idle"
@@ -54,7 +55,7 @@ class Election:
         self._key = key
         self._name = b""
         self._tags = 0
-        self._tag = ""  # of the transaction under way
+        self._tag = ""  # of the outstanding transaction
         self._watching = False
         self._available = True
         self._retry = RETRY_SECONDS
@@ -67,18 +68,18 @@ class Election:
         return self.state == "leading"
 
     def held(self) -> Compare:
-        """Holds as long as this term lasts."""
+        """A condition that holds as long as this term lasts."""
         return Compare(self._key, "create_revision", "=", self.term)
 
     def campaign(self, name: bytes, now: float) -> None:
-        """Take part from now on; ``name`` is of one life of one node. May be called again."""
+        """Takes part in elections from now on. ``name`` stands for one incarnation of one node. May be called again."""
         if self.state == "idle":
             self._name = name
             self.state = "reading"
             self._step(now)
 
     def answered(self, answer: Answer, now: float) -> None:
-        """Answers to others are not looked at."""
+        """Takes the answer to one of this election's requests; ignores others."""
         if isinstance(answer, TxnAnswer):
             if not self._tag or answer.tag != self._tag:
                 return
@@ -96,7 +97,7 @@ class Election:
             self._watching = False
             self._read_again()
         elif isinstance(answer, LeaseLost):
-            self._read_again()  # what we had is gone, or another's
+            self._read_again()  # the key is gone, or another node's
         else:
             assert isinstance(answer, EtcdState)
             self._available = answer.available
@@ -107,7 +108,7 @@ class Election:
         self._step(now)
 
     def wake_at(self) -> float:
-        """When to call ``tick``; 0.0: there is nothing to wait for."""
+        """When to call ``tick``; 0.0: nothing waits for a time."""
         waits = self.state in ("reading", "trying") and not self._tag and self._available
         return self._retry_at if waits else 0.0
 
@@ -127,7 +128,7 @@ class Election:
             return
         self._retry, self._retry_at = RETRY_SECONDS, 0.0
         if answer.revision < self._seen:
-            return  # the watch has told more meanwhile
+            return  # the watch has reported newer state
         found: tuple[KeyValue, ...] = answer.found[-1]
         if found:
             self._set(found[0].value, found[0].create_revision, answer.revision)

@@ -1,7 +1,8 @@
-"""Changes of keys in etcd that hold only while a key is as we know it: many in one transaction, each done once or not.
+"""Compare-and-set updates of keys in etcd: many in one transaction, each of them done at most once.
 
-If one of them does not hold none is done; then what is there is read in the same request, and those go again that do.
-Of a transaction without an answer nobody knows whether it was done: it is tried again, and changes nothing if it was.
+If one comparison of a transaction fails, none of its updates is done. The same request then reads the current keys, and
+the updates that still match go again. A transaction without an answer may or may not have been done: it is repeated,
+and changes nothing if it was.
 
 Pure: requests out, answers in.
 """
@@ -13,15 +14,15 @@ from typing import Final
 
 from starlingmq.cluster.etcd.etcd_requests import Compare, Delete, Get, Operation, Put, Txn, TxnAnswer
 
-PER_TXN: Final = 60  # or as many more that are done with them; etcd takes 128
+PER_TXN: Final = 60  # updates, or up to as many operations in ``also`` instead; etcd's default limit is 128
 BYTES_PER_TXN: Final = 512 * 1024
-RETRY_SECONDS: Final = 0.1  # after an error of etcd; twice as long after each further one
+RETRY_SECONDS: Final = 0.1  # after an error of etcd; doubled after each further one
 RETRY_SECONDS_MAX: Final = 2.0
 
 
 class CasUpdate:
-    """``key`` is to have ``value`` (None: to go) if its last revision is ``revision`` (0: if it is not there); ``also``
-    is done with it. ``sent_at``: when it was asked for last."""
+    """Sets ``key`` to ``value`` (None: deletes it) if its last revision is ``revision`` (0: if it does not exist), and
+    does ``also`` with it. ``sent_at``: when it was last requested."""
 
     __slots__ = ("also", "key", "revision", "sent_at", "value")
 
@@ -34,8 +35,8 @@ class CasUpdate:
 
 
 class CasResult:
-    """``done``: those that were done, with the revision that they have since. ``void``: those that do not hold, with
-    what is there: its revision, and its value (0 and b"": nothing)."""
+    """``done``: updates that were done, with their new revision. ``void``: updates that do not match, with the key's
+    current revision and value (0 and b"": none)."""
 
     def __init__(self) -> None:
         self.revision = 0
@@ -61,7 +62,7 @@ class EtcdCas:
         return key in self._waiting or key in self._under_way
 
     def add(self, amendment: CasUpdate) -> None:
-        """In place of an earlier one of the same key, unless that is under way."""
+        """Replaces an earlier update of the same key, unless that one is outstanding."""
         self._waiting[amendment.key] = amendment
 
     def take_requests(self, now: float) -> list[Txn]:
@@ -86,7 +87,7 @@ class EtcdCas:
         return [Txn(self._tag, compares, tuple(writes), tuple([Get(each.key) for each in self._batch]))]
 
     def answered(self, answer: TxnAnswer, now: float) -> CasResult | None:
-        """None: it was not for us."""
+        """The result of the outstanding transaction; None for an answer to another module."""
         if not self._tag or answer.tag != self._tag:
             return None
         self._tag = ""
@@ -113,5 +114,5 @@ class EtcdCas:
         return amended
 
     def wake_at(self) -> float:
-        """When ``take_requests`` has something though nothing happens; 0.0: never."""
+        """When ``take_requests`` has to be called without an event; 0.0: never."""
         return self._retry_at if self._waiting and not self._tag else 0.0

@@ -1,7 +1,7 @@
 """Requests to etcd and its answers, as plain values (etcd API v3). Keys and values are bytes.
 
-The state machines of ``cluster`` hand requests out and take answers in; ``net.etcd.etcd_client`` carries them out, and
-``tests.sim.etcd_model`` is the other one that does.
+The state machines of ``cluster`` return requests and take answers. ``net.etcd.etcd_client`` carries them out; in the
+simulator ``tests.sim.etcd_model`` does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ class KeyValue:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """A condition on one key. One that is not there has revisions 0; of its value nothing holds, not even ``!=``."""
+    """A condition on one key. A key that does not exist has revision 0; no condition on its value holds, not even
+    ``!=``."""
 
     key: bytes
     target: Literal["create_revision", "mod_revision", "value"]
@@ -44,7 +45,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Get:
-    """``limit``: so many at most, in the order of their keys, from behind ``after`` on (with a prefix; 0: all)."""
+    """With a prefix: ``limit`` keys at most, in key order, starting behind ``after`` (0: all)."""
 
     key: bytes
     prefix: bool = False
@@ -58,9 +59,7 @@ Operation = Put | Delete | Get
 @dataclass(frozen=True, slots=True)
 class Txn:
     """``success`` is done if all of ``compares`` hold, else ``failure``. ``tag`` comes back with the answer.
-
-    Several that are under way at once are done in any order. Each list writes a key once at most.
-    """
+    Outstanding transactions are done in any order. Each list writes a key at most once."""
 
     tag: str
     compares: tuple[Compare, ...]
@@ -70,12 +69,9 @@ class Txn:
 
 @dataclass(frozen=True, slots=True)
 class TxnAnswer:
-    """``found`` has an entry for each operation that was done: what a Get found, in the order of its keys, () for the
-    others. ``revision`` is that of the store afterwards: a watch from the next one on misses nothing.
-
-    ``error``: "" or why nothing is known of what became of it (no answer in time, no leader): the transaction may have
-    been done, and may even still be.
-    """
+    """``found`` has one entry for each operation that was done: what a Get found, by key, and () for other operations.
+    ``revision``: that of the store afterwards; a watch from the next one on misses nothing. ``error``: "", or why the
+    outcome is unknown (timeout, no leader): the transaction may have been done, and may even still be done later."""
 
     tag: str
     succeeded: bool
@@ -86,7 +82,8 @@ class TxnAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Tell all changes below ``prefix`` from ``revision`` on. A new one of the same prefix replaces the old one."""
+    """Reports all changes below ``prefix`` from ``revision`` on. A new watch of the same prefix replaces the old
+    one."""
 
     prefix: bytes
     revision: int
@@ -104,10 +101,8 @@ class KeyChange:
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent:
-    """Changes in the order of their revisions, all of a revision in one event; ``revision`` is that of the last.
-
-    Answers to one watch never skip a change; a cut stream is resumed.
-    """
+    """Changes by ascending revision, all changes of a revision in one event; ``revision`` is that of the last one. The
+    events of one watch never skip a change; an interrupted stream is resumed."""
 
     prefix: bytes
     revision: int
@@ -116,7 +111,8 @@ class WatchEvent:
 
 @dataclass(frozen=True, slots=True)
 class WatchLost:
-    """What follows ``revision`` can not be had any more (compacted): read again, and watch from there."""
+    """Changes after ``revision`` are not available any more (compacted): the keys have to be read again, and watched
+    from there."""
 
     prefix: bytes
     compacted: int
@@ -124,17 +120,15 @@ class WatchLost:
 
 @dataclass(frozen=True, slots=True)
 class LeaseLost:
-    """The node's lease has run out and what was written with it is gone; ``lease`` is the new one.
-
-    Of the first one that is granted nothing is said; a leased Put waits for it.
-    """
+    """The node's lease has expired, and everything that was written with it is gone; ``lease`` is the new one. The
+    first lease of a node is not reported; a leased Put waits for it."""
 
     lease: int
 
 
 @dataclass(frozen=True, slots=True)
 class EtcdState:
-    """Whether etcd answers, as it changes."""
+    """Reports that etcd has become available or unavailable."""
 
     available: bool
     reason: str = ""
@@ -142,7 +136,7 @@ class EtcdState:
 
 @dataclass(frozen=True, slots=True)
 class Revoke:
-    """End a lease of another node, if it exists; there is no answer."""
+    """Revokes a lease of another node, if it exists; there is no answer."""
 
     lease: int
 

@@ -1,4 +1,4 @@
-"""The node that does something for the whole cluster: ``Election``, for one registered life of this node."""
+"""Leadership of the whole cluster: ``Election`` for one registered incarnation of this node."""
 
 from __future__ import annotations
 

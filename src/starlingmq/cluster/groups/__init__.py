@@ -1,1 +1,1 @@
-"""Queue groups over several nodes: the primary of each group, pulls and supplies."""
+"""Queue groups across nodes: the primary of each group, pulls and supplies."""

@@ -1,8 +1,8 @@
-"""Who is the primary of each queue group: a key in etcd for each, written with the lease of the node (docs/GROUPS.md).
+"""The primary of each queue group: one key in etcd per group, written with the lease of its node (docs/GROUPS.md).
 
-The law: what is believed of a key is what the watch has told, and nothing else. An answer to a campaign only says that
-the watch will tell, or that it has to be tried again; so nothing has to be compared in two orders. The *epoch* of a
-primary is the revision in which its key was made: it rises from one to the next, and a lower one is refused.
+The law: only the watch changes what is known of a key. The answer to a campaign only says that the watch will report a
+change, or that the campaign has to be repeated; so no two sources have to be ordered. The *epoch* of a primary is the
+revision in which its key was created: it rises from one primary to the next, and a lower one is refused.
 
 Pure: requests out, answers in.
 """
@@ -30,13 +30,13 @@ from starlingmq.cluster.etcd.etcd_requests import (
 
 TAG: Final = "groups-"
 CAMPAIGNS_PER_TXN: Final = 40
-RETRY_SECONDS: Final = 0.1  # after an error of etcd; twice as long after each further one
+RETRY_SECONDS: Final = 0.1  # after an error of etcd; doubled after each further one
 RETRY_SECONDS_MAX: Final = 2.0
 SHARE: Final = b"$share/"
 
 
 class Primary:
-    """The primary of a group; ``epoch`` 0: nobody is."""
+    """The primary of a group; ``epoch`` 0: none."""
 
     node: int
     incarnation: int
@@ -52,7 +52,7 @@ NOBODY: Final = Primary(0, 0, 0)
 
 
 class GroupPrimaries:
-    transactions: int  # that were asked for
+    transactions: int  # requested so far
 
     def __init__(self, cluster: str) -> None:
         self.transactions = 0
@@ -61,14 +61,14 @@ class GroupPrimaries:
         self._incarnation = 0
         self._primaries: dict[bytes, Primary] = {}  # by $share/name/filter
         self._wanted: dict[bytes, None] = {}
-        self._todo: dict[bytes, None] = {}  # wanted and nobody's, or ours and not wanted
-        self._asked: dict[bytes, int] = {}  # for these the watch has to tell first: up to this revision
+        self._todo: dict[bytes, None] = {}  # wanted and free, or held by this node and not wanted
+        self._asked: dict[bytes, int] = {}  # groups that wait for the watch to reach this revision
         self._changed: dict[bytes, None] = {}
-        self._begun = False  # there is a group: until then etcd is not asked
-        self._seen = 0  # revision up to which the watch has told
+        self._begun = False  # a group exists; etcd is not asked before
+        self._seen = 0  # revision that the watch has reached
         self._watching = False
-        self._tag = ""  # of the transaction under way
-        self._names: list[bytes] = []  # that it is about; none: it reads all there are
+        self._tag = ""  # of the outstanding transaction
+        self._names: list[bytes] = []  # the groups that it is about; none: it reads all groups
         self._tags = 0
         self._batch = CAMPAIGNS_PER_TXN
         self._retry = RETRY_SECONDS
@@ -76,11 +76,11 @@ class GroupPrimaries:
         self._requests: list[Request] = []
 
     def enter(self, node: int, incarnation: int) -> None:
-        """Our number is known."""
+        """This node's number is known."""
         self._node, self._incarnation = node, incarnation
 
     def begin(self) -> None:
-        """There is a group somewhere."""
+        """A group exists somewhere."""
         self._begun = True
 
     def primary(self, share: bytes) -> Primary:
@@ -90,7 +90,7 @@ class GroupPrimaries:
         return primary.epoch != 0 and primary.node == self._node and primary.incarnation == self._incarnation
 
     def want(self, share: bytes, wanted: bool) -> None:
-        """Whether this node is to be the primary if nobody is."""
+        """Whether this node wants to be the primary if there is none."""
         if wanted == (share in self._wanted):
             return
         if wanted:
@@ -125,7 +125,8 @@ class GroupPrimaries:
             if answer.prefix == self._prefix:
                 self._watching = False
         elif isinstance(answer, LeaseLost):
-            for share, primary in self._primaries.items():  # the watch tells of those that are gone with it
+            # the watch reports the keys that the lease has taken with it
+            for share, primary in self._primaries.items():
                 if primary.node == self._node:
                     self._look(share)
 
@@ -148,13 +149,14 @@ class GroupPrimaries:
             self._requests.append(Watch(self._prefix, answer.revision + 1))
             return
         if not self._watching:
-            return  # the watch was lost meanwhile: all is read anew, and what became of this campaign with it
+            # the watch was lost in the meantime: everything is read again, including the result of this campaign
+            return
         if answer.succeeded:
             self._batch = CAMPAIGNS_PER_TXN
             for share in names:
                 if answer.revision > self._seen:
                     self._asked[share] = answer.revision
-        else:  # somebody was faster with one of them
+        else:  # another node was faster for one of them
             self._batch = 1
             self._retry_at = now + self._retry
 
@@ -209,7 +211,7 @@ class GroupPrimaries:
         return Txn(self._tag, compares, success)
 
     def wake_at(self) -> float:
-        """When ``take_requests`` has something though nothing happens; 0.0: never."""
+        """When ``take_requests`` has to be called without an event; 0.0: never."""
         if self._tag or self._node == 0 or not self._begun:
             return 0.0
         return self._retry_at if self._todo or not self._watching else 0.0

@@ -1,8 +1,9 @@
-"""The pull loop of the primaries on one node (docs/GROUPS.md); the other end of it is cluster.groups.group_supply.
+"""The pull loop of the groups whose primary is this node (docs/GROUPS.md). The other end is
+cluster.groups.group_supply.
 
 The laws: one pull at a time for each node, numbered, and repeated until it is answered. The loop rests only when
-nothing was found, or nobody has room. Nothing of this carries a message, and all of it may be lost, doubled or late:
-who hands a message over holds it, and what a primary says is only how much may go where.
+nothing was found, or no member has room. These frames carry no messages, and may be lost, duplicated or late: the node
+that hands a message over holds it, and the primary only decides how many may go where.
 """
 
 from __future__ import annotations
@@ -15,27 +16,28 @@ from starlingmq.cluster.links.peer_frames import Allotment, Body, GroupPull, Gro
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.groups.group import Group
 
-RESEND_SECONDS: Final = 0.25  # a pull that was not answered
-SETTLE_SECONDS: Final = 0.25  # a new primary waits so long for nodes to say what their members can take
-NOTIFIED_REST: Final = 1.0  # seconds that the loop rests when nodes say by themselves that there is something
+RESEND_SECONDS: Final = 0.25  # until an unanswered pull is repeated
+SETTLE_SECONDS: Final = 0.25  # how long a new primary waits for the nodes to report the capacity of their members
+NOTIFIED_REST: Final = 1.0  # seconds between polls when nodes report new messages themselves
 PULLS_PER_FRAME: Final = 100
 
-Chances = tuple[tuple[int, int, bool], ...]  # of each node with members: its number, how many are there, is there room
+# for each node with members: its number, members there, whether there is room
+Chances = tuple[tuple[int, int, bool], ...]
 
 
 class Loop:
-    """What a primary has going on with one node."""
+    """The state of a primary's exchange with one node."""
 
     number: int  # of the last pull
-    pull: GroupPull | None  # that is not answered yet
+    pull: GroupPull | None  # not answered yet
     sent_at: float
     rest_until: float
-    not_before: float  # the node could give nothing of what waits there; 0.0: it could
-    waiting: dict[bytes, None]  # groups that have something in line there ...
-    ready: dict[bytes, None]  # ... and may have room for it
-    stale: dict[bytes, None]  # groups of which more room may be there than we know
-    wanting: dict[bytes, None]  # groups that it is to be allotted room of beforehand, or anew
-    standing: dict[bytes, Chances]  # whom it was last allotted room of beforehand
+    not_before: float  # the node could not hand over what waits there, so it is not asked before; 0.0: it could
+    waiting: dict[bytes, None]  # groups with messages waiting there ...
+    ready: dict[bytes, None]  # ... for which there may be room
+    stale: dict[bytes, None]  # groups that may have more room there than is known
+    wanting: dict[bytes, None]  # groups that need a new standing allotment for that node
+    standing: dict[bytes, Chances]  # the nodes and members of the last standing allotment
 
     def __init__(self) -> None:
         self.number = 0
@@ -55,53 +57,54 @@ class Loop:
 
 
 class Settling:
-    """A group that we are the primary of, and of which nodes have not said yet what their members can take."""
+    """A group whose primary is this node, while some nodes have not reported the capacity of their members yet."""
 
     asked: dict[int, None]
     until: float
 
     def __init__(self, asked: dict[int, None]) -> None:
         self.asked = asked
-        self.until = 0.0  # it begins with the next turn
+        self.until = 0.0  # set in the next turn
 
 
 class GroupPulls:
-    """``connected`` says of a node whether it can be reached."""
+    """``connected``: whether a node can be reached."""
 
     def __init__(self, broker: BrokerState, connected: Callable[[int], bool]) -> None:
         self._broker = broker
         self._connected = connected
         self._me = 0
         self._loops: dict[int, Loop] = {}
-        self._mine: dict[bytes, Group] = {}  # groups that this node is the primary of ...
-        self._settling: dict[bytes, Settling] = {}  # ... and where it does not choose yet
-        self._reached: list[int] = []  # nodes, in the turn before
+        self._mine: dict[bytes, Group] = {}  # groups whose primary is this node ...
+        self._settling: dict[bytes, Settling] = {}  # ... and those of them for which it does not assign messages yet
+        self._reached: list[int] = []  # connected nodes in the previous turn
         self._out: list[tuple[int, Body]] = []
 
     def enter(self, node: int) -> None:
         self._me = node
 
     def set_members(self, numbers: tuple[int, ...]) -> None:
-        """All members but this one."""
+        """``numbers``: all members except this one."""
         for number in [number for number in self._loops if number not in numbers]:
             del self._loops[number]
         for number in numbers:
             self._loops.setdefault(number, Loop())
 
     def reborn(self, node: int) -> None:
-        """A new life of that node: it knows of no pull, and was allotted nothing."""
+        """That node has restarted: it knows of no pull, and has no allotment."""
         if node in self._loops:
             self._loops[node] = Loop()
 
     def connected(self, node: int) -> None:
-        """There is another stream to that node: what was asked on the one before may be lost."""
+        """There is a new stream to that node: requests on the previous one may be lost."""
         loop = self._loops.get(node)
         if loop is not None:
             loop.sent_at = -inf
 
     def lead(self, share: bytes, group: Group) -> None:
-        """This node is the primary of a group from now on. It chooses, and so hands over what waited for a primary,
-        when it knows what other nodes with members can take, or has waited for that: else its own would get it all."""
+        """This node is the primary of a group from now on. It assigns messages, including those that waited for a
+        primary, once it knows the capacity of the other nodes with members, or has waited long enough for that.
+        Otherwise its own members would get everything."""
         self._mine[share] = group
         asked: dict[int, None] = {}
         for number, loop in self._loops.items():
@@ -129,19 +132,19 @@ class GroupPulls:
                 self._choose(share, self._mine[share])
 
     def forget(self, share: bytes) -> None:
-        """It is over, or has another primary."""
+        """The group has ended, or has another primary."""
         if self._mine.pop(share, None) is not None:
             self._settling.pop(share, None)
             for loop in self._loops.values():
                 loop.forget(share)
 
     def changed(self, share: bytes, group: Group) -> None:
-        """The line of a group of ours, its members or their room have."""
+        """The queue of a group, its members or their capacity have changed. This node is its primary."""
         chances: Chances | None = None
         for node, loop in self._loops.items():
             room = group.rooms.get(node)
             if group.counts.get(node, 0) != 0 and (room is None or (room.left * 2 <= room.given and room.given != 0)):
-                loop.stale[share] = None  # what it said came before its route, or is used up
+                loop.stale[share] = None  # its report is older than its route, or its room is used up
             if share in loop.waiting:
                 loop.ready[share] = None
             stood = loop.standing.get(share)
@@ -151,7 +154,7 @@ class GroupPulls:
                 if stood != chances:
                     loop.wanting[share] = None
 
-    # Asking
+    # Pulls
 
     def turn(self, now: float) -> None:
         if not self._mine:
@@ -213,11 +216,10 @@ class GroupPulls:
         return group.room(self._broker.ctx.write_buffer) != 0
 
     def _pull(self, loop: Loop, share: bytes, group: Group, all_of_it: bool) -> Pull:
-        """``all_of_it``: for what is in line there all the room there is; what is not used comes back with the answer.
-
-        For what enters there later a part of it: half of what members had, when they were last asked, divided among the
-        nodes. That is not taken from what we have: what comes and finds no room is in line where the member is.
-        """
+        """``all_of_it``: allots all the room there is for messages that wait there; unused room comes back with the
+        answer. For messages that enter there later, allots a part: half of the room that the members last reported,
+        divided among the nodes. That part is not subtracted here: a message that finds no room waits at the member's
+        node."""
         loop.wanting.pop(share, None)
         loop.standing[share] = self._chances(group)
         part = 2 * (len(self._loops) + 1)
@@ -237,17 +239,17 @@ class GroupPulls:
         rooms = group.rooms.items()
         return (here, *((node, room.online, room.given != 0 and group.reaches(room)) for node, room in rooms))
 
-    # What comes back
+    # Answers
 
     def reported(self, number: int, report: GroupReport, now: float) -> None:
-        """A node has answered, or tells by itself."""
+        """A node has answered, or reports on its own."""
         loop = self._loops.get(number)
         if loop is None:
             return
         pull = loop.pull
         if report.number != 0:
             if pull is None or report.number != pull.number:
-                return  # to one that was answered before
+                return  # the answer to a pull that was answered before
             loop.pull = None
             self._give_back(pull, report)
             if not self._moved(pull, report):
@@ -257,7 +259,7 @@ class GroupPulls:
             if group is None:
                 continue
             if state.epoch > group.epoch:
-                group.primary = False  # somebody else is; the watch will tell who
+                group.primary = False  # another node is the primary; the watch will report which
                 self.forget(state.key)
                 continue
             group.waits_at[number] = state.waiting
@@ -278,7 +280,7 @@ class GroupPulls:
             loop.rest_until = now + (NOTIFIED_REST if groups.notify else groups.poll_interval)
 
     def _moved(self, pull: GroupPull, report: GroupReport) -> bool:
-        """Whether anything was given, if anything could be: a node may not reach those that we reach."""
+        """Whether anything was handed over, if it could be. A node may not reach the members that this one reaches."""
         asked = {each.key for each in pull.pulls if any(allotment.room != 0 for allotment in each.allotments)}
         for state in report.states:
             if state.key in asked:
@@ -288,7 +290,7 @@ class GroupPulls:
         return not asked
 
     def _give_back(self, pull: GroupPull, report: GroupReport) -> None:
-        """What was allotted and not used."""
+        """Takes back what was allotted and not used."""
         states = {state.key: state for state in report.states}
         for asked in pull.pulls:
             group = self._mine.get(asked.key)
@@ -307,7 +309,7 @@ class GroupPulls:
         return out
 
     def wake_at(self) -> float:
-        """When ``turn`` has something though nothing happens; inf: never."""
+        """When ``turn`` has to be called without an event; inf: never."""
         soonest = inf
         if self._mine:
             for number, loop in self._loops.items():

@@ -1,8 +1,9 @@
-"""What a node has for the primaries of groups on other nodes (docs/GROUPS.md): it answers pulls, and tells by itself.
+"""The messages that this node supplies to primaries on other nodes (docs/GROUPS.md): it answers pulls, and reports
+changes on its own.
 
-The laws: the same number is answered the same, and what it asks for is done once. A pull by an epoch below the highest
-known one is refused. What may be handed over before the primary knows of it (a *standing* allotment) is what its last
-pull said, and nothing once there is another primary, or none.
+The laws: a repeated number gets the same answer, and its request is carried out once. A pull with an epoch below the
+highest known one is refused. A *standing* allotment (messages that may be handed over before the primary knows of them)
+comes from the primary's last pull, and ends as soon as there is another primary, or none.
 """
 
 from __future__ import annotations
@@ -17,29 +18,29 @@ from starlingmq.core.groups.group import Group
 from starlingmq.core.groups.member_selection import Room
 
 GIVEN_PER_PULL: Final = 2048  # messages of one group
-STATES_PER_FRAME: Final = 500  # and of what is told by ourselves to each node in a turn
+STATES_PER_FRAME: Final = 500  # in answers, and in own reports to each node per turn
 LINED_PER_ANSWER: Final = 100
 
 
 class Chooser:
-    """Another node as the primary of groups, and what it knows of them."""
+    """Another node as the primary of groups, and what was reported to it."""
 
     incarnation: int
-    number: int  # of the pull that was last answered, and the answer
+    number: int  # of the pull that was last answered
     report: GroupReport | None
     groups: dict[bytes, Group]
-    fresh: dict[bytes, None]  # changed since it was last answered
-    news: dict[bytes, None]  # changed since it was last told by ourselves
-    lined: dict[bytes, None]  # have something in line here, it was told
-    told: dict[bytes, GroupState]  # in answers
-    said: dict[bytes, GroupState]  # in answers or by ourselves
+    fresh: dict[bytes, None]  # groups that have changed since the last answer
+    news: dict[bytes, None]  # groups that have changed since the last own report
+    lined: dict[bytes, None]  # groups that have messages waiting here, as was reported
+    told: dict[bytes, GroupState]  # the states in answers
+    said: dict[bytes, GroupState]  # the states in answers or own reports
 
     def __init__(self) -> None:
         self.groups = {}
         self.begin(0)
 
     def begin(self, incarnation: int) -> None:
-        """It is another one, or another life of it, and knows nothing."""
+        """It is a new node, or has restarted, and knows nothing."""
         self.incarnation = incarnation
         self.number = 0
         self.report = None
@@ -56,8 +57,8 @@ class Chooser:
 
 
 class GroupSupply:
-    """``connected`` says of a node whether it can be reached; ``follow`` is called where a pull has a primary (group,
-    node, epoch) that etcd has not told of yet. ``refused`` counts pulls of who is primary no more."""
+    """``connected``: whether a node can be reached. ``follow`` is called when a pull names a primary (group, node,
+    epoch) that etcd has not reported yet. ``refused`` counts pulls of former primaries."""
 
     refused: int
 
@@ -70,8 +71,8 @@ class GroupSupply:
         self._follow = follow
         self._me = 0
         self._choosers: dict[int, Chooser] = {}
-        self._restless: dict[int, None] = {}  # choosers that have news
-        self._more = False  # than were told of in this turn
+        self._restless: dict[int, None] = {}  # choosers with changes to report
+        self._more = False  # changes were left for the next turn
         self._out: list[tuple[int, Body]] = []
 
     def enter(self, node: int) -> None:
@@ -83,7 +84,7 @@ class GroupSupply:
             self._restless[node] = None
 
     def connected(self, node: int) -> None:
-        """There is another stream to that node: what was told on the one before, and not answered, may be gone."""
+        """There is a new stream to that node: unanswered reports on the previous one may be lost."""
         chooser = self._choosers.get(node)
         if chooser is not None:
             for share in chooser.fresh:
@@ -103,19 +104,19 @@ class GroupSupply:
         return found
 
     def forget(self, share: bytes) -> None:
-        """It is over, or has another primary."""
+        """The group has ended, or has another primary."""
         for chooser in self._choosers.values():
             if share in chooser.groups:
                 chooser.forget(share)
 
     def changed(self, share: bytes, group: Group) -> None:
-        """The line of a group, its members here or their room have; or it wants to be allotted something."""
+        """The queue of a group, its members here or their capacity have changed; or it needs an allotment."""
         chooser = self._choosers.get(group.chooser)
         if chooser is not None and share in chooser.groups:
             chooser.fresh[share] = chooser.news[share] = None
             self._restless[group.chooser] = None
 
-    # Answering
+    # Answers
 
     def pulled(self, source: int, incarnation: int, body: GroupPull) -> None:
         chooser = self._chooser(source)
@@ -128,7 +129,8 @@ class GroupSupply:
         states: dict[bytes, GroupState] = {}
         for pull in body.pulls:
             states[pull.key] = self._pulled(pull, source)
-        # What waits is said again though nothing has changed, some of it each time: frames may have come out of order.
+        # Waiting messages are reported again even without a change, some of them each time: frames may arrive out of
+        # order.
         for share in (*islice(chooser.fresh, STATES_PER_FRAME), *islice(chooser.lined, LINED_PER_ANSWER)):
             group = chooser.groups.get(share)
             if group is None or share in states:
@@ -184,10 +186,10 @@ class GroupSupply:
         room = group.room(self._broker.ctx.write_buffer)
         return GroupState(group.share(), group.epoch, group.waiting(), group.online(), room, taken, group.wants())
 
-    # Telling
+    # Own reports
 
     def turn(self) -> None:
-        """Tell the primaries by ourselves what they can not know: one frame for each, however many groups."""
+        """Reports changes to the primaries on its own: one frame for each, however many groups."""
         self._more = False
         if not self._restless:
             return
@@ -224,7 +226,7 @@ class GroupSupply:
             self._out.append((node, GroupReport(0, tuple(states))))
 
     def pending(self) -> bool:
-        """Whether there is more to tell in a next turn."""
+        """Whether the next turn has more to report."""
         return self._more
 
     def take_out(self) -> list[tuple[int, Body]]:

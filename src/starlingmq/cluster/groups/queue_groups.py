@@ -1,4 +1,4 @@
-"""Queue groups over nodes, put together: who is primary (etcd), and what they pull (frames). See docs/GROUPS.md."""
+"""Queue groups across nodes: combines the primaries (etcd) and their pulls (frames). See docs/GROUPS.md."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from starlingmq.core.groups.group import Group
 
 
 class QueueGroups(Subsystem):
-    """``connected`` says of a node whether it can be reached."""
+    """``connected``: whether a node can be reached."""
 
     elections: GroupPrimaries
-    pulls: GroupPulls  # of groups that this node is the primary of
-    supply: GroupSupply  # for those that another node is
+    pulls: GroupPulls  # of groups whose primary is this node
+    supply: GroupSupply  # for groups whose primary is another node
 
     def __init__(self, broker: BrokerState, cluster: str, connected: Callable[[int], bool]) -> None:
         self.elections = GroupPrimaries(cluster)
@@ -60,7 +60,7 @@ class QueueGroups(Subsystem):
             self.pulls.reported(source, body, now)
 
     def turn(self, now: float) -> None:
-        """After what the turn brought in: follow who is primary of what, ask, and tell."""
+        """To be called after the turn's input: follows the primaries, pulls, and reports."""
         groups = self._broker.groups
         ended = groups.ended
         if ended:
@@ -99,7 +99,7 @@ class QueueGroups(Subsystem):
         self._lead(group, primary.node, primary.epoch, self.elections.is_ours(primary))
 
     def _lead(self, group: Group, node: int, epoch: int, ours: bool) -> None:
-        """The primary of a group is that node (0: nobody) from now on: nothing holds that another one said."""
+        """The primary of the group is that node from now on (0: none). Statements of the previous primary are void."""
         share = group.share()
         self.pulls.forget(share)
         self.supply.forget(share)
