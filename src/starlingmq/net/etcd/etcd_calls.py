@@ -1,7 +1,7 @@
-"""Calls to the members of one etcd: which of them is asked, TLS, who asks, and what an error means.
+"""Calls to the members of one etcd: choice of the endpoint, TLS, authentication, and the meaning of errors.
 
-One endpoint is asked at a time. When it does not answer, or has no leader, the next call goes to the next one. A call
-is never made twice by itself unless it only asks: of one that failed nobody knows whether it was done.
+One endpoint is used at a time. When it does not answer, or has no leader, the next call goes to the next one. A call is
+repeated automatically only if it changes nothing: the outcome of a failed call is unknown.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Q = TypeVar("Q", bound="Message")
 A = TypeVar("A", bound="Message")
 
 OPTIONS: Final[Sequence[tuple[str, Any]]] = (
-    ("grpc.keepalive_time_ms", 6000),  # etcd by default takes no more than one in 5 s
+    ("grpc.keepalive_time_ms", 6000),  # etcd's default accepts at most one in 5 s
     ("grpc.keepalive_timeout_ms", 3000),
-    ("grpc.http2.ping_timeout_ms", 3000),  # a minute by default, and the keepalive waits for such a ping
+    ("grpc.http2.ping_timeout_ms", 3000),  # the default is a minute, and the keepalive waits for such a ping
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
@@ -39,7 +39,7 @@ OPTIONS: Final[Sequence[tuple[str, Any]]] = (
 
 
 class EtcdError(Exception):
-    """One line that says why. ``elsewhere``: another member may be able to answer."""
+    """One line with the reason. ``elsewhere``: another member may be able to answer."""
 
     def __init__(self, reason: str, code: str = "", elsewhere: bool = False) -> None:
         super().__init__(reason)
@@ -72,7 +72,7 @@ AUTHENTICATE: Final = EtcdMethod("/etcdserverpb.Auth/Authenticate", pb.Authentic
 
 
 class EtcdCalls:
-    """``endpoints`` are ``host:port``; ``timeout`` seconds for each call. Raises OSError for files of ``tls``."""
+    """``endpoints``: ``host:port`` each; ``timeout``: seconds for each call. Raises OSError for files of ``tls``."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class EtcdCalls:
     ) -> None:
         self.endpoints = self._given = tuple(endpoints)
         self.timeout = timeout
-        self.on_moved: Callable[[], None] = lambda: None  # another endpoint is asked from now on
+        self.on_moved: Callable[[], None] = lambda: None  # another endpoint is used from now on
         self._credentials = None if tls is None else _credentials(tls)
         self._user = (username, password)
         self._token = ""
@@ -96,7 +96,7 @@ class EtcdCalls:
         return self.endpoints[self._current % len(self.endpoints)]
 
     async def call(self, method: EtcdMethod[Q, A], request: Q, endpoint: str = "") -> A:
-        """Ask once (a second time only when etcd has refused the token). Raises EtcdError."""
+        """Calls once (a second time only when etcd has refused the token). Raises EtcdError."""
         asked = endpoint or self.endpoint
         for attempt in range(2):
             try:
@@ -113,7 +113,7 @@ class EtcdCalls:
         raise AssertionError("unreachable")
 
     async def ask(self, method: EtcdMethod[Q, A], request: Q) -> A:
-        """For what changes nothing, or may be done twice: ask one after the other until one answers."""
+        """For calls that change nothing or may be repeated: tries one endpoint after the other until one answers."""
         for left in reversed(range(len(self.endpoints))):
             try:
                 return await self.call(method, request)
@@ -123,7 +123,7 @@ class EtcdCalls:
         raise EtcdError("no etcd endpoint is known; set cluster.etcd.endpoints")
 
     async def open(self, method: EtcdMethod[Q, A]) -> EtcdStream[Q, A]:
-        """A stream to the present endpoint. Raises EtcdError."""
+        """A stream to the current endpoint. Raises EtcdError."""
         asked = self.endpoint
         try:
             metadata = await self._metadata(asked)
@@ -134,7 +134,7 @@ class EtcdCalls:
         return EtcdStream(self, asked, method, stream(metadata=metadata))
 
     def failed(self, endpoint: str, error: grpc.aio.AioRpcError) -> EtcdError:
-        """What the error says; the next endpoint is asked from now on if it was this one's."""
+        """The error as an EtcdError. If the current endpoint has failed, the next one is used from now on."""
         code = error.code()
         if code is grpc.StatusCode.UNAUTHENTICATED:
             self._token = ""
@@ -150,14 +150,14 @@ class EtcdCalls:
         return EtcdError(f"etcd at {endpoint}: {details}", code.name, elsewhere)
 
     def leave(self, endpoint: str) -> None:
-        """Ask another one from now on, if this is the one that is asked."""
+        """Uses another endpoint from now on, if this is the current one."""
         if endpoint == self.endpoint and len(self.endpoints) > 1:
             self._current += 1
             self._token = ""
             self.on_moved()
 
     def also(self, found: Sequence[str]) -> None:
-        """Endpoints that are asked besides those that were given, when these do not answer."""
+        """Adds endpoints to the given ones, for when those do not answer."""
         current = self.endpoint
         self.endpoints = tuple(dict.fromkeys([*self._given, *found]))
         self._current = self.endpoints.index(current) if current in self.endpoints else 0
@@ -177,7 +177,8 @@ class EtcdCalls:
         return channel
 
     async def _metadata(self, endpoint: str) -> tuple[tuple[str, str], ...]:
-        """A member that is cut off from its leader refuses instead of waiting; and who we are."""
+        """Metadata of a call: requires a leader, so that an isolated member refuses instead of waiting; and
+        authenticates."""
         name, password = self._user
         if name and not self._token:
             request = pb.AuthenticateRequest(name=name, password=password)
@@ -191,7 +192,7 @@ class EtcdCalls:
 
 
 class EtcdStream(Generic[Q, A]):
-    """Whatever ends it is an EtcdError; one with the code MOVED, if it was left for another endpoint."""
+    """Every end of the stream is an EtcdError; its code is MOVED if another endpoint is used now."""
 
     def __init__(self, calls: EtcdCalls, endpoint: str, method: EtcdMethod[Q, A], call: Any) -> None:
         self.endpoint = endpoint
@@ -200,7 +201,7 @@ class EtcdStream(Generic[Q, A]):
         self._call = call
 
     async def begin(self, request: Q) -> A:
-        """Send it; the first answer, within the time of a call."""
+        """Sends the request. Returns the first answer, within the timeout of a call."""
         try:
             async with asyncio.timeout(self._calls.timeout):
                 await self._call.write(request)
@@ -210,7 +211,7 @@ class EtcdStream(Generic[Q, A]):
             raise EtcdError(f"etcd at {self.endpoint}: no answer in time", elsewhere=True) from None
         except grpc.aio.AioRpcError as error:
             raise self._calls.failed(self.endpoint, error) from None
-        except asyncio.InvalidStateError:  # ended before it was written to
+        except asyncio.InvalidStateError:  # the stream ended before the write
             raise self._ended(await self._call.details()) from None
 
     async def read(self) -> A:
@@ -219,7 +220,7 @@ class EtcdStream(Generic[Q, A]):
         except grpc.aio.AioRpcError as error:
             raise self._calls.failed(self.endpoint, error) from None
         except asyncio.CancelledError:
-            # gRPC ends the reading of a stream that was cancelled here in the same way as the task itself ends.
+            # If the stream is cancelled here, gRPC raises the same error as when the task is cancelled.
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise

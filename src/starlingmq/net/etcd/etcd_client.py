@@ -1,9 +1,9 @@
 """Carries out the requests of ``cluster.etcd.etcd_requests``: transactions, watches that resume, and the one lease of
 the node.
 
-- A transaction is asked for once. If no answer is had, the answer says so: whether it was done, nobody knows.
-- A watch that is cut resumes behind the last change that was told, or behind what a progress notification vouched for.
-- The lease is kept alive each third of its time; that is also how an etcd that has gone away is noticed.
+- A transaction is sent once. Without an answer from etcd, the result says that the outcome is unknown.
+- An interrupted watch resumes after the last reported change, or after the revision of a progress notification.
+- The lease is kept alive each third of its time; that also detects that etcd is unavailable.
 """
 
 from __future__ import annotations
@@ -35,16 +35,14 @@ from starlingmq.net.proto import etcd_pb2 as pb
 
 log = logging.getLogger("starlingmq.etcd")
 
-RETRY: Final = 0.2  # seconds between attempts of what is tried until it works
+RETRY: Final = 0.2  # seconds between attempts
 DISCOVER_SECONDS: Final = 30.0
-OPEN_MAX: Final = 1024  # transactions under way at once; more are refused
+OPEN_MAX: Final = 1024  # outstanding transactions; more are refused
 
 
 class EtcdClient:
-    """``on_answer`` is called on the event loop, never from within ``submit``.
-
-    ``discover``: ask the other members too, where they say that they are, when those of ``endpoints`` do not answer.
-    """
+    """``on_answer`` is called on the event loop, never from within ``submit``. ``discover``: other members are asked
+    too, at the addresses that they announce, when those of ``endpoints`` do not answer."""
 
     def __init__(
         self,
@@ -66,7 +64,7 @@ class EtcdClient:
         self._lease_ttl = lease_ttl
         self._on_answer = on_answer
         self._granted = asyncio.Event()
-        self._doubted = asyncio.Event()  # somebody has reason to believe that the lease is gone
+        self._doubted = asyncio.Event()  # there is a reason to believe that the lease is gone
         self._failures = 0
         self._available: bool | None = None
         self._lease_task: asyncio.Task[None] | None = None
@@ -75,7 +73,7 @@ class EtcdClient:
         self._streams: dict[bytes, EtcdStream[pb.WatchRequest, pb.WatchResponse]] = {}
 
     async def start(self) -> None:
-        """Begin to look for etcd; whether it is there, an ``EtcdState`` says."""
+        """Starts looking for etcd; an ``EtcdState`` reports whether it is available."""
         self._lease_task = asyncio.create_task(self._keep_lease())
 
     def submit(self, request: Request) -> None:
@@ -97,7 +95,8 @@ class EtcdClient:
         task.add_done_callback(self._txns.discard)
 
     async def close(self, revoke: bool = True) -> None:
-        """End everything that is under way, unanswered. ``revoke``: what was written with the lease goes at once."""
+        """Ends all outstanding requests without an answer. ``revoke``: revokes the lease, so that its keys are deleted
+        at once."""
         tasks = [*self._txns, *self._watches.values()]
         if self._lease_task is not None:
             tasks.append(self._lease_task)
@@ -113,14 +112,14 @@ class EtcdClient:
                 )
         await self.calls.close()
 
-    # Transactions.
+    # Transactions
 
     async def _txn(self, txn: Txn) -> None:
         try:
             await self._leased(txn)
             response = await self.calls.call(TXN, txn_request(txn, self.lease))
         except EtcdError as error:
-            if error.code == "NOT_FOUND":  # the lease that it would write with
+            if error.code == "NOT_FOUND":  # the lease of the write
                 self._doubted.set()
             else:
                 self._failed(error)
@@ -142,10 +141,10 @@ class EtcdClient:
     async def _revoke(self, revoke: Revoke) -> None:
         try:
             await self.calls.call(REVOKE, pb.LeaseRevokeRequest(id=revoke.lease))
-        except EtcdError as error:  # another node was faster, or it expires by itself
+        except EtcdError as error:  # another node was faster, or the lease expires by itself
             log.debug("a lease was not ended: %s", error)
 
-    # Watches.
+    # Watches
 
     async def _watch(self, watch: Watch) -> None:
         revision = watch.revision
@@ -176,12 +175,12 @@ class EtcdClient:
             await asyncio.sleep(RETRY)
 
     def _moved(self) -> None:
-        """Watches follow to the endpoint that answers: the one that was left may be deaf without saying so."""
+        """Moves the watches to the endpoint that answers: the previous one may be silent without reporting an error."""
         for stream in self._streams.values():
             if stream.endpoint != self.calls.endpoint:
                 stream.cancel()
 
-    # The lease.
+    # The lease
 
     async def _keep_lease(self) -> None:
         pause = 0.0
@@ -206,12 +205,12 @@ class EtcdClient:
         now = asyncio.get_running_loop().time()
         if now < self._discovered + DISCOVER_SECONDS:
             return
-        with suppress(EtcdError):  # who does not answer is noticed by the lease
+        with suppress(EtcdError):  # the lease detects members that do not answer
             self.calls.also(addresses(await members(self.calls)))
             self._discovered = now
 
     async def _grant(self) -> int:
-        """A lease whose predecessor is gone, if there was one. Seconds that it lasts."""
+        """Requests a lease; its predecessor is gone, if there was one. Returns its duration in seconds."""
         response = await self.calls.call(GRANT, pb.LeaseGrantRequest(ttl=self._lease_ttl))
         first, self.lease = not self.lease, response.id
         self._granted.set()
@@ -220,21 +219,21 @@ class EtcdClient:
         return response.ttl
 
     async def _extend(self) -> int:
-        """Seconds that it lasts from now on; 0: it is gone."""
+        """Extends the lease. Returns its remaining seconds; 0: it is gone."""
         stream = await self.calls.open(KEEP_ALIVE)
         try:
             return (await stream.begin(pb.LeaseKeepAliveRequest(id=self.lease))).ttl
         finally:
             stream.cancel()
 
-    # Whether etcd answers.
+    # Availability
 
     def _answered(self) -> None:
         self._failures = 0
         self._tell(True)
 
     def _failed(self, error: EtcdError) -> None:
-        """One that fails has others: etcd is away when as many calls failed in a row as there are endpoints."""
+        """etcd counts as unavailable when as many calls in a row have failed as there are endpoints."""
         self._failures += 1
         if self._failures >= len(self.calls.endpoints):
             self._tell(False, str(error))

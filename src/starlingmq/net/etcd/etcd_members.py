@@ -1,6 +1,7 @@
-"""Who the members of an etcd are: added as learners, which do not count, and promoted once they have caught up.
+"""Membership of an etcd: new members are added as learners, which do not vote, and promoted once they have caught up.
 
-A learner can not hold up the others: a member that is added in full and does not come up is missing from the majority.
+A learner cannot block the others. A member that is added as a voter and does not start would be missing from the
+majority.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class EtcdMember:
 
 @dataclass(frozen=True)
 class EtcdStatus:
-    """``leader`` 0: it knows of none. ``errors``: alarms, such as that its quota is used up."""
+    """``leader`` 0: it knows none. ``errors``: alarms, such as an exhausted quota."""
 
     member: int
     leader: int
@@ -47,7 +48,7 @@ async def add_learner(calls: EtcdCalls, peer_url: str) -> EtcdMember:
 
 
 async def promote(calls: EtcdCalls, member: int) -> None:
-    """Refused (FAILED_PRECONDITION) until it has caught up."""
+    """Refused (FAILED_PRECONDITION) until the learner has caught up."""
     await calls.ask(MEMBER_PROMOTE, pb.MemberRequest(id=member))
 
 
@@ -56,7 +57,7 @@ async def remove(calls: EtcdCalls, member: int) -> None:
 
 
 async def status(calls: EtcdCalls, endpoint: str = "") -> EtcdStatus:
-    """Of one member, as it sees things itself."""
+    """The status that one member reports about itself."""
     answer = await calls.call(STATUS, pb.StatusRequest(), endpoint)
     return EtcdStatus(
         answer.header.member_id,
@@ -69,7 +70,7 @@ async def status(calls: EtcdCalls, endpoint: str = "") -> EtcdStatus:
 
 
 def addresses(found: Sequence[EtcdMember]) -> list[str]:
-    """``host:port`` of those that can be asked."""
+    """``host:port`` of the members that can be asked."""
     return [url.partition("://")[2] for member in found if not member.learner for url in member.client_urls]
 
 

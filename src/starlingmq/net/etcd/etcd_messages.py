@@ -1,4 +1,4 @@
-"""Requests and answers of ``cluster.etcd.etcd_requests`` as the messages of etcd, and back."""
+"""Requests and answers of ``cluster.etcd.etcd_requests`` as messages of etcd, and back."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ def watch_event(watch: Watch, response: pb.WatchResponse) -> WatchEvent:
 
 
 def range_end(prefix: bytes) -> bytes:
-    """The first key behind all that begin with ``prefix``; of an empty one, or of 0xff only, etcd's sign for all."""
+    """The first key after all keys with this prefix; for an empty prefix, or one of 0xff bytes only, etcd's sign for
+    all."""
     stem = prefix.rstrip(b"\xff")
     return stem[:-1] + bytes([stem[-1] + 1]) if stem else b"\0"
 
@@ -86,7 +87,7 @@ def _operation(operation: Operation, lease: int) -> pb.RequestOp:
         leased = lease if operation.leased else 0
         return pb.RequestOp(request_put=pb.PutRequest(key=operation.key, value=operation.value, lease=leased))
     end = range_end(operation.key) if operation.prefix else b""
-    # etcd takes the empty key for none: everything begins at the zero byte.
+    # etcd does not accept an empty key: the first possible key is the zero byte.
     key = operation.key or b"\0"
     if isinstance(operation, Get):
         start = operation.after + b"\0" if operation.after else key

@@ -1,4 +1,4 @@
-"""The etcd program as a child process: begun so that it ends with us, heard, and ended."""
+"""The etcd program as a child process: started so that it ends with this process, its log read, and stopped."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from starlingmq.process import ending_with_us
 
 log = logging.getLogger("starlingmq.etcd")
 
-STOP_SECONDS: Final = 2.0  # one that has no majority waits for it, and one that is killed has lost nothing
+STOP_SECONDS: Final = 2.0  # a member without a majority waits for one; killing it loses nothing
 LINE_BYTES_MAX: Final = 1 << 20
-SAME_LINE_SECONDS: Final = 30.0  # the same message is not told again for so long
+SAME_LINE_SECONDS: Final = 30.0  # the same message is not logged again within this time
 LEVELS: Final = {"debug": logging.DEBUG, "info": logging.DEBUG, "warn": logging.WARNING}
-# What etcd 3.4 warns of though nothing is wrong: each start, each connection with another member.
+# Warnings of etcd 3.4 without a problem: each start, each connection with another member.
 NO_NEWS: Final = frozenset(
     ["simple token is not cryptographically signed"]
     + [f"{what} TCP streaming connection with remote peer" for what in ("established", "closed", "stopped")]
@@ -31,7 +31,7 @@ REMOVED: Final = "the member has been permanently removed from the cluster"
 
 
 class EtcdServerError(Exception):
-    """The node's own etcd can not be run; one line that says what to do."""
+    """The node's own etcd cannot run; one line that says what to do."""
 
 
 def find_program(binary: str) -> str:
@@ -45,14 +45,14 @@ def find_program(binary: str) -> str:
 
 
 class EtcdProcess:
-    """One run of the program. ``last`` is the last complaint that it wrote, ``removed``: that it is no member more."""
+    """One run of the program. ``last`` is the last warning that it wrote; ``removed``: it is no longer a member."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.pid = process.pid
         self.last = ""
         self.removed = False
-        self.bootstrapped = False  # the others know its member, of which nothing is on its disk
-        self.quiet = False  # it is about to end, as are others: it may say what it likes
+        self.bootstrapped = False  # the other members know this member, and its disk is empty
+        self.quiet = False  # it is about to stop, as others are: its warnings do not matter
         self._process = process
         self._told: dict[str, float] = {}
         self._reader = asyncio.create_task(self._read())
@@ -60,7 +60,7 @@ class EtcdProcess:
     @classmethod
     async def start(cls, program: str, arguments: Sequence[str]) -> EtcdProcess:
         command = ending_with_us([program, *arguments], signal.SIGKILL)
-        # Settings of etcd may come by the environment too, and would win over nothing we say but add to it.
+        # etcd also reads settings from the environment. They would not override these, but add to them.
         env = {k: v for k, v in os.environ.items() if not k.startswith("ETCD_") or k == "ETCD_UNSUPPORTED_ARCH"}
         process = await asyncio.create_subprocess_exec(
             *command,
@@ -69,25 +69,25 @@ class EtcdProcess:
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
             limit=LINE_BYTES_MAX,
-            start_new_session=True,  # Ctrl-C in a terminal is for the node, which then ends etcd
+            start_new_session=True,  # Ctrl-C in a terminal is for the node, which then stops etcd
         )
         return cls(process)
 
     async def wait(self) -> int:
-        """Its exit status, once it has ended and all that it wrote is told."""
+        """Its exit status, once it has ended and all of its output was logged."""
         code = await self._process.wait()
         await asyncio.shield(self._reader)
         return code
 
     async def stop(self) -> None:
-        """End it: asked to first, made to after ``STOP_SECONDS``."""
+        """Stops it with SIGTERM, and with SIGKILL after ``STOP_SECONDS``."""
         self.quiet = True
         with suppress(ProcessLookupError):
             self._process.terminate()
         try:
             await asyncio.wait_for(asyncio.shield(self._process.wait()), STOP_SECONDS)
         except TimeoutError:
-            # So does the last one of a cluster that is stopped: nobody is left to take over from it.
+            # The last member of a cluster that is being stopped does not exit either: no member can take over from it.
             log.info("etcd did not exit after SIGTERM; it is killed")
             self.kill()
         await self.wait()
@@ -102,7 +102,7 @@ class EtcdProcess:
         while True:
             try:
                 line = await stream.readline()
-            except ValueError:  # longer than LINE_BYTES_MAX: what of it was read is gone
+            except ValueError:  # longer than LINE_BYTES_MAX: the part that was read is lost
                 continue
             if not line:
                 return
@@ -127,7 +127,7 @@ class EtcdProcess:
 
 
 def parse_line(line: str) -> tuple[int, str]:
-    """Level and text of a line of the log of etcd, which is JSON but for what comes from elsewhere in its process."""
+    """Level and text of a line of etcd's log, which is JSON except for output of other parts of its process."""
     try:
         entry: dict[str, Any] = json.loads(line)
         text = str(entry["msg"])

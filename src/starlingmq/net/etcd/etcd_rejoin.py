@@ -1,10 +1,9 @@
-"""How a node with an empty disk comes back into the etcd that it was a member of.
+"""Returning to an etcd after this node's disk was lost.
 
-etcd lets no member begin with an empty disk under its old id: it would have forgotten what it voted for. So the old
-member is removed through the others and the node is added as a new one. The others are asked at their peer ports,
-since a node that was configured with ``initial_members`` knows no other address of theirs.
-
-The old member is removed only if it is this node's own (name and peer URL) and nobody answers at its peer URL.
+etcd does not let a member start with an empty disk under its old id, because it would have forgotten its votes. So the
+old member is removed through the other members, and the node is added as a new one. The other members are asked at
+their peer ports, since a node that was configured with ``initial_members`` knows no other address of theirs. The old
+member is removed only if it is this node's own (name and peer URL) and nothing answers at its peer URL.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ ANSWER_BYTES_MAX: Final = 1 << 20
 
 
 async def ask_members(peer_urls: Iterable[str], tls: EtcdTlsConfig | None) -> list[EtcdMember]:
-    """The members of the etcd that runs at one of these; none if nobody answers."""
+    """The members of the etcd that runs at one of these URLs; none if none answers."""
     for url in peer_urls:
         try:
             return await asyncio.to_thread(_ask, url, tls)
-        except (OSError, ValueError, KeyError, TypeError):  # away, no certificate of ours, or no etcd
+        except (OSError, ValueError, KeyError, TypeError):  # unreachable, another certificate, or not an etcd
             continue
     return []
 
@@ -40,7 +39,7 @@ def _ask(url: str, tls: EtcdTlsConfig | None) -> list[EtcdMember]:
     if tls is not None:
         context = ssl.create_default_context(cafile=tls.ca)
         context.load_cert_chain(tls.cert, tls.key)
-    # The URL is made of settings: http or https, host and port.
+    # The URL comes from settings: http or https, host and port.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
     with opener.open(f"{url}/members", timeout=ASK_SECONDS) as answer:
         found: list[dict[str, Any]] = json.loads(answer.read(ANSWER_BYTES_MAX))
@@ -57,15 +56,15 @@ def _ask(url: str, tls: EtcdTlsConfig | None) -> list[EtcdMember]:
 
 
 def has_begun(found: Sequence[EtcdMember], peer_url: str) -> bool:
-    """Whether that etcd runs without the member at ``peer_url``: it was there once, or was taken out. A member that
-    all have been told of, and that has never run, has no address for clients."""
+    """Whether that etcd runs without the member at ``peer_url``, which has run before or was removed. A member that was
+    added and has never run has no client address."""
     own = [member for member in found if peer_url in member.peer_urls]
     others = [member for member in found if peer_url not in member.peer_urls and member.client_urls]
     return bool(others) and all(member.client_urls for member in own)
 
 
 async def is_alive(peer_url: str) -> bool:
-    """Whether anybody listens there."""
+    """Whether a process listens there."""
     parts = urlsplit(peer_url)
     try:
         _, writer = await asyncio.wait_for(asyncio.open_connection(parts.hostname, parts.port), ASK_SECONDS)

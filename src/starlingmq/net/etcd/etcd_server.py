@@ -1,9 +1,9 @@
-"""The node's own etcd: a member that is run, watched and ended with the node.
+"""The node's own etcd: a member that is started, watched and stopped with the node.
 
-It comes to be a member in one of three ways, decided by the first start and kept in its data directory: alone; together
-with others that all know of each other (``initial_members``); or added to an etcd that runs (``join``), as a learner
-first, which is promoted when it has caught up. A node whose disk is empty, and that was a member before, is added again
-in place of its former member, whether its settings say ``initial_members`` or ``join`` (net/etcd/etcd_rejoin.py).
+It becomes a member in one of three ways, decided by the first start and kept in its data directory: alone; together
+with others that all know each other (``initial_members``); or added to a running etcd (``join``), first as a learner,
+which is promoted once it has caught up. A node with an empty disk that was a member before is added again in place of
+its former member, whether its settings say ``initial_members`` or ``join`` (net/etcd/etcd_rejoin.py).
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from starlingmq.storage.private_files import NotPrivate, make_private
 
 log = logging.getLogger("starlingmq.etcd")
 
-BACKOFF: Final = (0.2, 5.0)  # seconds until it is started again: at first, at most
-LONG_RUN: Final = 10.0  # seconds after which a run counts as one that worked
+BACKOFF: Final = (0.2, 5.0)  # seconds until a restart: first, maximum
+LONG_RUN: Final = 10.0  # seconds after which a run counts as successful
 CHECK_SECONDS: Final = 2.0
-SILENT_MAX: Final = 8  # checks without an answer, after one with, until it is killed
+SILENT_MAX: Final = 8  # consecutive checks without an answer, after one with, until it is killed
 ASK_AGAIN: Final = 0.3  # seconds
 JOIN_SECONDS: Final = 60.0
 PORTS_FILE: Final = "ports.json"
 LEFT_FILE: Final = "left"
 REMOVE_SECONDS: Final = 10.0
-DATA: Final = "data"  # below it everything is etcd's
+DATA: Final = "data"  # everything below belongs to etcd
 
 
 class EtcdServer:
-    """``name`` is the node's, ``token`` the cluster's. ``tls`` goes for clients and for members, both ways."""
+    """``name``: the node's; ``token``: the cluster's. ``tls`` is used for clients and members, in both directions."""
 
     def __init__(
         self, settings: EtcdConfig, name: str, token: str, data_dir: Path, tls: EtcdTlsConfig | None = None
@@ -56,9 +56,9 @@ class EtcdServer:
         self._tasks: list[asyncio.Task[None]] = []
         self._calls: EtcdCalls | None = None
         self._answers = asyncio.Event()
-        self._through: tuple[str, ...] = ()  # members that this one was added by, as host:port
+        self._through: tuple[str, ...] = ()  # members that this one was added through, as host:port
         self._stopping = False
-        self.removed = False  # somebody took this member out: it will not run again
+        self.removed = False  # this member was removed from etcd: it will not run again
         self.on_removed: Callable[[], None] = lambda: None
 
     @property
@@ -76,10 +76,8 @@ class EtcdServer:
         return self._process.pid
 
     async def start(self) -> None:
-        """Begin to run it. It may take until others are there that it comes to answer: ``wait_ready``.
-
-        Raises EtcdServerError when there is no program, no place for its data, or nobody who lets it join.
-        """
+        """Starts the program. It may not answer until other members run: see ``wait_ready``. Raises EtcdServerError
+        without a program, without a place for its data, or when no member lets it join."""
         program = find_program(self.settings.binary)
         if (self.data_dir / LEFT_FILE).exists():
             raise EtcdServerError(
@@ -100,20 +98,20 @@ class EtcdServer:
         self._tasks = [asyncio.create_task(self._run(program, arguments)), asyncio.create_task(self._check())]
 
     async def wait_ready(self, seconds: float) -> bool:
-        """Whether it answers, knows a leader and counts as a member, within that time."""
+        """Whether it answers, knows a leader and is a voting member within that time."""
         try:
             await asyncio.wait_for(self._answers.wait(), seconds)
         except TimeoutError:
             return False
-        return not self.removed  # it may have ended since: so it may at any time
+        return not self.removed  # it may have ended since, as it may at any time
 
     def quiet(self) -> None:
-        """The node stops: what etcd complains of now is of no interest."""
+        """The node is stopping: warnings of etcd do not matter any more."""
         if self._process is not None:
             self._process.quiet = True
 
     async def stop(self) -> None:
-        """May be called twice, and if ``start`` has failed."""
+        """May be called twice, and after ``start`` has failed."""
         self._stopping = True
         for task in self._tasks:
             task.cancel()
@@ -123,21 +121,22 @@ class EtcdServer:
         if self._calls is not None:
             await self._calls.close()
 
-    # When members go.
+    # Removing members
 
     async def leave(self) -> None:
-        """Take this member out, and end it for good. Without others it stays: nobody could take over what it has."""
+        """Removes this member and stops it for good. Without other members it stays, since none could take over its
+        data."""
         if not await self._remove(self._name):
             return
         (self.data_dir / LEFT_FILE).touch()
         await self.stop()
 
     async def forget(self, name: str) -> None:
-        """Take out the member of a node that will not come back; it counts for the majority until then."""
+        """Removes the member of a node that will not return; until then it counts for the majority."""
         await self._remove(quote(name, safe="@"))
 
     async def _remove(self, name: str) -> bool:
-        """Whether a member of that name is there no more, and others are."""
+        """Whether a member of that name is gone, and there are others."""
         assert self._calls is not None
         until = monotonic() + REMOVE_SECONDS
         while True:
@@ -163,14 +162,14 @@ class EtcdServer:
                     return False
                 await asyncio.sleep(ASK_AGAIN)
 
-    # What it is told.
+    # Arguments
 
     @property
     def _scheme(self) -> str:
         return "http" if self._tls is None else "https"
 
     def _choose_ports(self) -> tuple[int, int]:
-        """Free ones are chosen once: the other members know this one by its port."""
+        """Free ports are chosen once: the other members know this one by its port."""
         wanted = (self.settings.client_port, self.settings.peer_port)
         if all(wanted):
             return wanted
@@ -201,7 +200,7 @@ class EtcdServer:
             "auto-compaction-mode": "periodic",
             "auto-compaction-retention": f"{max(1, round(self.settings.compaction_retention))}s",
             "strict-reconfig-check": "true",
-            "pre-vote": "true",  # who was cut off does not unseat the leader when it is back
+            "pre-vote": "true",  # a member that was isolated does not unseat the leader on its return
             "logger": "zap",
             "log-outputs": "stderr",
             "log-level": "warn",
@@ -213,14 +212,14 @@ class EtcdServer:
                 options[f"{prefix}trusted-ca-file"] = self._tls.ca
                 options[f"{prefix}client-cert-auth"] = "true"
             if self.settings.allowed_name not in ("", "*"):
-                # One name for both ports: etcd 3.4 to 3.6 have these two, lists of names only 3.6.
+                # One name for both ports: etcd 3.4 to 3.6 have these two options; lists of names only 3.6.
                 options["client-cert-allowed-hostname"] = self.settings.allowed_name
                 options["peer-cert-allowed-hostname"] = self.settings.allowed_name
         return [f"--{key}={value}" for key, value in options.items()]
 
     async def _membership(self) -> list[str]:
         if any((self.data_dir / DATA / "member" / "wal").glob("*.wal")):
-            return []  # etcd goes by what it has, and by nothing that it is told
+            return []  # etcd uses its stored membership, and ignores these arguments
         self._through = self.settings.join
         if not self._through:
             running = await ask_members(self._other_peers(), self._tls)
@@ -235,7 +234,7 @@ class EtcdServer:
         return _cluster([(self._name, self.peer_url)], "new")
 
     async def _join(self, calls: EtcdCalls) -> list[tuple[str, str]]:
-        """Be added, unless an earlier start has come so far; names and peer URLs of all members."""
+        """Adds this member, unless an earlier start has done so. Returns names and peer URLs of all members."""
         until = monotonic() + JOIN_SECONDS
         try:
             while True:
@@ -248,7 +247,7 @@ class EtcdServer:
                         found = await members(calls)
                     break
                 except EtcdError as error:
-                    # Another learner, members that are away, no answer: all of it may pass.
+                    # Another learner, absent members, no answer: all of these may be temporary.
                     if monotonic() > until:
                         raise EtcdServerError(f"this node's etcd cannot join: {error}") from None
                 await asyncio.sleep(ASK_AGAIN)
@@ -262,8 +261,8 @@ class EtcdServer:
         ]
 
     async def _remove_former(self, calls: EtcdCalls, mine: Sequence[EtcdMember]) -> bool:
-        """Take out this node's member of an earlier disk, if there is one; one that was added and has never run may go
-        on. Raises EtcdError, EtcdServerError."""
+        """Removes this node's member of an earlier disk, if there is one. A member that was added and has never run may
+        continue. Raises EtcdError, EtcdServerError."""
         former = [member for member in mine if member.name]
         for member in former:
             if member.name != self._name:
@@ -285,7 +284,7 @@ class EtcdServer:
         wheres = (entry.rpartition("=")[2] for entry in self.settings.initial_members)
         return [url for where in wheres if (url := f"{self._scheme}://{where}") != self.peer_url]
 
-    # While it runs.
+    # While it runs
 
     async def _run(self, program: str, arguments: Sequence[str]) -> None:
         pause = BACKOFF[0]
@@ -297,7 +296,7 @@ class EtcdServer:
             if self._process.removed:
                 log.error("etcd has exited, because this node's member was removed")
                 self.removed = True
-                self._answers.set()  # who waits for it need not
+                self._answers.set()  # ends ``wait_ready``
                 self.on_removed()
                 return
             pause = BACKOFF[0] if monotonic() - began > LONG_RUN else min(pause * 2, BACKOFF[1])
@@ -306,7 +305,7 @@ class EtcdServer:
             log.error("etcd %s%s; it is restarted in %.1f s", how, last, pause)
             await asyncio.sleep(pause)
             self.restarts += 1
-            if self._process.bootstrapped:  # the others began between our asking them and its start
+            if self._process.bootstrapped:  # the other members bootstrapped between this node's question and its start
                 try:
                     arguments = self._arguments() + await self._membership()
                 except EtcdServerError as error:
@@ -314,7 +313,7 @@ class EtcdServer:
             self._process = await EtcdProcess.start(program, arguments)
 
     async def _check(self) -> None:
-        """Ask it how it is; have a learner promoted; kill one that has answered and does not any more."""
+        """Checks its status, has a learner promoted, and kills it when it has stopped answering."""
         assert self._calls is not None
         silent, of, answered = 0, 0, False
         while True:

@@ -1,7 +1,6 @@
-"""The shell around ``cluster.cluster_state``: etcd, the streams to other nodes, and what an operator may ask of a
-member.
+"""The shell around ``cluster.cluster_state``: etcd, the streams to other nodes, and the operator requests of a member.
 
-Started before the listeners for clients: a node that can not serve yet has nobody to refuse.
+Started before the listeners for clients, so that no client connects to a node that cannot serve yet.
 """
 
 from __future__ import annotations
@@ -32,17 +31,19 @@ from starlingmq.net.peers.peer_server import PeerServer
 log = logging.getLogger("starlingmq")
 
 ASK_AGAIN: Final = 0.3  # seconds
-STILL_WAITING: Final = 5.0  # seconds after which a start says what it waits for
-GRACE_SECONDS: Final = 1.0  # beyond its time in which the outcome of a question comes, if the node still turns
-ETCD_SECONDS: Final = 10.0  # in which our own etcd is given to answer before we go on without waiting for it
+STILL_WAITING: Final = 5.0  # seconds after which a starting node logs what it waits for
+# added to a question's deadline: its outcome arrives within this time, unless the node is stuck
+GRACE_SECONDS: Final = 1.0
+ETCD_SECONDS: Final = 10.0  # how long to wait for the node's own etcd before continuing without an answer
 
 
 class ClusterError(Exception):
-    """This node is not, or not any more, a member of its cluster; one line."""
+    """This node is not, or no longer, a member of its cluster; one line."""
 
 
 class Cluster:
-    """``clock`` is the driver's, ``poke`` gives it a turn; ``ended`` is called once, when this is no member more."""
+    """``clock`` is the driver's; ``poke`` requests a turn; ``ended`` is called once, when this node is no longer a
+    member."""
 
     def __init__(self, config: Config, clock: Callable[[], float]) -> None:
         settings = config.cluster
@@ -65,8 +66,8 @@ class Cluster:
         )
         self.server: EtcdServer | None = None
         self.client: EtcdClient | None = None
-        self._introduced = 0  # incarnation by which the peers know us; 0: by none yet
-        self._changed = asyncio.Event()  # something that somebody may wait for
+        self._introduced = 0  # the incarnation that the peers know; 0: none yet
+        self._changed = asyncio.Event()  # a state that a task may wait for
         self._closing = False
         self._leaving = False
         self._ended = False
@@ -74,10 +75,10 @@ class Cluster:
         self._asked: dict[int, asyncio.Future[tuple[bytes, str]]] = {}  # by the number of the question
         self._answering: set[asyncio.Task[None]] = set()
 
-    # Start and end
+    # Start and stop
 
     async def open(self, broker: BrokerState, facts: dict[bytes, bytes]) -> ClusterState:
-        """Listen for other nodes. Raises ListenError, ConfigError."""
+        """Listens for other nodes. Raises ListenError, ConfigError."""
         await self.peers.start()
         self.state = ClusterState(
             broker, self.config.cluster, self.name, self.peers.address, facts, self.clock(), __version__
@@ -85,7 +86,7 @@ class Cluster:
         return self.state
 
     async def join(self) -> None:
-        """Come into the cluster, and wait until this node serves. Raises EtcdServerError, ClusterError."""
+        """Joins the cluster, and waits until this node serves. Raises EtcdServerError, ClusterError."""
         assert self.state is not None
         settings = self.config.cluster
         tls = etcd_tls(settings)
@@ -95,7 +96,7 @@ class Cluster:
             self.server.on_removed = self._changed.set
             await self.server.start()
             endpoints = [self.server.address]
-            await self.server.wait_ready(ETCD_SECONDS)  # or until it is known that it never will be
+            await self.server.wait_ready(ETCD_SECONDS)  # or until it is known that it will never be ready
         self.endpoints = endpoints
         self.client = EtcdClient(
             endpoints,
@@ -126,12 +127,12 @@ class Cluster:
                 log.warning("not serving yet: %s", self.waits_for())
 
     def listeners_elsewhere(self) -> list[str]:
-        """What the connected nodes have told of where they are reached."""
+        """The client addresses that the connected nodes have announced."""
         assert self.state is not None
         return [url for urls in self.state.reception.open().values() for url in urls]
 
     def open_to_clients(self, listeners: Iterable[Listener], urls: Iterable[str] = ()) -> None:
-        """Tell the others where clients find this node, and ``urls`` besides, from the next heartbeat on."""
+        """Announces this node's client addresses, and ``urls``, to the other nodes with the next heartbeat."""
         assert self.state is not None
         host, _ = split_address(self.peers.address, "cluster.advertise")
         own = [url for listener in listeners if (url := listener.advertised(host))]
@@ -150,8 +151,8 @@ class Cluster:
         return Path(self.config.node.data_dir) / "etcd"
 
     async def hand_over(self, seconds: float) -> None:
-        """Before the end: have clients go to other nodes, and give those what is theirs now. Until that is done, or
-        nobody is there to take it, or the time is over; what is left is kept."""
+        """Before the shutdown: sends the clients to other nodes, and hands their sessions over. Ends when that is done,
+        when no node can take them, or when the time is over; sessions that are left stay on disk."""
         state = self.state
         if state is None or state.quorum is None or state.left or seconds <= 0:
             return
@@ -168,13 +169,13 @@ class Cluster:
         await self.until(state.flushed, until - self.clock())
 
     def stopping(self) -> None:
-        """What breaks from here on is not worth a warning: nodes are often stopped together."""
+        """From now on, lost connections are not logged as warnings: nodes are often stopped together."""
         self.peers.quiet()
         if self.server is not None:
             self.server.quiet()
 
     async def close(self) -> None:
-        """Let go of everything. The node stays registered: it may come back."""
+        """Closes everything. The node stays registered, since it may return."""
         self._closing = True
         for task in self._answering:
             task.cancel()
@@ -186,18 +187,18 @@ class Cluster:
 
     @property
     def problem(self) -> str:
-        """Why this node is no member any more, if it did not leave by itself."""
+        """Why this node is no longer a member, if it did not leave by itself."""
         state = self.state
         return state.members.problem if state is not None and state.members.state in ("forgotten", "replaced") else ""
 
     def names(self) -> dict[int, str]:
-        """Of all members, by number."""
+        """The names of all members, by number."""
         state = self.state
         assert state is not None
         return {state.number: self.name} | {status.member.number: status.member.name for status in state.status()}
 
     def waits_for(self) -> str:
-        """What a node that does not serve waits for, in words."""
+        """The reason why this node does not serve yet, for the log."""
         state = self.state
         assert state is not None
         if state.members.problem:
@@ -212,10 +213,10 @@ class Cluster:
             return "not all other nodes know this node yet"
         return "the routes of the other nodes are still being received"
 
-    # What operators ask of other nodes
+    # Operator requests to other nodes
 
     async def ask(self, number: int, question: bytes, seconds: float) -> tuple[bytes, str]:
-        """The answer of that node, or b"" and why there is none."""
+        """The answer of that node, or b"" and the reason why there is none."""
         state = self.state
         assert state is not None
         asked = state.calls.ask(number, question, self.clock(), seconds)
@@ -234,7 +235,7 @@ class Cluster:
         state.calls.answer(called, await self.on_question(called.question))
         self.poke()
 
-    # What comes in
+    # Events
 
     def _on_envelope(self, envelope: Envelope) -> None:
         assert self.state is not None
@@ -261,10 +262,10 @@ class Cluster:
         self.state.answered(answer, self.clock())
         self.poke()
 
-    # What goes out
+    # Output
 
     def carry(self, ready: ClusterReady) -> None:
-        """Do what a turn wants done."""
+        """Carries out the output of a turn."""
         state, client = self.state, self.client
         if client is None or state is None or self._closing:
             return
@@ -298,10 +299,10 @@ class Cluster:
             if not self._leaving:
                 self._end()
 
-    # What may become of it
+    # Membership
 
     async def leave(self, seconds: float) -> bool:
-        """Go for good: whether that is done within the time. It goes on afterwards if it is not."""
+        """Leaves the cluster for good. Returns whether that was done in time; if not, it continues afterwards."""
         state = self.state
         assert state is not None
         self._leaving = True
@@ -316,7 +317,7 @@ class Cluster:
         return True
 
     async def forget(self, name: str, force: bool, seconds: float) -> str:
-        """Take out a node that will not come back; "" or why not."""
+        """Removes a node that will not return. Returns "" or the reason for a refusal."""
         state = self.state
         assert state is not None
         until = self.clock() + seconds
@@ -341,7 +342,7 @@ class Cluster:
             self.ended()
 
     async def until(self, condition: Callable[[], bool], seconds: float) -> bool:
-        """Whether something came to be so within the time."""
+        """Waits for the condition. Returns whether it was met in time."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._until(condition), max(seconds, 0.0))
         return condition()

@@ -1,7 +1,7 @@
-"""Envelopes as protobuf and back (net/proto/peers.proto). What can not be read raises FrameError, whatever it is.
+"""Encodes envelopes as protobuf and back (net/proto/peers.proto). Every input that cannot be decoded raises FrameError.
 
-Several envelopes travel in one gRPC message. A repeated field is its elements one after the other, each behind tag and
-length, so a batch is put together from envelopes that are encoded already.
+Several envelopes travel in one gRPC message. A repeated field is its elements one after the other, each with tag and
+length, so a batch is joined from envelopes that are encoded already.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _questions = msgspec.msgpack.Decoder(tuple[HandshakeQuestion, ...])
 _users = msgspec.msgpack.Decoder(tuple[str | None, ...])
 _answers = msgspec.msgpack.Decoder(tuple[HandshakeAnswer, ...])
 
-ENVELOPE_TAG: Final = b"\x0a"  # field 1 of Dialler, with a length
+ENVELOPE_TAG: Final = b"\x0a"  # field 1 of Dialler, length-delimited
 
 
 class FrameError(Exception):
-    """What came is not what a node of a version that we know would send."""
+    """The bytes are not a frame of any version that this node knows."""
 
 
 def encode(envelope: Envelope) -> bytes:
@@ -68,7 +68,7 @@ def encode(envelope: Envelope) -> bytes:
 
 
 def decode(data: bytes) -> Envelope:
-    """Raises FrameError, also for a body of a kind that only a later version knows."""
+    """Raises FrameError, also for a kind of body that only later versions know."""
     try:
         message = pb.Envelope.FromString(data)
     except DecodeError as error:
@@ -88,10 +88,7 @@ def join(encoded: Iterable[bytes]) -> bytes:
 
 
 def split(data: bytes) -> list[Envelope]:
-    """The envelopes of one message, in order; those of a kind that only a later version knows are left out.
-
-    Raises FrameError.
-    """
+    """The envelopes of one message, in order, without kinds that only later versions know. Raises FrameError."""
     try:
         messages = pb.Dialler.FromString(data).envelopes
     except DecodeError as error:
@@ -237,7 +234,7 @@ def _to_reply(message: pb.HandshakeReply) -> HandshakeReply:
 
 
 def _put_data(body: Data, field: pb.Data) -> None:
-    """In place: nearly all bytes that travel are these, and are not copied once more."""
+    """In place: these are nearly all bytes that travel, so they are not copied once more."""
     field.sequence = body.sequence
     field.count = body.count
     field.blob = body.blob
@@ -351,6 +348,6 @@ BODIES: Final[dict[type[Body], tuple[str, Callable[[Any, Any], None], Callable[[
         lambda message: OperatorReply(message.number, message.answer),
     ),
 }
-"""By kind of body: its field in Envelope, how it is put there, and how it is read back."""
+"""By kind of body: its field in Envelope, its encoder, and its decoder."""
 
 FROM_MESSAGE: Final = {name: read for name, _, read in BODIES.values()}

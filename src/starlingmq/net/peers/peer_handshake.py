@@ -1,7 +1,7 @@
-"""How two nodes prove to each other that they know the secret: bytes in, bytes out (net/peers/peer_server.py carries
-them).
+"""The handshake in which two nodes prove to each other that they know the secret: bytes in, bytes out
+(net/peers/peer_server.py transports them).
 
-All of it travels in the metadata of two calls on one connection. gRPC bounds metadata (``METADATA_BYTES_MAX``) and
+All of it travels in the metadata of two calls on one connection. gRPC limits metadata (``METADATA_BYTES_MAX``) and
 holds messages back until the handler reads them, so a stranger cannot make the node read a message.
 
 1. Call ``Challenge``. The dialler sends ``hello``: its name, the node it wants, its protocol versions, a nonce. The
@@ -10,11 +10,11 @@ holds messages back until the handler reads them, so a stranger cannot make the 
 2. Call ``Join``. The dialler sends hello, challenge and ticket again, and its ``proof``. The listener checks the
    ticket, then the proof, and answers with its own proof (``accepted``). Then the dialler sends envelopes.
 
-A proof is HMAC-SHA256, under the secret, of the side that makes it and of hello and challenge as they were sent: names,
-cluster, numbers, incarnations, nonces and versions. So a proof is worth nothing in the other direction (reflection), to
-another node or process, or with another version (downgrade). A ticket is good once, for ``TICKET_SECONDS``, from the
-address that it was given to, so a recorded proof is worth nothing either (replay). The secret says nothing about the
-bytes after the handshake: TLS protects those. Every holder of the secret may call itself any node.
+A proof is the HMAC-SHA256, under the secret, of the side that makes it and of hello and challenge as they were sent:
+names, cluster, numbers, incarnations, nonces and versions. So a proof is useless in the other direction (reflection),
+to another node or process, or with another version (downgrade). A ticket is valid once, for ``TICKET_SECONDS``, from
+the address that it was issued to, so a recorded proof is useless too (replay). The secret does not protect the bytes
+after the handshake: TLS does. Every holder of the secret may claim to be any node.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ METADATA_BYTES_MAX: Final = 8192
 PART_BYTES_MAX: Final = 1024  # of hello and of challenge
 SEAL_BYTES: Final = 32
 
-# Keys of metadata; gRPC passes bytes under keys that end with -bin.
+# Keys of metadata; gRPC accepts bytes under keys that end with -bin.
 HELLO: Final = "hello-bin"
 CHALLENGE: Final = "challenge-bin"
 TICKET: Final = "ticket-bin"
@@ -49,12 +49,12 @@ Metadata = Iterable[tuple[str, str | bytes]]
 
 
 class RefusedError(Exception):
-    """The two nodes will not talk to each other; the message is one line that says why."""
+    """The handshake failed; the message is one line with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a node says of itself. ``secret`` never travels; empty when the cluster has none."""
+    """The identity that a node claims. ``secret`` never travels; it is empty when the cluster has none."""
 
     cluster: str
     name: str
@@ -121,19 +121,19 @@ class Dialling:
         return {HELLO: self._hello, CHALLENGE: encoded, TICKET: ticket, PROOF: proof}
 
     def finish(self, answer: Parts) -> None:
-        """From the listener's answer to the second call. Raises RefusedError."""
+        """Checks the listener's answer to the second call. Raises RefusedError."""
         expected = _proof(b"listener", self.me.secret, self._hello, self._challenge)
         if not hmac.compare_digest(answer.get(ACCEPTED, b""), expected):
             raise RefusedError("it does not know the cluster secret; set the same cluster.secret on all nodes")
 
 
 class Answering:
-    """The side that listens, for all that dial it. ``key`` seals tickets and never leaves the process."""
+    """The listening side, for all nodes that dial it. ``key`` seals tickets and never leaves the process."""
 
     def __init__(self, me: Identity, key: bytes) -> None:
         self.me = me
         self._key = key
-        self._used: dict[bytes, float] = {}  # tickets that came with a right proof, and when they run out
+        self._used: dict[bytes, float] = {}  # tickets that came with a valid proof -> when they expire
 
     def challenge(self, told: Parts, peer: str, nonce: bytes, now: float) -> dict[str, bytes]:
         """The answer to the call ``CHALLENGE`` from ``peer``. Raises RefusedError."""
@@ -168,7 +168,7 @@ class Answering:
         return {CHALLENGE: challenge, TICKET: until + self._seal(until, peer, encoded, challenge)}
 
     def admit(self, told: Parts, peer: str, now: float) -> Proved:
-        """Check the call ``CONNECT`` from ``peer``. Raises RefusedError."""
+        """Checks the call ``CONNECT`` from ``peer``. Raises RefusedError."""
         encoded, challenge = told.get(HELLO, b""), told.get(CHALLENGE, b"")
         ticket, proof = told.get(TICKET, b""), told.get(PROOF, b"")
         until, seal = ticket[:8], ticket[8:]
@@ -193,7 +193,7 @@ class Answering:
 
 
 def parts(metadata: Metadata | None) -> dict[str, bytes]:
-    """The keys of the handshake in metadata, as long as they are short enough."""
+    """The keys of the handshake in metadata, if they are short enough."""
     return {
         key: value
         for key, value in metadata or ()

@@ -1,9 +1,9 @@
-"""The node's listener for other nodes, and one stream to each of them; frames as values above, gRPC below.
+"""The node's listener for other nodes, and one stream to each of them: frames as values above, gRPC below.
 
-``A -> B`` goes over the stream that A dialled, ``B -> A`` over the one that B dialled: each end mends what it uses. A
-stream begins with a handshake (net/peers/peer_handshake.py) and then carries batches of envelopes
+``A -> B`` uses the stream that A dialled, ``B -> A`` the one that B dialled: each node repairs the stream that it sends
+on. A stream begins with a handshake (net/peers/peer_handshake.py) and then carries batches of envelopes
 (net/peers/peer_codec.py). gRPC is used without generated services, and messages are bytes to it, so that they are
-copied and parsed once.
+copied and parsed only once.
 """
 
 from __future__ import annotations
@@ -45,27 +45,25 @@ from starlingmq.net.peers.process_watch import HOLD_METHOD, ProcessWatch
 
 log = logging.getLogger("starlingmq")
 
-MESSAGE_BYTES_MAX: Final = 320 * 1024 * 1024  # the largest MQTT packet and then some; only after the proof
-STREAMS_MAX: Final = 512  # at once; those that have proved nothing end in the same turn
-CONNECTIONS_MAX: Final = 256  # accepted at once, so that strangers leave descriptors to the others
+MESSAGE_BYTES_MAX: Final = 320 * 1024 * 1024  # above the largest MQTT packet; only after the proof
+STREAMS_MAX: Final = 512  # at once; those without a proof end in the same turn
+CONNECTIONS_MAX: Final = 256  # accepted at once, so that strangers leave descriptors to others
 STREAMS_PER_CONNECTION: Final = 4  # a node has two
-WINDOW_BYTES: Final = 64 * 1024  # of a connection and of each of its streams, until somebody reads
-STRANGER_SECONDS: Final = 5.0  # of a connection without a stream, or whose TLS does not get on
-STRANGERS_MAX: Final = 64  # of which it is remembered why they were refused
-REFUSALS_LOGGED: Final = 1.0  # at most one line in so many seconds; those in between are counted
+WINDOW_BYTES: Final = 64 * 1024  # of a connection and of each of its streams, until the handler reads
+STRANGER_SECONDS: Final = 5.0  # for a connection without a stream, or with a stalled TLS handshake
+STRANGERS_MAX: Final = 64  # whose reason for refusal is remembered
+REFUSALS_LOGGED: Final = 1.0  # seconds between two log lines; refusals in between are counted
 
 
 class ListenError(Exception):
-    """The listener for nodes can not be opened; one line."""
+    """The listener for nodes cannot be opened; one line."""
 
 
 class PeerServer:
-    """Callbacks run on the event loop. ``on_connected`` and ``on_disconnected`` tell of the stream *to* a peer,
-    ``on_gone`` of the end of its process, by number and incarnation.
-
-    ``chance`` gives numbers in [0, 1), ``random_bytes`` unguessable bytes. Order: ``start`` (then ``address`` is what
-    others dial), ``introduce``, ``set_peers`` as often as the members change, ``close``.
-    """
+    """Callbacks run on the event loop. ``on_connected`` and ``on_disconnected`` report the stream *to* a peer,
+    ``on_gone`` the end of its process, by number and incarnation. ``chance`` returns numbers in [0, 1),
+    ``random_bytes`` unguessable bytes. Order: ``start`` (then ``address`` is the address for other nodes),
+    ``introduce``, ``set_peers`` whenever the members change, ``close``."""
 
     def __init__(
         self,
@@ -97,13 +95,14 @@ class PeerServer:
         self._streams: dict[int, PeerStream] = {}
         self._watches: dict[int, ProcessWatch] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        self._inbound: dict[int, tuple[int, asyncio.Task[Any]]] = {}  # node -> incarnation, who serves its stream
+        # node -> (incarnation, the task that serves its stream)
+        self._inbound: dict[int, tuple[int, asyncio.Task[Any]]] = {}
         self._strangers: set[str] = set()
         self._refusal_logged = -REFUSALS_LOGGED
         self._refusals_unlogged = 0
 
     async def start(self) -> None:
-        """Listen. Raises ListenError."""
+        """Starts listening. Raises ListenError."""
         host, port = split_address(self._settings.listen, "cluster.listen")
         shown = f"[{host}]" if ":" in host else host
         options = _server_options(self._settings)
@@ -127,7 +126,7 @@ class PeerServer:
         self.address = self._settings.advertise or f"{shown}:{port}"
 
     def methods(self) -> dict[str, Callable[[object, Any], Awaitable[None]]]:
-        """All calls that the port answers. None of them reads a message before the proof of a node."""
+        """All calls that the port answers. None of them reads a message before the node's proof."""
         return {
             CHALLENGE_METHOD: self._serve_challenge,
             JOIN_METHOD: self._serve_join,
@@ -136,8 +135,8 @@ class PeerServer:
         }
 
     def introduce(self, number: int, incarnation: int) -> None:
-        """What this node is called from now on; who dials it earlier is told to come again. Its own streams under
-        an earlier name end, and are dialled anew by ``set_peers``."""
+        """Sets this node's identity; nodes that dial before are told to retry. Streams under an earlier identity are
+        closed, and ``set_peers`` dials again."""
         for number in list(self._streams):
             self._part_with(number)
         cluster = self._settings.name
@@ -145,7 +144,7 @@ class PeerServer:
         self._answering = Answering(self._me, self._random_bytes(SEAL_BYTES))
 
     def set_peers(self, members: Iterable[MemberInfo]) -> None:
-        """Those to be connected to, this node left out. One that has moved is dialled anew."""
+        """The nodes to connect to; this node is ignored. A node with another address is dialled again."""
         assert self._me is not None, "introduce comes first"
         wanted = {member.number: member for member in members if member.number != self._me.number}
         for number, stream in list(self._streams.items()):
@@ -163,7 +162,8 @@ class PeerServer:
                     self._watches[number] = self._watch(self._me, member)
 
     def send(self, number: int, envelope: Envelope) -> bool:
-        """Queue an envelope for a peer; False when it was dropped (and counted). Never waits, keeps the order."""
+        """Queues an envelope for a peer. Returns False if it was dropped (and counted). Never waits, keeps the
+        order."""
         stream = self._streams.get(number)
         if stream is None:
             self.traffic.drop("unconnected")
@@ -171,7 +171,7 @@ class PeerServer:
         return stream.send(envelope)
 
     def quiet(self) -> None:
-        """This node stops: that streams end is no news any more."""
+        """This node is stopping: streams that end are not reported any more."""
         for stream in self._streams.values():
             stream.quiet = True
 
@@ -207,13 +207,14 @@ class PeerServer:
         return ProcessWatch(member, self._open_channel, open_call, self._is_read_from, self._on_gone)
 
     def _is_read_from(self, number: int, incarnation: int) -> bool:
-        """Whether the stream of that incarnation stands, or has ended and is not read to its end."""
+        """Whether the stream of that incarnation is open, or has ended with unread frames."""
         return self._inbound.get(number, (0, None))[0] == incarnation
 
     def _tell(self, number: int, up: bool) -> None:
         if up:
             self._on_connected(number)
-        elif number not in self.connected():  # that of a node that moved may end when the new one stands
+        # an old stream to a node that has moved may end after the new one has started
+        elif number not in self.connected():
             self._on_disconnected(number)
 
     def _part_with(self, number: int) -> None:
@@ -233,7 +234,7 @@ class PeerServer:
         return grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(authorities, key, chain), self._options)
 
     async def _serve_older(self, _: object, context: Any) -> None:
-        """A node of protocol version 1 dials, whose handshake came in messages."""
+        """A node of protocol version 1 is dialling; its handshake was part of the messages."""
         reason = (
             f"node {self._name} speaks a newer protocol between nodes than the node that connects to it; "
             "upgrade the connecting node"
@@ -251,7 +252,7 @@ class PeerServer:
         await context.send_initial_metadata(tuple(answer.items()))
 
     async def _serve_join(self, _: object, context: Any) -> None:
-        """The stream of another node, from its proof on."""
+        """Serves the stream of another node, starting with its proof."""
         now = asyncio.get_running_loop().time()
         try:
             proved = self._listening().admit(parts(context.invocation_metadata()), context.peer(), now)
@@ -266,13 +267,14 @@ class PeerServer:
         except asyncio.CancelledError:
             if self._counts(proved.number):
                 raise
-            # A newer stream took its place. gRPC tells the dialler of an end, but not of a handler that was cancelled.
+            # A newer stream has replaced it. gRPC reports an end to the dialler, but not a cancelled handler.
         finally:
             if self._counts(proved.number):
                 del self._inbound[proved.number]
 
     async def _serve_hold(self, _: object, context: Any) -> None:
-        """The quiet connection of another node: it lasts as long as both processes (net/peers/process_watch.py)."""
+        """Serves the quiet connection of another node, which lasts as long as both processes
+        (net/peers/process_watch.py)."""
         now = asyncio.get_running_loop().time()
         try:
             proved = self._listening().admit(parts(context.invocation_metadata()), context.peer(), now)
@@ -294,11 +296,11 @@ class PeerServer:
         context.set_details(reason)
 
     def _counts(self, number: int) -> bool:
-        """Whether the stream that this task serves is the one of that node."""
+        """Whether the current task serves the current stream of that node."""
         return self._inbound.get(number, (0, None))[1] is asyncio.current_task()
 
     def _admit(self, proved: Proved) -> None:
-        """The newest stream of a node is the one that counts: an older one may hang on a dead connection."""
+        """The newest stream of a node replaces an older one, which may hang on a dead connection."""
         task = asyncio.current_task()
         assert task is not None
         incarnation, older = self._inbound.get(proved.number, (0, None))
@@ -325,7 +327,7 @@ class PeerServer:
             traffic.reads += 1
             traffic.bytes_in += len(message)
             for envelope in envelopes:
-                # What comes straight from a node proves that the way is there: nobody may say so for others.
+                # A frame directly from a node proves that the path works: no other node may claim that for it.
                 own = envelope.source == proved.number and envelope.incarnation == proved.incarnation
                 if not own and not envelope.relayed:
                     traffic.drop("foreign")
@@ -337,7 +339,7 @@ class PeerServer:
                     log.exception("internal error in a message of node %s", proved.name)
 
     def _note_refusal(self, reason: str) -> None:
-        """Once for each reason, and no more than a line in ``REFUSALS_LOGGED``: strangers choose the words."""
+        """Logs each reason once, and at most one line per ``REFUSALS_LOGGED``: strangers choose the text."""
         if reason in self._strangers:
             return
         now = asyncio.get_running_loop().time()
@@ -358,7 +360,7 @@ class PeerServer:
 
 
 def _server_options(settings: ClusterConfig) -> list[tuple[str, int]]:
-    """A connection of a node always has a stream: one without is a stranger's, and is closed."""
+    """The connection of a node always has a stream. One without a stream belongs to a stranger, and is closed."""
     milliseconds = int(STRANGER_SECONDS * 1000)
     return [
         *_options(settings),
@@ -371,7 +373,7 @@ def _server_options(settings: ClusterConfig) -> list[tuple[str, int]]:
 
 
 def _options(settings: ClusterConfig) -> list[tuple[str, int]]:
-    """A connection on which nothing is heard is tried after ``member_timeout`` and closed after another one."""
+    """A silent connection is probed after ``member_timeout`` and closed after another one."""
     milliseconds = max(int(settings.member_timeout * 1000), 100)
     return [
         ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
@@ -379,19 +381,20 @@ def _options(settings: ClusterConfig) -> list[tuple[str, int]]:
         ("grpc.absolute_max_metadata_size", METADATA_BYTES_MAX),
         ("grpc.keepalive_time_ms", milliseconds),
         ("grpc.keepalive_timeout_ms", milliseconds),
-        ("grpc.http2.ping_timeout_ms", milliseconds),  # a minute by default, and the keepalive waits for such a ping
+        # the default is a minute, and the keepalive waits for such a ping
+        ("grpc.http2.ping_timeout_ms", milliseconds),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
-        ("grpc.http2.min_ping_interval_without_data_ms", milliseconds // 2),  # that the listener puts up with
-        # Large frames in few reads and writes: a third more bytes a second than with the defaults.
+        ("grpc.http2.min_ping_interval_without_data_ms", milliseconds // 2),  # the listener's limit
+        # Large frames need few reads and writes: a third more bytes per second than with the defaults.
         ("grpc.http2.max_frame_size", 1 << 20),
         ("grpc.http2.write_buffer_size", 1 << 20),
         ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
         ("grpc.http2.bdp_probe", 0),  # would let a stranger send 4 MiB on each connection
-        ("grpc.so_reuseport", 0),  # a port that is taken is an error, not one shared in secret
+        ("grpc.so_reuseport", 0),  # a port that is in use is an error, not silently shared
         ("grpc.enable_http_proxy", 0),
         ("grpc.enable_retries", 0),
-        ("grpc.use_local_subchannel_pool", 1),  # each attempt is a new connection, without gRPC's own back-off
+        ("grpc.use_local_subchannel_pool", 1),  # each attempt opens a new connection, without gRPC's own back-off
     ]
 
 

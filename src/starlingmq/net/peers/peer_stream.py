@@ -1,6 +1,6 @@
-"""The stream to one peer: dialled again and again, and written in batches.
+"""The stream to one peer: redialled until it is closed, and written in batches.
 
-What is sent is queued only while the stream stands: what was meant for an earlier one, the cluster says anew.
+Frames are queued only while the stream is open. After a reconnection, the cluster repeats what is still needed.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from starlingmq.net.peers.peer_handshake import ACCEPTED, CHALLENGE, Dialling, I
 
 log = logging.getLogger("starlingmq")
 
-STARTING: Final = "is still starting"  # how a refusal ends that means nothing but: a little later
+STARTING: Final = "is still starting"  # the end of a refusal that only means "retry soon"
 SERVICE: Final = "starlingmq.peers.Link"
 CHALLENGE_METHOD: Final = f"/{SERVICE}/Challenge"
 JOIN_METHOD: Final = f"/{SERVICE}/Join"
 OLDER: Final = "it supports only an older protocol between nodes; upgrade it"
 HANDSHAKE_SECONDS: Final = 5.0
 BACK_OFF_FIRST: Final = 0.1
-BACK_OFF_MAX: Final = 2.0  # seconds; a node that was started anew should not wait longer for those that knew it
-BATCH_BYTES: Final = 1024 * 1024  # of one message, unless one envelope alone is larger; each write costs 0.1 ms
+BACK_OFF_MAX: Final = 2.0  # seconds; a restarted node should not wait longer for the nodes that know it
+BATCH_BYTES: Final = 1024 * 1024  # of one message, unless a single envelope is larger; each write costs 0.1 ms
 
 
 @dataclass(slots=True)
 class PeerTraffic:
-    """What went out and came in over all streams; ``dropped`` by reason: ``overflow``, ``unconnected``, ``foreign``."""
+    """Traffic of all streams. ``dropped``: by reason ``overflow``, ``unconnected``, ``foreign``."""
 
     envelopes_out: int = 0
     bytes_out: int = 0
@@ -47,7 +47,7 @@ class PeerTraffic:
 
 
 class PeerStream:
-    """``bound`` is in bytes: beyond it Data is dropped, beyond twice of it everything."""
+    """``bound``: in bytes. Beyond it Data is dropped, beyond twice of it everything."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class PeerStream:
     ) -> None:
         self.member = member
         self.connected = False
-        self.quiet = False  # we stop: its end is not worth a warning
+        self.quiet = False  # this node is stopping: the end of the stream is not worth a warning
         self._me = me
         self._open_channel = open_channel
         self._chance = chance
@@ -72,20 +72,20 @@ class PeerStream:
         self._told = told
         self._queue: deque[bytes] = deque()
         self._queued = 0  # bytes
-        self._wake = asyncio.Event()  # there is something to write, or nothing can be written any more
-        self._hurry = asyncio.Event()  # the peer seems to be there: dial now
+        self._wake = asyncio.Event()  # there is data to write, or writing has become impossible
+        self._hurry = asyncio.Event()  # the peer seems to be available: dial now
         self._closing = False
-        self._complaint = ""  # why there is no connection, as it was logged last
+        self._complaint = ""  # the last logged reason for a missing connection
         self._task = asyncio.ensure_future(self._run())
 
     def send(self, envelope: Envelope) -> bool:
-        """Whether it was queued. Never waits."""
+        """Returns whether the envelope was queued. Never waits."""
         if not self.connected:
             self._traffic.drop("unconnected")
             return False
         bound = self._bound if type(envelope.body) is Data else 2 * self._bound
         encoded = peer_codec.encode(envelope)
-        # One envelope is always taken: what is larger than the bound would otherwise never go.
+        # An empty queue accepts any envelope: one above the bound would otherwise never be sent.
         if self._queue and self._queued + len(encoded) > bound:
             self._traffic.drop("overflow")
             return False
@@ -95,7 +95,7 @@ class PeerStream:
         return True
 
     def hurry(self) -> None:
-        """Dial without waiting for the end of the back-off."""
+        """Dials without waiting for the end of the back-off."""
         self._hurry.set()
 
     async def close(self) -> None:
@@ -105,7 +105,7 @@ class PeerStream:
 
     async def _run(self) -> None:
         failures = 0
-        # Cancelling alone does not do: gRPC may answer it with an error of its own, wait_for with what came just then.
+        # Cancelling is not enough: gRPC may turn it into an error, and wait_for may return a simultaneous result.
         while not self._closing:
             self._hurry.clear()
             try:
@@ -121,11 +121,11 @@ class PeerStream:
                 await asyncio.wait_for(self._hurry.wait(), pause)
             except TimeoutError:
                 continue
-            # Who is there again is dialled by all: not by all at once.
+            # A node that has returned is dialled by all others: spread their attempts.
             await asyncio.sleep(BACK_OFF_FIRST / 2 * self._chance())
 
     async def _converse(self) -> bool:
-        """One stream from dialling to its end; whether it stood."""
+        """One stream from dialling to its end. Returns whether it was open."""
         channel = self._open_channel(self.member.address)
         try:
             try:
@@ -192,8 +192,8 @@ class PeerStream:
 
 
 async def shake_hands(channel: Any, me: Identity, target: int, nonce: bytes, method: str) -> tuple[Any, int]:
-    """The call of that method once both sides have proved that they know the secret, and the incarnation that answers.
-    Raises RefusedError, and what gRPC raises."""
+    """Completes the handshake. Returns the call of that method, and the incarnation of the listener. Raises
+    RefusedError, and errors of gRPC."""
     dialling = Dialling(me, target, nonce)
     first = channel.stream_stream(CHALLENGE_METHOD)(metadata=tuple(dialling.hello().items()))
     proof = dialling.proof(await _answer(first, CHALLENGE))
@@ -204,7 +204,7 @@ async def shake_hands(channel: Any, me: Identity, target: int, nonce: bytes, met
 
 
 async def _answer(call: Any, key: str) -> dict[str, bytes]:
-    """The metadata that the listener answers with; its status says why if it refuses."""
+    """The metadata of the listener's answer. If it refuses, its status has the reason."""
     answer = parts(await call.initial_metadata())
     if key not in answer:
         code = await call.code()
@@ -213,7 +213,7 @@ async def _answer(call: Any, key: str) -> dict[str, bytes]:
 
 
 async def _end(call: Any) -> str:
-    """Nothing comes from the listener but the end of the stream; why it ended."""
+    """Waits for the end of the stream, the only thing that a listener sends. Returns the reason."""
     try:
         while isinstance(await call.read(), bytes):
             pass
@@ -223,7 +223,7 @@ async def _end(call: Any) -> str:
 
 
 def explain(error: Exception) -> str:
-    """One line of what gRPC says."""
+    """The details of a gRPC error in one line."""
     return one_line(error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error))
 
 

@@ -1,19 +1,21 @@
-"""Whether the process of another node has ended, as soon as its system shows it.
+"""Detects the end of another node's process as soon as its operating system shows it.
 
-A heartbeat that does not come may be late for many reasons, so silence is given ``cluster.member_timeout``. The end of
-a process is different: its system closes its connections and refuses new ones. To tell that from a firewall that
-rejects packets (it answers RST, while the process lives), each node holds a *quiet connection* to each other one: the
-call ``Hold``, with the handshake of the others (net/peers/peer_handshake.py), on which neither side sends anything.
+A missing heartbeat may be late for many reasons, so silence is tolerated for ``cluster.member_timeout``. The end of a
+process is different: its operating system closes its connections and refuses new ones. A firewall that rejects packets
+(it answers RST, while the process is alive) has to be told apart from that. So each node holds a *quiet connection* to
+each other one: the call ``Hold``, with the usual handshake (net/peers/peer_handshake.py), on which neither side sends
+anything. A process counts as ended when all of these hold:
 
-1. The quiet connection is closed by FIN. A system sends that for a process that has ended, since there is nothing
-   unread on the connection. A firewall cannot: an RST, a time-out, and all else that ends the call, prove nothing here.
-2. Then the stream that the peer had dialled has ended too, so nothing of it is still to be read.
-3. Then a new connection to its address is refused (ECONNREFUSED). A process that stands still is not found ended: its
-   system holds its connections and accepts new ones.
+1. The quiet connection is closed by FIN. The operating system sends FIN for a process that has ended, because the
+   connection has no unread data. A firewall cannot: an RST, a timeout, and every other end of the call prove nothing
+   here.
+2. The stream that the peer dialled has ended and was read completely, so nothing of it is still unread.
+3. A new connection to its address is refused (ECONNREFUSED). A stopped process does not count as ended: its operating
+   system keeps its connections and accepts new ones.
 
-A proxy on the way may end and show all of this while the process lives. So all nodes have to agree
+A proxy on the path may end and show all of this while the process is alive. So all nodes have to agree
 (cluster/membership/quorum.py), and ``cluster.watch_processes`` switches the watch off where all connections to a node
-lead through one proxy.
+pass through one proxy.
 """
 
 from __future__ import annotations
@@ -33,15 +35,15 @@ from starlingmq.net.peers.peer_stream import BACK_OFF_FIRST, BACK_OFF_MAX, HANDS
 log = logging.getLogger("starlingmq")
 
 HOLD_METHOD: Final = f"/{SERVICE}/Hold"
-CLOSED: Final = "Socket closed"  # how gRPC says that the other system has closed a connection by FIN
-PROBES_SECONDS: Final = 1.0  # in which a process that has ended refuses connections, and its stream has ended
-PROBE_PAUSE_FIRST: Final = 0.01  # then twice as long each time
+CLOSED: Final = "Socket closed"  # gRPC's message for a connection that the other system closed by FIN
+PROBES_SECONDS: Final = 1.0  # how long a process that has ended may take to refuse connections, with its stream ended
+PROBE_PAUSE_FIRST: Final = 0.01  # doubled each time
 PROBE_SECONDS: Final = 0.5
 
 
 class ProcessWatch:
-    """``shake_hands`` opens the call ``Hold`` on a channel and gives the incarnation that answered; ``hears`` tells
-    whether a stream of that incarnation stands, ``gone`` is told of its end."""
+    """``shake_hands`` opens the call ``Hold`` on a channel and returns the incarnation that answered. ``hears`` tells
+    whether a stream of that incarnation is open. ``gone`` is called when its process has ended."""
 
     def __init__(
         self,
@@ -62,7 +64,7 @@ class ProcessWatch:
         self._task = asyncio.ensure_future(self._run())
 
     def hurry(self) -> None:
-        """The peer seems to be there again."""
+        """The peer seems to be available again."""
         self._again.set()
 
     def renew(self) -> None:
@@ -98,14 +100,15 @@ class ProcessWatch:
                 continue
 
     async def _hold(self) -> tuple[bool, int]:
-        """One quiet connection to its end: whether it stood, and the incarnation whose system closed it, or 0."""
+        """One quiet connection until its end. Returns whether it was open, and the incarnation whose system closed it,
+        or 0."""
         channel = self._open_channel(self.member.address)
         try:
             try:
                 async with asyncio.timeout(HANDSHAKE_SECONDS):
                     self._call, incarnation = await self._shake_hands(channel)
             except (TimeoutError, RefusedError, grpc.RpcError, asyncio.InvalidStateError):
-                return False, 0  # why, the stream to it says
+                return False, 0  # the stream to that node logs the reason
             try:
                 while isinstance(await self._call.read(), bytes):
                     pass
@@ -120,7 +123,7 @@ class ProcessWatch:
         loop = asyncio.get_running_loop()
         until = loop.time() + PROBES_SECONDS
         pause = PROBE_PAUSE_FIRST
-        self._again.clear()  # what came before the end says nothing of what is there now
+        self._again.clear()  # earlier events do not tell whether the process runs now
         while loop.time() < until and not self._again.is_set():
             if not self._hears(self.member.number, incarnation) and await refuses(self.member.address):
                 return True
@@ -130,7 +133,7 @@ class ProcessWatch:
 
 
 async def refuses(address: str) -> bool:
-    """Whether the system at all addresses of that name is there and refuses connections to that port."""
+    """Whether the systems at all addresses of that name are up and refuse connections to that port."""
     loop = asyncio.get_running_loop()
     host, port = split_address(address, "address")
     try:
