@@ -1,8 +1,9 @@
-"""Retained messages that are too large for etcd: who has them, and how they come from there when somebody wants them.
+"""Retained messages that are too large for etcd: the nodes that hold them, and fetching them on demand.
 
-The node where one was published has it, and sends a copy to others (``Keep``), on the line between two nodes: stored,
-once, and later if it is away. In etcd is who they are. Whoever else needs the payload, for a client that subscribes,
-asks one after the other of those that are connected (``Fetch``), and keeps what came for as long as there is room.
+The node where a large message was published holds it, and sends copies to other nodes (``Keep``) on the peer links, so
+each copy arrives once and is stored, even if its node was away. etcd stores the holders. A node that needs the payload
+for a subscribing client asks the connected holders one after the other (``Fetch``), and caches the result while there
+is room.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from starlingmq.core.ready import FACT_DELETE, FACT_PUT, Write
 from starlingmq.core.routing.retained_outbox import WantedPayload
 
 COPY_FACT: Final = b"rk"
-"""And the number of a node, a slash, a topic: a fact, the copy that is kept for that node."""
+"""Then the number of a node, a slash, a topic: the fact of a copy that is kept for that node."""
 
-FETCH_SECONDS: Final = 2.0  # until the next one is asked
+FETCH_SECONDS: Final = 2.0  # until the next holder is asked
 
 CopyKey = tuple[bytes, int]  # topic, node where it was published
 
@@ -39,20 +40,19 @@ CopyKey = tuple[bytes, int]  # topic, node where it was published
 class Fetching:
     def __init__(self, pointer: RetainedValue, holders: list[int]) -> None:
         self.pointer = pointer
-        self.left = holders  # to be asked after the one that was asked
+        self.left = holders  # to be asked next
         self.asked = 0
         self.deadline = inf
         self.waiting: list[WantedPayload] = []
 
 
 class LargeRetained:
-    """``connected`` tells whether a node is; ``covered`` whether a topic shows what was published here, so that what
-    etcd has said of it meanwhile is not known here yet; ``say`` says something to a node; ``reached`` is what
-    ``RetainedOutbox`` has."""
+    """``connected``: whether a node is connected. ``covered``: whether a topic shows a message published here, so that
+    newer records of etcd are not visible yet. ``say``: sends to a node. ``reached``: that of ``RetainedOutbox``."""
 
-    fetched: int  # payloads that came from other nodes
-    fetches: int  # that were asked for
-    read: bool  # all that etcd has of before: what nothing points to is not needed
+    fetched: int  # payloads received from other nodes
+    fetches: int  # payloads requested from other nodes
+    read: bool  # all earlier records of etcd were read: copies without a pointer are not needed
 
     def __init__(
         self,
@@ -74,14 +74,14 @@ class LargeRetained:
         self._reached = reached
         self._room = room
         self._me = 0
-        self._copies: dict[bytes, dict[int, RetainedValue]] = {}  # topic -> node where it was published ->
-        self._doubtful: dict[CopyKey, None] = {}  # copies that are not what etcd says
+        self._copies: dict[bytes, dict[int, RetainedValue]] = {}  # topic -> node where it was published -> copy
+        self._doubtful: dict[CopyKey, None] = {}  # copies that differ from the record in etcd
         self._fetching: dict[bytes, Fetching] = {}
-        self._cached: dict[bytes, int] = {}  # topic -> bytes; the oldest first
+        self._cached: dict[bytes, int] = {}  # topic -> bytes; oldest first
         self._cached_bytes = 0
 
     def enter(self, me: int, facts: dict[bytes, bytes]) -> None:
-        """Our number is known; ``facts`` are those whose keys begin with COPY_FACT."""
+        """This node's number is known. ``facts``: those whose keys begin with COPY_FACT."""
         self._me = me
         for key, fact in facts.items():
             origin, _, topic = key[len(COPY_FACT) :].partition(b"/")
@@ -92,10 +92,11 @@ class LargeRetained:
                 continue
             self._doubtful[topic, int(origin)] = None
 
-    # What etcd says
+    # Answers of etcd
 
     def point(self, topic: bytes, value: RetainedValue, revision: int) -> None:
-        """The topic's message is at ``value.holders``; what is here of it is shown, or that it is there."""
+        """The topic's message is at ``value.holders``. Shows the copy that is here, or a message without its
+        payload."""
         self.pointers[topic] = (value, revision)
         self._uncache(topic)
         copy = self._copy((topic, value.origin))
@@ -107,13 +108,13 @@ class LargeRetained:
         self._look_at_copies(topic)
 
     def own(self, topic: bytes, value: RetainedValue, revision: int) -> None:
-        """Likewise, of one that was published here and is shown already."""
+        """Like ``point``, for a message that was published here and is shown already."""
         self.pointers[topic] = (value, revision)
         self._uncache(topic)
         self._look_at_copies(topic)
 
     def forget(self, topic: bytes) -> None:
-        """It has none, or a small one."""
+        """The topic has no message, or a small one."""
         self.pointers.pop(topic, None)
         self._uncache(topic)
         self._look_at_copies(topic)
@@ -126,8 +127,9 @@ class LargeRetained:
         return self._copies.get(key[0], {}).get(key[1])
 
     def _look_at_copy(self, key: CopyKey) -> None:
-        """Keep what etcd points to, and what it may point to: later, or already, and we do not know it yet. Marks are
-        read before topics, so while we read, the mark of a node does not say that its pointers are here."""
+        """Keeps a copy that etcd points to, or may point to: later, or already without this node's knowledge. Marks are
+        read before topics. So while this node is reading, a node's mark does not imply that its pointers are known
+        here."""
         copy = self._copy(key)
         pointer = self.pointers.get(key[0])
         if copy is None or (pointer is not None and _id(pointer[0]) == _id(copy)):
@@ -146,12 +148,12 @@ class LargeRetained:
         self.marked()
 
     def marked(self) -> None:
-        """More of what other nodes published is here."""
+        """Marks have advanced: more messages of other nodes are known here."""
         for key in list(self._doubtful):
             self._look_at_copy(key)
 
     def large_bytes(self) -> int:
-        """Of payloads that are here, and not in etcd."""
+        """The size of payloads that are here and not in etcd."""
         tree = self._broker.retained
         total = 0
         for topic in self.pointers:
@@ -161,7 +163,7 @@ class LargeRetained:
         return total
 
     def held_only_with(self, node: int) -> list[tuple[bytes, RetainedValue, int]]:
-        """What ``node`` has, and we are the first of the others that do."""
+        """Messages that ``node`` holds, where this node is the first of the other holders."""
         found: list[tuple[bytes, RetainedValue, int]] = []
         for topic, (value, revision) in self.pointers.items():
             others = [holder for holder in value.holders if holder != node]
@@ -185,7 +187,7 @@ class LargeRetained:
         found.origin, found.sequence = value.origin, value.sequence
         return found
 
-    # What other nodes say
+    # Messages between nodes
 
     def take(self, node: int, said: Said) -> None:
         if isinstance(said, Keep):
@@ -265,7 +267,7 @@ class LargeRetained:
         self._finish(topic, fetching, message)
 
     def _finish(self, topic: bytes, fetching: Fetching, came: Message | None) -> None:
-        """Whoever waited gets what the topic retains now, or ``came``."""
+        """Waiting clients get the message that the topic retains now, or ``came``."""
         del self._fetching[topic]
         for wanted in fetching.waiting:
             message = self._broker.retained.get(topic)
@@ -278,7 +280,7 @@ class LargeRetained:
             self._broker.subscribing.replays.came(wanted, message)
 
     def look(self, now: float) -> None:
-        """Ask others where one does not answer; give up where nobody is left."""
+        """Asks the next holder if one does not answer; gives up if none is left."""
         for topic, fetching in list(self._fetching.items()):
             if fetching.asked and (now >= fetching.deadline or not self._connected(fetching.asked)):
                 self._ask_next(topic, fetching, now)
@@ -300,7 +302,7 @@ class LargeRetained:
         self._cached_bytes -= self._cached.pop(topic, 0)
 
     def wake_at(self) -> float:
-        """``inf``: never."""
+        """When ``look`` has to be called without an event; ``inf``: never."""
         return min([fetching.deadline for fetching in self._fetching.values()], default=inf)
 
 

@@ -1,8 +1,8 @@
-"""What etcd holds of retained messages, and what nodes say to each other of large ones: values and bytes (MessagePack).
+"""Records of retained messages in etcd, and frames about large ones: values and bytes (MessagePack).
 
-``/starlingmq/<cluster>/retained/`` and a topic: a small message as a whole; of a larger one who has its payload. And
-behind a zero byte, which no topic has [MQTT-1.5.4-2], the number of a node: the *mark* of that node, the sequence up to
-which what it has published is here. So whoever watches knows what it has seen.
+``/starlingmq/<cluster>/retained/`` and a topic: a small message as a whole; for a larger one, the holders of its
+payload. After a zero byte, which no topic contains [MQTT-1.5.4-2], the number of a node: the *mark* of that node, the
+sequence up to which its published messages are in etcd. So a watcher knows which of them it has seen.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import msgspec
 from starlingmq.core.message import Message
 
 MARK: Final = b"\0"
-TAG: Final = b"R"  # what is said of retained messages begins with it, and nothing else does
+TAG: Final = b"R"  # prefix of all frames about retained messages, and of no other ones
 
 
 class RetainedError(ValueError):
-    """What came is not what a node of a version that we know would write or say."""
+    """The bytes are not a record or frame of any version that this node knows."""
 
 
 class RetainedValue(msgspec.Struct, array_like=True):
-    """A message; (origin, sequence) is its id. ``expires_at`` and ``published_at`` are Unix seconds; ``holders`` are
-    the nodes to be asked for a payload that is not here, () when it is."""
+    """A message; (origin, sequence) is its id. ``expires_at`` and ``published_at`` are Unix seconds. ``holders``: the
+    nodes that have the payload if it is not here, () if it is."""
 
     origin: int
     sequence: int
@@ -38,14 +38,14 @@ class RetainedValue(msgspec.Struct, array_like=True):
 
 
 class Keep(msgspec.Struct, array_like=True, tag=1):
-    """To a holder: have this copy."""
+    """To a holder: keep this copy."""
 
     topic: bytes
     value: RetainedValue
 
 
 class Fetch(msgspec.Struct, array_like=True, tag=2):
-    """To a holder: give me what this topic retains."""
+    """To a holder: send the message that this topic retains."""
 
     topic: bytes
     origin: int
@@ -53,7 +53,7 @@ class Fetch(msgspec.Struct, array_like=True, tag=2):
 
 
 class Fetched(msgspec.Struct, array_like=True, tag=3):
-    """The answer; None: it is not here (any more)."""
+    """The answer; None: it is not here, or no longer."""
 
     topic: bytes
     origin: int
@@ -77,7 +77,7 @@ def mark_key(cluster: str, node: int) -> bytes:
 
 
 def value_of(message: Message, holders: tuple[int, ...]) -> RetainedValue:
-    """``holders`` (): with its payload and properties."""
+    """``holders`` (): with payload and properties."""
     return RetainedValue(
         message.origin,
         message.sequence,
@@ -93,7 +93,7 @@ def value_of(message: Message, holders: tuple[int, ...]) -> RetainedValue:
 
 
 def message_of(topic: bytes, value: RetainedValue) -> Message:
-    """Without a payload it is not ``loaded``."""
+    """A message without its payload is not ``loaded``."""
     message = Message(
         topic,
         value.payload,

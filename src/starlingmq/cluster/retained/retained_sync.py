@@ -1,19 +1,19 @@
-"""Retained messages of the whole cluster: what is published here goes into etcd, what etcd has is shown here.
+"""Retained messages of the whole cluster: messages published here are written to etcd, and etcd's are shown here.
 
 ::
 
-    IDLE --registered--> READING --all pages--> SETTLING --our mark comes by the watch--> FOLLOWING
+    IDLE --registered--> READING --all pages--> SETTLING --own mark seen by the watch--> FOLLOWING
                             ^------------------ the watch was compacted ----------------------'
 
 The laws:
 
-- Of a topic the message with the highest revision in etcd counts, at every node.
-- What was published here is shown here at once, and until it is in etcd and the watch has told of it: then what the
-  watch told last is shown. So no node goes back to what it has replaced, and all come to show the same.
-- A node is *complete* when it has read everything and the watch has told of a mark that it wrote after that: what is
-  here then and was not read is gone.
+- At every node, the message with the highest revision in etcd is the one of its topic.
+- A message published here is shown here at once, until it is in etcd and the watch has reported it. Then the latest
+  record of the watch is shown. So no node returns to a message that it has replaced, and all nodes converge.
+- A node is *complete* when it has read everything and the watch has reported a mark that it wrote after that: a message
+  here that was not read is gone.
 
-Pure: what the core has, answers of etcd and what nodes say, in; requests, and calls of ``core.mqtt.publishing``, out.
+Pure: the core's messages, answers of etcd and frames of nodes in; requests, and calls of ``core.mqtt.publishing``, out.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ from starlingmq.core.routing.retained_outbox import DELETED_FACT
 
 PAGE: Final = 1000  # keys read at once
 RETRY_SECONDS: Final = 0.5
-WAITING_MAX: Final = 50_000  # messages that are to be written; more are refused
-QUOTA_PART: Final = 4  # of etcd's quota, that is used for what is retained ...
-CHANGES_PART: Final = 8  # ... and for what was overwritten and is not compacted yet
-LOOK_SECONDS: Final = 1.0  # between two looks how much there is
+WAITING_MAX: Final = 50_000  # messages waiting to be written; more are refused
+QUOTA_PART: Final = 4  # of etcd's quota, for retained messages ...
+CHANGES_PART: Final = 8  # ... and for overwritten ones that are not compacted yet
+LOOK_SECONDS: Final = 1.0  # between two measurements of the total size
 
-FACTS: Final = b"r"  # what the keys of our facts begin with
+FACTS: Final = b"r"  # prefix of the keys of all facts of this package
 State = Literal["idle", "reading", "settling", "following"]
-Own = tuple[int, bytes, Message | None]  # sequence, topic, what it retains
+Own = tuple[int, bytes, Message | None]  # sequence, topic, its retained message
 
 
 class RetainedSync(Subsystem):
-    """``connected`` tells whether a node is; ``leading`` whether we do what one has to do for all."""
+    """``connected``: whether a node is connected. ``leading``: whether this node is the leader."""
 
     fact_prefix = FACTS
 
@@ -80,8 +80,8 @@ class RetainedSync(Subsystem):
         self._keys = prefix(config.name)
         self._retaining = self._ctx.cluster.share_retained(config.subscribe_ack_timeout)
         self._stored = DurableTokens(broker)
-        self._stored_up_to = 0  # asked for
-        self._seen_up_to = 0  # what was published here and retained, when a whole turn was taken last
+        self._stored_up_to = 0  # requested
+        self._seen_up_to = 0  # sequence of the last retained message published here, as of the last whole turn
         self.copies = LargeRetained(
             broker, connected, self._covered, self._say, self._retaining.reached, config.retained_cache
         )
@@ -93,27 +93,27 @@ class RetainedSync(Subsystem):
         self._quota = quota
         self._me = 0
         self._members: dict[int, None] = {}
-        self._restored: list[Own] = []  # of an earlier life; which of it is done, our mark tells
-        self._overlay: dict[bytes, int] = {}  # topic -> sequence of what was published here and is shown
-        self._held: dict[bytes, tuple[bytes | None, int]] = {}  # topic -> what the watch has told meanwhile
-        self._awaiting: deque[Written] = deque()  # in etcd; the watch is to tell of it
-        self._position = 0  # revision up to which the watch has told
-        self._page = ""  # tag of the page under way
+        self._restored: list[Own] = []  # of an earlier incarnation; this node's mark tells which of them are done
+        self._overlay: dict[bytes, int] = {}  # topic -> sequence of the message that was published and is shown here
+        self._held: dict[bytes, tuple[bytes | None, int]] = {}  # topic -> record reported by the watch in the meantime
+        self._awaiting: deque[Written] = deque()  # in etcd; the watch has to report them
+        self._position = 0  # revision that the watch has reached
+        self._page = ""  # tag of the outstanding page
         self._pages = 0
         self._after = b""
         self._retry_at = 0.0
         self._read_at = 0  # revision of the last page
-        self._complete_at = 0  # revision that the watch has to reach; 0: not known
-        self._mark = (0, 0)  # ours, as read, and its revision
-        self._begun = False  # what of an earlier life is done is known
-        self._revisions: dict[bytes, int] = {}  # topic -> revision of what was taken since reading began; < 0: deleted
+        self._complete_at = 0  # revision that the watch has to reach; 0: unknown
+        self._mark = (0, 0)  # this node's mark, as read, and its revision
+        self._begun = False  # it is known which writes of an earlier incarnation are done
+        self._revisions: dict[bytes, int] = {}  # topic -> revision taken since reading began; < 0: deleted
         self._expiring: dict[bytes, int] = {}  # topic -> revision of a message that expires
         self._led = False
         self._look_at = 0.0
         self._requests: list[Request] = []
         self._notices: list[str] = []
 
-    # A life begins
+    # Start
 
     def enter(self, life: NodeLife, now: float) -> None:
         me, facts = life.me.number, life.facts(FACTS)
@@ -131,7 +131,7 @@ class RetainedSync(Subsystem):
         self._restored.sort(key=lambda own: own[0])
         for sequence, topic, _ in self._restored:
             self._overlay[topic] = sequence
-        self._retaining.last = self._ctx.sequence  # none of an earlier life comes after this
+        self._retaining.last = self._ctx.sequence  # messages of an earlier incarnation have lower sequences
 
     def set_members(self, numbers: dict[int, None]) -> None:
         before, self._members = self._members, numbers
@@ -163,7 +163,7 @@ class RetainedSync(Subsystem):
         get = Get(self._keys, prefix=True, limit=self.page, after=self._after)
         self._requests.append(Txn(self._page, (), (get,)))
 
-    # What etcd says
+    # Answers of etcd
 
     def answered(self, answer: Answer, now: float) -> None:
         if isinstance(answer, TxnAnswer):
@@ -222,12 +222,13 @@ class RetainedSync(Subsystem):
         self.writer.ask()
 
     def _begin(self) -> None:
-        """We have written our mark, and the watch has told of it: what of our earlier life is not done by now never
-        will be by itself, be it that it still lay in etcd when we read. It goes first."""
+        """This node has written its mark, and the watch has reported it. Writes of an earlier incarnation that are not
+        done by now will never be done by themselves, even if they were still in transit to etcd during the reading.
+        They are written first."""
         self._begun = True
         for sequence, topic, message in self._restored:
             if self._overlay.get(topic) != sequence or topic in self._retaining.changed:
-                pass  # a later one of ours takes its place
+                pass  # replaced by a later message of this node
             elif sequence <= self.writer.mark or self._superseded(topic, message):
                 self._uncover(topic)
             else:
@@ -239,8 +240,9 @@ class RetainedSync(Subsystem):
         self._restored = []
 
     def _superseded(self, topic: bytes, message: Message | None) -> bool:
-        """Whether somebody has published to the topic since: what was not written before this node went down is not
-        to come after that. Clocks are believed here: what waits for a restart is older by more than they are apart."""
+        """Whether another client has published to the topic since: a message that was not written before this node went
+        down must not replace that one. This compares clocks of nodes: a message that waits for a restart is older by
+        more than the clocks differ."""
         data = self._held.get(topic, (None, 0))[0]
         value = None if data is None or message is None else self._decoded(topic, data)
         return value is not None and message is not None and value.published_at > message.published_at
@@ -261,12 +263,12 @@ class RetainedSync(Subsystem):
             self._show(topic, data, revision)
 
     def _covered(self, topic: bytes) -> bool:
-        """Whether it shows what was published here: what etcd says of it is looked at when the watch has told of
-        that."""
+        """Whether the topic shows a message published here; etcd's record is applied once the watch has reported that
+        message."""
         return topic in self._overlay or topic in self._retaining.changed
 
     def _show(self, topic: bytes, data: bytes | None, revision: int) -> None:
-        """What etcd has of a topic is what it retains."""
+        """Shows etcd's record as the topic's retained message."""
         self._expiring.pop(topic, None)
         value = None if data is None else self._decoded(topic, data)
         if value is None:
@@ -304,7 +306,7 @@ class RetainedSync(Subsystem):
             return None
 
     def _look_at_position(self) -> None:
-        """What the watch has told of by now."""
+        """Handles everything that the watch has reported by now."""
         while self._awaiting and self._awaiting[0].revision <= self._position:
             for topic, sequence in self._awaiting.popleft().done.items():
                 if self._overlay.get(topic) == sequence and topic not in self._retaining.changed:
@@ -326,7 +328,7 @@ class RetainedSync(Subsystem):
         for topic, message in self._broker.retained.items():
             if revisions.get(topic, 0) > 0 or self._covered(topic) or topic.startswith(b"$SYS/"):
                 continue
-            if message.origin == 0 and message.sequence == 0:  # of the time before there was a cluster
+            if message.origin == 0 and message.sequence == 0:  # from before this node was part of a cluster
                 self._broker.publishing.retained.store(message)
             else:
                 self.copies.forget(topic)
@@ -335,7 +337,7 @@ class RetainedSync(Subsystem):
             del self._expiring[topic]
         self._retaining.complete = True
 
-    # What the core has
+    # The core's messages
 
     def finish(self, now: float) -> None:
         retaining = self._retaining
@@ -382,7 +384,7 @@ class RetainedSync(Subsystem):
         return encode_value(value_of(message, (self._me, *holders)))
 
     def _holders(self, topic: bytes, beside: tuple[int, ...] = ()) -> tuple[int, ...]:
-        """Other nodes that are to have a copy: the same ones for a topic, as long as they are there."""
+        """Other nodes that get a copy: the same ones for a topic, as long as they are connected."""
         others = [node for node in self._members if node != self._me and node not in beside and self._connected(node)]
         if not others:
             return ()
@@ -390,7 +392,7 @@ class RetainedSync(Subsystem):
         return tuple((others[start:] + others[:start])[: self._config.retained_copies])
 
     def _copy_anew(self, gone: int) -> None:
-        """A node that is no member any more had copies: another one gets them."""
+        """A node that is no longer a member had copies: another node gets them."""
         for topic, value, revision in self.copies.held_only_with(gone):
             whole = self.copies.whole(topic, value)
             beside = tuple([holder for holder in value.holders if holder != gone])
@@ -402,19 +404,19 @@ class RetainedSync(Subsystem):
                 self._amendments.add(CasUpdate(self._keys + topic, revision, encode_value(value)))
 
     def _undelete(self, topic: bytes, sequence: int) -> None:
-        """The cluster knows what we have done to this topic: nothing of it has to be remembered."""
+        """The cluster has this node's change of the topic: it need not be remembered any more."""
         deleted = self._retaining.deleted
         if 0 < deleted.get(topic, 0) <= sequence:
             del deleted[topic]
             self._ctx.write(Write(FACT_DELETE, topic=DELETED_FACT + topic))
 
     def _expire(self) -> None:
-        """What has expired is gone at every node by itself; one takes it out of etcd."""
+        """Expired messages disappear at every node; the leader deletes them from etcd."""
         expired, self._retaining.expired = self._retaining.expired, []
         led, self._led = self._led, self._leading() and self.state == "following"
         if not self._led:
             return
-        if not led:  # what expired before
+        if not led:  # messages that expired before
             expired = [topic for topic in self._expiring if self._broker.retained.get(topic) is None]
         for topic in expired:
             revision = self._expiring.get(topic, 0)
@@ -428,7 +430,7 @@ class RetainedSync(Subsystem):
             size -= self.copies.large_bytes()
         self._retaining.crowded = size * QUOTA_PART > self._quota
 
-    # What other nodes say
+    # Messages between nodes
 
     def _say(self, node: int, said: Said) -> None:
         self._broker.peers.tell(node, encode_said(said))
@@ -441,7 +443,7 @@ class RetainedSync(Subsystem):
             return
         self.copies.take(node, said)
 
-    # What goes out
+    # Output
 
     def take_requests(self, now: float) -> list[Request]:
         self._seen_up_to = self._retaining.last
@@ -458,7 +460,7 @@ class RetainedSync(Subsystem):
         return bool(self._broker.subscribing.replays.held)
 
     def is_busy(self) -> bool:
-        """Whether etcd has not all that was published here, or not all that it has is here."""
+        """Whether etcd lacks messages of this node, or this node lacks messages of etcd."""
         return self.state != "following" or self.writer.mark < self._retaining.last or len(self.writer) != 0
 
     def take_notices(self) -> list[str]:
@@ -466,7 +468,7 @@ class RetainedSync(Subsystem):
         return notices
 
     def written_up_to(self) -> int:
-        """The sequence up to which etcd has what was published here and is retained."""
+        """The sequence up to which etcd has the retained messages that were published here."""
         return self.writer.mark
 
     def wake_at(self, now: float) -> float:

@@ -1,18 +1,19 @@
-"""This node's retained messages on their way into etcd: in batches, in order, each exactly once.
+"""Writes this node's retained messages to etcd: in batches, in order, each exactly once.
 
 ::
 
-    add --> gathering --window--> going --batch--> under way --answer--> done
-              '-- a later one of the same topic takes the place --'
+    add --> gathering --window--> going --batch--> outstanding --answer--> done
+              '-- replaced by a later one of the same topic --'
 
 The laws:
 
-- Batches are under way one at a time, and each writes this node's mark and compares what it was. So of a batch whose
-  answer was lost the next attempt finds out whether it was done, and it is never done twice: a message that somebody
-  else has replaced meanwhile does not come back.
-- Messages go in the order of their sequences, so the mark, the last of a batch, says that all before it are done.
-- What is going is not replaced, it is written all the same: so topics that change all the time are written as often
-  as others. Of a topic there are two messages here at most.
+- One batch is outstanding at a time. Each writes this node's mark and compares its previous value. So after a lost
+  answer, the next attempt finds out whether the batch was done, and no batch is done twice: a message that another node
+  has replaced in the meantime does not come back.
+- Messages go in the order of their sequences, so the mark, the sequence of the last message of a batch, says that all
+  before it are done.
+- Messages that are going are not replaced, they are written as they are: so topics that change all the time are written
+  as often as others. At most two messages of a topic are here.
 - Nothing is written before it is stored here (``durable``).
 
 Pure: requests out, answers in.
@@ -24,10 +25,10 @@ from typing import Final
 
 from starlingmq.cluster.etcd.etcd_requests import Compare, Delete, Get, KeyValue, Operation, Put, Txn, TxnAnswer
 
-BATCH_OPERATIONS: Final = 100  # etcd takes 128 in a transaction
-BATCH_BYTES: Final = 512 * 1024  # and 1.5 MiB
-ENTRY_BYTES: Final = 200  # what etcd keeps beside key and value of each change
-RETRY_SECONDS: Final = 0.1  # after an error of etcd; twice as long after each further one
+BATCH_OPERATIONS: Final = 100  # etcd's default limit is 128 in a transaction
+BATCH_BYTES: Final = 512 * 1024  # etcd's default limit is 1.5 MiB
+ENTRY_BYTES: Final = 200  # etcd's overhead for each change, beside key and value
+RETRY_SECONDS: Final = 0.1  # after an error of etcd; doubled after each further one
 RETRY_SECONDS_MAX: Final = 2.0
 TAG: Final = "retained write "
 UNKNOWN: Final = -1
@@ -45,8 +46,8 @@ class RetainedEntry:
 
 
 class Written:
-    """What is done: in which ``revision`` at the latest, and the sequences by topic. ``last``: it was what was asked
-    for last, so nothing that was asked for before can be done any more, by an earlier life neither."""
+    """Writes that are done: their highest ``revision``, and their sequences by topic. ``last``: this was the last
+    request, so no earlier one can be done any more, not even one of an earlier incarnation."""
 
     def __init__(self, revision: int, done: dict[bytes, int], last: bool) -> None:
         self.revision = revision
@@ -55,14 +56,14 @@ class Written:
 
 
 class RetainedWriter:
-    mark: int  # sequence up to which all is done
-    durable: int  # up to which all is stored here
-    last: int  # up to which there is something to be done, or nothing
+    mark: int  # sequence up to which all messages are done
+    durable: int  # sequence up to which all messages are stored here
+    last: int  # sequence of the last message, retained or not
     batches: int
     written: int  # messages
 
     def __init__(self, keys: bytes, window: float, budget: float, seconds: float) -> None:
-        """``keys`` and a topic are its key. What is written in ``seconds`` is ``budget`` bytes at most."""
+        """``keys``: prefix of the keys of topics. At most ``budget`` bytes are written within ``seconds``."""
         self.mark = 0
         self.durable = 0
         self.last = 0
@@ -79,8 +80,8 @@ class RetainedWriter:
         self._left_at = 0.0
         self._gathering: dict[bytes, RetainedEntry] = {}
         self._going: dict[bytes, RetainedEntry] = {}
-        self._went_at = -1e9  # when the last lot began to go
-        self._asked = False  # a batch is wanted though there is nothing to write
+        self._went_at = -1e9  # when the last group began to go
+        self._asked = False  # a batch is wanted even without messages
         self._tag = ""
         self._tags = 0
         self._batch_mark = 0
@@ -88,31 +89,31 @@ class RetainedWriter:
         self._retry_at = 0.0
 
     def __len__(self) -> int:
-        """Messages that are not written yet."""
+        """The number of messages that are not written yet."""
         return len(self._gathering) + len(self._going)
 
     def be(self, mark_key: bytes) -> None:
-        """Who we are."""
+        """Sets the key of this node's mark."""
         self._mark_key = mark_key
 
     def begin(self, mark: int, revision: int) -> None:
-        """What etcd has of us: our mark and its revision (0: none). Sequences up to it are done."""
+        """Takes this node's mark in etcd and its revision (0: none). Sequences up to it are done."""
         self._mark_revision = revision
         self.mark = max(self.mark, mark)
 
     def add(self, topic: bytes, sequence: int, value: bytes | None) -> None:
-        """Sequences rise from call to call."""
+        """Sequences have to rise from call to call."""
         self.last = max(self.last, sequence)
         if self._gathering.pop(topic, None) is not None:
             self.coalesced += 1
         self._gathering[topic] = RetainedEntry(self._keys + topic, sequence, value)
 
     def ask(self) -> None:
-        """Write the mark, whatever else there is: whoever watches learns that it has seen all before."""
+        """Writes the mark even without messages: a watcher that sees it has seen everything before."""
         self._asked = True
 
     def sequence_of(self, topic: bytes) -> int:
-        """Of the last message of a topic that is not written yet; 0: there is none."""
+        """The sequence of the topic's last message that is not written yet; 0: none."""
         entry = self._gathering.get(topic) or self._going.get(topic)
         return 0 if entry is None else entry.sequence
 
@@ -159,18 +160,18 @@ class RetainedWriter:
         return [Txn(self._tag, (compare,), tuple(operations), (Get(self._mark_key),))]
 
     def _earn(self, now: float) -> None:
-        """Etcd keeps what is overwritten until it compacts: what is written within that time must have its room."""
+        """Limits the bytes written within etcd's compaction period: etcd keeps overwritten values until it compacts."""
         if self._left_at:
             self._left = min(self._budget, self._left + self._rate * (now - self._left_at))
         self._left_at = now
 
     def answered(self, answer: TxnAnswer, now: float) -> Written | None:
-        """None: it was not for us, or nothing is known to be done by it."""
+        """The writes that are done by this answer. None: none, or the answer is for another module."""
         if not self._tag or answer.tag != self._tag:
             return None
         self._tag = ""
         if answer.error:
-            self._asked = True  # the mark, at least: it tells what became of this one
+            self._asked = True  # at least the mark, to find out whether this batch was done
             self._retry_at = now + self._retry
             self._retry = min(2 * self._retry, RETRY_SECONDS_MAX)
             return None
@@ -183,7 +184,7 @@ class RetainedWriter:
         if not found:
             self._mark_revision = 0
             return None
-        self._mark_revision = found[0].mod_revision  # an earlier attempt was done, or one of an earlier life
+        self._mark_revision = found[0].mod_revision  # an earlier attempt was done, or one of an earlier incarnation
         return self._done(int(found[0].value), found[0].mod_revision, False)
 
     def _done(self, mark: int, revision: int, last: bool) -> Written:
@@ -199,7 +200,7 @@ class RetainedWriter:
         return Written(revision, done, last)
 
     def wake_at(self) -> float:
-        """When ``take_requests`` has something though nothing happens; 0.0: never."""
+        """When ``take_requests`` has to be called without an event; 0.0: never."""
         if self._tag or self._mark_revision == UNKNOWN:
             return 0.0
         if not (self._going or self._gathering or self._asked):

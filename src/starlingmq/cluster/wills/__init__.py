@@ -1,1 +1,1 @@
-"""Wills of the whole cluster: each is published once at most."""
+"""Wills of the whole cluster: each is published at most once."""

@@ -1,25 +1,27 @@
-"""Wills of the whole cluster: each is published once at most, by its own node or in the place of one that is gone.
+"""Wills of the whole cluster: each is published at most once, by its own node or by another one if that node is gone.
 
 ::
 
-    own node     nothing <--> REGISTERED --due--> FIRING --it is ours--> published, stored, deleted
+    own node     nothing <--> REGISTERED --due--> FIRING --confirmed by etcd--> published, stored, deleted
                                    |
     others                         '--> SETTLED: taken by the leader, because its node is gone and it is due;
-                                        or taken or cancelled by the node where its client is back (will_settling)
+                                        or taken or cancelled by the node where its client is back (will_settlement)
 
-Every step is a change of one key that holds only while the key is as it was: so of two that want the same will one gets
-it. That node says so before it publishes, and what it stores in the same turn says that it has.
+Every step is a change of one key, and succeeds only if the key is unchanged: of two nodes that want the same will, one
+gets it. That node writes so before it publishes, and stores in the same turn that it has published.
 
 The laws:
 
-- A will is published at most once, and within ``takeover_timeout`` of the moment in which its node asked for the change
-  that lets it. Later it has to ask again: meanwhile a client that is back elsewhere may have had it settled.
-- A client of which another node has published the will is not connected here: its connection is closed.
-- A will never follows what its client publishes over a newer connection. A CONNECT waits for the wills of earlier ones
-  at this node, and settles those at others. So others must find the key of this node (``Ownership.needed``) as long as
-  it has a will, and a key that is FIRING goes only when what the will retains is in etcd.
+- A will is published at most once, and within ``takeover_timeout`` of the time at which its node requested the change
+  that allows it. After that the node has to request it again: a client that is back at another node may have had the
+  will settled.
+- When another node has published the will of a client that is connected here, its connection is closed.
+- A will is never published after messages that its client publishes over a newer connection. A CONNECT waits for
+  earlier wills at this node, and settles those at other nodes. So other nodes must find the key of this node
+  (``Ownership.needed``) as long as it has a will, and a FIRING key is deleted only once the will's retained message is
+  in etcd.
 
-Pure: what the core has and answers of etcd in; requests, and calls of ``core.session.ending``, out.
+Pure: the core's wills and answers of etcd in; requests, and calls of ``core.session.ending``, out.
 """
 
 from __future__ import annotations
@@ -67,36 +69,36 @@ from starlingmq.core.ready import FACT_DELETE, FACT_PUT, SESSION_PUT, Write
 from starlingmq.core.session.session import Session, Will
 from starlingmq.wire.reasons import Reason
 
-FACTS: Final = b"w"  # what the keys of our facts begin with
+FACTS: Final = b"w"  # prefix of the keys of all facts of this module
 DUE: Final = FACTS + b"d"  # id, client id: a will that is due
-PUBLISHED: Final = FACTS + b"p"  # a name: what was taken in the place of another node and is published
+PUBLISHED: Final = FACTS + b"p"  # a name: a will taken from another node and published
 PAGE: Final = 500  # keys read at once
 CHECKS_PER_TXN: Final = 60
-NAMES_PER_TURN: Final = 200  # looked at for each of the reasons that there are
+NAMES_PER_TURN: Final = 200  # handled for each of the possible reasons
 RETRY_SECONDS: Final = 0.5
 WILL_TAKEN: Final = "the other nodes took this node for gone and published the will of the client"
 
 
 class WillEntry:
-    """What is known of the will of one client id of this node, or of one that was taken from another."""
+    """The state of one client id's will at this node, or of a will taken from another node."""
 
     __slots__ = ("allowed_until", "checked", "due", "held_until", "known", "published", "revision", "sequence")
 
     def __init__(self) -> None:
         self.due: list[Will] = []  # to be published, the oldest first
-        self.known: RegisteredWill | None = None  # what etcd has, as of ``revision`` (0: nothing)
+        self.known: RegisteredWill | None = None  # the record in etcd, as of ``revision`` (0: none)
         self.revision = 0
-        self.allowed_until = 0.0  # when what is due may be published at the latest, by the last change of the key
-        self.held_until = 0.0  # it is left to the node that has the client now
-        self.published = 0  # the id of what was taken and is published
-        self.checked = False  # of what was taken and not published in time: its client has not been back since
-        self.sequence = 0  # of what was published and is retained
+        self.allowed_until = 0.0  # latest time at which due wills may be published, by the last change of the key
+        self.held_until = 0.0  # until then the wills are left to the node that has the client now
+        self.published = 0  # the id of the taken will that is published
+        self.checked = False  # a taken will that was not published in time: its client has not been back since
+        self.sequence = 0  # of the retained message of the published will
 
 
 class ClusterWills(Subsystem):
     fired: int  # wills of this node that it has published
-    taken: int  # of other nodes
-    lost: int  # that were not published, because their clients were back before it was known whether they had been
+    taken: int  # wills of other nodes that this node has published
+    lost: int  # not published, because their clients were back before it was known whether they had been published
     fact_prefix = FACTS
 
     def __init__(
@@ -109,8 +111,8 @@ class ClusterWills(Subsystem):
         leading: Callable[[], bool],
         written: Callable[[], int],
     ) -> None:
-        """``gone`` tells whether a node's clients are to be taken for gone, ``written`` up to which sequence retained
-        messages of this node are in etcd."""
+        """``gone``: whether a node's clients count as gone. ``written``: the sequence up to which this node's retained
+        messages are in etcd."""
         self.fired = self.taken = self.lost = 0
         self._written = written
         self._ownership = ownership
@@ -128,26 +130,26 @@ class ClusterWills(Subsystem):
         self._me = 0
         self._entries: dict[str, WillEntry] = {}
         self._due: dict[str, None] = {}  # those that have something due
-        self._ready: dict[str, None] = {}  # of those the ones of which something is known that was not before
-        self._unchecked: deque[str] = deque()  # names that may not have been read, all of which must be looked at
-        self._steps: deque[tuple[int, str]] = deque()  # when so much is stored, look at that one
+        self._ready: dict[str, None] = {}  # those of ``_due`` with news
+        self._unchecked: deque[str] = deque()  # names that may be missing in etcd, to be checked
+        self._steps: deque[tuple[int, str]] = deque()  # (token, name): to be processed once the token is stored
         self._count = 0
-        self._read = False  # all that etcd has of us
+        self._read = False  # everything that etcd has of this node was read
         self._page = ""
         self._pages = 0
         self._after = b""
         self._retry_at = 0.0
         self._seen: dict[str, None] = {}  # names that were read
-        self._unwritten: dict[str, None] = {}  # those whose ``sequence`` is not in etcd yet
-        self._held: dict[str, None] = {}  # those that are ``held_until``
-        self._taken_of: dict[str, int] = {}  # client id -> entries of what was taken
+        self._unwritten: dict[str, None] = {}  # names whose ``sequence`` is not in etcd yet
+        self._held: dict[str, None] = {}  # names with ``held_until`` set
+        self._taken_of: dict[str, int] = {}  # client id -> number of wills taken from other nodes
         self._to_check: list[str] = []
         self._checking: dict[str, list[str]] = {}  # by tag
         self._checks = 0
         self._requests: list[Request] = []
         self._notices: list[str] = []
 
-    # A life begins
+    # Start
 
     def enter(self, life: NodeLife, now: float) -> None:
         me, facts = life.me.number, life.facts(FACTS)
@@ -160,7 +162,7 @@ class ClusterWills(Subsystem):
         self.settling.enter(me)
         for session in self._ctx.sessions.values():
             if session.will is not None:
-                if session.will.id == 0:  # of the time before there was a cluster
+                if session.will.id == 0:  # from before this node was part of a cluster
                     session.will.id = self._ctx.next_sequence()
                     self._write_session(session)
                 self._wills.change(session.client_id)
@@ -172,7 +174,7 @@ class ClusterWills(Subsystem):
         for name, entry in self._entries.items():
             entry.due.sort(key=lambda will: will.id)
             if entry.due and not name.startswith(TAKEN):
-                self._hold(name, entry)  # their clients may be elsewhere already, and wait for us
+                self._hold(name, entry)  # their clients may be at other nodes already, which wait for this node
             self._have_due(name)
             self._wills.change(name)
 
@@ -183,7 +185,7 @@ class ClusterWills(Subsystem):
         self.foreign.set_members(numbers)
 
     def give_up(self, facts: dict[bytes, bytes]) -> None:
-        """We have been taken out of the cluster since: who leads has published what we had."""
+        """This node was removed from the cluster: the leader has published its wills."""
         for key in facts:
             self._fact(key, None)
         for name, entry in self._entries.items():
@@ -195,7 +197,7 @@ class ClusterWills(Subsystem):
         self._ready.clear()
 
     def _forget(self, name: str) -> None:
-        """There is nothing of it any more, here or in etcd."""
+        """Nothing of the name is left, here or in etcd."""
         del self._entries[name]
         self._held.pop(name, None)
         client_id = name
@@ -225,7 +227,7 @@ class ClusterWills(Subsystem):
             self._page = f"wills page {self._pages}"
             self._requests.append(Txn(self._page, (), (Get(self._keys, prefix=True, limit=PAGE, after=self._after),)))
 
-    # What etcd says
+    # Answers of etcd
 
     def answered(self, answer: Answer, now: float) -> None:
         if isinstance(answer, TxnAnswer):
@@ -285,7 +287,7 @@ class ClusterWills(Subsystem):
         self._check()
 
     def _check(self) -> None:
-        """What was not read is not there. When all is looked at that is known too."""
+        """A name that was not read is not in etcd. Once all names are checked, the state is complete."""
         for _ in range(min(NAMES_PER_TURN, len(self._unchecked))):
             name = self._unchecked.popleft()
             entry = self._entries.get(name)
@@ -298,7 +300,8 @@ class ClusterWills(Subsystem):
             self._wills.changed.update(dict.fromkeys(self._entries))
 
     def _know(self, key: bytes, data: bytes | None, revision: int, sent_at: float = 0.0) -> None:
-        """That is what etcd has. ``sent_at``: when we asked for it; 0.0: it is not known to be by us."""
+        """Takes the record that etcd has. ``sent_at``: when this node requested the change; 0.0: not known to be its
+        own."""
         name = key[len(self._keys) :].decode()
         entry = self._entry(name)
         entry.revision = revision
@@ -318,7 +321,7 @@ class ClusterWills(Subsystem):
 
     def _settled(self, name: str, entry: WillEntry, settled: RegisteredWill) -> None:
         """Another node has taken this will, or cancelled it."""
-        self._remember(self._ctx.now)  # it may have become due in this turn
+        self._remember(self._ctx.now)  # the will may have become due in this turn
         for will in [will for will in entry.due if _is_settled(will, settled)]:
             entry.due.remove(will)
             self._fact(_due_key(name, will), None)
@@ -328,7 +331,7 @@ class ClusterWills(Subsystem):
             session.will_at = 0.0
             self._write_session(session)
             if settled.taker and session.client is not None:
-                # Its other nodes took this one for gone. The client says who is there once it connects again.
+                # Other nodes considered this node gone. The client's next CONNECT determines its owner.
                 self._broker.ending.fail(session.client, Reason.USE_ANOTHER_SERVER, WILL_TAKEN)
 
     def _write_session(self, session: Session) -> None:
@@ -340,13 +343,14 @@ class ClusterWills(Subsystem):
             data = b"" if value is None else encode_will(value)
             self._ctx.write(Write(FACT_DELETE if value is None else FACT_PUT, topic=key, value=data))
 
-    # What the core has
+    # The core's wills
 
     def begin_turn(self, now: float) -> None:
         self._remember(now)
 
     def _remember(self, now: float) -> None:
-        """What is due is stored in the turn in which its session forgets it, whether our number is known or not."""
+        """A due will is stored in the turn in which its session forgets it, whether or not this node's number is
+        known."""
         due, self._wills.due = self._wills.due, []
         for each in due:
             self._entry(each.client_id).due.append(each.will)
@@ -354,7 +358,7 @@ class ClusterWills(Subsystem):
             self._fact(_due_key(each.client_id, each.will), registered(each.will, 0, now))
 
     def unpublished(self, client_id: str) -> bool:
-        """Whether a will of an earlier connection is still to be published here, or to be heard to be settled."""
+        """Whether a will of an earlier connection is still to be published here, or its settlement to be confirmed."""
         self._remember(self._ctx.now)
         entry = self._entries.get(client_id)
         if entry is None or not entry.due:
@@ -366,8 +370,8 @@ class ClusterWills(Subsystem):
         return True
 
     def leave(self, client_id: str) -> int:
-        """The client is at another node now, which settles what is due: it is left to that node for a while. Its id;
-        0: nothing is due."""
+        """The client is at another node now, which settles the due wills: they are left to that node for a while.
+        Returns the id of the last one; 0: none is due."""
         pending = self.pending_of(client_id)
         if not pending:
             return 0
@@ -376,12 +380,13 @@ class ClusterWills(Subsystem):
         return pending
 
     def _hold(self, client_id: str, entry: WillEntry) -> None:
-        """Leave what is due to another node for a while: that one has the client, and publishes both in order."""
+        """Leaves due wills for a while to another node, which has the client and publishes its wills and messages in
+        order."""
         entry.held_until = self._ctx.now + self._seconds
         self._held[client_id] = None
 
     def pending_of(self, client_id: str) -> int:
-        """The id of the last will that is due, or of which etcd says that we publish it; 0: there is none."""
+        """The id of the last due will, or of the one that this node is publishing according to etcd; 0: none."""
         self._remember(self._ctx.now)
         entry = self._entries.get(client_id)
         if entry is None:
@@ -419,7 +424,7 @@ class ClusterWills(Subsystem):
             self._amendments.add(amendment)
 
     def _look_later(self, name: str) -> None:
-        """When what this turn writes is stored."""
+        """Processes the name once the writes of this turn are stored."""
         self._count += 1
         if not self._steps:
             self._stored.mark(self._count)
@@ -448,7 +453,8 @@ class ClusterWills(Subsystem):
         return known.state == FIRING and known.id == entry.due[0].id
 
     def _publish(self, name: str, entry: WillEntry) -> None:
-        """It is ours: nobody else will. What is stored of it says in the same turn that it is done."""
+        """Publishes the will, which etcd has assigned to this node. The facts stored in the same turn say that it is
+        done."""
         will = entry.due.pop(0)
         if name.startswith(TAKEN):
             entry.published = will.id
@@ -468,7 +474,7 @@ class ClusterWills(Subsystem):
         return self._keys + name.encode() in self._amendments
 
     def _step(self, name: str) -> None:
-        """Bring etcd from what it has to what it is to have, by one change."""
+        """Brings etcd from its current record to the intended one, by one change."""
         entry = self._entries.get(name)
         session = self._ctx.sessions.get(name)
         will = None if session is None else session.will
@@ -477,7 +483,7 @@ class ClusterWills(Subsystem):
                 return
             entry = self._entry(name)
         if not self._read or self._under_way(name):
-            return  # whose answer will have us look again
+            return  # its answer leads back here
         known, now = entry.known, self._ctx.now
         if entry.sequence > self._written():
             self._unwritten[name] = None
@@ -520,7 +526,8 @@ class ClusterWills(Subsystem):
             self._to_check.append(name)
 
     def _next_checks(self) -> list[Txn]:
-        """What was taken, perhaps in an earlier life, and was not published in time: is its client back since?"""
+        """Wills that were taken, perhaps by an earlier incarnation, and not published in time: checks whether their
+        clients have been back since."""
         names, self._to_check = self._to_check[:CHECKS_PER_TXN], self._to_check[CHECKS_PER_TXN:]
         self._checks += 1
         tag = f"wills check {self._checks}"
@@ -552,24 +559,24 @@ class ClusterWills(Subsystem):
         data = None if value is None else encode_will(value)
         self._amendments.add(CasUpdate(self._keys + name.encode(), entry.revision, data))
 
-    # In the place of other nodes
+    # Wills of other nodes
 
     def _took_copies(self, done: CasUpdate, revision: int) -> None:
-        """What is of another node is settled now; if it is to be published, that is ours to do."""
+        """Another node's will is settled now. If it has to be published, this node does that."""
         for put in done.also:
             entry = self._entry(put.key[len(self._keys) :].decode())
             entry.due.clear()  # an earlier one, if there is any
             self._know(put.key, put.value, revision, done.sent_at)
 
     def _is_unpublished(self, name: str) -> bool:
-        """Of what we have taken."""
+        """Whether this node has taken the will of that name and not published it yet."""
         entry = self._entries.get(name)
         return entry is not None and entry.known is not None and entry.published != entry.known.id
 
     def _took_not(self, void: CasUpdate, revision: int, value: bytes) -> None:
         self.foreign.know(void.key, value or None, revision)
 
-    # What goes out
+    # Output
 
     def take_requests(self, now: float) -> list[Request]:
         if self._me == 0:
@@ -588,7 +595,7 @@ class ClusterWills(Subsystem):
         return bool(self._wills.changed or self._wills.due)
 
     def is_busy(self) -> bool:
-        """Whether something waits to be stored, or to be published."""
+        """Whether a will waits to be stored or published."""
         return bool(self._steps or self._due)
 
     def take_notices(self) -> list[str]:

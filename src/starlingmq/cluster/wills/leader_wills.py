@@ -1,8 +1,8 @@
-"""Wills of clients of other nodes: the leader publishes those whose node is gone. (A client that is back elsewhere has
-its own settled: ``will_settling``.)
+"""Wills of clients of other nodes: the leader publishes those whose node is gone. (The wills of a client that is back
+at another node are settled there: ``will_settlement``.)
 
-A node is gone when its lease has run out and nobody here is connected to it, for ``patience`` seconds; or when it is no
-member any more. Its clients' connections count as lost since then.
+A node is gone when its lease has expired and no node here has been connected to it for ``patience`` seconds; or when it
+is no longer a member. The connections of its clients count as lost from then on.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from starlingmq.cluster.wills.will_records import (
 
 PAGE: Final = 500
 RETRY_SECONDS: Final = 0.5
-TAKEN_PER_TURN: Final = 200  # wills of nodes that are gone; the rest in the next ones
+TAKEN_PER_TURN: Final = 200  # wills of nodes that are gone; more in the next turns
 
 
 class Plan:
-    """A will of a node that is gone; it is due at ``due_at``."""
+    """A will of a node that is gone, due at ``due_at``."""
 
     __slots__ = ("due_at", "key", "revision", "sent", "value")
 
@@ -55,12 +55,12 @@ class LeaderWills:
         self._me = 0
         self._led = False
         self._members: dict[int, None] = {}
-        self._gone_since: dict[int, float] = {}  # of nodes that have, or may have, wills
+        self._gone_since: dict[int, float] = {}  # node with wills, or possibly with wills -> since when it is gone
         self._plans: dict[bytes, Plan] = {}
-        self._due: list[tuple[float, bytes]] = []  # a heap: when, key; of plans, and of some that are no more
+        self._due: list[tuple[float, bytes]] = []  # a heap of (time, key) of plans; some of these plans are void
         self._loaded: dict[int, None] = {}  # nodes whose wills are among the plans
-        self._loads: list[bytes] = []  # prefixes to be read
-        self._load = ""  # tag of the read under way
+        self._loads: list[bytes] = []  # prefixes to read
+        self._load = ""  # tag of the outstanding read
         self._after = b""
         self._tags = 0
         self._retry_at = 0.0
@@ -74,10 +74,10 @@ class LeaderWills:
     def set_members(self, members: dict[int, None]) -> None:
         for node in self._members:
             if node not in members:
-                self._loaded.pop(node, None)  # what was settled since has to go
+                self._loaded.pop(node, None)  # wills settled since then have to be deleted
         self._members = members
 
-    # Who leads
+    # Leadership
 
     def turn(self, now: float) -> None:
         self._now = now
@@ -91,7 +91,7 @@ class LeaderWills:
             return
         if not self._led:
             self._led = True
-            self._loads.append(self._all)  # also of nodes that nobody remembers
+            self._loads.append(self._all)  # also those of nodes that are no longer known
         for node in self._members:
             if node != self._me:
                 self._look_at(node, now)
@@ -106,7 +106,7 @@ class LeaderWills:
             self._take(plan)
 
     def _next_due(self) -> float:
-        """When the first of those that are planned is due; what is planned no more is left out."""
+        """When the next plan is due; drops void entries of the heap."""
         while self._due:
             due_at, key = self._due[0]
             plan = self._plans.get(key)
@@ -139,7 +139,7 @@ class LeaderWills:
         return int(node), name.decode()
 
     def know(self, key: bytes, data: bytes | None, revision: int) -> None:
-        """That is what etcd has of a will of another node."""
+        """Takes the record that etcd has of another node's will."""
         self._plans.pop(key, None)
         try:
             value = None if data is None else decode_will(data)
@@ -157,7 +157,7 @@ class LeaderWills:
             self._amendments.append(CasUpdate(key, revision, None))
 
     def settled(self, key: bytes, revision: int) -> None:
-        """By us, as of ``revision``."""
+        """This node has settled the will, as of ``revision``."""
         self._plans.pop(key, None)
         node, _ = self._owner(key)
         if node not in self._members and revision:
@@ -181,7 +181,7 @@ class LeaderWills:
         return requests
 
     def answered(self, answer: TxnAnswer, now: float) -> None:
-        """Answers to others are not looked at."""
+        """Takes the answer to one of this module's requests; ignores others."""
         self._now = now
         if self._load and answer.tag == self._load:
             self._load = ""
@@ -199,7 +199,7 @@ class LeaderWills:
             if whole:
                 if self._gone(node):
                     self._gone_since.setdefault(node, now)
-                continue  # it is read again when it has been gone for long enough
+                continue  # it is read again once the node has been gone for long enough
             self.know(kv.key, kv.value, kv.mod_revision)
         self._after = found[-1].key if len(found) == PAGE else b""
         if len(found) < PAGE:
@@ -210,7 +210,7 @@ class LeaderWills:
         return notices
 
     def wake_at(self) -> float:
-        """0.0: never."""
+        """When ``take_requests`` has to be called without an event; 0.0: never."""
         soonest = [self._next_due()]
         soonest += [since + self._patience for node, since in self._gone_since.items() if node not in self._loaded]
         if self._loads and not self._load:

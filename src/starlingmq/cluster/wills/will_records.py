@@ -1,9 +1,10 @@
-"""What etcd holds of wills, as values and as bytes (MessagePack).
+"""Records of wills in etcd, as values and as bytes (MessagePack).
 
 ``/starlingmq/<cluster>/wills/<node>/<client id>``: the will of a client of that node, from CONNECT until it is
-cancelled or published. Only that node makes and deletes its keys (others once it is no member); others write into them
-that it is settled. So a will without a key was never told to anybody. Below its number is also, behind a zero byte,
-which no client id has [MQTT-1.5.4-2], what the node has taken to publish in the place of others.
+cancelled or published. Only that node creates and deletes its keys (others once it is no longer a member); others write
+into them that the will is settled. So no other node knows of a will without a key. Below the node's number are also the
+wills that the node has taken from others, to publish them, after a zero byte, which no client id contains
+[MQTT-1.5.4-2].
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from starlingmq.core.message import Message
 from starlingmq.core.session.session import Client, Will
 
 REGISTERED: Final = 0  # it may be published
-FIRING: Final = 1  # its own node publishes it
+FIRING: Final = 1  # its own node is publishing it
 SETTLED: Final = 2  # another node has taken it, or its client is back
-TAKEN: Final = "\0"  # and a client id, "/", a node number: what was taken from that node
+TAKEN: Final = "\0"  # then client id, "/", node number: a will taken from that node
 
 
 class WillValueError(ValueError):
-    """What etcd has is not what a node of a version that we know would write."""
+    """The record in etcd is not one of any version that this node knows."""
 
 
 class RegisteredWill(msgspec.Struct, array_like=True):
-    """``seconds`` after its connection is lost it is due, at the latest; ``due_at`` is when that is known, in Unix
-    seconds, 0.0 before. ``delay`` is what the client asked for, ``epoch`` the one in which its node owned the client
-    id then. SETTLED: all wills of epochs before ``epoch`` are, and the one with that id; ``taker`` is the node that has
-    taken it to publish it (0: none has). All others are empty unless REGISTERED."""
+    """``seconds``: it is due at most this long after its connection was lost. ``due_at``: when exactly, in Unix
+    seconds; 0.0: not known yet. ``delay``: the client's Will Delay Interval. ``epoch``: the one by which the node owned
+    the client id then. SETTLED: all wills of lower epochs than ``epoch`` are, and the one with this id; ``taker`` is
+    the node that has taken it to publish it (0: none). The other fields are empty unless REGISTERED."""
 
     state: int
     id: int
@@ -64,12 +65,12 @@ def wills_of(cluster: str, node: int) -> bytes:
 
 
 def taken_key(cluster: str, taker: int, node: int, client_id: str) -> bytes:
-    """Of what ``taker`` has taken from ``node``."""
+    """The key of a will that ``taker`` has taken from ``node``."""
     return wills_of(cluster, taker) + taken_name(node, client_id).encode()
 
 
 def taken_prefix(cluster: str, taker: int, client_id: str) -> bytes:
-    """Of all that ``taker`` has taken of one client id, and of others that go on with "/"."""
+    """The prefix of all wills that ``taker`` has taken of one client id, and of client ids that continue with "/"."""
     return wills_of(cluster, taker) + f"{TAKEN}{client_id}/".encode()
 
 
@@ -78,7 +79,7 @@ def taken_name(node: int, client_id: str) -> str:
 
 
 def client_of(taken: str) -> str:
-    """Of a name that ``taken_name`` has made."""
+    """The client id in a name of ``taken_name``."""
     return taken[len(TAKEN) :].rpartition("/")[0]
 
 
@@ -118,7 +119,7 @@ def registered(will: Will, session_expiry: int, due_at: float) -> RegisteredWill
 
 
 def will_from(value: RegisteredWill) -> Will:
-    """As its client left it, under the name that the client had."""
+    """The will as its client left it, under the client's name at that time."""
     client = Client("", value.peer, 0.0)
     client.client_id = value.publisher
     client.username = value.username

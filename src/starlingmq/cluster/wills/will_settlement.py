@@ -1,30 +1,32 @@
-"""Wills that a client left at other nodes, or at this one before: none may follow what it publishes from now on.
+"""Settles wills that a client left at other nodes, or at this one before: none may follow the client's new messages.
 
 A CONNECT that finds other nodes' keys of its client id waits until their wills of earlier epochs are settled. For each
-of them, by the key of that node in etcd (``will_values``), read in one transaction and changed only as it was read:
+of them, the key of that node in etcd (``will_records``) is read in one transaction, and changed only if it is unchanged
+since:
 
-======================================  ========================================================================
-in etcd                                 this node
-======================================  ========================================================================
-nothing                                 writes SETTLED with its own epoch: the other node may have a will that etcd
-                                        was not told of yet. If it has just said which one: reads again
-REGISTERED, of a later epoch            does nothing: its client has been there since
-REGISTERED, and its client is in time   cancels it: writes SETTLED
-REGISTERED, due by this CONNECT         takes it: writes SETTLED and a copy of its own, and publishes it
-FIRING, or a copy of what it has taken  reads again until it is gone, so published. Its node is not connected, and the
-                                        key has not changed for ``fire_seconds``: writes SETTLED, the will is lost
-SETTLED, taken by another node          looks at the copy in that node's name in the same way
-SETTLED                                 is done
-======================================  ========================================================================
+    ======================================  ========================================================================
+    in etcd                                 this node
+    ======================================  ========================================================================
+    nothing                                 writes SETTLED with its own epoch: the other node may have a will that
+                                            is not in etcd yet. If the node has just reported a will: reads again
+    REGISTERED, of a later epoch            does nothing: the client has been there since
+    REGISTERED, and the client is in time   cancels it: writes SETTLED
+    REGISTERED, due by this CONNECT         takes it: writes SETTLED and a copy of its own, and publishes it
+    FIRING, or a copy of a taken will       reads again until it is gone, so published. If its node is not connected,
+                                            and the key has not changed for ``fire_seconds``: writes SETTLED, the
+                                            will is lost
+    SETTLED, taken by another node          handles the copy in that node's name in the same way
+    SETTLED                                 is done
+    ======================================  ========================================================================
 
-It is done only once the copy that this node took, if it took one, is published: the other node deletes its key, and so
-the pointer to that copy, as soon as it has seen SETTLED.
+A settlement is done only once the copy that this node took, if any, is published: the other node deletes its key, and
+with it the pointer to that copy, as soon as it has seen SETTLED.
 
-The law: a will is published only by the node whose change of the key says so, and within ``fire_seconds`` after that
-node asked for the change. So what is FIRING for longer is not published any more without another change of its key.
+The law: a will is published only by the node whose change of the key allows it, and within ``fire_seconds`` after that
+node requested the change. So a will that is FIRING for longer is not published without another change of its key.
 
-A crash at any step leaves the key as it was or as it was to be, and the client without a CONNACK: the next CONNECT
-begins again at the first row.
+After a crash at any step, the key has its old or its new value, and the client has no CONNACK: the next CONNECT starts
+at the first row again.
 """
 
 from __future__ import annotations
@@ -52,14 +54,15 @@ from starlingmq.cluster.wills.will_records import (
 
 GETS_PER_TXN: Final = 60
 RETRY_SECONDS: Final = 0.5
-AGAIN_SECONDS: Final = 0.03  # between two looks at what another node publishes
-PATIENCE: Final = 1.1  # clocks of two nodes do not run quite the same
-KEPT_SECONDS: Final = 60.0  # a settlement that is done, for the CONNECT that asks whether it is
+AGAIN_SECONDS: Final = 0.03  # between two reads of a will that another node is publishing
+PATIENCE: Final = 1.1  # clocks of two nodes differ slightly in speed
+KEPT_SECONDS: Final = 60.0  # how long the result is kept for the CONNECT that asks for it
 
 
 class Settlement:
-    """``key`` is looked at: first the one of the node where the client was, then perhaps a copy at another ``holder``.
-    ``will``: the id that its node has said is pending; 0: it said nothing, or could not be asked."""
+    """``key`` is the one that is read: first that of the node where the client was, then perhaps a copy at another
+    ``holder``. ``will``: the id that the client's former node has reported as pending; 0: it reported none, or could
+    not be asked."""
 
     __slots__ = (
         "again_at",
@@ -89,21 +92,21 @@ class Settlement:
         self.will = 0
         self.done = False
         self.again_at = 0.0
-        self.revision = -1  # of the key, as it was seen first ...
+        self.revision = -1  # of the key, as first read ...
         self.seen_at = 0.0  # ... and when
         self.forget_at = inf
 
     def cancels(self, value: RegisteredWill, now: float) -> bool:
-        """Whether its client is back before that will is due [MQTT-3.1.3-9]."""
+        """Whether the client is back before that will is due [MQTT-3.1.3-9]."""
         if value.delay == 0 or self.clean or (self.user is not None and value.username != self.user):
             return False
         return not 0.0 < value.due_at <= now
 
 
 class WillSettlements:
-    settled: int  # wills at other nodes: cancelled ...
-    published: int  # ... taken to be published here ...
-    lost: int  # ... and given up, because nobody can know whether they were published
+    settled: int  # wills at other nodes that were cancelled ...
+    published: int  # ... taken and published here ...
+    lost: int  # ... and given up, because no node can know whether they were published
 
     def __init__(
         self,
@@ -112,7 +115,7 @@ class WillSettlements:
         connected: Callable[[int], bool],
         unpublished: Callable[[str], bool],
     ) -> None:
-        """``unpublished`` tells of a name below our own number whether we have it to publish."""
+        """``unpublished``: whether this node still has to publish the will of a name below its own number."""
         self.settled = self.published = self.lost = 0
         self._cluster = cluster
         self._fire_seconds = fire_seconds
@@ -123,7 +126,7 @@ class WillSettlements:
         self._looked_at: dict[bytes, Settlement] = {}  # by ``Settlement.key``
         self._concluded: deque[Settlement] = deque()  # in the order in which they are forgotten
         self._to_ask: deque[Settlement] = deque()
-        self._again: deque[Settlement] = deque()  # are to be asked about later, in the order of their time
+        self._again: deque[Settlement] = deque()  # to be read again later, in order of time
         self._asking: dict[str, list[Settlement]] = {}  # by tag
         self._tags = 0
         self._retry_at = 0.0
@@ -135,8 +138,9 @@ class WillSettlements:
         self._me = me
 
     def settle(self, client_id: str, node: int, epoch: int, user: str | None, clean: bool, will: int) -> bool:
-        """Whether nothing that the client left at ``node`` before ``epoch`` is published from now on. To be asked until
-        it is so. ``user``: who is back (None: users share sessions); ``clean``: it goes on with no session."""
+        """Whether nothing that the client left at ``node`` before ``epoch`` will be published from now on. To be called
+        until it returns True. ``user``: the user who connected (None: users share sessions). ``clean``: the client
+        continues without a session."""
         key = wills_of(self._cluster, node) + client_id.encode()
         found = self._settlements.get(key)
         if found is not None and found.epoch >= epoch:
@@ -154,7 +158,7 @@ class WillSettlements:
         return False
 
     def pending(self) -> int:
-        """Those that are asked for, or done and not yet forgotten."""
+        """Settlements under way, or done and not forgotten yet."""
         return len(self._settlements)
 
     def turn(self, now: float) -> None:
@@ -174,7 +178,7 @@ class WillSettlements:
 
     def _conclude(self, settlement: Settlement) -> None:
         if self._unpublished(taken_name(settlement.node, settlement.client_id)):
-            self._look_again(settlement)  # a copy that this node took: the other node may have deleted its key since
+            self._look_again(settlement)  # a copy that this node took; the other node may have deleted its key since
             return
         if not settlement.done:
             settlement.done = True
@@ -187,7 +191,7 @@ class WillSettlements:
         settlement.again_at = self._now + AGAIN_SECONDS
         self._again.append(settlement)
 
-    # What etcd has
+    # Records in etcd
 
     def _found(self, settlement: Settlement, answer: tuple[KeyValue, ...], copies: tuple[KeyValue, ...]) -> None:
         data, revision = (answer[0].value, answer[0].mod_revision) if answer else (None, 0)
@@ -199,7 +203,7 @@ class WillSettlements:
         self._know(settlement, data, revision)
 
     def _look_at_copies(self, settlement: Settlement, copies: tuple[KeyValue, ...]) -> None:
-        """It has taken what the client had left elsewhere before."""
+        """The other node has taken a will that the client had left at yet another node before."""
         newest = max([kv.mod_revision for kv in copies])
         if settlement.revision != newest:
             settlement.revision, settlement.seen_at = newest, self._now
@@ -236,7 +240,7 @@ class WillSettlements:
         if settlement.will == CANCELLED:
             self._conclude(settlement)
         elif settlement.will and self._connected(settlement.node) and self._is_patient(settlement):
-            self._look_again(settlement)  # it says so itself, in a moment
+            self._look_again(settlement)  # the node will register it in a moment
         else:
             self._amend(settlement, revision, RegisteredWill(SETTLED, 0, epoch=settlement.epoch))
 
@@ -249,7 +253,7 @@ class WillSettlements:
         if value.epoch > settlement.epoch:
             self._conclude(settlement)
         elif other and self._is_patient(settlement):
-            self._look_again(settlement)  # an earlier one, which the one that is due replaces
+            self._look_again(settlement)  # an earlier will, which the due one replaces
         elif settlement.cancels(value, self._now):
             self._amend(settlement, revision, mine)
         else:
@@ -309,7 +313,8 @@ class WillSettlements:
         return [*requests, *self._amendments.take_requests(now)]
 
     def answered(self, answer: TxnAnswer, now: float) -> CasResult | None:
-        """Answers to others are not looked at. What was taken is to be published by us."""
+        """Takes the answer to one of this module's requests; ignores others. Returns the updates that were done: taken
+        wills have to be published by this node."""
         self._now = now
         asked = self._asking.pop(answer.tag, None)
         if asked is not None:
@@ -348,7 +353,7 @@ class WillSettlements:
         return notices
 
     def wake_at(self) -> float:
-        """0.0: never."""
+        """When ``take_requests`` has to be called without an event; 0.0: never."""
         soonest = [self._amendments.wake_at()]
         if self._to_ask:
             soonest.append(self._retry_at)
