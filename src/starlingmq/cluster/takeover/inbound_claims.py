@@ -39,13 +39,15 @@ class InboundClaims:
         if self._is_overtaken(client_id, epoch):
             return
         claim = claims.still(client_id)
+        clean = claim is not None and claim.clean_start
         if claim is None and not owned.firm and not self._has(client_id):
             # the client is gone: no other node needs to give up its session
             moves.ownership.release(client_id, moves.me, epoch)
             return
-        clean = claim is not None and claim.clean_start
         if owned.clean and not clean:  # the CONNECT with a clean start is gone: no other node may discard its session
-            moves.ownership.claim(client_id)
+            moves.ownership.claim_again(client_id, owned.firm)
+            return
+        if claim is None and not owned.firm and self._is_older(owned):
             return
         earlier = moves.of(client_id)
         if not clean and self._is_too_early(owned, earlier):
@@ -90,6 +92,16 @@ class InboundClaims:
         moves.ownership.release(client_id, moves.me, epoch)
         moves.broker.connecting.overtaken(client_id, overtaken)
         return True
+
+    def _is_older(self, owned: Owned) -> bool:
+        """Whether another node has a later session than this one. The client that asked here is gone, so the session
+        stays there. What is here keeps its epoch and is handed over to that owner, or to the next one. If it got the
+        epoch of this claim, it would replace the later session while that node cannot be reached."""
+        moves = self._moves
+        session = self._ctx.sessions.get(owned.client_id)
+        here = max([arrival.owned for arrival in moves.of(owned.client_id)], default=0)
+        here = max(here, 0 if session is None else session.epoch)
+        return any(epoch > here for node, epoch in owned.others.items() if node in moves.members)
 
     def _takes_offer(self, owned: Owned, offered: tuple[int, int], earlier: list[InboundSession]) -> bool:
         """Whether this node may keep a client id that it claimed because a draining node offered the session."""

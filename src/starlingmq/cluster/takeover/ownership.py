@@ -102,6 +102,11 @@ class Ownership:
         else:
             self._claims[client_id] = None
 
+    def claim_again(self, client_id: str, firm: bool) -> None:
+        """To be asked for although nobody may want it any more: what our key says has to be changed."""
+        self._written[client_id] = None
+        self.claim(client_id, firm)
+
     def claiming(self, client_id: str) -> bool:
         """Whether a claim is outstanding, or its answer was not taken yet."""
         return client_id in self._claiming or client_id in self._claims or client_id in self._owned
