@@ -24,6 +24,7 @@ from tests.sim.node import Node
 from tests.sim.world import LIVENESS_MAX, World
 
 from starlingmq.core.broker import BrokerState
+from starlingmq.core.mqtt.message_entry import RETURNED
 from starlingmq.core.ready import Event
 from starlingmq.core.session.session import MOVED_PREFIX
 from starlingmq.core.session.session_reset import UNSETTLED
@@ -44,6 +45,8 @@ class RoamingBooks(Books):
         self.excused: Counter[str] = Counter()  # promises that nobody can keep, by reason
         self.acted: dict[tuple[str, bytes], None] = {}  # reader and payload of QoS 2 messages that began to come
         self.unsettled: Counter[str] = Counter()  # reader -> messages given up that were sent at QoS 2
+        self.returned: Counter[str] = Counter()  # reader -> messages given up that a removed node brought back
+        self.brought_back: dict[str, dict[bytes, None]] = {}  # reader -> those that this excuses
 
     def received(self, subscriber: str, payload: bytes, qos: int, most: int, promises: list[Promise]) -> None:
         self.strict = False  # connections end all the time: QoS 1 comes again, QoS 0 may not come
@@ -75,7 +78,19 @@ class RoamingBooks(Books):
         return [other.subscriber for other in self.promises if other.filter == promise.filter]
 
     def _owed(self, promise: Promise, sent: Sent, calm: bool) -> bool:
-        return super()._owed(promise, sent, calm) and not self.excuse(promise)
+        if not super()._owed(promise, sent, calm) or self.excuse(promise):
+            return False
+        return self._has(promise, sent.payload) or not self._is_brought_back(promise, sent)
+
+    def _is_brought_back(self, promise: Promise, sent: Sent) -> bool:
+        """Whether it counts as one of those that were given up because the session may have had it elsewhere."""
+        excused = self.brought_back.setdefault(promise.subscriber, {})
+        if min(sent.qos, promise.qos) != 2 or promise.filter.startswith(b"$share/"):
+            return False
+        if sent.payload not in excused and len(excused) < self.returned[promise.subscriber]:
+            excused[sent.payload] = None
+            self.excused["a removed node brought it back, and its session may have had it"] += 1
+        return sent.payload in excused
 
     def owed(self) -> list[str]:
         """What was acknowledged for sessions that their clients did not find, and never came."""
@@ -93,6 +108,8 @@ class RoamingBooks(Books):
                     continue
                 if sent.node.gone or promise.node.gone or self._has(promise, sent.payload):
                     continue
+                if self._is_brought_back(promise, sent):
+                    continue
                 key = promise.subscriber, sent.payload
                 if sent.qos == 2 and key not in lost and unsettled[promise.subscriber]:
                     unsettled[promise.subscriber] -= 1
@@ -103,6 +120,7 @@ class RoamingBooks(Books):
         return found
 
     def missing(self, calm: bool) -> list[str]:
+        self.brought_back.clear()
         return super().missing(False) + self.owed()
 
 
@@ -181,6 +199,8 @@ class RoamingWorld(World):
     def event(self, event: Event) -> None:
         if event.kind == "dropped" and event.detail == UNSETTLED:
             self.books.unsettled[event.client_id] += 1
+        elif event.kind == "dropped" and event.detail == RETURNED:
+            self.books.returned[event.client_id] += 1
 
     def strict(self) -> bool:
         return not self.plan.faulty or self.last_round

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from tests.cluster.return_world import run
 from tests.cluster.takeover_world import Roamer, RoamingWorld
-from tests.cluster.test_takeover_crashes import clients_of, got, made
+from tests.cluster.test_takeover_crashes import clients_of, got, made, mute
 from tests.harness import World
 from tests.sim.network import End, Network
 from tests.sim.node import Node
@@ -19,6 +19,7 @@ from starlingmq.cluster.links.peer_frames import DataAck, Envelope
 from starlingmq.cluster.takeover.orphaned_sessions import OrphanedSessions
 from starlingmq.cluster.takeover.ownership import Ownership
 from starlingmq.cluster.takeover.takeover import Takeovers
+from starlingmq.core.mqtt.message_entry import RETURNED
 from starlingmq.core.routing.peer_receivers import SEQUENCE_SHIFT
 
 FOUND = (16, 38, 89, 106, 174)
@@ -225,6 +226,41 @@ def test_what_a_node_had_sent_before_it_was_forgotten_does_not_come_twice(receiv
     publisher.publish(b"a/1", 1)
     world._wait(world._balanced, LIVENESS_MAX, "something is lost")
     assert got(world) == [1, 1, 1, 1]
+
+
+def test_a_removed_node_that_joins_again_gives_qos_2_messages_to_sessions_that_have_stayed_alone() -> None:
+    """Both nodes with a subscriber are to get the message, and one of them does. Its subscriber moves to the other one
+    before that gets it too."""
+    world = made()
+    home, there, other = world.nodes
+    mover, publisher = clients_of(world, there, home, 0)
+    stayer = Roamer(world.books, world.random, other, "stayer", 5, True)
+    world.subscribers.append(stayer)
+    world.people.append(stayer)
+    stayer.left, stayer.homes = 1, [other]
+    stayer.come()
+    stayer.subscribe(b"a/#", 2)
+    world.pass_time(1.0)
+    mute(world, messages=[(home, other)])
+    publisher.left = 1
+    publisher.publish(b"a/1", 2)
+    world._wait(lambda: got(world) == [1], 5.0, "it does not come")
+    home.down += 1
+    home.crash(False)
+    home.gone = True
+    world._forget()
+    world._wait(lambda: world.seen["forgets"] > 0, LIVENESS_MAX, "it is not forgotten")
+    mover.cut()
+    mover.homes = [other]
+    world._wait(lambda: mover.online and mover.node is other, 10.0, "it is not served")
+    world.pass_time(1.0)
+    del world.network.send
+    home.gone, home.down = False, 0
+    world.start_if_wanted(home)
+    world._wait(world._all_serve, 20.0, "it does not join")
+    world._wait(world._balanced, LIVENESS_MAX, "something is lost")
+    assert {name: list(each.values()) for (name, _), each in world.books.got.items()} == {"roamer": [1], "stayer": [1]}
+    assert other.process is not None and other.process.state.ctx.counters.dropped[RETURNED] == 1
 
 
 def test_messages_of_a_node_that_was_restored_from_a_backup_are_not_taken_for_earlier_ones() -> None:

@@ -59,6 +59,7 @@ class Ownership:
     floor: Callable[[str], int]
     wanted: Callable[[str], bool]  # whether a CONNECT waits for this client id
     answered_at: float  # when etcd last answered a request of this module
+    newest: int  # the newest revision that etcd has answered with: no epoch of this node is newer
     needed: Callable[[str], bool]  # whether this node must keep its key even without a session of the client id
     # (client id, node, epoch) of keys that were to be deleted and have been claimed since
     rewritten: list[tuple[str, int, int]]
@@ -70,6 +71,7 @@ class Ownership:
         self.floor = lambda client_id: 0
         self.wanted = lambda client_id: True
         self.answered_at = 0.0
+        self.newest = 0
         self.needed = lambda client_id: False
         self.rewritten = []
         # client id -> epoch of this node's key, to be deleted once it is not needed any more
@@ -221,6 +223,7 @@ class Ownership:
             return
         self._retry = RETRY_SECONDS
         self.answered_at = now
+        self.newest = max(self.newest, answer.revision)
         for client_id, found in zip(under_way.claims, answer.found, strict=False):
             if client_id in self._again:
                 del self._again[client_id]

@@ -92,6 +92,7 @@ class Takeovers:
         self._claims = self._ctx.cluster.claim_ids(2 * seconds, limit)
         self._later: dict[str, None] = {}  # orphaned sessions that are wanted and not claimed yet
         self._has_strays = False
+        broker.peers.settled_until = self._settled_until
         ownership.floor = self._floor
         ownership.wanted = self._is_wanted
         self.promises = SubackHold(self.moves)
@@ -108,6 +109,12 @@ class Takeovers:
             return CLEAN
         thrown = [arrival.epoch for arrival in self.moves.of(client_id) if arrival.discarded and arrival.sources]
         return max(thrown, default=0)
+
+    def _settled_until(self, node: int) -> int:
+        """The newest epoch of sessions here that need no cut marker of that node any more. What enters there after that
+        is given to them, and to no earlier owner."""
+        unmarked = [arrival.epoch for arrival in self.moves.all_arrivals() if node not in arrival.marks]
+        return min([self._ownership.newest, *[epoch - 1 for epoch in unmarked]])
 
     @property
     def completed(self) -> int:

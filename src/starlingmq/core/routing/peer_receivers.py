@@ -53,10 +53,12 @@ class PeerReceiver:
     acks: Client
     highest: int  # sequence of the last message that came from there
     begun: bool  # it was connected since we started
+    joined: int  # messages with a lower sequence are from before the node was removed; 0: it never was
 
     def __init__(self, number: int, first: int, session: Session, data: Any, acks: Any) -> None:
         self.number = number
         self.first = first
+        self.joined = 0
         self.session = session
         self.client = link(session.client_id, data)
         self.client.session = session
@@ -77,6 +79,8 @@ class PeerReceivers:
     highest: dict[int, int]  # of all numbers, also of nodes that are no members (any more): they may join again
     facts: dict[bytes, bytes]  # what was found there of the cluster's state machines
     control: Callable[[int, bytes], None] | None  # takes what a node has to say to this one, in order with messages
+    settled_until: Callable[[int], int]  # the newest epoch of sessions that need no cut marker of that node any more
+    settled: dict[int, int]  # that epoch when a node was removed, by its first number; it may join again
 
     def __init__(
         self, ctx: Context, router: Router, delivery: Delivery, publishing: Publishing, ending: Ending
@@ -90,6 +94,8 @@ class PeerReceivers:
         self.highest = {}
         self.facts = {}
         self.control = None
+        self.settled_until = lambda number: 0
+        self.settled = {}
 
     def restore(self, highest: dict[int, int], facts: dict[bytes, bytes]) -> None:
         """What the store gives back at start."""
@@ -135,6 +141,8 @@ class PeerReceivers:
         first = first or number
         peer = self.by_number[number] = PeerReceiver(number, first, session, data, acks)
         peer.highest = self.highest.get(number, 0)
+        if since != 0:
+            peer.joined = since << SEQUENCE_SHIFT
         earlier = self.highest.get(first, 0)
         if earlier >> SEQUENCE_SHIFT < since:
             peer.highest = max(peer.highest, earlier)
@@ -147,6 +155,8 @@ class PeerReceivers:
             self.down(peer)
             self.ending.end(peer.session)
             self._keep(peer)
+            settled = self.settled_until(number)
+            self.settled[peer.first] = min(settled, self.settled.get(peer.first, settled))
 
     def release(self, number: int) -> None:
         """The line to that node begins anew, with another ``add``: what waits for it stays."""
@@ -165,6 +175,7 @@ class PeerReceivers:
         former = sorted([number for number in self.highest if number not in members])
         for number in former[:-FORMER_MAX]:
             del self.highest[number]
+            self.settled.pop(number, None)
             if self.ctx.recording:
                 self.ctx.write(Write(FACT_DELETE, topic=HEARD_FACT + str(number).encode()))
         for session in list(self.ctx.cluster.links.values()):
@@ -241,7 +252,10 @@ class PeerReceivers:
                 continue
             if ctx.audit is not None:
                 ctx.audit.arrived(message)
-            self.publishing.deliver(message, forward.group, peer.session)
+            if message.sequence < peer.joined:
+                self.publishing.deliver_returned(message, forward.group, peer.session, self.settled.get(peer.first, 0))
+            else:
+                self.publishing.deliver(message, forward.group, peer.session)
         ctx.send_stored(peer.acks, mark.to_bytes(8, "big"))
         return True
 
