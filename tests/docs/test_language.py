@@ -1,17 +1,23 @@
-"""Pages are in plain English: phrases that the project's earlier dialect used do not return.
+"""Pages, docstrings and comments are in plain English: phrases of the project's earlier dialect do not return.
 
-Code, quoted messages and links are left out. ``OWN_PAGES`` are generated from the code, or list what happened.
+Code, quoted messages and links are left out. ``OWN_PAGES`` are generated from the code, or list what happened. Pages
+are checked for ``DIALECT``; docstrings and comments of the packages in ``PLAIN_PACKAGES`` for ``DIALECT_IN_CODE`` too.
 """
 
 from __future__ import annotations
 
+import ast
+import io
 import re
+import tokenize
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from tests.docs.blocks import PAGES
+from tests.source_tree import text, tree, written
 
 OWN_PAGES: Final = ("CHANGELOG.md", "CONFIGURATION.md", "CONFORMANCE.md", "STATUS.md")
 NO_PROSE: Final = re.compile(r"^ *```.*?^ *```$|`[^`\n]*`|\]\([^)]*\)|<!--.*?-->", re.MULTILINE | re.DOTALL)
@@ -21,14 +27,60 @@ DIALECT: Final = re.compile(
     re.IGNORECASE,
 )
 
+QUOTED: Final = re.compile(r"``[^`]*``")
+DIALECT_IN_CODE: Final = re.compile(
+    r"^(?:what|who|whom|whose)\b|; (?:what|who|whom|whose)\b"  # a clause without a head
+    r"|\b(?:nobody|somebody|anybody)\b|\b(?:we|ours?|ourselves|he|his|him)\b"  # no actor, or the wrong one
+    r"|\bby way of\b|\bnot looked at\b|\b(?:earlier|another|new|present) (?:life|lives)\b",
+    re.IGNORECASE,
+)
+PLAIN_PACKAGES: Final = (  # it only grows
+    "starlingmq.cluster",
+    "starlingmq.net.etcd",
+    "starlingmq.net.peers",
+)
 
-def dialect(text: str) -> list[str]:
-    return DIALECT.findall(NO_PROSE.sub(" ", text))
+
+def dialect(prose: str) -> list[str]:
+    return DIALECT.findall(NO_PROSE.sub(" ", prose))
+
+
+def dialect_in_code(prose: str) -> list[str]:
+    plain = QUOTED.sub(" ", prose)
+    return DIALECT.findall(plain) + DIALECT_IN_CODE.findall(plain)
+
+
+def prose_of(source: str, parsed: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and text of each docstring, of attributes too, and of each comment."""
+    for node in ast.walk(parsed):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.lineno, node.value.value
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string.removeprefix("#").lstrip()
 
 
 @pytest.mark.parametrize("page", [pytest.param(path, id=path.name) for path in PAGES if path.name not in OWN_PAGES])
 def test_a_page_has_no_dialect(page: Path) -> None:
     assert dialect(page.read_text(encoding="utf-8")) == [], "see docs/GLOSSARY.md for the terms"
+
+
+def plain_modules() -> list[str]:
+    return [name for name in written() if name.startswith(tuple([f"{package}." for package in PLAIN_PACKAGES]))]
+
+
+@pytest.mark.parametrize("module", plain_modules())
+def test_docstrings_and_comments_have_no_dialect(module: str) -> None:
+    found = [(line, words) for line, prose in prose_of(text(module), tree(module)) if (words := dialect_in_code(prose))]
+    assert found == [], "name the actor, and use the terms of docs/GLOSSARY.md"
+
+
+def test_dialect_is_found_in_docstrings_and_comments() -> None:
+    for prose in ("Who has it.", "We ask.", "the node; what it has", "Nobody waits.", "facts of an earlier life"):
+        assert dialect_in_code(prose), prose
+    source = '"""A docstring."""\nx = 1  # a comment\n"""Of x."""\ny = "no prose"\n'
+    assert sorted(prose_of(source, ast.parse(source))) == [(1, "A docstring."), (2, "a comment"), (3, "Of x.")]
+    assert dialect_in_code("The node that the client connects to, whose key is ``we``.") == []
 
 
 def test_dialect_is_found_in_prose_only() -> None:

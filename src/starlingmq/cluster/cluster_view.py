@@ -1,4 +1,4 @@
-"""What this node knows of itself and of the other nodes, for use by several subsystems.
+"""This node's knowledge of itself and of the other nodes, as several subsystems need it.
 
 ``membership.member_follower`` keeps it up to date; ``links.peer_connections`` keeps ``transports``.
 """

@@ -143,7 +143,7 @@ class Drain(Subsystem):
             self._busy_at = now
         idle = not self._clients and not self._offered and not self.clients_left and not self._giving()
         if not hopeful and self._ends != inf:
-            self.done = not self._giving()  # those who are here are told that all of us end
+            self.done = not self._giving()  # clients that are still here are told that the whole cluster is stopping
         else:
             self.done = idle and (not hopeful or (self.sessions_left <= self._kept and now >= self._busy_at + LINGER))
 

@@ -449,7 +449,7 @@ class Members:
         writes = (self._change(), Delete(keys.registered(name)), Delete(keys.online(name)))
         self._send("forget", tuple(compares), writes)
 
-    # Who knows the membership
+    # Knowledge of the membership
 
     def _knowing(self) -> int:
         """The number of registered members that are known to have the current membership."""

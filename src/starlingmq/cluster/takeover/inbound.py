@@ -130,7 +130,7 @@ class InboundSession:
                 self.sources[node] = source
         return row.actions
 
-    # What follows from the state
+    # Derived from the state
 
     @property
     def finished(self) -> bool:
@@ -218,7 +218,7 @@ class InboundSession:
             return OPEN if self.ordered(node) else MARKED
         return UNMARKED if self.sources or self.former else OPEN
 
-    # What the sources say
+    # Messages of the sources
 
     def asking(self) -> Takeover:
         """The request to send to a source once more."""
@@ -232,7 +232,7 @@ class InboundSession:
         self.former.update(dict.fromkeys(head.former))
         self.sources[node].vague = head.unknown
 
-    # What is stored
+    # Storing
 
     def value(self) -> InboundSessionValue:
         return InboundSessionValue(

@@ -154,7 +154,7 @@ class EtcdServer:
                     await calls.close()
             except EtcdError as error:
                 if self.removed and name == self._name:
-                    return True  # it ended over that before it could say so
+                    return True  # the removal made it exit before it could answer
                 if monotonic() > until:
                     log.error(
                         "removing this node's etcd member failed; remove %s with etcdctl member remove: %s", name, error

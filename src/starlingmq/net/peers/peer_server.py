@@ -51,7 +51,7 @@ CONNECTIONS_MAX: Final = 256  # accepted at once, so that strangers leave descri
 STREAMS_PER_CONNECTION: Final = 4  # a node has two
 WINDOW_BYTES: Final = 64 * 1024  # of a connection and of each of its streams, until the handler reads
 STRANGER_SECONDS: Final = 5.0  # for a connection without a stream, or with a stalled TLS handshake
-STRANGERS_MAX: Final = 64  # whose reason for refusal is remembered
+STRANGERS_MAX: Final = 64  # reasons for refusal that are remembered
 REFUSALS_LOGGED: Final = 1.0  # seconds between two log lines; refusals in between are counted
 
 
