@@ -178,7 +178,7 @@ class HandshakeWorld(World):
         found = dict.fromkeys(FIGURES, 0)
         for node in self.nodes:
             if node.process is not None:
-                figures = node.process.cluster.handshakes.counters.figures()
+                figures = node.process.cluster.qos2.counters.figures()
                 for name in FIGURES:
                     found[name] += figures[name]
         return found

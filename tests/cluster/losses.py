@@ -123,15 +123,15 @@ class GivenUp:
     """What nodes have dropped as ``unsettled_qos2``, over all their lives, as far as they could be asked."""
 
     def __init__(self) -> None:
-        self._lives: dict[tuple[str, int], int] = {}  # name and process id
+        self._incarnations: dict[tuple[str, int], int] = {}  # name and process id
 
     @property
     def total(self) -> int:
-        return sum(self._lives.values())
+        return sum(self._incarnations.values())
 
     def ask(self, node: Node) -> None:
         if node.process is None or node.frozen or not node.runs:
             return
         life = node.name, node.process.pid
         with suppress(AwayError):
-            self._lives[life] = node.status()["sessions"]["unsettled_qos2"]
+            self._incarnations[life] = node.status()["sessions"]["unsettled_qos2"]

@@ -17,7 +17,7 @@ def fleet_of(count: int, listeners: bool = True) -> Fleet:
     fleet = Fleet(count)
     for place, node in enumerate(fleet.nodes):
         if listeners:
-            node.cluster.reception.open_own([f"mqtt://n{place + 1}:1883"])
+            node.cluster.node_directory.open_own([f"mqtt://n{place + 1}:1883"])
     fleet.advance(0.6)
     return fleet
 

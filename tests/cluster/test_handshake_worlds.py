@@ -103,7 +103,7 @@ def an_answer_is_told_to_whoever_is_there_now() -> Iterator[None]:
     tell = Qos2Adapter._tell_clients
 
     def to_anybody(self: Qos2Adapter) -> None:
-        for question, _ in self.handshakes.resolved:
+        for question, _ in self.lookup.resolved:
             assert question.asked is not None
             session = self._ctx.sessions.get(question.client_id)
             if session is not None and session.client is not None:

@@ -34,7 +34,7 @@ def release(fleet: Fleet, client: FakeClient, packet_id: int = 5, seconds: float
 
 
 def counters(fleet: Fleet, place: int) -> RemoteQos2:
-    return fleet[place].cluster.handshakes.counters
+    return fleet[place].cluster.qos2.counters
 
 
 def watch(fleet: Fleet, place: int = 2) -> FakeClient:
@@ -205,7 +205,7 @@ def test_a_repeated_publish_cancels_what_another_node_holds() -> None:
     client.send(Publish(b"t", b"x", 2, packet_id=5, dup=True))
     fleet.advance(0.2)
     assert client.expect(Ack) == Ack(PUBREC, 5)
-    assert len(fleet[0].cluster.handshakes.stays) == 0
+    assert len(fleet[0].cluster.qos2.store) == 0
     assert release(fleet, client) == 0
     assert got(watcher) == [b"x"]
 
@@ -320,7 +320,7 @@ def test_a_reply_waits_until_what_it_says_is_stored() -> None:
     ready = node.state.take_ready()
     assert [write.kind for write in ready.writes] == [FACT_PUT]
     assert [client.stored_from for client in ready.dirty if client.client_id == "$handshakes"] == [0]
-    assert not node.cluster.handshakes.take_replies()
+    assert not node.cluster.qos2.take_replies()
 
 
 def fleet_call(node: NodeWorld, *questions: HandshakeQuestion) -> Envelope:
@@ -356,7 +356,7 @@ def test_who_has_not_heard_yet_that_the_session_has_to_leave_says_so() -> None:
     node.state.turn(fleet.now)
     node.cluster.turn(fleet.now)
     node.carry_out(node.state.take_ready())
-    assert [reply.answers for _, reply in node.cluster.handshakes.take_replies()] == [((LATER, 0, 0),)]
+    assert [reply.answers for _, reply in node.cluster.qos2.take_replies()] == [((LATER, 0, 0),)]
 
 
 def test_the_node_that_has_routed_it_says_so_to_whoever_asks_next() -> None:

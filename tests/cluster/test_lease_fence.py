@@ -42,7 +42,7 @@ def test_the_lease_of_the_online_key_is_ended_once() -> None:
     fence.answered(TxnAnswer(request.tag, True, 9, ((KeyValue(KEY, b"3", 5, 5, 77),),)), 1.2)
     assert fence.take_requests(MEMBERS, DEAD, 1.3) == [Revoke(77)]
     assert fence.take_requests(MEMBERS, DEAD, 9.0) == [], "it may have another one by now"
-    fence.lives(2)
+    fence.recovered(2)
     assert fence.take_requests(MEMBERS, DEAD, 9.1) == []
     fence.lost(2, 10.0)
     assert asked(fence.take_requests(MEMBERS, DEAD, 10.1)).compares == request.compares, "it was lost another time"

@@ -15,13 +15,13 @@ MQTT = "mqtt://10.0.0.{}:1883"
 
 def told(fleet: Fleet, place: int) -> dict[str, tuple[str, ...]]:
     names = {node.cluster.number: node.name for node in fleet.nodes}
-    return {names[number]: urls for number, urls in fleet[place].cluster.reception.open().items()}
+    return {names[number]: urls for number, urls in fleet[place].cluster.node_directory.open().items()}
 
 
 def fleet_of(count: int) -> Fleet:
     fleet = Fleet(count)
     for place, node in enumerate(fleet.nodes):
-        node.cluster.reception.open_own([MQTT.format(place), f"wss://n{place}:443/mqtt"])
+        node.cluster.node_directory.open_own([MQTT.format(place), f"wss://n{place}:443/mqtt"])
     fleet.advance(0.6)
     return fleet
 
@@ -33,7 +33,7 @@ def test_each_node_knows_the_listeners_of_those_that_serve() -> None:
         "n3": ("mqtt://10.0.0.2:1883", "wss://n2:443/mqtt"),
     }
     second, third = fleet[1].cluster.number, fleet[2].cluster.number
-    fitting = fleet[0].cluster.reception.fitting
+    fitting = fleet[0].cluster.node_directory.fitting
     assert fitting("mqtt://0.0.0.0:1883") == {second: "10.0.0.1:1883", third: "10.0.0.2:1883"}
     assert fitting("wss://[::]:443/mqtt") == {second: "n1:443", third: "n2:443"}
     assert fitting("wss://[::]:443/other") == fitting("mqtts://0.0.0.0:8883") == {}
@@ -41,10 +41,10 @@ def test_each_node_knows_the_listeners_of_those_that_serve() -> None:
 
 def test_who_is_away_or_wants_no_clients_is_not_named() -> None:
     fleet = fleet_of(3)
-    fleet[1].cluster.reception.draining = True
+    fleet[1].cluster.node_directory.draining = True
     fleet.advance(0.6)
-    assert list(told(fleet, 0)) == ["n3"] and fleet[0].cluster.reception.drains(fleet[1].cluster.number)
-    fleet[1].cluster.reception.draining = False
+    assert list(told(fleet, 0)) == ["n3"] and fleet[0].cluster.node_directory.drains(fleet[1].cluster.number)
+    fleet[1].cluster.node_directory.draining = False
     fleet.cut(fleet[0].cluster.number, fleet[2].cluster.number)
     fleet.cut(fleet[1].cluster.number, fleet[2].cluster.number)
     fleet.advance(3.0)
@@ -57,10 +57,10 @@ def test_who_is_away_or_wants_no_clients_is_not_named() -> None:
 def test_nobody_is_sent_to_a_port_that_he_came_through() -> None:
     fleet = Fleet(2)
     for node in fleet.nodes:
-        node.cluster.reception.open_own(["mqtt://10.0.0.1:1883"])
+        node.cluster.node_directory.open_own(["mqtt://10.0.0.1:1883"])
     fleet.advance(0.6)
     assert told(fleet, 0) == {"n2": ("mqtt://10.0.0.1:1883",)}
-    assert fleet[0].cluster.reception.fitting("mqtt://10.0.0.1:1883") == {}
+    assert fleet[0].cluster.node_directory.fitting("mqtt://10.0.0.1:1883") == {}
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ class Shell:
         for called in ready.called:
             self.called.append((node.name, called.question))
             if node.name not in self.mute:
-                node.cluster.calls.answer(called, b"from " + node.name.encode())
+                node.cluster.operator_rpc.answer(called, b"from " + node.name.encode())
         self.outcomes += ready.outcomes
 
 
@@ -39,7 +39,7 @@ def fleet() -> Fleet:
 
 
 def ask(fleet: Fleet, source: int, target: int, question: bytes = b"?", seconds: float = 2.0) -> int:
-    return fleet[source].cluster.calls.ask(fleet[target].cluster.number, question, fleet.now, seconds)
+    return fleet[source].cluster.operator_rpc.ask(fleet[target].cluster.number, question, fleet.now, seconds)
 
 
 def test_a_question_is_answered_and_an_empty_one_by_the_link_itself(fleet: Fleet) -> None:

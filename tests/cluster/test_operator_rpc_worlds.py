@@ -41,7 +41,7 @@ class World:
 
     def _begin(self, node: int) -> OperatorRpc:
         calls = OperatorRpc(lambda _: True)
-        calls.begin_life(self.lives[node])
+        calls.begin_incarnation(self.lives[node])
         return calls
 
     def run(self) -> str:
@@ -125,8 +125,8 @@ def remembers_nothing(self: OperatorRpc, node: int, incarnation: int, call: Oper
 
 def hears_former_lives(self: OperatorRpc, node: int, incarnation: int, call: OperatorCall) -> None:
     """A late question of a former life begins that life once more."""
-    if incarnation < self._lives.get(node, 0):
-        self._lives[node] = 0
+    if incarnation < self._incarnations.get(node, 0):
+        self._incarnations[node] = 0
     called(self, node, incarnation, call)
 
 
@@ -147,7 +147,7 @@ MISTAKES: Final[dict[str, tuple[str, Callable[..., None]]]] = {
     "remembers nothing": ("called", remembers_nothing),
     "hears former lives": ("called", hears_former_lives),
     "takes any answer": ("replied", takes_any_answer),
-    "numbers from one in each life": ("begin_life", lambda self, incarnation: None),
+    "numbers from one in each life": ("begin_incarnation", lambda self, incarnation: None),
     "never gives up": ("turn", lambda self, now: None),
     "forgets that it was answered": ("replied", forgets_that_it_was_answered),
 }

@@ -55,8 +55,8 @@ def quiet_turns_are_taken() -> Iterator[Left]:
             left.quiet += 1
             told: list[object] = [*ready.requests, *(ready.peers or ()), *ready.notices, *ready.news]
             told += [type(envelope.body) for _, envelope in ready.now if type(envelope.body).__name__[:4] != "Data"]
-            if told or written or self.errands.is_pending():
-                left.missed.append(f"{self.name}: {told} {written} {self.errands.is_pending()}")
+            if told or written or self.pending_work.is_pending():
+                left.missed.append(f"{self.name}: {told} {written} {self.pending_work.is_pending()}")
         return ready
 
     with patch.object(ClusterState, "turn", whole_turn), patch.object(ClusterState, "take_ready", whole_ready):

@@ -60,8 +60,8 @@ BUGS: dict[str, list[Replacement]] = {
     "pieces of two snapshots mixed": [
         (
             "peer_routes",
-            "            self._forget_pieces()\n            self._coming = state",
-            "            self._coming = state",
+            "            self._forget_pieces()\n            self._incoming = state",
+            "            self._incoming = state",
         ),
     ],
     "snapshot complete with the last piece": [

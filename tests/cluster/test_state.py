@@ -257,7 +257,7 @@ def test_two_nodes_that_hear_each_other_no_more_go_through_the_third() -> None:
     assert all(node.cluster.serving for node in fleet.nodes)
     publisher.send(Publish(b"t", b"around", 1, packet_id=1))
     assert payloads(subscriber) == [b"around"]
-    assert fleet[2].cluster.frames_passed_on > 0
+    assert fleet[2].cluster.frames_relayed > 0
 
 
 def test_a_way_that_is_cut_in_one_direction_is_got_around_too() -> None:
@@ -429,7 +429,7 @@ def test_an_acknowledgement_that_was_put_off_does_not_hide_a_later_one() -> None
     """A disk that fails puts marks off, and they come after those of what was stored in between."""
     fleet = Fleet(2)
     subscribe(fleet.connect(1, "b"), b"t")
-    line = fleet[1].cluster.lines[1]
+    line = fleet[1].cluster.transports[1]
     kept: list[bytes] = []
     port = line.peer.acks.transport
     with patch.object(type(port), "write", lambda self, data: kept.append(data)):
@@ -439,7 +439,7 @@ def test_an_acknowledgement_that_was_put_off_does_not_hide_a_later_one() -> None
     assert len(kept) == 3
     port.write(kept[2] + kept[0] + kept[1])
     fleet.advance(0.5)
-    assert fleet[0].cluster.lines[2].link.unacknowledged() == 0
+    assert fleet[0].cluster.transports[2].link.unacknowledged() == 0
 
 
 def test_messages_that_stay_at_their_node_are_said_to_nobody() -> None:

@@ -27,7 +27,7 @@ def urls(peer: NatsPeer) -> list[list[str] | None]:
 
 def open_node(fleet: Fleet, place: int) -> None:
     listeners = [f"nats://n{place}:4222", f"nats+ws://n{place}:80/", f"mqtt://n{place}:1883"]
-    fleet[place].cluster.reception.open_own(listeners)
+    fleet[place].cluster.node_directory.open_own(listeners)
     fleet.advance(0.6)
 
 
@@ -49,7 +49,7 @@ def test_members_are_told_as_they_come_and_go() -> None:
     assert urls(peer) == []
     open_node(fleet, 2)
     assert urls(peer) == [["n0:4222", "n1:4222", "n2:4222"]]
-    fleet[1].cluster.reception.draining = True
+    fleet[1].cluster.node_directory.draining = True
     fleet.advance(0.6)
     assert urls(peer) == [["n0:4222", "n2:4222"]]
     assert infos(old) == infos(web) == []

@@ -83,7 +83,7 @@ class DrainActions:
 
     async def start(self) -> None:
         """Raises DrainError when clients have nowhere to go."""
-        if not self.state.drain.active and not self.state.reception.welcoming():
+        if not self.state.drain.active and not self.state.node_directory.welcoming():
             raise DrainError(
                 "no other node accepts clients at the moment, so the clients of this node cannot be "
                 "redirected; try again when another node serves"
@@ -134,7 +134,7 @@ class DrainActions:
     async def rebalance(self, report: Report, request: RebalanceRequest) -> Rebalanced:
         """Spread clients over the nodes; until all are where they were sent, or do not come."""
         state = self.state
-        if not state.reception.welcoming():
+        if not state.node_directory.welcoming():
             raise DrainError("no other node accepts clients at the moment; try again when one serves")
         before = self._counts()
         total = surplus(before)
@@ -153,7 +153,11 @@ class DrainActions:
         """Clients by the name of the node, of those that want any."""
         state = self.state
         names = {status.member.number: status.member.name for status in state.status()}
-        counts = {names[node]: state.reception.clients(node) for node in state.reception.welcoming() if node in names}
+        counts = {
+            names[node]: state.node_directory.clients(node)
+            for node in state.node_directory.welcoming()
+            if node in names
+        }
         if not state.drain.active:
             counts[self.cluster.name] = state.broker.ctx.counters.clients_connected
         return dict(sorted(counts.items()))

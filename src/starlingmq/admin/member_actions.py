@@ -87,7 +87,7 @@ class TakeoverCounts(Struct, frozen=True):
 
 class FrameCounts(Struct, frozen=True):
     data: int
-    passed_on: int
+    frames_relayed: int
 
 
 class TrafficCounts(Struct, frozen=True):
@@ -186,8 +186,8 @@ def _other_members(state: ClusterState) -> list[MemberView]:
             unacknowledged=status.unacknowledged,
             behind=status.behind,
             routes=len(state.routes.table(status.member.number)) if state.routes is not None else 0,
-            draining=state.reception.drains(status.member.number),
-            clients=state.reception.clients(status.member.number),
+            draining=state.node_directory.drains(status.member.number),
+            clients=state.node_directory.clients(status.member.number),
         )
         for status in state.status()
     ]
@@ -239,8 +239,8 @@ class MemberActions:
                 lost=dict(state.takeovers.lost),
                 unsettled=counters.dropped.get(UNSETTLED, 0),
             ),
-            handshakes=state.handshakes.counters.figures(),
-            frames=FrameCounts(state.data_frames(), state.frames_passed_on),
+            handshakes=state.qos2.counters.figures(),
+            frames=FrameCounts(state.data_frames(), state.frames_relayed),
             traffic=TrafficCounts(
                 envelopes_out=traffic.envelopes_out,
                 envelopes_in=traffic.envelopes_in,

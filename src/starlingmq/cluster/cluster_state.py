@@ -119,17 +119,17 @@ class ClusterState:
         self._with_frames = overriding(subsystems, lambda kind: kind.take_frames)
         self._with_notices = overriding(subsystems, lambda kind: kind.take_notices)
         self._with_requests = overriding(subsystems, lambda kind: kind.take_requests)
-        self.errands = PendingWork(subsystems)
+        self.pending_work = PendingWork(subsystems)
         self._follower = MemberFollower(broker, config, view, self._ready, self._connections, subsystems, facts)
         self._receiver = FrameReceiver(
             broker.ctx,
             view,
             self._sender,
             self._follower,
-            self.reception,
+            self.node_directory,
             self.groups,
-            self.handshakes,
-            self.calls,
+            self.qos2,
+            self.operator_rpc,
             subsystems,
         )
         broker.peers.control = self._hear
@@ -140,9 +140,9 @@ class ClusterState:
 
     def _make_subsystems(self, now: float) -> None:
         broker, config, view = self.broker, self.config, self.view
-        self.reception = NodeDirectory(broker)
+        self.node_directory = NodeDirectory(broker)
         self._lost_nodes = LostNodes(view, LeaseFence(config.name, config.member_timeout))
-        self._connections = PeerConnections(broker, config, view, self.reception, self._lost_nodes)
+        self._connections = PeerConnections(broker, config, view, self.node_directory, self._lost_nodes)
         self._inbox = PeerInbox(view, self._ready)
         self._routes = RouteExchange(broker, config, view)
         self._subacks = SubackWait(broker, config, view)
@@ -151,15 +151,15 @@ class ClusterState:
         self.retained = RetainedSync(broker, config, view.is_connected, self._leadership.is_leading)
         self._make_takeovers()
         rate = config.drain_rate
-        self.drain = Drain(broker, self.reception, self.takeovers.say, self.takeovers.giving, rate)
-        self.rebalancing = Rebalancing(broker, self.reception, rate)
+        self.drain = Drain(broker, self.node_directory, self.takeovers.say, self.takeovers.giving, rate)
+        self.rebalancing = Rebalancing(broker, self.node_directory, rate)
         self.groups = QueueGroups(broker, config.name, view.is_connected)
         self.isolation = Isolation(broker, config.isolation_timeout, rate)
         refuse_all = self.takeovers.refuse_all
         self._serving = ServingDecision(broker, config, view, self._ready, self.isolation, refuse_all, now)
-        self._heartbeats = Heartbeats(broker.ctx, view, self._sender, self.reception, self._serving)
-        self.handshakes = Qos2Adapter(broker, config, view.is_connected)
-        self.calls = OperatorRpc(view.is_connected)
+        self._heartbeats = Heartbeats(broker.ctx, view, self._sender, self.node_directory, self._serving)
+        self.qos2 = Qos2Adapter(broker, config, view.is_connected)
+        self.operator_rpc = OperatorRpc(view.is_connected)
 
     def _make_takeovers(self) -> None:
         broker, config, view = self.broker, self.config, self.view
@@ -185,8 +185,8 @@ class ClusterState:
         )
         timeout, limit = config.takeover_timeout, config.takeover_limit
         self.takeovers = Takeovers(broker, self.ownership, timeout, limit, ports)
-        self.owner_sweep = OwnerKeyGc(self.ownership, self.takeovers.has)
-        self._sessions = TakeoverSubsystem(broker.ctx.cluster, view, self.takeovers, self.ownership, self.owner_sweep)
+        self.owner_key_gc = OwnerKeyGc(self.ownership, self.takeovers.has)
+        self._sessions = TakeoverSubsystem(broker.ctx.cluster, view, self.takeovers, self.ownership, self.owner_key_gc)
 
     def _in_order(self) -> tuple[Subsystem, ...]:
         """The one list of all subsystems; the module's docstring has the reasons for its order."""
@@ -201,13 +201,13 @@ class ClusterState:
             self.rebalancing,
             self.groups,
             self._serving,
-            self.reception,
+            self.node_directory,
             self._subacks,
             self.retained,
             self.wills,
             self._heartbeats,
-            self.handshakes,
-            self.calls,
+            self.qos2,
+            self.operator_rpc,
         )
 
     # Events
@@ -271,14 +271,14 @@ class ClusterState:
     def begin_drain(self, now: float, seconds: float = inf, for_good: bool = False) -> None:
         """Serves no clients, and hands over their sessions; ``seconds``: within that time."""
         self.drain.begin(now, seconds, for_good)
-        self._changed_reception()
+        self._announce_directory()
 
     def end_drain(self) -> None:
         self.drain.cancel()
-        self._changed_reception()
+        self._announce_directory()
 
-    def _changed_reception(self) -> None:
-        self._stirred = self.reception.changed = True
+    def _announce_directory(self) -> None:
+        self._stirred = self.node_directory.changed = True
         if self.view.quorum is not None:
             self.view.quorum.hasten()
 
@@ -291,7 +291,7 @@ class ClusterState:
     def rebalance(self, rate: int, now: float) -> None:
         """Makes all nodes send clients to nodes with fewer clients."""
         self._stirred = True
-        for node in self.reception.welcoming():
+        for node in self.node_directory.welcoming():
             self.takeovers.say(node, Rebalance(rate))
         self.rebalancing.begin(now, rate)
 
@@ -321,7 +321,7 @@ class ClusterState:
 
     def _is_quiet(self, now: float) -> bool:
         """Whether this turn has nothing to do: no event, nothing due, no input from the core."""
-        return not (self._stirred or self._unfinished or now >= self._due_at or self.errands.has_input())
+        return not (self._stirred or self._unfinished or now >= self._due_at or self.pending_work.has_input())
 
     def _take_whole_turn(self, now: float) -> None:
         self._stirred = False
@@ -355,7 +355,7 @@ class ClusterState:
     def take_ready(self) -> ClusterReady:
         """The output for the shell; to be called after the frames of the core's Ready were written."""
         now = self.broker.ctx.now
-        for number, reply in self.handshakes.take_replies():
+        for number, reply in self.qos2.take_replies():
             self._sender.tell(number, reply)
         self._sender.send_data(now)
         ready = self._ready
@@ -363,14 +363,14 @@ class ClusterState:
             return ready.take() if ready.now else ready
         for each in self._with_requests:
             ready.requests += each.take_requests(now)
-        ready.called, ready.outcomes = self.calls.take_called(), self.calls.take_outcomes()
+        ready.called, ready.outcomes = self.operator_rpc.take_called(), self.operator_rpc.take_outcomes()
         self._due_at = self._find_due(now)
-        self._unfinished = self.view.routes is None or self.errands.is_unfinished()
+        self._unfinished = self.view.routes is None or self.pending_work.is_unfinished()
         return ready.take()
 
     def pending(self) -> bool:
         """Whether the next turn has work that does not wait for anything."""
-        return not self._quiet and self.errands.is_pending()
+        return not self._quiet and self.pending_work.is_pending()
 
     def wake_at(self) -> float:
         """When ``turn`` has to be called without an event; 0.0: never."""
@@ -381,7 +381,7 @@ class ClusterState:
         """When a turn has work without an event, apart from data frames."""
         soonest = self.members.wake_at() or inf
         if self.view.quorum is not None:
-            soonest = min(soonest, self.errands.due_at(now))
+            soonest = min(soonest, self.pending_work.due_at(now))
         return soonest
 
     # Status
@@ -409,13 +409,13 @@ class ClusterState:
         return self.view.routes
 
     @property
-    def lines(self) -> dict[int, PeerTransport]:
+    def transports(self) -> dict[int, PeerTransport]:
         return self.view.transports
 
     @property
-    def frames_passed_on(self) -> int:
+    def frames_relayed(self) -> int:
         """Frames relayed between two other nodes that could not reach each other."""
-        return self._receiver.passed_on
+        return self._receiver.frames_relayed
 
     def data_frames(self) -> int:
         """Frames with messages that were sent to other nodes, including repetitions."""

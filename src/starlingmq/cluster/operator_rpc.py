@@ -81,7 +81,7 @@ class OperatorRpc(Subsystem):
         self._is_connected = is_connected
         self._last = 0
         self._waiting: dict[int, _Waiting] = {}
-        self._lives: dict[int, int] = {}  # node -> the incarnation that the next two are about
+        self._incarnations: dict[int, int] = {}  # node -> the incarnation that the next two are about
         self._seen: dict[int, _Seen] = {}
         self._serving: dict[int, int] = {}  # node -> its questions without an answer yet
         self._out: list[tuple[int, OperatorCall | OperatorReply]] = []
@@ -89,9 +89,9 @@ class OperatorRpc(Subsystem):
         self._outcomes: list[Outcome] = []
 
     def enter(self, life: NodeLife, now: float) -> None:
-        self.begin_life(life.me.incarnation)
+        self.begin_incarnation(life.me.incarnation)
 
-    def begin_life(self, incarnation: int) -> None:
+    def begin_incarnation(self, incarnation: int) -> None:
         """Numbers of this incarnation differ from those of earlier ones, whose answers may still be in transit."""
         self._last = incarnation << 32
 
@@ -121,11 +121,11 @@ class OperatorRpc(Subsystem):
     # Answering
 
     def called(self, node: int, incarnation: int, call: OperatorCall) -> None:
-        life = self._lives.get(node, 0)
-        if incarnation < life:
+        known = self._incarnations.get(node, 0)
+        if incarnation < known:
             return
-        if incarnation > life:
-            self._lives[node] = incarnation
+        if incarnation > known:
+            self._incarnations[node] = incarnation
             self._seen[node] = _Seen()
             self._serving[node] = 0
         if not self._seen[node].is_new(call.number):
@@ -140,7 +140,7 @@ class OperatorRpc(Subsystem):
 
     def answer(self, called: Called, answer: bytes) -> None:
         """To be called once for each. If the asker has restarted, the answer is dropped."""
-        if self._lives.get(called.node) != called.incarnation:
+        if self._incarnations.get(called.node) != called.incarnation:
             return
         self._serving[called.node] -= 1
         if len(answer) > ANSWER_BYTES_MAX:

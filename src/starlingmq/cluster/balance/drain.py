@@ -65,7 +65,7 @@ class Drain(Subsystem):
     def __init__(
         self,
         broker: BrokerState,
-        reception: NodeDirectory,
+        node_directory: NodeDirectory,
         say: Callable[[int, Said], None],
         giving: Callable[[], int],
         rate: int,
@@ -74,7 +74,7 @@ class Drain(Subsystem):
         self.moved = self.closed = self.handed = self.declined = self.clients_left = self.sessions_left = 0
         self._broker = broker
         self._ctx = broker.ctx
-        self._reception = reception
+        self._node_directory = node_directory
         self._say = say
         self._giving = giving
         self._rate = rate
@@ -100,7 +100,7 @@ class Drain(Subsystem):
         doors.for_good = for_good
         if self.active:
             return
-        self.active = doors.shut = self._reception.draining = True
+        self.active = doors.shut = self._node_directory.draining = True
         self.done = False
         self._busy_at = -inf
         self.moved = self.closed = self.handed = self.declined = 0
@@ -113,7 +113,7 @@ class Drain(Subsystem):
     def cancel(self) -> None:
         """Accepts clients again. Sessions that are already leaving continue to leave."""
         doors = self._ctx.doors
-        self.active = self.done = doors.shut = doors.for_good = self._reception.draining = False
+        self.active = self.done = doors.shut = doors.for_good = self._node_directory.draining = False
         self._clients.clear()
         self._sessions.clear()
         for memory in (self._offered, self._tried, self._sent, self._given):
@@ -131,7 +131,7 @@ class Drain(Subsystem):
         if not self.active:
             return
         self._refill(now)
-        nodes = self._reception.welcoming()
+        nodes = self._node_directory.welcoming()
         self._look_at_offers(nodes, now)
         self._send_away(now)
         if not self._clients:
@@ -193,7 +193,7 @@ class Drain(Subsystem):
         if nodes and not self._ctx.isolated:
             self._hope_at = now
             return True
-        return now < self._hope_at + HOPE_SECONDS and self._reception.undecided()
+        return now < self._hope_at + HOPE_SECONDS and self._node_directory.undecided()
 
     # Clients
 
@@ -205,7 +205,7 @@ class Drain(Subsystem):
                 continue
             self._may -= 1
             self.clients_left = max(self.clients_left - 1, 0)
-            fitting = self._reception.fitting(client.listener)
+            fitting = self._node_directory.fitting(client.listener)
             node = self._least(list(fitting))
             reference = self._ctx.mqtt.server_reference or fitting.get(node, "")
             self._sent[session.client_id] = (node, now)
@@ -219,7 +219,9 @@ class Drain(Subsystem):
 
     def _least(self, nodes: list[int]) -> int:
         """The node with the fewest clients, including those sent there from here; 0 without nodes."""
-        return min(nodes, key=lambda node: (self._reception.clients(node) + self._given.get(node, 0), node), default=0)
+        return min(
+            nodes, key=lambda node: (self._node_directory.clients(node) + self._given.get(node, 0), node), default=0
+        )
 
     # Sessions
 

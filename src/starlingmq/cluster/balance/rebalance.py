@@ -28,12 +28,12 @@ class Rebalancing(Subsystem):
     moved: int  # clients sent to other nodes since it began
     surplus: int  # clients above this node's share that are still here
 
-    def __init__(self, broker: BrokerState, reception: NodeDirectory, rate: int) -> None:
+    def __init__(self, broker: BrokerState, node_directory: NodeDirectory, rate: int) -> None:
         self.active = False
         self.moved = self.surplus = 0
         self._broker = broker
         self._ctx = broker.ctx
-        self._reception = reception
+        self._node_directory = node_directory
         self._usual_rate = self._rate = rate
         self._may = 0.0
         self._since = 0.0
@@ -46,12 +46,12 @@ class Rebalancing(Subsystem):
         self._may = 0.0
         self.moved = self.surplus = 0
         self._clients.clear()
-        nodes = self._reception.welcoming()
+        nodes = self._node_directory.welcoming()
         if not nodes or self._ctx.doors.shut or self._ctx.isolated:
             self.active = False
             return
         here = self._ctx.counters.clients_connected
-        counts = {node: self._reception.clients(node) for node in nodes}
+        counts = {node: self._node_directory.clients(node) for node in nodes}
         share = -(-(here + sum(counts.values())) // (len(nodes) + 1))
         self.surplus = max(here - share, 0)
         over = self.surplus + sum(max(count - share, 0) for count in counts.values())
@@ -73,7 +73,7 @@ class Rebalancing(Subsystem):
             client = self._clients.popleft()
             if client.state != OPEN or client.version != 5:
                 continue
-            fitting = self._reception.fitting(client.listener)
+            fitting = self._node_directory.fitting(client.listener)
             node = max(fitting, key=lambda node: (self._room.get(node, 0), -node), default=0)
             if self._room.get(node, 0) <= 0:
                 continue

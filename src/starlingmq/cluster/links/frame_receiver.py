@@ -32,7 +32,7 @@ from starlingmq.core.context import Context
 
 
 class FrameReceiver:
-    passed_on: int  # frames relayed between two other nodes that cannot reach each other
+    frames_relayed: int  # frames relayed between two other nodes that cannot reach each other
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class FrameReceiver:
         operator_rpc: OperatorRpc,
         subsystems: tuple[Subsystem, ...],
     ) -> None:
-        self.passed_on = 0
+        self.frames_relayed = 0
         self._ctx = ctx
         self._view = view
         self._sender = sender
@@ -67,7 +67,7 @@ class FrameReceiver:
         if envelope.target != view.number:
             hop = relay.pass_on(envelope)
             if hop is not None:
-                self.passed_on += 1
+                self.frames_relayed += 1
                 self._sender.pass_on(hop, replace(envelope, relayed=True))
             return
         transport = view.transports.get(envelope.source)

@@ -42,7 +42,7 @@ class PeerConnections(Subsystem):
         transports = self._view.transports
         for number in [number for number in transports if number not in others]:
             del transports[number]
-            self._lost_nodes.lives(number)
+            self._lost_nodes.recovered(number)
             self._node_directory.lost(number)
             routes.member_gone(number)
             self._broker.peers.remove(number)
@@ -122,7 +122,7 @@ class PeerConnections(Subsystem):
             del self._forgetful[change.number]
             routes.unknown_at(change.number)
         transport.lost_at = 0.0
-        self._lost_nodes.lives(change.number)
+        self._lost_nodes.recovered(change.number)
         transport.behind_since = self._broker.ctx.now
         transport.link.resend()
         self._broker.peers.up(transport.peer)

@@ -35,19 +35,19 @@ ACK_PART: Final = 4
 class Port:
     """The part of ``Client.transport`` that the shell uses, for a link."""
 
-    __slots__ = ("line",)
+    __slots__ = ("transport",)
 
-    def __init__(self, line: PeerTransport) -> None:
-        self.line = line
+    def __init__(self, transport: PeerTransport) -> None:
+        self.transport = transport
 
     def write(self, data: bytes) -> None:
         raise NotImplementedError
 
     def pause_reading(self) -> None:
-        self.line.link.hold(True)
+        self.transport.link.hold(True)
 
     def resume_reading(self) -> None:
-        self.line.link.hold(False)
+        self.transport.link.hold(False)
 
     def can_write_eof(self) -> bool:
         return False
@@ -63,7 +63,7 @@ class DataPort(Port):
     __slots__ = ()
 
     def write(self, data: bytes) -> None:
-        self.line.send(data)
+        self.transport.send(data)
 
 
 class AckPort(Port):
@@ -73,7 +73,7 @@ class AckPort(Port):
     __slots__ = ()
 
     def write(self, data: bytes) -> None:
-        self.line.stored(max([int.from_bytes(data[at : at + 8], "big") for at in range(0, len(data), 8)]))
+        self.transport.stored(max([int.from_bytes(data[at : at + 8], "big") for at in range(0, len(data), 8)]))
 
 
 class PeerTransport:

@@ -52,7 +52,7 @@ class LeaseFence:
         same = Compare(key, "value", "=", b"%d" % member.incarnation)
         self._requests.append(Txn(f"{TAG}{member.number}", (same,), (Get(key),)))
 
-    def lives(self, number: int) -> None:
+    def recovered(self, number: int) -> None:
         """The node is connected. If it is lost again, its lease is revoked again."""
         self._lost_at.pop(number, None)
         self._asked.pop(number, None)

@@ -16,9 +16,9 @@ class LostNodes(Subsystem):
     def lost(self, number: int, now: float) -> None:
         self._lease_fence.lost(number, now)
 
-    def lives(self, number: int) -> None:
+    def recovered(self, number: int) -> None:
         """The node is connected, or is no longer a member."""
-        self._lease_fence.lives(number)
+        self._lease_fence.recovered(number)
 
     def is_gone(self, number: int) -> bool:
         """Whether a node is no longer a member; or is not connected, and either its lease has expired or no node hears

@@ -33,13 +33,13 @@ class ReplyPort:
     """Takes the part of ``Client.transport`` for replies: receives the tokens of those that may be sent, eight bytes
     each."""
 
-    __slots__ = ("desk",)
+    __slots__ = ("adapter",)
 
-    def __init__(self, desk: Qos2Adapter) -> None:
-        self.desk = desk
+    def __init__(self, adapter: Qos2Adapter) -> None:
+        self.adapter = adapter
 
     def write(self, data: bytes) -> None:
-        self.desk.stored([int.from_bytes(data[at : at + TOKEN], "big") for at in range(0, len(data), TOKEN)])
+        self.adapter.stored([int.from_bytes(data[at : at + TOKEN], "big") for at in range(0, len(data), TOKEN)])
 
     def pause_reading(self) -> None:
         """No effect: nothing is read."""
@@ -71,8 +71,8 @@ class Incoming:
 class Qos2Adapter(Subsystem):
     """``connected``: whether a node is connected."""
 
-    stays: Qos2Store
-    handshakes: Qos2Lookup
+    store: Qos2Store
+    lookup: Qos2Lookup
     counters: RemoteQos2
     fact_prefix = FACTS
 
@@ -80,8 +80,8 @@ class Qos2Adapter(Subsystem):
         self._broker = broker
         self._ctx = broker.ctx
         self.counters = self._ctx.cluster.share_qos2()
-        self.stays = Qos2Store(self._route, self._fact, self._give_up, config.handshake_memory)
-        self.handshakes = Qos2Lookup(
+        self.store = Qos2Store(self._route, self._fact, self._give_up, config.handshake_memory)
+        self.lookup = Qos2Lookup(
             self.counters, config.handshake_window, config.handshake_timeout, connected, self._look, self._release
         )
         self._since = 0
@@ -93,12 +93,12 @@ class Qos2Adapter(Subsystem):
         self._calls: list[tuple[int, HandshakeCall]] = []
 
     def enter(self, life: NodeLife, now: float) -> None:
-        self.handshakes.enter(life.me.number, life.me.incarnation)
+        self.lookup.enter(life.me.number, life.me.incarnation)
         self._since = 0 if self._ctx.recording else life.revision
-        self.stays.restore(life.facts(FACTS))
+        self.store.restore(life.facts(FACTS))
 
     def set_members(self, numbers: dict[int, None]) -> None:
-        self.handshakes.set_members(numbers)
+        self.lookup.set_members(numbers)
 
     # Requests of the two to the broker
 
@@ -115,12 +115,12 @@ class Qos2Adapter(Subsystem):
 
     def _look(self, question: Qos2Question) -> Answer:
         user = self._bound(question.user)
-        return self.stays.look(question.client_id, question.packet_id, question.epoch, question.floor, user)
+        return self.store.look(question.client_id, question.packet_id, question.epoch, question.floor, user)
 
     def _release(self, question: Qos2Question) -> Answer:
         if self._ctx.isolated or self._ctx.catching_up:
             return self._look(question)
-        return self.stays.release(
+        return self.store.release(
             question.client_id,
             question.packet_id,
             question.epoch,
@@ -147,16 +147,16 @@ class Qos2Adapter(Subsystem):
         session = ctx.sessions.get(client_id)
         if session is not None and session.epoch < before and session.inbound is not None:
             return (LATER, 0, 0)  # this node has not heard yet that the session has to leave
-        stays = self.stays
+        store = self.store
         if bound == CANCEL:
-            stays.cancel(client_id, packet_id, before, user)
+            store.cancel(client_id, packet_id, before, user)
             return (UNKNOWN, 0, 0)
-        kind, epoch = stays.look(client_id, packet_id, before, floor, user)
+        kind, epoch = store.look(client_id, packet_id, before, floor, user)
         if kind == HELD and bound != LOOK and epoch >= bound:
             if ctx.isolated or ctx.catching_up:
                 return (LATER, 0, 0)  # a message published now might not reach all subscribers
-            kind, epoch = stays.release(client_id, packet_id, before, floor, bound, ctx.now, user)
-        return (kind, epoch, stays.newest(client_id, before, floor, user))
+            kind, epoch = store.release(client_id, packet_id, before, floor, bound, ctx.now, user)
+        return (kind, epoch, store.newest(client_id, before, floor, user))
 
     def _serve(self) -> bool:
         """Answers calls as far as there is time. Returns whether more are left."""
@@ -180,28 +180,28 @@ class Qos2Adapter(Subsystem):
             self._replies.append(self._storing.pop(token))
 
     def replied(self, node: int, reply: HandshakeReply, now: float) -> None:
-        self.handshakes.replied(node, reply, now)
+        self.lookup.replied(node, reply, now)
 
     # Turns
 
     def turn(self, now: float) -> None:
         """To be called after sessions were added and removed."""
-        handshakes = self.handshakes
+        lookup = self.lookup
         for left in self.counters.take_left():
-            self.stays.leave(left.client_id, left.epoch, left.inbound, now, left.owner)
+            self.store.leave(left.client_id, left.epoch, left.inbound, now, left.owner)
         for asked in self.counters.take_asked():
             if not asked.session.ended and asked.session.client is asked.client:
-                handshakes.ask(asked, now)
+                lookup.ask(asked, now)
         self._serve()
-        self._calls += handshakes.turn(now)
+        self._calls += lookup.turn(now)
         self._tell_clients()
-        self.stays.sweep(now)
+        self.store.sweep(now)
 
     def _tell_clients(self) -> None:
-        resolved = self.handshakes.resolved
+        resolved = self.lookup.resolved
         if not resolved:
             return
-        self.handshakes.resolved = []
+        self.lookup.resolved = []
         for question, outcome in resolved:
             asked = question.asked
             assert asked is not None
@@ -227,4 +227,4 @@ class Qos2Adapter(Subsystem):
         return replies
 
     def wake_at(self, now: float) -> float:
-        return min(self.handshakes.wake_at(), self.stays.wake_at() or inf)
+        return min(self.lookup.wake_at(), self.store.wake_at() or inf)

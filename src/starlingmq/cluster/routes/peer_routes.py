@@ -67,7 +67,7 @@ class PeerRoutes:
         self._inbox_records = 0
         self._loading: Iterator[tuple[bytes, int]] | None = iter(table.items()) if table else None
         # An incomplete snapshot:
-        self._coming: State = UNKNOWN
+        self._incoming: State = UNKNOWN
         self._giver = 0  # the node that sends it; pieces of two senders cannot be mixed
         self._pieces: set[int] = set()
         self._count = 0  # number of pieces; 0: not known yet
@@ -99,13 +99,13 @@ class PeerRoutes:
     def received_piece(self, body: RouteSnapshot, giver: int = 0) -> bool:
         """Returns whether the piece was wanted. ``giver``: the node that sends it, 0: the owner of the routes."""
         state = (body.epoch, body.version)
-        if state <= max(self.state, self._ready_state, self._target_state) or state < self._coming:
+        if state <= max(self.state, self._ready_state, self._target_state) or state < self._incoming:
             return False
-        if state == self._coming and giver != self._giver and body.chunk != 0:
+        if state == self._incoming and giver != self._giver and body.chunk != 0:
             return False
-        if state > self._coming or giver != self._giver:
+        if state > self._incoming or giver != self._giver:
             self._forget_pieces()
-            self._coming = state
+            self._incoming = state
             self._giver = giver
         if body.chunk in self._pieces:
             return False
@@ -123,7 +123,7 @@ class PeerRoutes:
         return True
 
     def _forget_pieces(self) -> None:
-        self._coming = UNKNOWN
+        self._incoming = UNKNOWN
         self._pieces = set()
         self._count = 0
         self._collected = {}
@@ -199,7 +199,7 @@ class PeerRoutes:
     def _reached(self, state: State) -> None:
         self.state = state
         self.changed = True
-        if self._coming <= state:
+        if self._incoming <= state:
             self._forget_pieces()
 
     def _begin_to_replace(self, target: dict[bytes, int], facts: list[Fact]) -> None:

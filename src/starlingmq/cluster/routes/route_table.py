@@ -70,7 +70,7 @@ class RouteTable:
         self._asks: dict[int, PeerRoutes] = {}
         self._owed: dict[int, PeerRoutes] = {}  # RouteApplied
         self._borrows: dict[PeerRoutes, int] = {}  # owner of the routes -> the node to ask for them
-        self._lent = ProxiedRoutes()
+        self._proxied = ProxiedRoutes()
         self._now = 0.0
 
     @property
@@ -167,7 +167,7 @@ class RouteTable:
         if body.of in (0, self.me):
             self._own.asked(source, held)
         elif body.of in self._peers:
-            self._lent.asked(source, self._peers[body.of], held)
+            self._proxied.asked(source, self._peers[body.of], held)
 
     def heartbeat(self, source: int, heartbeat: Heartbeat, now: float) -> None:
         if source in self._gone or source == self.me:
@@ -234,7 +234,7 @@ class RouteTable:
         self._gone.add(number)
         self._members.discard(number)
         self._own.member_gone(number)
-        self._lent.member_gone(number)
+        self._proxied.member_gone(number)
         self._asks.pop(number, None)
         self._owed.pop(number, None)
         peer = self._peers.pop(number, None)
@@ -245,7 +245,9 @@ class RouteTable:
     def pending(self) -> bool:
         """Whether the next turn has work that does not wait for anything."""
         return (
-            bool(self._busy or self._asks or self._owed or self._borrows) or self._own.pending() or self._lent.pending()
+            bool(self._busy or self._asks or self._owed or self._borrows)
+            or self._own.pending()
+            or self._proxied.pending()
         )
 
     def take_changes(self) -> list[Change]:
@@ -289,7 +291,7 @@ class RouteTable:
         self._asks.clear()
         self._borrows.clear()
         self._own.take_out(TURN_RECORDS, out)
-        self._lent.take_out(TURN_RECORDS, out)
+        self._proxied.take_out(TURN_RECORDS, out)
         return out
 
     def take_facts(self) -> list[Fact]:

@@ -105,7 +105,7 @@ class Ownership:
             self._claims[client_id] = None
 
     def claim_again(self, client_id: str, firm: bool) -> None:
-        """To be asked for although nobody may want it any more: what our key says has to be changed."""
+        """Claims the client id even if no CONNECT waits for it: the content of this node's key has to be changed."""
         self._written[client_id] = None
         self.claim(client_id, firm)
 

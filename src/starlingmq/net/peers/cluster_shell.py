@@ -129,14 +129,14 @@ class Cluster:
     def listeners_elsewhere(self) -> list[str]:
         """The client addresses that the connected nodes have announced."""
         assert self.state is not None
-        return [url for urls in self.state.reception.open().values() for url in urls]
+        return [url for urls in self.state.node_directory.open().values() for url in urls]
 
     def open_to_clients(self, listeners: Iterable[Listener], urls: Iterable[str] = ()) -> None:
         """Announces this node's client addresses, and ``urls``, to the other nodes with the next heartbeat."""
         assert self.state is not None
         host, _ = split_address(self.peers.address, "cluster.advertise")
         own = [url for listener in listeners if (url := listener.advertised(host))]
-        self.state.reception.open_own([*own, *urls])
+        self.state.node_directory.open_own([*own, *urls])
         self.poke()
 
     def _etcd_dir(self) -> Path:
@@ -219,7 +219,7 @@ class Cluster:
         """The answer of that node, or b"" and the reason why there is none."""
         state = self.state
         assert state is not None
-        asked = state.calls.ask(number, question, self.clock(), seconds)
+        asked = state.operator_rpc.ask(number, question, self.clock(), seconds)
         future = self._asked[asked] = asyncio.get_running_loop().create_future()
         self.poke()
         try:
@@ -232,7 +232,7 @@ class Cluster:
     async def _answer(self, called: Called) -> None:
         state = self.state
         assert state is not None
-        state.calls.answer(called, await self.on_question(called.question))
+        state.operator_rpc.answer(called, await self.on_question(called.question))
         self.poke()
 
     # Events
