@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,22 @@ async def test_a_process_that_is_killed_while_it_reads_is_found_gone(nodes: Node
         for sequence in range(1, 50):
             one.peers.send(2, one.data(sequence, one, blob))
         await asyncio.sleep(0.05)  # they are with its system, or wait here
+        two.end()
+        await one.until(lambda: bool(one.gone))
+
+
+async def test_a_process_is_still_watched_after_a_later_incarnation_of_it_was_announced(nodes: Nodes) -> None:
+    one = await nodes.start("one", 1, watch_processes=True)
+    with watched({}, f"1={one.peers.address}") as two:
+        one.peers.set_peers([two.info()])
+        await one.until(lambda: 2 in one.connected)
+        await is_held(one)
+        (watch,) = one.peers._watches.values()
+        call = watch._call
+        one.peers.set_peers([replace(two.info(), incarnation=INCARNATION + 1)])
+        async with within(WAIT_SECONDS):
+            while watch._call in (None, call):
+                await asyncio.sleep(0.01)
         two.end()
         await one.until(lambda: bool(one.gone))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 
 
@@ -23,4 +24,14 @@ except ImportError as error:
         f"a cluster needs grpcio and protobuf ({error}); run pip install 'starlingmq[cluster]'"
     ) from None
 
-__all__ = ["google", "grpc"]
+__all__ = ["google", "grpc", "task_is_cancelled"]
+
+
+def task_is_cancelled() -> bool:
+    """Whether a ``CancelledError`` is meant for the present task.
+
+    gRPC raises it too, from the write or the read of a call that this program has cancelled. A task that takes that one
+    for its own end stops without a word.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

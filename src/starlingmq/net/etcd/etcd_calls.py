@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from starlingmq.config.cluster_section import EtcdTlsConfig
-from starlingmq.net.grpc_extra import grpc
+from starlingmq.net.grpc_extra import grpc, task_is_cancelled
 from starlingmq.net.proto import etcd_pb2 as pb
 
 if TYPE_CHECKING:
@@ -160,7 +160,12 @@ class EtcdCalls:
         """Adds endpoints to the given ones, for when those do not answer."""
         current = self.endpoint
         self.endpoints = tuple(dict.fromkeys([*self._given, *found]))
-        self._current = self.endpoints.index(current) if current in self.endpoints else 0
+        if current in self.endpoints:
+            self._current = self.endpoints.index(current)
+        else:  # it is no member any more
+            self._current = 0
+            self._token = ""
+            self.on_moved()
 
     async def close(self) -> None:
         channels, self._channels = self._channels, {}
@@ -192,25 +197,41 @@ class EtcdCalls:
 
 
 class EtcdStream(Generic[Q, A]):
-    """Every end of the stream is an EtcdError; its code is MOVED if another endpoint is used now."""
+    """A stream to one endpoint. Everything that ends it raises an EtcdError. Its code is MOVED after ``cancel``,
+    which is called when another endpoint is asked.
+
+    ``task_is_cancelled`` is asked at each write and read: otherwise a watch that has to move while it begins would end
+    its task without a word, and the node would never hear of a change again.
+    """
 
     def __init__(self, calls: EtcdCalls, endpoint: str, method: EtcdMethod[Q, A], call: Any) -> None:
         self.endpoint = endpoint
         self._calls = calls
         self._method = method
         self._call = call
+        self._cancelled = False
+        self._limit: asyncio.Timeout | None = None
 
     async def begin(self, request: Q) -> A:
         """Sends the request. Returns the first answer, within the timeout of a call."""
         try:
-            async with asyncio.timeout(self._calls.timeout):
-                await self._call.write(request)
-                return await self.read()
+            async with asyncio.timeout(self._calls.timeout) as self._limit:
+                try:
+                    await self._call.write(request)
+                    return await self.read()
+                finally:
+                    self._limit = None
         except TimeoutError:
+            if self._cancelled:
+                raise _moved() from None
             self._calls.leave(self.endpoint)
             raise EtcdError(f"etcd at {self.endpoint}: no answer in time", elsewhere=True) from None
         except grpc.aio.AioRpcError as error:
             raise self._calls.failed(self.endpoint, error) from None
+        except asyncio.CancelledError:
+            if task_is_cancelled():
+                raise
+            raise _moved() from None
         except asyncio.InvalidStateError:  # the stream ended before the write
             raise self._ended(await self._call.details()) from None
 
@@ -224,17 +245,27 @@ class EtcdStream(Generic[Q, A]):
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            raise EtcdError("changed to another endpoint", "MOVED", elsewhere=True) from None
+            raise _moved() from None
         if not isinstance(answer, self._method.answer):
             raise self._ended("")
         return answer
 
     def cancel(self) -> None:
+        self._cancelled = True
         self._call.cancel()
+        # The write of a call that is cancelled before it is connected never returns.
+        if self._limit is not None and not self._limit.expired():
+            self._limit.reschedule(0.0)
 
     def _ended(self, details: str) -> EtcdError:
+        if self._cancelled:
+            return _moved()
         self._calls.leave(self.endpoint)
         return EtcdError(f"etcd at {self.endpoint}: {details or 'the stream was closed'}", elsewhere=True)
+
+
+def _moved() -> EtcdError:
+    return EtcdError("changed to another endpoint", "MOVED", elsewhere=True)
 
 
 def _credentials(tls: EtcdTlsConfig) -> grpc.ChannelCredentials:

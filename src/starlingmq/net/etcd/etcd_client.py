@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from math import inf
 from typing import Final
 
@@ -82,7 +83,8 @@ class EtcdClient:
             former = self._watches.pop(request.prefix, None)
             if former is not None:
                 former.cancel()
-            self._watches[request.prefix] = loop.create_task(self._watch(request))
+            task = self._watches[request.prefix] = loop.create_task(self._watch(request))
+            task.add_done_callback(partial(self._watch_ended, request))
         elif isinstance(request, Revoke):
             self._keep(loop.create_task(self._revoke(request)))
         elif len(self._txns) >= OPEN_MAX:
@@ -97,7 +99,8 @@ class EtcdClient:
     async def close(self, revoke: bool = True) -> None:
         """Ends all outstanding requests without an answer. ``revoke``: revokes the lease, so that its keys are deleted
         at once."""
-        tasks = [*self._txns, *self._watches.values()]
+        watches, self._watches = self._watches, {}
+        tasks = [*self._txns, *watches.values()]
         if self._lease_task is not None:
             tasks.append(self._lease_task)
         for task in tasks:
@@ -173,6 +176,25 @@ class EtcdClient:
                 if error.code != "MOVED":
                     self._failed(error)
             await asyncio.sleep(RETRY)
+
+    def _watch_ended(self, watch: Watch, task: asyncio.Task[None]) -> None:
+        """A watch ends when it is replaced or when etcd has compacted what it needs. Any other end is an error of this
+        program: it is logged, and everything below the prefix is read again, which also starts the watch again."""
+        if self._watches.get(watch.prefix) is not task:
+            return
+        del self._watches[watch.prefix]
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error is not None:
+            log.error(
+                "the watch of %r at etcd ended unexpectedly (%r), so its keys are read again; please report this",
+                watch.prefix,
+                error,
+            )
+            self._keep(asyncio.get_running_loop().create_task(self._lose(watch)))
+
+    async def _lose(self, watch: Watch) -> None:
+        await asyncio.sleep(RETRY)
+        self._on_answer(WatchLost(watch.prefix, 0))
 
     def _moved(self) -> None:
         """Moves the watches to the endpoint that answers: the previous one may be silent without reporting an error."""

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from starlingmq.cluster.links.peer_frames import MemberInfo
 from starlingmq.config.cluster_section import split_address
-from starlingmq.net.grpc_extra import grpc
+from starlingmq.net.grpc_extra import grpc, task_is_cancelled
 from starlingmq.net.peers.peer_handshake import RefusedError
 from starlingmq.net.peers.peer_stream import BACK_OFF_FIRST, BACK_OFF_MAX, HANDSHAKE_SECONDS, SERVICE, explain
 
@@ -114,6 +114,9 @@ class ProcessWatch:
                     pass
             except (grpc.RpcError, asyncio.InvalidStateError) as error:
                 return True, incarnation if CLOSED in explain(error) else 0
+            except asyncio.CancelledError:
+                if task_is_cancelled():
+                    raise
             return True, 0
         finally:
             self._call = None
