@@ -15,6 +15,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from random import Random
 
 from tests.cluster import seeded
@@ -23,9 +24,11 @@ from tests.sim.clients import Publisher, Subscriber
 from tests.sim.node import Node
 from tests.sim.world import LIVENESS_MAX, World
 
+from starlingmq.cluster.takeover.transfer_frames import Parts, TransferError, unpack
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.mqtt.message_entry import RETURNED
 from starlingmq.core.ready import Event
+from starlingmq.core.routing.forward_batch import FOR_THE_NODE
 from starlingmq.core.session.session import MOVED_PREFIX
 from starlingmq.core.session.session_reset import UNSETTLED
 from starlingmq.wire.mqtt import Packet, Publish
@@ -244,6 +247,7 @@ class RoamingWorld(World):
         clients = [name[-2].decode() for name in names if name[-1] == b"%d" % number]
         if node.process is not None:
             clients += [client_id.split("/")[-1] for client_id in node.process.state.ctx.sessions]
+            clients += handed_over(node.process.state)
         self.books.gone.update(dict.fromkeys(clients, self.schedule.now))
 
     def look(self) -> None:
@@ -313,6 +317,19 @@ class RoamingWorld(World):
 
     def why(self) -> str:
         return "; ".join([super().why(), *self.unsettled()[:5]])
+
+
+def handed_over(state: BrokerState) -> list[str]:
+    """Clients of which messages are on their way from there to a new owner that has not acknowledged them."""
+    found: list[str] = []
+    for link in state.ctx.cluster.links.values():
+        waiting = [] if link.window is None else list(link.window.entries.values())
+        waiting += [] if link.queue is None else list(link.queue.items)
+        for outgoing in waiting:
+            if outgoing.ids == FOR_THE_NODE and outgoing.message.loaded:
+                with suppress(TransferError):  # of retained messages
+                    found += [said.client_id for said in unpack(outgoing.message.payload) if isinstance(said, Parts)]
+    return found
 
 
 def run(seed: int, trace: bool = False) -> RoamingWorld:
