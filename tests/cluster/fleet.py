@@ -29,9 +29,9 @@ class NodeWorld(World):
         self.name = name
         config = msgspec.convert({"name": "test"}, ClusterConfig)
         self.cluster = ClusterState(self.state, config, name, f"{name}:1", {}, self.now, "test")
-        moves = self.cluster.takeovers.moves
-        elsewhere = moves.ports.heard_elsewhere
-        moves.ports.heard_elsewhere = lambda number: elsewhere(number) and not fleet.is_parted(self, number)
+        migrations = self.cluster.takeovers.migrations
+        elsewhere = migrations.ports.heard_elsewhere
+        migrations.ports.heard_elsewhere = lambda number: elsewhere(number) and not fleet.is_parted(self, number)
         self.etcd = fleet.etcd.session(name)
         self.said: list[str] = []
         self.on_cluster_ready: Callable[[NodeWorld, ClusterReady], None] = lambda node, ready: None

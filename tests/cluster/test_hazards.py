@@ -296,7 +296,7 @@ def a_mark_that_overtakes_the_session_itself_divides_all_the_same() -> None:
     late = client.receive()
     assert published(late) == [], "it comes twice"
     assert acknowledged([*early, *late])
-    assert not any(node.cluster.takeovers.departing() for node in fleet.nodes), "somebody waits for a mark"
+    assert not any(node.cluster.takeovers.outbound_count() for node in fleet.nodes), "somebody waits for a mark"
 
 
 def who_joins_twice_is_heard_again() -> None:
@@ -329,7 +329,7 @@ def who_joins_twice_is_heard_again() -> None:
         publish(publisher, b"t", b"again", packet_id=2)
         fleet.advance(0.1)
         assert published(client.receive())[-2:] == [b"%d" % number, b"again"]
-    assert not any(node.cluster.takeovers.moves.all_arrivals() for node in fleet.nodes), "somebody waits for a mark"
+    assert not any(node.cluster.takeovers.migrations.all_inbound() for node in fleet.nodes), "somebody waits for a mark"
 
 
 def who_asks_too_late_is_refused() -> None:
@@ -518,7 +518,12 @@ MISTAKES: dict[str, Mistake] = {
         what_a_node_says_is_heard_once_though_it_crashes,
     ),
     "it ends before sessions are gone": (Drain, "_hopeful", lambda *_: False, what_nobody_has_taken_yet_is_waited_for),
-    "it ends while something is on its way": (Takeovers, "giving", lambda _: 0, what_still_comes_to_who_drains_goes_on),
+    "it ends while something is on its way": (
+        Takeovers,
+        "handing_over",
+        lambda _: 0,
+        what_still_comes_to_who_drains_goes_on,
+    ),
     "it ends while others are owed something": (
         ClusterState,
         "flushed",

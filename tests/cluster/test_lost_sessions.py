@@ -216,7 +216,7 @@ def test_an_owner_that_no_other_node_hears_any_more_is_not_waited_for() -> None:
     home, there, _ = [node.cluster.number for node in fleet.nodes]
     fleet.parted = {(home, there)}
     heard = {home: None}
-    fleet[1].cluster.takeovers.moves.ports.heard_elsewhere = heard.__contains__
+    fleet[1].cluster.takeovers.migrations.ports.heard_elsewhere = heard.__contains__
     client = connecting(fleet, 1)
     fleet.advance(4.0, 0.05)
     assert client.receive() == [] and not fleet[1].cluster.view.is_connected(home)

@@ -25,15 +25,15 @@ look_at, overtaken = TakeoverTarget.look_at, Connecting.overtaken
 PATIENCE = 0.5  # seconds
 
 
-def gives_up_a_slow_owner(self: TakeoverTarget, arrival: InboundSession, now: float) -> None:
-    since = vars(self).setdefault("since", {}).setdefault(arrival, now)
+def gives_up_a_slow_owner(self: TakeoverTarget, inbound: InboundSession, now: float) -> None:
+    since = vars(self).setdefault("since", {}).setdefault(inbound, now)
     if now >= since + PATIENCE:
-        for node in list(arrival.sources):
-            self.late(arrival, node)
-    look_at(self, arrival, now)
+        for node in list(inbound.sources):
+            self.late(inbound, node)
+    look_at(self, inbound, now)
 
 
-def says_too_early_that_all_is_there(self: OutboundSession, arrivals: Any) -> list[int]:
+def says_too_early_that_all_is_there(self: OutboundSession, inbound_sessions: Any) -> list[int]:
     nodes = [node for node in self.marks() if node not in self._passed]
     self._passed.update(dict.fromkeys(nodes))
     return nodes

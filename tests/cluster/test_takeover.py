@@ -358,11 +358,11 @@ def test_what_a_lost_owner_had_been_given_is_not_taken_back_from_a_later_owner()
         fleet.advance(0.5)
     client = lasting(fleet, 2)
     fleet.advance(0.5)
-    departing = fleet[0].cluster.takeovers.moves.departing["c"]
-    assert between in [departure.target for departure in departing]
+    outbound_of = fleet[0].cluster.takeovers.migrations.outbound_of["c"]
+    assert between in [outbound.target for outbound in outbound_of]
     fleet.restart(1)
     fleet.advance(12.0, 0.05)
-    assert between not in [departure.target for departure in departing]
+    assert between not in [outbound.target for outbound in outbound_of]
     assert not client.closed, "it is served, and was sent away"
     for place in range(4):
         publish(fleet.connect(place, f"p{place}"), b"t", b"%d" % place, 2)
@@ -388,8 +388,8 @@ def test_who_takes_a_session_back_leaves_to_a_later_owner_what_is_his() -> None:
     for place in (1, 2):
         lasting(fleet, place).drop()
         fleet.advance(0.5)
-    departure = fleet[0].cluster.takeovers.moves.departing["c"][0]
-    assert departure.target == between and len(departure.later) == 3
+    outbound = fleet[0].cluster.takeovers.migrations.outbound_of["c"][0]
+    assert outbound.target == between and len(outbound.later) == 3
     fleet.restart(1)
     for number in range(240):
         publish(publisher, b"t", b"%d" % number, 2, number + 1)
@@ -412,15 +412,15 @@ def test_a_mark_that_a_node_lost_before_a_former_owner_had_it_is_put_again() -> 
     client = lasting(fleet, 1)
     assert client.connack.session_present
     fleet.advance(0.5)
-    (arrival,) = fleet[1].cluster.takeovers.moves.of("c")
-    assert 3 in arrival.marks
-    assert fleet[0].cluster.takeovers.departing() == 1
+    (inbound,) = fleet[1].cluster.takeovers.migrations.of("c")
+    assert 3 in inbound.marks
+    assert fleet[0].cluster.takeovers.outbound_count() == 1
     fleet.restart(2)
     fleet.advance(12.0, 0.05)
     fleet.speak()
     fleet.advance(5.0, 0.05)
-    assert fleet[0].cluster.takeovers.departing() == 0, "it waits for the mark"
-    assert not fleet[1].cluster.takeovers.moves.of("c")
+    assert fleet[0].cluster.takeovers.outbound_count() == 0, "it waits for the mark"
+    assert not fleet[1].cluster.takeovers.migrations.of("c")
     publish(fleet.connect(2, "p"), b"t", b"0", 2)
     fleet.advance(0.5)
     assert published(client.receive()) == [b"0"]

@@ -70,7 +70,7 @@ def say_nothing(world: RoamingWorld, nothing: bool) -> None:
         if node.process is not None:
             cluster = node.process.cluster
             heard = cluster.view.is_heard_elsewhere
-            cluster.takeovers.moves.ports.heard_elsewhere = (lambda number: False) if nothing else heard
+            cluster.takeovers.migrations.ports.heard_elsewhere = (lambda number: False) if nothing else heard
 
 
 def session_of(node: Node) -> Session | None:
@@ -109,8 +109,8 @@ def test_marks_hold_after_a_crash() -> None:
     begin_elsewhere(world, roamer, new)
     world.pass_time(0.5)
     assert between.process is not None and third.process is not None
-    departing = between.process.cluster.takeovers.moves.departing["roamer"]
-    assert [departure.marks() for departure in departing] == [[third.process.cluster.number]], (
+    outbound_of = between.process.cluster.takeovers.migrations.outbound_of["roamer"]
+    assert [outbound.marks() for outbound in outbound_of] == [[third.process.cluster.number]], (
         "the mark is not there when it crashes"
     )
     between.crash(False)
@@ -144,8 +144,8 @@ def test_marks_of_a_session_that_leaves_hold_after_a_crash() -> None:
     begin_elsewhere(world, roamer, new)
     world.pass_time(0.5)
     assert home.process is not None and third.process is not None
-    (departure,) = home.process.cluster.takeovers.moves.departing["roamer"]
-    assert third.process.cluster.number in departure.marks(), "the mark is not there when it crashes"
+    (outbound,) = home.process.cluster.takeovers.migrations.outbound_of["roamer"]
+    assert third.process.cluster.number in outbound.marks(), "the mark is not there when it crashes"
     home.crash(False)
     world.start_if_wanted(home)
     world.pass_time(0.5)
@@ -209,8 +209,8 @@ def test_a_window_that_was_whole_before_a_crash_is_whole_after_it() -> None:
     roamer.ending, roamer.homes = False, [new]
     roamer.come()
     world.pass_time(0.5)
-    (arrival,) = new.process.cluster.takeovers.moves.of("roamer")
-    assert arrival.whole and not arrival.open
+    (inbound,) = new.process.cluster.takeovers.migrations.of("roamer")
+    assert inbound.whole and not inbound.open
     roamer.ending = True
     new.crash(False)
     mute(world, [(third, home)], [(third, new), (new, third)])

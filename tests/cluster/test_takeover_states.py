@@ -59,10 +59,10 @@ class Target:
         self.node = self.fleet[0]
         self.source = self.fleet[1].cluster.number
         self.takeovers = self.node.cluster.takeovers
-        self.moves = self.takeovers.moves
+        self.migrations = self.takeovers.migrations
         self.target = self.takeovers._target
-        self.arrival = InboundSession("c", EPOCH, {self.source: HELD})
-        self.moves.add(self.arrival)
+        self.inbound = InboundSession("c", EPOCH, {self.source: HELD})
+        self.migrations.add(self.inbound)
         if state is SourceState.GONE:
             self.hear(Head("c", EPOCH, HELD, granted=[GRANTED]), Passed("c", EPOCH, [], True))
         elif state is not SourceState.ASKED:
@@ -70,13 +70,13 @@ class Target:
         if state is SourceState.QUEUE:
             self.hear(Whole("c", EPOCH))
         assert self.state() is state
-        self.moves.store()
+        self.migrations.store()
 
     def hear(self, *said: Said) -> None:
         self.takeovers.take(self.source, pack([encode(each) for each in said]))
 
     def state(self) -> SourceState:
-        source = self.arrival.sources.get(self.source)
+        source = self.inbound.sources.get(self.source)
         return SourceState.GONE if source is None else source.state
 
     def waiting(self) -> int:
@@ -97,9 +97,9 @@ EVENTS: Final[dict[SourceEvent, Callable[[Target], None]]] = {
     SourceEvent.WHOLE: lambda at: at.hear(Whole("c", EPOCH)),
     SourceEvent.PASSED: lambda at: at.hear(Passed("c", EPOCH, [at.source], False)),
     SourceEvent.DONE: lambda at: at.hear(Passed("c", EPOCH, [], True)),
-    SourceEvent.UNREACHABLE: lambda at: at.target.late(at.arrival, at.source),
-    SourceEvent.REMOVED: lambda at: at.takeovers.set_members([at.moves.me]),
-    SourceEvent.DROPPED: lambda at: at.target._step_source(at.arrival, at.source, SourceEvent.DROPPED),
+    SourceEvent.UNREACHABLE: lambda at: at.target.late(at.inbound, at.source),
+    SourceEvent.REMOVED: lambda at: at.takeovers.set_members([at.migrations.me]),
+    SourceEvent.DROPPED: lambda at: at.target._step_source(at.inbound, at.source, SourceEvent.DROPPED),
 }
 
 
@@ -107,18 +107,18 @@ def outcome(at: Target, row: SourceRow) -> bool:
     """What each event is for, seen from outside of the table."""
     before = row.state is not SourceState.GONE
     if row.event is SourceEvent.HEAD:
-        return (b"u" in at.arrival.former) == before
+        return (b"u" in at.inbound.former) == before
     if row.event is SourceEvent.PARTS:
         return at.waiting() == 1
     if row.event is SourceEvent.WHOLE:
-        return at.arrival.whole
+        return at.inbound.whole
     if row.event is SourceEvent.PASSED:
-        return not before or at.arrival.ordered(at.source)
+        return not before or at.inbound.ordered(at.source)
     if row.event is SourceEvent.UNREACHABLE:
-        return at.arrival.late() == [at.source] and not at.arrival.awaited()
+        return at.inbound.late() == [at.source] and not at.inbound.awaited()
     if row.event in (SourceEvent.NOTHING, SourceEvent.DONE, SourceEvent.REMOVED):
-        return not at.arrival.sources and at.releases()
-    return not at.arrival.sources  # OVERTAKEN, DROPPED: the key is that of a later owner, or our own
+        return not at.inbound.sources and at.releases()
+    return not at.inbound.sources  # OVERTAKEN, DROPPED: the key is that of a later owner, or our own
 
 
 @of(SOURCE_TABLE)
@@ -146,25 +146,25 @@ def test_an_event_of_an_inbound_session_leads_to_the_state_of_its_row(
     row: Row[InboundState, InboundEvent, InboundAction],
 ) -> None:
     at = Target(SourceState.QUEUE)
-    arrival, moves = at.arrival, at.moves
-    arrival.state = row.state
+    inbound, migrations = at.inbound, at.migrations
+    inbound.state = row.state
     if row.state is InboundState.SETTLING:
-        moves.settling[arrival] = None
+        migrations.settling[inbound] = None
     with counting() as taken:
-        at.target.step(arrival, row.event)
+        at.target.step(inbound, row.event)
     assert taken[row] == 1
-    assert arrival.state is row.next
-    assert (arrival in moves.settling) == (row.next is InboundState.SETTLING)
-    assert (arrival in moves.of("c")) == (row.next is not InboundState.FINISHED)
-    assert (arrival in moves._changed) == (InboundAction.STORE in row.actions)
-    assert (at.source in arrival.wills.said) == (InboundAction.EXPECT_WILLS in row.actions)
+    assert inbound.state is row.next
+    assert (inbound in migrations.settling) == (row.next is InboundState.SETTLING)
+    assert (inbound in migrations.of("c")) == (row.next is not InboundState.FINISHED)
+    assert (inbound in migrations._changed) == (InboundAction.STORE in row.actions)
+    assert (at.source in inbound.wills.said) == (InboundAction.EXPECT_WILLS in row.actions)
 
 
 @of(RESET_TABLE)
 def test_an_event_of_a_session_reset_leads_to_the_state_of_its_row(row: Row[ResetState, ResetEvent, Any]) -> None:
     at = Target(SourceState.QUEUE)
-    arrival, connects = at.arrival, at.takeovers._connects
-    session = arrival.session
+    inbound, connects = at.inbound, at.takeovers._connects
+    session = inbound.session
     assert session is not None
     session.lose()
     if row.state is ResetState.PENDING:
@@ -173,12 +173,12 @@ def test_an_event_of_a_session_reset_leads_to_the_state_of_its_row(row: Row[Rese
         if row.event is ResetEvent.NOTICED:
             connects.noticed(session, 2.0)
         else:
-            connects.look_at_reset(arrival, False, arrival.reset_until)
+            connects.look_at_reset(inbound, False, inbound.reset_until)
     assert taken[row] == 1
-    assert arrival.reset is row.next
-    assert (arrival in at.moves.resetting()) == (row.next is ResetState.PENDING)
+    assert inbound.reset is row.next
+    assert (inbound in at.migrations.resetting()) == (row.next is ResetState.PENDING)
     if row.event is ResetEvent.NOTICED:
-        assert arrival.reset_until == 2.0 + at.moves.limit
+        assert inbound.reset_until == 2.0 + at.migrations.limit
 
 
 def test_a_table_has_no_row_twice_and_each_ignored_event_says_why() -> None:

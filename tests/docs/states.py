@@ -243,11 +243,11 @@ def takeover() -> str:
     methods = {name: getattr(Migrations, name) for name in ("say", "say_at_once")}
 
     def listening(name: str) -> Callable[[Migrations, int, Said], None]:
-        def listen(moves: Migrations, node: int, message: Said) -> None:
-            if node != moves.me:
+        def listen(migrations: Migrations, node: int, message: Said) -> None:
+            if node != migrations.me:
                 done = ", done" if isinstance(message, Passed) and message.done else ""
-                told(names[moves.me], names[node], type(message).__name__ + done)
-            methods[name](moves, node, message)
+                told(names[migrations.me], names[node], type(message).__name__ + done)
+            methods[name](migrations, node, message)
 
         return listen
 

@@ -128,7 +128,7 @@ class DrainActions:
             declined=drain.declined,
             clients_left=drain.clients_left,
             sessions_left=drain.sessions_left,
-            on_the_way=self.state.takeovers.departing(),
+            on_the_way=self.state.takeovers.outbound_count(),
         )
 
     async def rebalance(self, report: Report, request: RebalanceRequest) -> Rebalanced:

@@ -87,7 +87,7 @@ class TakeoverCounts(Struct, frozen=True):
 
 class FrameCounts(Struct, frozen=True):
     data: int
-    frames_relayed: int
+    passed_on: int
 
 
 class TrafficCounts(Struct, frozen=True):
@@ -323,10 +323,10 @@ class MemberActions:
         """Until all sessions are where they go; how many are not, because they wait for somebody who is away."""
         state = self.cluster.state
         assert state is not None
-        while state.takeovers.giving():
-            report("handing sessions over", 0, state.takeovers.departing(), "sessions")
+        while state.takeovers.handing_over():
+            report("handing sessions over", 0, state.takeovers.outbound_count(), "sessions")
             await asyncio.sleep(REPORT_SECONDS)
-        return state.takeovers.departing()
+        return state.takeovers.outbound_count()
 
     async def _wait_for_lines(self, report: Report) -> int:
         """Until nothing waits here for shared groups, or for so long; how many messages still do."""

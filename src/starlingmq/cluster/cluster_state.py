@@ -151,7 +151,7 @@ class ClusterState:
         self.retained = RetainedSync(broker, config, view.is_connected, self._leadership.is_leading)
         self._make_takeovers()
         rate = config.drain_rate
-        self.drain = Drain(broker, self.node_directory, self.takeovers.say, self.takeovers.giving, rate)
+        self.drain = Drain(broker, self.node_directory, self.takeovers.say, self.takeovers.handing_over, rate)
         self.rebalancing = Rebalancing(broker, self.node_directory, rate)
         self.groups = QueueGroups(broker, config.name, view.is_connected)
         self.isolation = Isolation(broker, config.isolation_timeout, rate)

@@ -50,7 +50,7 @@ class Offered:
 
 
 class Drain(Subsystem):
-    """``say`` sends to a node; ``giving`` counts sessions that are leaving and do not wait for an absent node.
+    """``say`` sends to a node; ``handing_over`` counts sessions that are leaving and do not wait for an absent node.
     ``rate``: clients, and sessions, per second; higher when ``begin`` sets a time limit that needs it."""
 
     active: bool
@@ -67,7 +67,7 @@ class Drain(Subsystem):
         broker: BrokerState,
         node_directory: NodeDirectory,
         say: Callable[[int, Said], None],
-        giving: Callable[[], int],
+        handing_over: Callable[[], int],
         rate: int,
     ) -> None:
         self.active = self.done = False
@@ -76,7 +76,7 @@ class Drain(Subsystem):
         self._ctx = broker.ctx
         self._node_directory = node_directory
         self._say = say
-        self._giving = giving
+        self._handing_over = handing_over
         self._rate = rate
         self._busy_at = -inf  # when a client or a session was last leaving
         self._kept = 0  # sessions with a delayed will that are not waited for
@@ -139,11 +139,13 @@ class Drain(Subsystem):
             if not self._sessions and not self._offered and now >= self._look_at:
                 self._find(now)
         hopeful = self._hopeful(nodes, now)
-        if hopeful and (self._clients or self._offered or self._giving()):
+        if hopeful and (self._clients or self._offered or self._handing_over()):
             self._busy_at = now
-        idle = not self._clients and not self._offered and not self.clients_left and not self._giving()
+        idle = not self._clients and not self._offered and not self.clients_left and not self._handing_over()
         if not hopeful and self._ends != inf:
-            self.done = not self._giving()  # clients that are still here are told that the whole cluster is stopping
+            self.done = (
+                not self._handing_over()
+            )  # clients that are still here are told that the whole cluster is stopping
         else:
             self.done = idle and (not hopeful or (self.sessions_left <= self._kept and now >= self._busy_at + LINGER))
 

@@ -25,12 +25,12 @@ class CutMarkers:
     _later: dict[int, list[Barrier]]  # node -> its requests that wait until this node has its routes
 
     def __init__(
-        self, moves: Migrations, delivery: InboundDelivery, leaving: TakeoverSource, strays: OrphanedSessions
+        self, migrations: Migrations, delivery: InboundDelivery, source: TakeoverSource, orphaned: OrphanedSessions
     ) -> None:
-        self._moves = moves
-        self._strays = strays
+        self._migrations = migrations
+        self._orphaned = orphaned
         self._delivery = delivery
-        self._leaving = leaving
+        self._source = source
         self._unasked = {}
         self._asked = {}
         self._fresh = {}
@@ -38,38 +38,38 @@ class CutMarkers:
 
     # Asking
 
-    def want(self, arrival: InboundSession) -> None:
+    def want(self, inbound: InboundSession) -> None:
         """Requests the cut markers of all nodes, if they matter to this inbound session."""
-        if arrival.version == UNVERSIONED and arrival.needs_marks():
-            self._fresh[arrival] = None
+        if inbound.version == UNVERSIONED and inbound.needs_marks():
+            self._fresh[inbound] = None
 
     def ask(self, version: int, route_epoch: int) -> None:
         """This node's routes have this version now, and include those of the inbound sessions: asks for the markers."""
         if self._fresh:
             fresh, self._fresh = self._fresh, {}
-            for arrival in fresh:
-                if not arrival.finished:
-                    arrival.version = version
-                    for node in self._moves.members:
-                        self._want_of(node, arrival)
+            for inbound in fresh:
+                if not inbound.finished:
+                    inbound.version = version
+                    for node in self._migrations.members:
+                        self._want_of(node, inbound)
         for node, wanted in self._unasked.items():
-            if wanted and self._moves.connected(node):
+            if wanted and self._migrations.connected(node):
                 self._ask_node(node, wanted, version, route_epoch)
         for node in list(self._later):
             self._put_late(node)
 
-    def _want_of(self, node: int, arrival: InboundSession) -> None:
-        if node not in arrival.marks:
-            self._unasked.setdefault(node, {})[arrival] = None
+    def _want_of(self, node: int, inbound: InboundSession) -> None:
+        if node not in inbound.marks:
+            self._unasked.setdefault(node, {})[inbound] = None
 
     def _ask_node(self, node: int, wanted: dict[InboundSession, None], version: int, route_epoch: int) -> None:
-        own = node == self._moves.me
-        applied = version if own else self._moves.ports.applied(node)
+        own = node == self._migrations.me
+        applied = version if own else self._migrations.ports.applied(node)
         ready: list[InboundSession] = []
-        for arrival in wanted:
-            if arrival.version > applied:
+        for inbound in wanted:
+            if inbound.version > applied:
                 break
-            ready.append(arrival)
+            ready.append(inbound)
         if not ready:
             return
         asked = self._asked.setdefault(node, {})
@@ -77,37 +77,37 @@ class CutMarkers:
         entries: list[tuple[str, int]] = []
         clean: list[str] = []
         users: dict[str, str] = {}
-        for arrival in ready:
-            del wanted[arrival]
-            asked[arrival] = None
-            highest = max(highest, arrival.version)
-            entries.append((arrival.client_id, arrival.epoch))
-            if arrival.discarded:
-                clean.append(arrival.client_id)
-            if arrival.user is not None:
-                users[arrival.client_id] = arrival.user
+        for inbound in ready:
+            del wanted[inbound]
+            asked[inbound] = None
+            highest = max(highest, inbound.version)
+            entries.append((inbound.client_id, inbound.epoch))
+            if inbound.discarded:
+                clean.append(inbound.client_id)
+            if inbound.user is not None:
+                users[inbound.client_id] = inbound.user
         barrier = Barrier(route_epoch, highest, entries, clean, users)
         if own:
             self.put(node, barrier)
         else:
-            self._moves.say(node, barrier)
+            self._migrations.say(node, barrier)
 
     # Putting
 
     def put(self, node: int, barrier: Barrier) -> None:
         """Puts this node's marker for the clients of ``node`` into its messages, once it has the routes of ``node``."""
-        moves = self._moves
-        if node != moves.me and moves.ports.known(node) < (barrier.route_epoch, barrier.version):
+        migrations = self._migrations
+        if node != migrations.me and migrations.ports.known(node) < (barrier.route_epoch, barrier.version):
             self._later.setdefault(node, []).append(barrier)
             return
         mark = Mark(node, barrier.entries, barrier.clean, barrier.users)
-        for target in moves.members:  # nodes with state of an earlier owner need the marker too
-            if target != moves.me:
-                moves.say_at_once(target, mark)
-        self.came(moves.me, mark)
+        for target in migrations.members:  # nodes with state of an earlier owner need the marker too
+            if target != migrations.me:
+                migrations.say_at_once(target, mark)
+        self.came(migrations.me, mark)
 
     def _put_late(self, node: int) -> None:
-        known = self._moves.ports.known(node)
+        known = self._migrations.ports.known(node)
         waiting = self._later.pop(node)
         for barrier in waiting:
             if known >= (barrier.route_epoch, barrier.version):
@@ -118,51 +118,51 @@ class CutMarkers:
     # A mark is here
 
     def came(self, node: int, said: Mark) -> None:
-        moves = self._moves
+        migrations = self._migrations
         for client_id, epoch in said.entries:
-            if said.owner != moves.me:
+            if said.owner != migrations.me:
                 asked = Takeover(client_id, epoch, client_id in said.clean, False, said.users.get(client_id))
                 self._came_for(node, said.owner, asked)
-            deferred = moves.deferred.get(client_id)
+            deferred = migrations.deferred.get(client_id)
             if deferred is not None and deferred[1].epoch <= epoch:
-                moves.mark_early((client_id, deferred[1].epoch), node)
-            for departure in moves.departing.get(client_id, ()):
-                if departure.is_earlier(epoch):
-                    moves.mark(departure, node, epoch > departure.epoch and said.owner != departure.target)
-            for arrival in moves.of(client_id):
-                if arrival.later.get(node, arrival.epoch) < epoch:
-                    self._delivery.overtaken(arrival, node, epoch)
-                if arrival.epoch <= epoch:
-                    self._marked(arrival, node)
+                migrations.mark_early((client_id, deferred[1].epoch), node)
+            for outbound in migrations.outbound_of.get(client_id, ()):
+                if outbound.is_earlier(epoch):
+                    migrations.mark(outbound, node, epoch > outbound.epoch and said.owner != outbound.target)
+            for inbound in migrations.of(client_id):
+                if inbound.later.get(node, inbound.epoch) < epoch:
+                    self._delivery.overtaken(inbound, node, epoch)
+                if inbound.epoch <= epoch:
+                    self._marked(inbound, node)
 
-    def _marked(self, arrival: InboundSession, node: int) -> None:
+    def _marked(self, inbound: InboundSession, node: int) -> None:
         for wanting in (self._unasked, self._asked):
             found = wanting.get(node)
             if found is not None:
-                found.pop(arrival, None)
-        if node in arrival.marks:
+                found.pop(inbound, None)
+        if node in inbound.marks:
             return  # it was requested again for other inbound sessions
-        arrival.marks[node] = None
-        self._moves.changed(arrival)
-        self._delivery.deliver(arrival.session)
+        inbound.marks[node] = None
+        self._migrations.changed(inbound)
+        self._delivery.deliver(inbound.session)
 
     def _came_for(self, node: int, owner: int, asked: Takeover) -> None:
         """Another node owns the client id; its own request for the session may still be on its way."""
-        moves = self._moves
+        migrations = self._migrations
         client_id, epoch = asked.client_id, asked.epoch
-        sessions = moves.ctx.sessions
+        sessions = migrations.ctx.sessions
         session = sessions.get(client_id)
-        if moves.ownership.claiming(client_id):  # if this node's claim turns out to be older, it is void
-            moves.overtaken[client_id] = max(epoch, moves.overtaken.get(client_id, 0))
-        if session is None or session.epoch >= epoch or owner not in moves.members:
+        if migrations.ownership.claiming(client_id):  # if this node's claim turns out to be older, it is void
+            migrations.overtaken[client_id] = max(epoch, migrations.overtaken.get(client_id, 0))
+        if session is None or session.epoch >= epoch or owner not in migrations.members:
             return
-        if client_id in self._strays:
+        if client_id in self._orphaned:
             return  # that owner has no owner key of this node, and will not ask
         # otherwise this node has claimed it back: that owner was told, and has finished
-        if not moves.ownership.claiming_anyway(client_id):
-            self._leaving.asked(owner, asked)
+        if not migrations.ownership.claiming_anyway(client_id):
+            self._source.asked(owner, asked)
         session = sessions.get(client_id)
-        if session is not None and self._leaving.stays(session, asked.user):
+        if session is not None and self._source.stays(session, asked.user):
             return
         if session is not None and session.epoch < epoch:  # the session has to stay here until it is complete
             if session.moving is None:
@@ -171,11 +171,11 @@ class CutMarkers:
 
     # Nodes come and go
 
-    def finished(self, arrival: InboundSession) -> None:
-        self._fresh.pop(arrival, None)
+    def finished(self, inbound: InboundSession) -> None:
+        self._fresh.pop(inbound, None)
         for wanting in (self._unasked, self._asked):
             for found in wanting.values():
-                found.pop(arrival, None)
+                found.pop(inbound, None)
 
     def reborn(self, node: int) -> None:
         """A restarted node may not know this node's requests, so they are repeated; it repeats its own. Markers that it
@@ -183,13 +183,13 @@ class CutMarkers:
         owners."""
         self._later.pop(node, None)
         self._asked.pop(node, None)
-        wanting = [arrival for arrival in self._moves.all_arrivals() if arrival.version >= 0]
+        wanting = [inbound for inbound in self._migrations.all_inbound() if inbound.version >= 0]
         self._unasked[node] = dict.fromkeys(sorted(wanting, key=_version))
 
     def member_came(self, node: int) -> None:
-        for arrival in self._moves.all_arrivals():
-            if arrival.version >= 0:
-                self._want_of(node, arrival)
+        for inbound in self._migrations.all_inbound():
+            if inbound.version >= 0:
+                self._want_of(node, inbound)
 
     def member_gone(self, node: int) -> None:
         self._unasked.pop(node, None)
@@ -197,5 +197,5 @@ class CutMarkers:
         self._later.pop(node, None)
 
 
-def _version(arrival: InboundSession) -> int:
-    return arrival.version
+def _version(inbound: InboundSession) -> int:
+    return inbound.version

@@ -263,20 +263,20 @@ class InboundSession:
         state = InboundState.OPEN if opened or (value.open and value.discarded) else InboundState.WAITING
         if value.discarded and not value.open:
             state = InboundState.ABANDONED
-        arrival = InboundSession(value.client_id, value.epoch, value.waiting, state)
+        inbound = InboundSession(value.client_id, value.epoch, value.waiting, state)
         for node, held in value.streaming.items():
-            whole = node == value.best and (arrival.open or value.whole)
-            arrival.sources[node] = Source(held, SourceState.QUEUE if whole else SourceState.WINDOW)
-        for node, source in arrival.sources.items():
+            whole = node == value.best and (inbound.open or value.whole)
+            inbound.sources[node] = Source(held, SourceState.QUEUE if whole else SourceState.WINDOW)
+        for node, source in inbound.sources.items():
             source.late = opened
             source.vague = node in value.vague
-        arrival.session = session
-        arrival.marks = dict.fromkeys(value.marks)
-        arrival.best, arrival.best_held, arrival.owned = value.best, value.best_held, value.owned
-        arrival.discarded = value.discarded
-        arrival.later = value.later
-        arrival.user = value.user
-        arrival.wills.expect(arrival.sources)
-        arrival.former = dict.fromkeys(value.former)
-        arrival.newest = (0, value.owned)  # the owners in between were not stored
-        return arrival
+        inbound.session = session
+        inbound.marks = dict.fromkeys(value.marks)
+        inbound.best, inbound.best_held, inbound.owned = value.best, value.best_held, value.owned
+        inbound.discarded = value.discarded
+        inbound.later = value.later
+        inbound.user = value.user
+        inbound.wills.expect(inbound.sources)
+        inbound.former = dict.fromkeys(value.former)
+        inbound.newest = (0, value.owned)  # the owners in between were not stored
+        return inbound

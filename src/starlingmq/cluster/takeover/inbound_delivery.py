@@ -18,57 +18,59 @@ from starlingmq.core.session.session_reset import UNSETTLED
 
 
 class InboundDelivery:
-    def __init__(self, moves: Migrations) -> None:
-        self._moves = moves
-        self._ctx = moves.ctx
+    def __init__(self, migrations: Migrations) -> None:
+        self._migrations = migrations
+        self._ctx = migrations.ctx
 
     # Which session
 
-    def attach(self, arrival: InboundSession) -> None:
+    def attach(self, inbound: InboundSession) -> None:
         """Registers the inbound session at its session, which then holds messages until their order is known."""
-        session = arrival.session
-        if session is None or session.ended or arrival.discarded:
+        session = inbound.session
+        if session is None or session.ended or inbound.discarded:
             return
-        self._moves.changed(arrival)
-        if arrival.over(self._moves.members):
+        self._migrations.changed(inbound)
+        if inbound.over(self._migrations.members):
             return
         moving = session.moving
         if moving is None:
-            moving = session.moving = MigrationState(arrival.client_id)
-        moving.sources[arrival.epoch] = None
-        self._heed(arrival)
+            moving = session.moving = MigrationState(inbound.client_id)
+        moving.sources[inbound.epoch] = None
+        self._heed(inbound)
         if session.client is not None:
             session.client.plain = False
         self.deliver(session)
 
-    def detach(self, arrival: InboundSession, session: Session) -> None:
+    def detach(self, inbound: InboundSession, session: Session) -> None:
         """Removes the inbound session from a session that gets nothing more from it."""
         if session.ended or session.moving is None:
             return
-        session.moving.sources.pop(arrival.epoch, None)
+        session.moving.sources.pop(inbound.epoch, None)
         if session.moving.sources:
             self.deliver(session)
         else:
-            self._moves.broker.mover.settle(session)
+            self._migrations.broker.mover.settle(session)
 
-    def overtaken(self, arrival: InboundSession, node: int, epoch: int) -> None:
+    def overtaken(self, inbound: InboundSession, node: int, epoch: int) -> None:
         """From now on a later owner delivers the messages of that node, even if the session has not arrived here
         yet."""
-        arrival.later[node] = epoch
-        self._moves.changed(arrival)
-        self._heed(arrival)
+        inbound.later[node] = epoch
+        self._migrations.changed(inbound)
+        self._heed(inbound)
 
-    def _heed(self, arrival: InboundSession) -> None:
-        session = arrival.session
+    def _heed(self, inbound: InboundSession) -> None:
+        session = inbound.session
         moving = None if session is None else session.moving
         if session is None or moving is None or session.ended:
             return
-        departure = self._moves.departures.get((moving.client_id, moving.epoch)) if moving.target != 0 else None
-        for node, epoch in arrival.later.items():
+        outbound = (
+            self._migrations.outbound_sessions.get((moving.client_id, moving.epoch)) if moving.target != 0 else None
+        )
+        for node, epoch in inbound.later.items():
             if epoch <= session.epoch:
                 continue
-            if departure is not None:
-                self._moves.mark(departure, node, epoch > departure.epoch)
+            if outbound is not None:
+                self._migrations.mark(outbound, node, epoch > outbound.epoch)
             else:
                 moving.marked[node] = None
 
@@ -78,15 +80,15 @@ class InboundDelivery:
         """Delivers the held messages that no longer wait for anything."""
         if session is None or session.ended or session.moving is None:
             return
-        moving, delivery = session.moving, self._moves.broker.delivery
-        arrivals = [arrival for arrival in self._moves.of(moving.client_id) if arrival.session is session]
-        formers = {arrival.epoch: arrival.former for arrival in arrivals}
-        unknown = {arrival.epoch: None for arrival in arrivals if arrival.unknown()}
+        moving, delivery = session.moving, self._migrations.broker.delivery
+        inbound_sessions = [inbound for inbound in self._migrations.of(moving.client_id) if inbound.session is session]
+        formers = {inbound.epoch: inbound.former for inbound in inbound_sessions}
+        unknown = {inbound.epoch: None for inbound in inbound_sessions if inbound.unknown()}
         for held in moving.learn(formers, unknown):
             self._ctx.note(QUEUE_DELETE, session, held.outgoing)
-        members = self._moves.members
+        members = self._migrations.members
         for node in members:
-            stage = self._stage(moving, node, arrivals)
+            stage = self._stage(moving, node, inbound_sessions)
             if stage != UNMARKED and moving.stages.get(node, UNMARKED) == UNMARKED:
                 moving.stages[node] = MARKED
             if stage == OPEN and moving.stages.get(node) != OPEN:
@@ -97,13 +99,13 @@ class InboundDelivery:
         if moving.target != 0:  # the next owner may wait for confirmation that no earlier messages follow
             self._ctx.cluster.leave(session)
 
-    def _stage(self, moving: MigrationState, node: int, arrivals: list[InboundSession]) -> int:
+    def _stage(self, moving: MigrationState, node: int, inbound_sessions: list[InboundSession]) -> int:
         """The delivery stage of messages that enter at that node, over all inbound sessions of this session."""
         before: list[int] = []
-        stages = [arrival.stage(node) for arrival in arrivals]
-        for arrival, stage in zip(arrivals, stages, strict=True):
+        stages = [inbound.stage(node) for inbound in inbound_sessions]
+        for inbound, stage in zip(inbound_sessions, stages, strict=True):
             if stage == UNMARKED:
-                before.append(arrival.epoch)
+                before.append(inbound.epoch)
         if MARKED in stages:
             moving.behind[node] = None
         else:
@@ -116,13 +118,13 @@ class InboundDelivery:
 
     # Messages that a source hands over
 
-    def put(self, node: int, arrival: InboundSession, said: Parts) -> None:
-        session = arrival.session
+    def put(self, node: int, inbound: InboundSession, said: Parts) -> None:
+        session = inbound.session
         if session is None or session.ended:
             self.drop(said)
             return
         for part in said.parts:
-            self._part(session, part, node == arrival.best)
+            self._part(session, part, node == inbound.best)
 
     def drop(self, said: Parts) -> None:
         """Drops messages whose session has ended."""
@@ -145,12 +147,12 @@ class InboundDelivery:
         outgoing = Outgoing(message, part.qos, part.retain, part.ids, None)
         taken = session.window is not None and part.packet_id in session.window.entries
         if part.packet_id != 0 and own and not taken:
-            self._moves.broker.mover.put_window(session, part.packet_id, part.stage, outgoing)
+            self._migrations.broker.mover.put_window(session, part.packet_id, part.stage, outgoing)
         elif part.packet_id != 0 and part.qos == 2:
             if part.stage != RELEASED:  # otherwise the client already has the message
                 self._give_up(session, part)
         else:
-            self._moves.broker.mover.put(session, outgoing)
+            self._migrations.broker.mover.put(session, outgoing)
 
     def _give_up(self, session: Session, part: Part) -> None:
         """Drops a QoS 2 message that was sent in a session that the client has lost: the client may have acted on it

@@ -40,12 +40,12 @@ class LostSessions:
         self._ctx.notice(LOST, client, detail, closing=False)
 
 
-def unheard_of(arrivals: Iterable[InboundSession], held: int) -> list[int]:
+def unheard_of(inbound_sessions: Iterable[InboundSession], held: int) -> list[int]:
     """Nodes that nothing waits for and that may have a later session than the one here. ``held``: the epoch of the
     session here if it never left."""
-    inbound = [arrival for arrival in arrivals if not arrival.discarded]
-    held = max([held, *[arrival.best_held for arrival in arrivals]])
+    wanted = [inbound for inbound in inbound_sessions if not inbound.discarded]
+    held = max([held, *[inbound.best_held for inbound in inbound_sessions]])
     nodes: list[int] = []
-    for arrival in inbound:
-        nodes += [node for node, epoch in arrival.asked().items() if epoch > held]
+    for inbound in wanted:
+        nodes += [node for node, epoch in inbound.asked().items() if epoch > held]
     return nodes

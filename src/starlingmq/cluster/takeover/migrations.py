@@ -22,7 +22,7 @@ from starlingmq.cluster.takeover.transfer_frames import (
     Said,
     Takeover,
     encode,
-    encode_arrival,
+    encode_inbound,
     encode_marks,
     pack,
 )
@@ -32,8 +32,8 @@ from starlingmq.core.ready import FACT_DELETE, FACT_PUT, Write
 from starlingmq.core.session.session import Session
 
 FACTS: Final = b"m"  # prefix of the keys of all facts of this package
-ARRIVAL: Final = FACTS + b"a"
-DEPARTURE: Final = FACTS + b"d"
+INBOUND: Final = FACTS + b"a"
+OUTBOUND: Final = FACTS + b"d"
 EARLY: Final = FACTS + b"e"
 NUMBERS: Final = FACTS + b"n"  # the highest epoch of orphaned sessions, and the node numbers since then
 FIRST: Final = FACTS + b"f"  # the first node number that this data directory was used with
@@ -49,19 +49,19 @@ class Migrations:
     limit: float  # seconds to wait for nodes that are heard
     me: int
     members: dict[int, None]  # the numbers of all nodes, including this one
-    arrivals: dict[str, dict[int, InboundSession]]  # client id -> epoch -> session
-    departures: dict[Turned, OutboundSession]
-    departing: dict[str, list[OutboundSession]]  # the same by client id
+    inbound_sessions: dict[str, dict[int, InboundSession]]  # client id -> epoch -> session
+    outbound_sessions: dict[Turned, OutboundSession]
+    outbound_of: dict[str, list[OutboundSession]]  # the same by client id
     touched: dict[InboundSession, None]  # to be processed in this turn
     settling: dict[InboundSession, None]  # those in state SETTLING: processed in each turn
-    giving: dict[OutboundSession, None]  # may have something to send
+    with_output: dict[OutboundSession, None]  # may have something to send
     deferred: dict[str, tuple[int, Takeover]]  # client id -> (node, its request), while the session still moves here
     postponed: dict[str, Owned]  # client id -> etcd's answer that cannot be used yet
     early: dict[Turned, list[int]]  # nodes whose markers arrived while the request was deferred
     overtaken: dict[str, int]  # client id -> higher epoch of another node, while this node's claim is outstanding
     notices: list[str]
     # nodes that are waited for though they are not connected, because connected nodes hear them
-    detoured: dict[int, None]
+    relay_awaited: dict[int, None]
     lost: LostSessions
     completed: int  # takeovers to this node
     refused: int  # because of their epoch
@@ -80,26 +80,26 @@ class Migrations:
         self.ports = ports
         self.me = 0
         self.members = {}
-        self.arrivals = {}
-        self.departures = {}
-        self.departing = {}
+        self.inbound_sessions = {}
+        self.outbound_sessions = {}
+        self.outbound_of = {}
         self.touched = {}
         self.settling = {}
-        self.giving = {}
+        self.with_output = {}
         self.deferred = {}
         self.postponed = {}
         self.early = {}
         self.overtaken = {}
         self.notices = []
         self.completed = self.refused = 0
-        self.detoured = {}
+        self.relay_awaited = {}
         self.lost = LostSessions(broker.ctx, ports.name_of)
         self._by_source: dict[int, dict[InboundSession, None]] = {}
         self._resetting: dict[InboundSession, None] = {}  # those with a PENDING reset
         self._deadlines: list[tuple[float, int, InboundSession]] = []
         self._serial = 0
         self._changed: dict[InboundSession, None] = {}
-        self._changed_departures: dict[OutboundSession, None] = {}
+        self._changed_outbound: dict[OutboundSession, None] = {}
         self._outbox: dict[int, list[bytes]] = {}
         self._sizes: dict[int, int] = {}
         self._own: deque[Said] = deque()
@@ -116,73 +116,73 @@ class Migrations:
             return False
         if not self.ports.heard_elsewhere(node):
             return True
-        self.detoured[node] = None
+        self.relay_awaited[node] = None
         return False
 
-    def there(self) -> list[int]:
+    def connected_members(self) -> list[int]:
         return [node for node in self.members if self.connected(node)]
 
-    def strangers(self) -> list[int]:
+    def former_members(self) -> list[int]:
         """Nodes that sessions come from or go to and that are no longer members."""
-        targets = [departure.target for departure in self.departures.values()]
-        sources = [node for node, arrivals in self._by_source.items() if arrivals]
+        targets = [outbound.target for outbound in self.outbound_sessions.values()]
+        sources = [node for node, inbound_sessions in self._by_source.items() if inbound_sessions]
         named = dict.fromkeys([*sources, *targets])
         return [node for node in named if node not in self.members]
 
     # Inbound sessions
 
-    def all_arrivals(self) -> list[InboundSession]:
-        return [arrival for epochs in self.arrivals.values() for arrival in epochs.values()]
+    def all_inbound(self) -> list[InboundSession]:
+        return [inbound for epochs in self.inbound_sessions.values() for inbound in epochs.values()]
 
     def of(self, client_id: str) -> list[InboundSession]:
         """All inbound sessions of a client id."""
-        epochs = self.arrivals.get(client_id)
+        epochs = self.inbound_sessions.get(client_id)
         return [] if epochs is None else list(epochs.values())
 
-    def add(self, arrival: InboundSession) -> None:
-        self.arrivals.setdefault(arrival.client_id, {})[arrival.epoch] = arrival
-        for node in arrival.sources:
-            self._by_source.setdefault(node, {})[arrival] = None
-        self.touch(arrival)
+    def add(self, inbound: InboundSession) -> None:
+        self.inbound_sessions.setdefault(inbound.client_id, {})[inbound.epoch] = inbound
+        for node in inbound.sources:
+            self._by_source.setdefault(node, {})[inbound] = None
+        self.touch(inbound)
 
-    def remove(self, arrival: InboundSession) -> None:
-        epochs = self.arrivals[arrival.client_id]
-        del epochs[arrival.epoch]
+    def remove(self, inbound: InboundSession) -> None:
+        epochs = self.inbound_sessions[inbound.client_id]
+        del epochs[inbound.epoch]
         if not epochs:
-            del self.arrivals[arrival.client_id]
-        self.settling.pop(arrival, None)
-        self._resetting.pop(arrival, None)
-        self._changed.pop(arrival, None)
-        self.fact(key(ARRIVAL, arrival.client_id, arrival.epoch), None)
+            del self.inbound_sessions[inbound.client_id]
+        self.settling.pop(inbound, None)
+        self._resetting.pop(inbound, None)
+        self._changed.pop(inbound, None)
+        self.fact(key(INBOUND, inbound.client_id, inbound.epoch), None)
 
-    def touch(self, arrival: InboundSession) -> None:
+    def touch(self, inbound: InboundSession) -> None:
         """Schedules it for processing in this turn."""
-        self.touched[arrival] = None
+        self.touched[inbound] = None
 
-    def changed(self, arrival: InboundSession) -> None:
+    def changed(self, inbound: InboundSession) -> None:
         """Schedules it for processing and storing in this turn."""
-        self.touched[arrival] = None
-        self._changed[arrival] = None
+        self.touched[inbound] = None
+        self._changed[inbound] = None
 
-    def step_source(self, arrival: InboundSession, node: int, event: SourceEvent) -> tuple[SourceAction, ...]:
-        actions = arrival.step_source(node, event)
-        if node not in arrival.sources and node in self._by_source:
-            self._by_source[node].pop(arrival, None)
+    def step_source(self, inbound: InboundSession, node: int, event: SourceEvent) -> tuple[SourceAction, ...]:
+        actions = inbound.step_source(node, event)
+        if node not in inbound.sources and node in self._by_source:
+            self._by_source[node].pop(inbound, None)
         return actions
 
     def from_node(self, node: int) -> list[InboundSession]:
         """Inbound sessions that have this node as a source."""
         return list(self._by_source.get(node, {}))
 
-    def watch_reset(self, arrival: InboundSession, until: float) -> None:
+    def watch_reset(self, inbound: InboundSession, until: float) -> None:
         """Its session reset is PENDING: cut markers and changes of connected nodes can complete it."""
-        arrival.reset_until = until
-        self._resetting[arrival] = None
-        self.wake(arrival, until)
-        self.touch(arrival)
+        inbound.reset_until = until
+        self._resetting[inbound] = None
+        self.wake(inbound, until)
+        self.touch(inbound)
 
-    def unwatch_reset(self, arrival: InboundSession) -> None:
-        self._resetting.pop(arrival, None)
+    def unwatch_reset(self, inbound: InboundSession) -> None:
+        self._resetting.pop(inbound, None)
 
     def resetting(self) -> list[InboundSession]:
         return list(self._resetting)
@@ -192,41 +192,41 @@ class Migrations:
         groups; and whether a former owner may have more filters."""
         former: dict[bytes, None] = {}
         unknown = False
-        for arrival in self.of(client_id):
-            if arrival.session is session:
-                former.update(arrival.former)
-                unknown = unknown or arrival.unknown()
+        for inbound in self.of(client_id):
+            if inbound.session is session:
+                former.update(inbound.former)
+                unknown = unknown or inbound.unknown()
         return former, unknown
 
     # Outbound sessions
 
-    def depart(self, departure: OutboundSession) -> None:
-        self.departures[departure.client_id, departure.epoch] = departure
-        self.departing.setdefault(departure.client_id, []).append(departure)
-        self.giving[departure] = None
+    def add_outbound(self, outbound: OutboundSession) -> None:
+        self.outbound_sessions[outbound.client_id, outbound.epoch] = outbound
+        self.outbound_of.setdefault(outbound.client_id, []).append(outbound)
+        self.with_output[outbound] = None
 
-    def departed(self, departure: OutboundSession) -> None:
+    def remove_outbound(self, outbound: OutboundSession) -> None:
         """No state of it is left here."""
-        del self.departures[departure.client_id, departure.epoch]
-        left = self.departing[departure.client_id]
-        left.remove(departure)
+        del self.outbound_sessions[outbound.client_id, outbound.epoch]
+        left = self.outbound_of[outbound.client_id]
+        left.remove(outbound)
         if not left:
-            del self.departing[departure.client_id]
-        self.giving.pop(departure, None)
-        self._changed_departures.pop(departure, None)
-        self.fact(key(DEPARTURE, departure.client_id, departure.epoch), None)
+            del self.outbound_of[outbound.client_id]
+        self.with_output.pop(outbound, None)
+        self._changed_outbound.pop(outbound, None)
+        self.fact(key(OUTBOUND, outbound.client_id, outbound.epoch), None)
 
-    def mark(self, departure: OutboundSession, node: int, later: bool) -> None:
-        departure.mark(node, later)
-        self.giving[departure] = None
-        if departure.changed:
-            self._changed_departures[departure] = None
+    def mark(self, outbound: OutboundSession, node: int, later: bool) -> None:
+        outbound.mark(node, later)
+        self.with_output[outbound] = None
+        if outbound.changed:
+            self._changed_outbound[outbound] = None
 
-    def note(self, departure: OutboundSession) -> None:
+    def note(self, outbound: OutboundSession) -> None:
         """Schedules its markers for storing, including those that arrived before it left."""
-        if departure.marks():
-            departure.changed = True
-            self._changed_departures[departure] = None
+        if outbound.marks():
+            outbound.changed = True
+            self._changed_outbound[outbound] = None
 
     def mark_early(self, turned: Turned, node: int) -> None:
         """Notes a node's marker for a session that is asked for and cannot be handed over yet; the handover takes it
@@ -244,18 +244,18 @@ class Migrations:
 
     # Time
 
-    def wake(self, arrival: InboundSession, when: float) -> None:
+    def wake(self, inbound: InboundSession, when: float) -> None:
         """Schedules processing at that time."""
         self._serial += 1
-        heappush(self._deadlines, (when, self._serial, arrival))
+        heappush(self._deadlines, (when, self._serial, inbound))
 
     def due(self, now: float) -> list[InboundSession]:
         """Inbound sessions whose deadline has passed."""
         found: list[InboundSession] = []
         while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][2].finished):
-            arrival = heappop(self._deadlines)[2]
-            if not arrival.finished:
-                found.append(arrival)
+            inbound = heappop(self._deadlines)[2]
+            if not inbound.finished:
+                found.append(inbound)
         return found
 
     def wake_at(self) -> float:
@@ -265,7 +265,7 @@ class Migrations:
 
     def busy(self) -> bool:
         """Whether any migration is under way, or any frame or notice is pending."""
-        if self.arrivals or self.departures or self.touched:
+        if self.inbound_sessions or self.outbound_sessions or self.touched:
             return True
         return bool(self._outbox or self._own or self.notices)
 
@@ -304,15 +304,15 @@ class Migrations:
     # Storing
 
     def store(self) -> None:
-        for arrival in self._changed:
-            if not arrival.finished:
-                self.fact(key(ARRIVAL, arrival.client_id, arrival.epoch), encode_arrival(arrival.value()))
+        for inbound in self._changed:
+            if not inbound.finished:
+                self.fact(key(INBOUND, inbound.client_id, inbound.epoch), encode_inbound(inbound.value()))
         self._changed.clear()
-        for departure in self._changed_departures:
-            departure.changed = False
-            marks = encode_marks(departure.stored())
-            self.fact(key(DEPARTURE, departure.client_id, departure.epoch), marks)
-        self._changed_departures.clear()
+        for outbound in self._changed_outbound:
+            outbound.changed = False
+            marks = encode_marks(outbound.stored())
+            self.fact(key(OUTBOUND, outbound.client_id, outbound.epoch), marks)
+        self._changed_outbound.clear()
 
     def fact(self, name: bytes, value: bytes | None) -> None:
         if self.ctx.recording:

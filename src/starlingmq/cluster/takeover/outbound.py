@@ -11,7 +11,7 @@ from starlingmq.core.session.migration_state import MigrationState
 from starlingmq.core.session.session import MOVED_PREFIX, Session
 
 
-def departed(name: str) -> tuple[int, int, str] | None:
+def moved_session(name: str) -> tuple[int, int, str] | None:
     """(new owner, its epoch, client id) by the name of a session that has left; None for any other session."""
     if not name.startswith(MOVED_PREFIX):
         return None
@@ -73,15 +73,15 @@ class OutboundSession:
             self.mark(node, node in stored[end:])
         self.changed = False
 
-    def unpassed(self, arrivals: Iterable[InboundSession]) -> list[int]:
+    def unpassed(self, inbound_sessions: Iterable[InboundSession]) -> list[int]:
         """Nodes whose earlier messages are complete, as the new owner does not know yet: none of them is at this node
-        or still reaches the target through it. ``arrivals``: the inbound sessions of this client id. Messages that an
+        or still reaches the target through it. ``inbound_sessions``: those of this client id. Messages that an
         earlier owner still has of a node come before those that the new owner gets from that node directly."""
-        sources = [arrival for arrival in arrivals if arrival.session is self.session]
+        sources = [inbound for inbound in inbound_sessions if inbound.session is self.session]
         nodes = [
             node
             for node in self.marks()
-            if node not in self._passed and all(arrival.ordered(node) for arrival in sources)
+            if node not in self._passed and all(inbound.ordered(node) for inbound in sources)
         ]
         self._passed.update(dict.fromkeys(nodes))
         return nodes

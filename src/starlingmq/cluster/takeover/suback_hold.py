@@ -23,9 +23,9 @@ LOOK_SECONDS: Final = 0.5  # seconds between checks without a marker: nodes may 
 class SubackHold:
     waiting: dict[Session, list[HeldSuback]]
 
-    def __init__(self, moves: Migrations) -> None:
-        self._moves = moves
-        self._subscribing = moves.broker.subscribing
+    def __init__(self, migrations: Migrations) -> None:
+        self._migrations = migrations
+        self._subscribing = migrations.broker.subscribing
         self._look_at = inf
         self.waiting = {}
 
@@ -36,7 +36,7 @@ class SubackHold:
             return False
         earlier = self.waiting.get(session, [])
         self.waiting[session] = [*(each for each in earlier if _is_there(each)), held]
-        self._look_at = min(self._look_at, self._moves.ctx.now + LOOK_SECONDS)
+        self._look_at = min(self._look_at, self._migrations.ctx.now + LOOK_SECONDS)
         return True
 
     def _is_marked(self, session: Session) -> bool:
@@ -44,17 +44,17 @@ class SubackHold:
         moving = session.moving
         if moving is None or moving.target != 0 or session.ended:
             return True
-        publishers = self._moves.ports.publishers()
-        for arrival in self._moves.of(moving.client_id):
-            here = arrival.session is session and not arrival.finished and not arrival.discarded
-            if here and arrival.needs_marks() and (publishers is None or not arrival.marked_by(publishers)):
+        publishers = self._migrations.ports.publishers()
+        for inbound in self._migrations.of(moving.client_id):
+            here = inbound.session is session and not inbound.finished and not inbound.discarded
+            if here and inbound.needs_marks() and (publishers is None or not inbound.marked_by(publishers)):
                 return False
         return True
 
-    def look_at(self, arrival: InboundSession, now: float) -> None:
+    def look_at(self, inbound: InboundSession, now: float) -> None:
         """After a marker or another change of the inbound session."""
-        if arrival.session is not None and arrival.session in self.waiting:
-            self._answer(arrival.session, now)
+        if inbound.session is not None and inbound.session in self.waiting:
+            self._answer(inbound.session, now)
 
     def look(self, now: float) -> None:
         """Periodic check of all held SUBACKs: nodes may have disconnected, or a deadline may have passed."""

@@ -45,7 +45,7 @@ class TakeoverSubsystem(Subsystem):
         if isinstance(answer, TxnAnswer):
             self._ownership.answered(answer, now)
             self._owner_key_gc.answered(answer, now)
-            self._takeovers.strays.answered(answer, self._takeovers.moves.members, now)
+            self._takeovers.orphaned.answered(answer, self._takeovers.migrations.members, now)
 
     def look(self, now: float) -> None:
         self._takeovers.look(now)
@@ -61,7 +61,7 @@ class TakeoverSubsystem(Subsystem):
     def take_requests(self, now: float) -> list[Request]:
         requests: list[Request] = [*self._ownership.take_requests(now), *self._owner_key_gc.take_requests(now)]
         if self._view.is_registered():
-            requests += self._takeovers.strays.take_requests(now)
+            requests += self._takeovers.orphaned.take_requests(now)
         return requests
 
     def has_input(self) -> bool:
@@ -80,5 +80,5 @@ class TakeoverSubsystem(Subsystem):
     def wake_at(self, now: float) -> float:
         soonest = min(self._takeovers.wake_at(), self._ownership.wake_at() or inf, self._owner_key_gc.wake_at() or inf)
         if self._view.is_registered():
-            soonest = min(soonest, self._takeovers.strays.wake_at() or inf)
+            soonest = min(soonest, self._takeovers.orphaned.wake_at() or inf)
         return soonest

@@ -211,16 +211,16 @@ class InboundSessionValue(msgspec.Struct, array_like=True):
     whole: bool = False
 
 
-_arrival = msgspec.msgpack.Decoder(InboundSessionValue)
+_inbound_decoder = msgspec.msgpack.Decoder(InboundSessionValue)
 _marks = msgspec.msgpack.Decoder(list[int])
 
 
-def encode_arrival(value: InboundSessionValue) -> bytes:
+def encode_inbound(value: InboundSessionValue) -> bytes:
     return _encoder.encode(value)
 
 
-def decode_arrival(fact: bytes) -> InboundSessionValue:
-    return _arrival.decode(fact)
+def decode_inbound(fact: bytes) -> InboundSessionValue:
+    return _inbound_decoder.decode(fact)
 
 
 def encode_marks(marks: list[int]) -> bytes:

@@ -20,49 +20,51 @@ from starlingmq.wire.reasons import MqttError, Reason
 
 
 class WaitingConnects:
-    def __init__(self, moves: Migrations, delivery: InboundDelivery) -> None:
-        self._moves = moves
+    def __init__(self, migrations: Migrations, delivery: InboundDelivery) -> None:
+        self._migrations = migrations
         self._delivery = delivery
-        self._ctx = moves.ctx
+        self._ctx = migrations.ctx
 
     def go_on(self, client_id: str, epoch: int, held: int) -> None:
         """Gives the client its session once no part of it is awaited. ``held``: the epoch by which this node has held
         the session all the time; 0: it did not."""
-        moves, ctx = self._moves, self._ctx
-        arrivals = moves.of(client_id)
-        if not all(arrival.open for arrival in arrivals):
+        migrations, ctx = self._migrations, self._ctx
+        inbound_sessions = migrations.of(client_id)
+        if not all(inbound.open for inbound in inbound_sessions):
             return
-        if moves.ownership.claiming(client_id) or client_id in moves.postponed:
+        if migrations.ownership.claiming(client_id) or client_id in migrations.postponed:
             return  # the waiting CONNECT came after this claim, and belongs to the next claim
         session = ctx.sessions.get(client_id)
-        unheard = unheard_of(arrivals, held)
+        unheard = unheard_of(inbound_sessions, held)
         if session is not None and unheard:
             self._lose(session)
         unknown = session is None
-        came = moves.broker.connecting.claimed(client_id, max(epoch, *[arrival.owned for arrival in arrivals], 0))
+        came = migrations.broker.connecting.claimed(
+            client_id, max(epoch, *[inbound.owned for inbound in inbound_sessions], 0)
+        )
         session = ctx.sessions.get(client_id)
         if session is None:
-            if not came and not arrivals:
-                moves.ownership.release(client_id, moves.me, epoch)
+            if not came and not inbound_sessions:
+                migrations.ownership.release(client_id, migrations.me, epoch)
             return
         if unknown and unheard:
             self._lose(session)
             session.told = session.client
         if came:
-            moves.lost.note(session, unheard)
-        for arrival in arrivals:
-            if not arrival.discarded:
-                self._attach(arrival, session, len(unheard) != 0)
+            migrations.lost.note(session, unheard)
+        for inbound in inbound_sessions:
+            if not inbound.discarded:
+                self._attach(inbound, session, len(unheard) != 0)
 
-    def _attach(self, arrival: InboundSession, session: Session, unheard: bool) -> None:
-        begun = arrival.session is None or arrival.session.ended
+    def _attach(self, inbound: InboundSession, session: Session, unheard: bool) -> None:
+        begun = inbound.session is None or inbound.session.ended
         if begun:
-            arrival.session = session
-            self._delivery.attach(arrival)
+            inbound.session = session
+            self._delivery.attach(inbound)
         known = 0 if session.trail is None else session.trail.epoch
-        if (begun or unheard) and arrival.sources and arrival.newest[1] > known:
+        if (begun or unheard) and inbound.sources and inbound.newest[1] > known:
             backlog = None if session.trail is None else session.trail.backlog  # of the connected client
-            session.trail = Trail(*arrival.newest, False)  # that node could not be reached
+            session.trail = Trail(*inbound.newest, False)  # that node could not be reached
             session.trail.backlog = backlog
             session.floor = 0
 
@@ -75,27 +77,27 @@ class WaitingConnects:
 
     # Refused
 
-    def refuse(self, arrival: InboundSession, user: str | None) -> None:
+    def refuse(self, inbound: InboundSession, user: str | None) -> None:
         """Refuses the CONNECT: a later owner is known, or the session is kept for another ``user``. A CONNECT of a
         newer claim asks that node itself, and is not refused here."""
         claims = self._ctx.cluster.claims
-        claim = None if claims is None else claims.waiting.get(arrival.client_id)
-        if claim is None or claim.epoch != arrival.epoch:
+        claim = None if claims is None else claims.waiting.get(inbound.client_id)
+        if claim is None or claim.epoch != inbound.epoch:
             return
-        if is_anothers(self._ctx.session_owner, user, arrival.user):
+        if is_anothers(self._ctx.session_owner, user, inbound.user):
             reason, why = Reason.CLIENT_IDENTIFIER_NOT_VALID, KEPT_FOR_ANOTHER
-            self._moves.broker.connecting.not_claimed(arrival.client_id, reason, why)
+            self._migrations.broker.connecting.not_claimed(inbound.client_id, reason, why)
         else:
-            self._moves.broker.connecting.overtaken(arrival.client_id, arrival.epoch + 1)
+            self._migrations.broker.connecting.overtaken(inbound.client_id, inbound.epoch + 1)
 
-    def give_way(self, arrival: InboundSession, user: str | None) -> None:
+    def give_way(self, inbound: InboundSession, user: str | None) -> None:
         """Ends the session here: a node that could not be asked when it began keeps the session of ``user``. If both
         sessions stayed, each would lock out the other user."""
-        session = self._ctx.sessions.get(arrival.client_id)
+        session = self._ctx.sessions.get(inbound.client_id)
         if session is not None and is_anothers(self._ctx.session_owner, user, session.owner):
-            arrival.discarded = True
-            self._moves.changed(arrival)
-            self._moves.broker.connecting.taken_over(session, True, ANOTHER_USER)
+            inbound.discarded = True
+            self._migrations.changed(inbound)
+            self._migrations.broker.connecting.taken_over(session, True, ANOTHER_USER)
 
     # Session resets
 
@@ -104,34 +106,34 @@ class WaitingConnects:
         moving = session.moving
         if moving is None or session.ended or not session.anew or moving.target != 0:
             return
-        arrivals = [arrival for arrival in self._moves.of(moving.client_id) if arrival.session is session]
-        for arrival in arrivals:
-            self._moves.touch(arrival)
-        if not arrivals:
-            self._moves.broker.subscribing.begin_anew(session)
+        inbound_sessions = [inbound for inbound in self._migrations.of(moving.client_id) if inbound.session is session]
+        for inbound in inbound_sessions:
+            self._migrations.touch(inbound)
+        if not inbound_sessions:
+            self._migrations.broker.subscribing.begin_anew(session)
         else:
-            self._step(max(arrivals, key=_epoch), ResetEvent.NOTICED, now)
+            self._step(max(inbound_sessions, key=_epoch), ResetEvent.NOTICED, now)
 
-    def look_at_reset(self, arrival: InboundSession, over: bool, now: float) -> None:
-        if arrival.reset is not ResetState.PENDING:
+    def look_at_reset(self, inbound: InboundSession, over: bool, now: float) -> None:
+        if inbound.reset is not ResetState.PENDING:
             return
-        if over or now >= arrival.reset_until or arrival.marked_by(self._moves.there()):
-            self._step(arrival, ResetEvent.DUE, now)
+        if over or now >= inbound.reset_until or inbound.marked_by(self._migrations.connected_members()):
+            self._step(inbound, ResetEvent.DUE, now)
 
-    def _step(self, arrival: InboundSession, event: ResetEvent, now: float) -> None:
-        for action in arrival.step_reset(event):
+    def _step(self, inbound: InboundSession, event: ResetEvent, now: float) -> None:
+        for action in inbound.step_reset(event):
             if action is ResetAction.WATCH:
-                self._moves.watch_reset(arrival, now + self._moves.limit)
+                self._migrations.watch_reset(inbound, now + self._migrations.limit)
             elif action is ResetAction.SUBSCRIBE:
-                self._moves.unwatch_reset(arrival)
-                self._subscribe(arrival)
+                self._migrations.unwatch_reset(inbound)
+                self._subscribe(inbound)
 
-    def _subscribe(self, arrival: InboundSession) -> None:
-        session = arrival.session
+    def _subscribe(self, inbound: InboundSession) -> None:
+        session = inbound.session
         moving = None if session is None else session.moving
         if session is None or moving is None or session.ended or moving.target != 0:
             return
-        subscribing, client = self._moves.broker.subscribing, session.client
+        subscribing, client = self._migrations.broker.subscribing, session.client
         subscribing.begin_anew(session)
         subscribe, moving.subscribe = moving.subscribe, None
         if subscribe is None or client is None or moving.subscriber is not client:
@@ -140,8 +142,8 @@ class WaitingConnects:
         try:
             subscribing.on_subscribe(client, session, subscribe)
         except MqttError as error:
-            self._moves.broker.ending.fail(client, error.reason, error.detail)
+            self._migrations.broker.ending.fail(client, error.reason, error.detail)
 
 
-def _epoch(arrival: InboundSession) -> int:
-    return arrival.epoch
+def _epoch(inbound: InboundSession) -> int:
+    return inbound.epoch
