@@ -120,6 +120,27 @@ async def comes(watcher: Client, seconds: float, enough: int = 0) -> list[str]:
     return found
 
 
+async def test_a_node_that_outlives_the_two_others_replays_what_they_retain_when_they_are_back(three: Cluster) -> None:
+    """Its etcd has no majority meanwhile, so its watches move from endpoint to endpoint until one answers."""
+    one, survivor, other = three.nodes
+    for times in range(2):
+        one.kill()
+        other.kill()
+        await three.until(lambda: not survivor.serves(), "the majority is gone")
+        one.start()
+        other.start()
+        await three.whole()
+        wanted = {f"outlived/{times}/{node.name}": b"here" for node in (one, other)}
+        for node in (one, other):
+            async with Client(node.url) as client:
+                await client.publish(f"outlived/{times}/{node.name}", b"here", 1, retain=True)
+        assert await retained_at(survivor, f"outlived/{times}/#", 2) == wanted
+    figures = {line["name"]: line["value"] for line in survivor.ask("metrics")["samples"]}
+    assert "starlingmq_retained_replays_incomplete_total" in figures
+    assert figures["starlingmq_retained_replays_waiting"] == 0
+    assert figures["starlingmq_retained_replay_wait_seconds"] == 0
+
+
 async def test_wills_of_a_node_that_was_killed_and_of_who_is_back_elsewhere(three: Cluster) -> None:
     await three.whole()
     first, second, third = three.nodes

@@ -162,11 +162,24 @@ def test_while_etcd_is_away_a_replay_waits_as_long_as_it_may() -> None:
     fleet.etcd.lose_leader(fleet.now, 30.0)
     retain(publisher, b"a", b"meanwhile")
     subscribe(subscriber, b"a")
-    fleet.advance(1.0)
+    fleet.advance(0.9)
     assert [type(packet) for packet in subscriber.receive()] == [Suback]
+    waits, notices = fleet[1].state.ctx.cluster.retained.waits, fleet[1].said  # type: ignore[union-attr]
+    assert (waits.count, waits.missing) == (1, {1: 1})
+    assert fleet[1].state.sys.figures()["cluster/retained/replays/waiting_for"] == "1"
+    assert not [notice for notice in notices if "retained" in notice]
+    fleet.advance(0.2)
+    assert [
+        notice
+        for notice in notices
+        if "wait for retained messages (1, the first for 1.0 s)" in notice and "by n1;" in notice
+    ]
     fleet.advance(5.0)
+    assert len([notice for notice in notices if "new subscriptions wait" in notice]) == 1
+    assert (waits.count, waits.missing, waits.seconds(fleet.now)) == (0, {}, 0.0)
+    assert fleet[1].state.sys.figures()["cluster/retained/replays/waiting_for"] == "none"
     assert [packet.payload for packet in subscriber.receive() if isinstance(packet, Publish)] == [b"before"]
-    assert fleet[1].state.ctx.cluster.retained.waited_in_vain == 1  # type: ignore[union-attr]
+    assert fleet[1].state.ctx.cluster.retained.waits.incomplete == 1  # type: ignore[union-attr]
     fleet.advance(30.0)
     assert shown(fleet[1]) == {b"a": b"meanwhile"}
 

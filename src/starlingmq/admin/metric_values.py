@@ -17,6 +17,7 @@ from prometheus_client.metrics_core import Metric
 from starlingmq._version import __version__
 from starlingmq.admin.readiness import readiness
 from starlingmq.admin.service import AdminService
+from starlingmq.cluster.cluster_state import ClusterState
 from starlingmq.core.groups.group_stats import title
 from starlingmq.core.observe.counters import BUCKETS, Histogram
 from starlingmq.core.observe.session_totals import SessionTotals
@@ -316,6 +317,7 @@ class MetricValues:
         yield CounterMetricFamily(
             "starlingmq_peer_received_bytes", "Bytes received from other nodes.", value=traffic.bytes_in
         )
+        yield from self._replays(cluster.state)
         lost = _floats(cluster.state.takeovers.lost)
         yield counter("starlingmq_sessions_lost", "Sessions that a CONNECT did not find, by reason.", lost, "reason")
         status = cluster.state.status()[:LABELS_MAX]
@@ -329,6 +331,36 @@ class MetricValues:
         yield gauge("starlingmq_peer_connected", "1 if the node is connected, else 0.", links, "peer")
         queued = {one.member.name: float(one.queued) for one in status}
         yield gauge("starlingmq_peer_queued", "Messages queued for the node.", queued, "peer")
+
+    def _replays(self, cluster: ClusterState) -> Iterator[Metric]:
+        """New subscriptions that wait for retained messages."""
+        ctx = self.place.state.ctx
+        retaining = ctx.cluster.retained
+        if retaining is None:
+            return
+        waits = retaining.waits
+        yield GaugeMetricFamily(
+            "starlingmq_retained_replays_waiting",
+            "New subscriptions that wait for retained messages from other nodes.",
+            value=waits.count,
+        )
+        yield GaugeMetricFamily(
+            "starlingmq_retained_replay_wait_seconds",
+            "How long the first of these subscriptions has waited.",
+            value=waits.seconds(ctx.now),
+        )
+        missing = {cluster.view.name_of(node): float(count) for node, count in waits.missing.items()}
+        yield gauge(
+            "starlingmq_retained_replays_missing",
+            "How many of these subscriptions wait for messages that the node has accepted.",
+            missing,
+            "peer",
+        )
+        yield CounterMetricFamily(
+            "starlingmq_retained_replays_incomplete",
+            "New subscriptions that waited for as long as allowed and got the retained messages known here.",
+            value=waits.incomplete,
+        )
 
 
 def _floats(counts: dict[str, int]) -> dict[str, float]:

@@ -67,6 +67,7 @@ from starlingmq.cluster.membership.serving import ServingDecision
 from starlingmq.cluster.operator_rpc import OperatorRpc
 from starlingmq.cluster.pending_work import PendingWork
 from starlingmq.cluster.qos2.qos2_adapter import Qos2Adapter
+from starlingmq.cluster.retained.replay_notices import ReplayNotices
 from starlingmq.cluster.retained.retained_records import TAG as RETAINED_TAG
 from starlingmq.cluster.retained.retained_sync import RetainedSync
 from starlingmq.cluster.routes.route_exchange import RouteExchange
@@ -149,6 +150,7 @@ class ClusterState:
         self.leader = Election(f"/starlingmq/{config.name}/leader".encode())
         self._leadership = Leadership(view, self.leader)
         self.retained = RetainedSync(broker, config, view.is_connected, self._leadership.is_leading)
+        self._replay_notices = ReplayNotices(broker.ctx, view.name_of)
         self._make_takeovers()
         rate = config.drain_rate
         self.drain = Drain(broker, self.node_directory, self.takeovers.say, self.takeovers.handing_over, rate)
@@ -204,6 +206,7 @@ class ClusterState:
             self.node_directory,
             self._subacks,
             self.retained,
+            self._replay_notices,
             self.wills,
             self._heartbeats,
             self.qos2,

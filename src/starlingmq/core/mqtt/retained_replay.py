@@ -9,7 +9,7 @@ from starlingmq.core.context import Context
 from starlingmq.core.job import Job
 from starlingmq.core.message import Message
 from starlingmq.core.routing.delivery import Delivery
-from starlingmq.core.routing.retained_outbox import HeldReplay, WantedPayload
+from starlingmq.core.routing.retained_outbox import HeldReplay, RetainedOutbox, WantedPayload
 from starlingmq.core.routing.retained_store import RetainedCursor, RetainedTree
 from starlingmq.core.session.outgoing import Outgoing
 from starlingmq.core.session.session import Session, Subscription
@@ -145,9 +145,21 @@ class RetainedReplays:
                 if self.ctx.now < replay.deadline:
                     kept.append(replay)
                     continue
-                retaining.waited_in_vain += 1
+                retaining.waits.incomplete += 1
             self.begin(replay.session, replay.subscription)
         self.held = kept
+        self._count(retaining)
+
+    def _count(self, retaining: RetainedOutbox) -> None:
+        waits = retaining.waits
+        waits.count = len(self.held)
+        waits.missing = {}
+        if not self.held:
+            return
+        waits.since = self.held[0].deadline - retaining.seconds
+        for replay in self.held:
+            for node in retaining.missing(replay.needs):
+                waits.missing[node] = waits.missing.get(node, 0) + 1
 
     def came(self, wanted: WantedPayload, message: Message | None) -> None:
         """The payload that a replay waited for; None: nobody who is there has it."""

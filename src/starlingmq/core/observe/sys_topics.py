@@ -102,14 +102,7 @@ class SysTopics:
         if ctx.cluster.qos2 is not None:
             for name, count in ctx.cluster.qos2.figures().items():
                 figures["cluster/handshakes/" + name] = str(count)
-        retaining = ctx.cluster.retained
-        if retaining is not None:
-            figures["cluster/retained/complete"] = "yes" if retaining.complete else "no"
-            figures["cluster/retained/waiting"] = str(retaining.waiting)
-            figures["cluster/retained/written"] = str(retaining.written)
-            figures["cluster/retained/coalesced"] = str(retaining.coalesced)
-            figures["cluster/retained/fetched"] = str(retaining.fetched)
-            figures["cluster/retained/replays/incomplete"] = str(retaining.waited_in_vain)
+        figures |= self._retained_figures()
         figures["version"] = "starlingmq " + self.version
         figures["uptime"] = str(int(ctx.now - self.started_at))
         figures["event_loop/stall_max_ms"] = f"{counters.stall_max_ms:.1f}"
@@ -118,3 +111,21 @@ class SysTopics:
         for reason, count in counters.errors.items():
             figures["connections/closed/" + reason] = str(count)
         return figures
+
+    def _retained_figures(self) -> dict[str, str]:
+        retaining = self.ctx.cluster.retained
+        if retaining is None:
+            return {}
+        waits = retaining.waits
+        figures = {
+            "complete": "yes" if retaining.complete else "no",
+            "waiting": str(retaining.waiting),
+            "written": str(retaining.written),
+            "coalesced": str(retaining.coalesced),
+            "fetched": str(retaining.fetched),
+            "replays/incomplete": str(waits.incomplete),
+            "replays/waiting": str(waits.count),
+            "replays/waiting_seconds": f"{waits.seconds(self.ctx.now):.1f}",
+            "replays/waiting_for": " ".join([str(node) for node in sorted(waits.missing)]) or "none",
+        }
+        return {"cluster/retained/" + name: value for name, value in figures.items()}

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from starlingmq.core.message import Message
+from starlingmq.core.routing.replay_waits import ReplayWaits
 from starlingmq.core.session.session import Session, Subscription
 
 REPLICA: Final = -1
@@ -72,7 +73,7 @@ class RetainedOutbox:
     connected: dict[int, None]
     expired: list[bytes]  # topics
     wanted: list[WantedPayload]
-    waited_in_vain: int  # replays that began without all that they waited for
+    waits: ReplayWaits
     waiting: int  # messages that are not in etcd yet ...
     written: int  # ... and that are, of those published here
     coalesced: int  # that later ones took the place of
@@ -91,7 +92,7 @@ class RetainedOutbox:
         self.connected = {}
         self.expired = []
         self.wanted = []
-        self.waited_in_vain = 0
+        self.waits = ReplayWaits()
         self.waiting = 0
         self.written = 0
         self.coalesced = 0
@@ -115,11 +116,10 @@ class RetainedOutbox:
         """What is on its way here, as far as we know."""
         return {node: sequence for node, sequence in self.told.items() if sequence > self.reached.get(node, 0)}
 
+    def missing(self, needs: dict[int, int]) -> list[int]:
+        """The connected nodes from which a part of it is still to come."""
+        return [node for node in needs if node in self.connected and needs[node] > self.reached.get(node, 0)]
+
     def here(self, needs: dict[int, int]) -> bool:
         """Whether nothing of it is still to come from nodes that are connected."""
-        if not self.complete:
-            return False
-        for node, sequence in needs.items():
-            if node in self.connected and sequence > self.reached.get(node, 0):
-                return False
-        return True
+        return self.complete and not self.missing(needs)
