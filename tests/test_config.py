@@ -12,7 +12,8 @@ from starlingmq.cli.config_cmd import lines
 from starlingmq.config.cluster_section import cluster_secret
 from starlingmq.config.section_types import format_duration, format_size, parse_duration, parse_seconds, parse_size
 from starlingmq.config.settings import Config, ConfigError, load_config, refuse_open_listeners
-from starlingmq.config.tree_builder import settings
+from starlingmq.config.tree_builder import settings, yaml_value
+from starlingmq.config.yaml_text import parse_yaml
 
 
 def written(directory: Path, text: str) -> Path:
@@ -337,3 +338,14 @@ def test_what_config_show_prints_loads_to_the_same(tmp_path: Path, overrides: li
     overrides = [text.replace("data_dir=2024", "data_dir='2024'") for text in overrides]
     config = load_config(None, overrides)
     assert load_config(written(tmp_path, "\n".join(lines(config)))) == config
+
+
+ALIKE = (
+    *("0", "17", "-3", "010", "1_000", "1e5", "1.5", "0x1f", "true", "yes", "null", "~", "", "word", '"1"', '"a: b"'),
+    *("[]", '["a", "b"]', "[1, 2]", "['a']", "{}", '{"a": "b"}', '"é"', " 7", "7 ", "99999999999999999999999"),
+)
+
+
+@pytest.mark.parametrize("text", ALIKE)
+def test_a_text_has_the_value_that_yaml_gives_it_whether_or_not_yaml_is_loaded(text: str) -> None:
+    assert repr(yaml_value(text, "source")) == repr(parse_yaml(text, "source"))

@@ -9,7 +9,7 @@ import asyncio
 import gc
 import importlib
 import logging
-import secrets
+import os
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -28,7 +28,7 @@ from starlingmq.core.broker import BrokerState
 from starlingmq.core.ready import Notice
 from starlingmq.hooks import Authenticate, Authorize, Hooks, OnEvent, OnPublish
 from starlingmq.log import NoticeLog, SparingLog, set_up_logging
-from starlingmq.net.bulk_process import BulkProcess, bulk_place, bulk_url
+from starlingmq.net.bulk_urls import bulk_place, bulk_url
 from starlingmq.net.control_socket import ControlServer
 from starlingmq.net.driver import Driver, broker_clock
 from starlingmq.net.listeners.connection_counts import ConnectionCounts
@@ -36,10 +36,11 @@ from starlingmq.net.listeners.listener_set import ListenerSet
 from starlingmq.net.listeners.listeners import Listener, ListenerSpec, open_listener
 from starlingmq.net.listeners.revocation_sweep import end_revoked
 from starlingmq.net.memory_watch import MemoryWatch
-from starlingmq.storage.opening import DirectoryStore, open_store
+from starlingmq.storage.opening import directory_of, open_store
 
 if TYPE_CHECKING:
     from starlingmq.api.listening import HttpSide
+    from starlingmq.net.bulk_process import BulkProcess
     from starlingmq.net.peers.cluster_shell import Cluster
     from starlingmq.otel.tracing import Tracing
 
@@ -186,10 +187,12 @@ class Broker:
     async def _open_bulk(self) -> None:
         """Let streams be read, beside us."""
         assert self._driver is not None
-        if not isinstance(self._driver.store, DirectoryStore):
+        if directory_of(self._driver.store) is None:
             raise ConfigError(
                 "streams.listen: there are no streams to serve; set node.data_dir, and a storage.engine that persists"
             )
+        from starlingmq.net.bulk_process import BulkProcess
+
         self._bulk = BulkProcess(self.config)
         await self._bulk.start()
 
@@ -244,7 +247,7 @@ class Broker:
     def _new_state(self, now: float) -> BrokerState:
         config, hooks = self.config, self.hooks
         state = BrokerState(
-            config.mqtt, config.limits, now, secrets.token_bytes(32), __version__, config.nats, config.queue_groups
+            config.mqtt, config.limits, now, os.urandom(32), __version__, config.nats, config.queue_groups
         )
         state.nats.info.server_name = config.node.name
         state.nats.info.cluster = config.cluster.name if config.cluster.enabled else ""

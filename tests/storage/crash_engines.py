@@ -11,8 +11,9 @@ import os
 from collections.abc import Sequence
 from random import Random
 
+from tests.storage.memory_engine import MemoryKv
+
 from starlingmq.storage.kv import Batch
-from starlingmq.storage.memory_engine import MemoryKv
 
 NEVER = 1 << 60
 

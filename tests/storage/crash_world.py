@@ -18,10 +18,10 @@ from tests.storage.world import StoredWorld
 
 from starlingmq.core.session.session import Client
 from starlingmq.net.driver import Driver
+from starlingmq.storage.directory_store import make_safe
 from starlingmq.storage.durable_store import DurableStore
 from starlingmq.storage.journal_writer import Durability
 from starlingmq.storage.keys import META_AS_OF
-from starlingmq.storage.opening import make_safe
 from starlingmq.storage.recovery import Recovered, restore
 from starlingmq.storage.streams.stream_logs import Definition, StreamLog, StreamLogs
 from starlingmq.wire.mqtt import Connack, Connect, Packet, encode

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tests.storage.memory_engine import MemoryJournal, MemoryKv
 from tests.storage.simfs import SimFiles
 
 from starlingmq.storage.journal import Journal
 from starlingmq.storage.kv import Batch, Kv
-from starlingmq.storage.memory_engine import MemoryJournal, MemoryKv
 from starlingmq.storage.segment.segment_journal import SegmentJournal
 
 KV_ENGINES: dict[str, Callable[[], Kv]] = {"memory": MemoryKv}

@@ -27,9 +27,9 @@ from starlingmq.core.routing import session_delivery
 from starlingmq.core.session import ending, production, restoring
 from starlingmq.storage import (
     checkpointer,
+    directory_store,
     journal_gc,
     journal_writer,
-    opening,
     recovery,
     store_image,
     turn_operations,
@@ -198,13 +198,13 @@ BUGS = {
         38,
     ),
     "with power a start does not sync": Bug(
-        opening,
+        directory_store,
         "            make_safe(journal, data_dir.journal)\n",
         "            pass\n",
         "test_power.py::test_a_broker_asks_for_that_with_power_only",
     ),
     "what a process that died left counts before it is synced": Bug(
-        opening,
+        directory_store,
         "        journal.sync()\n    except RecordsLost",
         "        pass\n    except RecordsLost",
         "test_power.py::test_what_a_dead_process_left_is_not_acknowledged_to_another_node_before_it_is_safe",

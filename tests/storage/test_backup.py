@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.storage.memory_engine import MemoryJournal
 
 from starlingmq.storage.data_dir import DataDir, DataDirError
 from starlingmq.storage.kv import Batch
 from starlingmq.storage.maintenance.data_dir_backup import MANIFEST, BackupError, backup, read_manifest, restore
-from starlingmq.storage.memory_engine import MemoryJournal
 from starlingmq.storage.rocks.rocks_engines import RocksJournal, RocksKv
 from starlingmq.storage.segment.segment_journal import SegmentJournal
 

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from tests.patience import within
 from tests.peer import Peer
+from tests.storage.memory_engine import MemoryKv
 from tests.storage.simfs import SimFiles
 
 from starlingmq import Broker
@@ -24,7 +25,6 @@ from starlingmq.storage import checkpointer, journal_writer
 from starlingmq.storage.durable_store import DurableStore
 from starlingmq.storage.journal import Journal
 from starlingmq.storage.kv import Batch
-from starlingmq.storage.memory_engine import MemoryKv
 from starlingmq.storage.rocks import rocks_database
 from starlingmq.storage.rocks.rocks_engines import RocksJournal
 from starlingmq.storage.segment.segment_journal import SegmentJournal

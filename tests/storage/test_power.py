@@ -21,8 +21,9 @@ from starlingmq.core.broker import BrokerState
 from starlingmq.core.message import Message
 from starlingmq.core.routing.forward_batch import ForwardReader, encode_forward
 from starlingmq.storage import file_calls
+from starlingmq.storage.directory_store import make_safe
 from starlingmq.storage.durable_store import DurableStore
-from starlingmq.storage.opening import make_safe, open_store
+from starlingmq.storage.opening import open_store
 from starlingmq.storage.records import OPERATIONS
 from starlingmq.storage.segment.segment_journal import SegmentJournal
 from starlingmq.storage.store import Store

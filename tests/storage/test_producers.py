@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from tests.harness import FakeClient
+from tests.storage.memory_engine import MemoryJournal
 from tests.storage.world import StoredWorld
 
 from starlingmq.client.producer import NotAccepted, ProducerState
-from starlingmq.storage.memory_engine import MemoryJournal
 from starlingmq.wire.mqtt import Ack, Connack, Connect, Publish, Subscribe, SubscribeRequest, encode
 from starlingmq.wire.packets import PUBREL
 from starlingmq.wire.producer_properties import DIGEST, EPOCH, NEXT, NODE, PRODUCER, digest_of

@@ -9,6 +9,7 @@ from random import Random
 import pytest
 from tests.harness import FakeClient
 from tests.storage.crash_engines import CrashJournal, Machine, Span
+from tests.storage.memory_engine import MemoryKv
 from tests.storage.world import StoredWorld
 
 from starlingmq.core.ready import Ready
@@ -16,7 +17,6 @@ from starlingmq.core.session.session import Subscription
 from starlingmq.storage.checkpointer import CHECKPOINT_AGAIN
 from starlingmq.storage.keys import META_CHECKPOINT, SESSION, SUBSCRIPTION
 from starlingmq.storage.kv import prefix_end
-from starlingmq.storage.memory_engine import MemoryKv
 from starlingmq.wire.mqtt import Ack, Publish, Subscribe, SubscribeRequest, Will
 from starlingmq.wire.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
 from starlingmq.wire.properties import (

@@ -6,11 +6,11 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.storage.memory_engine import MemoryKv
 from tests.storage.world import StoredWorld
 
 from starlingmq.config.settings import ConfigError, load_config
 from starlingmq.storage.maintenance.storage_check import check
-from starlingmq.storage.memory_engine import MemoryKv
 from starlingmq.storage.segment.retention import Retention
 from starlingmq.storage.segment.segment_journal import SegmentInfo, SegmentJournal
 from starlingmq.wire.mqtt import Publish, Subscribe, SubscribeRequest

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.nats.talk import Msg, NatsPeer
 from tests.storage import stream_lives
+from tests.storage.memory_engine import MemoryJournal
 from tests.storage.simfs import SimFiles
 from tests.storage.world import StoredWorld
 
 from starlingmq.core.message import Message
 from starlingmq.core.routing.topics import matches
-from starlingmq.storage.memory_engine import MemoryJournal
 from starlingmq.storage.records import decode_message, encode_message
 from starlingmq.storage.segment.segment_journal import SegmentJournal
 from starlingmq.storage.streams.stream_consumers import Consumer, read_consumers

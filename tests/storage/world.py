@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 from tests.harness import World
+from tests.storage.memory_engine import MemoryJournal, MemoryKv
 
 from starlingmq.config.settings import LimitsConfig, MqttConfig
 from starlingmq.core.broker import BrokerState
@@ -15,7 +16,6 @@ from starlingmq.storage.durable_store import PIECE, DurableStore
 from starlingmq.storage.journal import Journal
 from starlingmq.storage.journal_writer import Durability
 from starlingmq.storage.kv import Kv
-from starlingmq.storage.memory_engine import MemoryJournal, MemoryKv
 from starlingmq.storage.recovery import Recovered, restore
 from starlingmq.storage.storage_thread import StorageThread
 from starlingmq.storage.streams.stream_tidying import StreamTidying

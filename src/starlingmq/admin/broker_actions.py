@@ -8,19 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from starlingmq.admin.group_actions import GroupActions
 from starlingmq.auth.access_control import AccessControl
-from starlingmq.auth.readers import StreamReaders
 from starlingmq.config.settings import Config, ConfigError
 from starlingmq.net.control_socket import NAME, Action, ControlServer, Report
 from starlingmq.net.driver import Driver
 from starlingmq.net.listeners.listener_set import ListenerSet
-from starlingmq.storage.maintenance.store_maintenance import LONG_ACTIONS, StoreMaintenance
-from starlingmq.storage.opening import DirectoryStore
-from starlingmq.storage.streams.stream_admin import StreamAdmin
-from starlingmq.storage.streams.stream_files import StreamActionError
+from starlingmq.storage.opening import directory_of
 
 if TYPE_CHECKING:
     from starlingmq.admin.drain_actions import DrainActions
     from starlingmq.net.peers.cluster_shell import Cluster
+    from starlingmq.storage.streams.stream_admin import StreamAdmin
 
 log = logging.getLogger("starlingmq")
 
@@ -41,10 +38,14 @@ class BrokerActions:
         self.streams: StreamAdmin | None = None
         self.drain: DrainActions | None = None
         self.by_name: dict[str, Action] = {}
-        self._store = driver.store
-        if isinstance(driver.store, DirectoryStore):
-            self.by_name |= StoreMaintenance(driver.store, driver.state).actions()
-            self.streams = StreamAdmin(driver.store, driver.state, node, readable_nodes)
+        self._store = directory_of(driver.store)
+        if self._store is not None:
+            from starlingmq.auth.readers import StreamReaders
+            from starlingmq.storage.maintenance.store_maintenance import StoreMaintenance
+            from starlingmq.storage.streams.stream_admin import StreamAdmin
+
+            self.by_name |= StoreMaintenance(self._store, driver.state).actions()
+            self.streams = StreamAdmin(self._store, driver.state, node, readable_nodes)
             self.by_name |= self.streams.actions()
             self.by_name |= StreamReaders(lambda: access.chain, lambda: access.hooks.timeout).actions()
         names = dict[int, str] if cluster is None else cluster.names
@@ -62,6 +63,8 @@ class BrokerActions:
         """Take ``streams.define`` of new settings. Raises ConfigError."""
         if self.streams is None:
             return
+        from starlingmq.storage.streams.stream_files import StreamActionError
+
         try:
             self.streams.declare(config.streams.define)
         except StreamActionError as error:
@@ -73,8 +76,10 @@ class BrokerActions:
 
     async def open_control(self, others: dict[str, Action]) -> ControlServer | None:
         """Let commands in, where there is a data directory to put the socket in; ``others``: further actions."""
-        if not isinstance(self._store, DirectoryStore):
+        if self._store is None:
             return None
+        from starlingmq.storage.maintenance.store_maintenance import LONG_ACTIONS
+
         control = ControlServer(self._store.data_dir.path / NAME, {**others, **self.by_name}, LONG_ACTIONS)
         try:
             await control.start()

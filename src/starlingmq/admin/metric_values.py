@@ -21,7 +21,7 @@ from starlingmq.cluster.cluster_state import ClusterState
 from starlingmq.core.groups.group_stats import title
 from starlingmq.core.observe.counters import BUCKETS, Histogram
 from starlingmq.core.observe.session_totals import SessionTotals
-from starlingmq.storage.opening import DirectoryStore
+from starlingmq.storage.opening import directory_of
 
 BOUNDS: Final = [f"{1e-6 * 2**place:.6f}" for place in range(BUCKETS - 1)] + ["+Inf"]
 LABELS_MAX: Final = 200  # nodes, streams and groups that have figures of their own
@@ -253,8 +253,8 @@ class MetricValues:
 
     def _storage(self) -> Iterator[Metric]:
         ctx = self.place.state.ctx
-        store = self.place.driver.store
-        if not isinstance(store, DirectoryStore):
+        store = directory_of(self.place.driver.store)
+        if store is None:
             return
         yield histogram("starlingmq_fsync_seconds", "Duration of a sync of the journal.", store.syncs)
         yield GaugeMetricFamily("starlingmq_journal_bytes", "Size of the journal.", value=store.journal.size)

@@ -13,7 +13,7 @@ from starlingmq.admin.session_totals_job import SessionTotalsJob
 from starlingmq.admin.typed_actions import NoArguments, typed
 from starlingmq.core.observe.counters import BUCKETS, Histogram
 from starlingmq.net.control_socket import Action, Report
-from starlingmq.storage.opening import DirectoryStore
+from starlingmq.storage.opening import directory_of
 
 
 class Slow(Struct, frozen=True):
@@ -57,8 +57,9 @@ class OverviewActions:
             "lag": place.lag.seen,
         }
         latency = {name: summary(histogram) for name, histogram in seen.items()}
-        if isinstance(place.driver.store, DirectoryStore):
-            latency["fsync"] = summary(place.driver.store.syncs)
+        store = directory_of(place.driver.store)
+        if store is not None:
+            latency["fsync"] = summary(store.syncs)
         return Overview(
             place.name,
             __version__,

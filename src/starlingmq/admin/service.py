@@ -22,18 +22,18 @@ from starlingmq.admin.node_rpc import NodeRpc, nothing_to_report
 from starlingmq.admin.operator_bans import BanActions
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.overview import OverviewActions
-from starlingmq.admin.peer_poller import PeerPoller
 from starlingmq.admin.readiness import readiness
 from starlingmq.admin.session_totals_job import SessionTotalsJob
 from starlingmq.admin.sessions import SessionActions, name_of
-from starlingmq.admin.stream_gossip import StreamGossip
 from starlingmq.admin.traces import Traces, WatchActions
 from starlingmq.admin.typed_actions import FIRST, PAGE, After, Limit, NoArguments, ask, texts, typed
 from starlingmq.net.control_socket import Action, Report
-from starlingmq.storage.opening import DirectoryStore
+from starlingmq.storage.opening import directory_of
 
 if TYPE_CHECKING:
     from starlingmq.admin.drain_actions import DrainActions, DrainProgress
+    from starlingmq.admin.peer_poller import PeerPoller
+    from starlingmq.admin.stream_gossip import StreamGossip
 
 log = logging.getLogger("starlingmq.admin")
 
@@ -82,8 +82,8 @@ class AdminService:
         self._given = actions
         self.surveyor = SessionTotalsJob(place.state)
         self._log = LogTail()
-        store = place.driver.store
-        directory = store.data_dir.path if isinstance(store, DirectoryStore) else None
+        store = directory_of(place.driver.store)
+        directory = None if store is None else store.data_dir.path
         bans = BanActions(place.driver, place.bans, place.ban, directory)
         local: dict[str, Action] = {name: actions[name] for name in FOR_NODES if name in actions}
         local |= SessionActions(place.driver).actions()
@@ -96,14 +96,20 @@ class AdminService:
         local |= bans.actions() | self._log.actions() | self._own_actions()
         self._nats = NatsAnswers(place)
         local |= self._nats.actions()
-        words = StreamGossip(actions, directory) if directory is not None else None
-        if words is not None:
+        words: StreamGossip | None = None
+        if directory is not None:
+            from starlingmq.admin.stream_gossip import StreamGossip
+
+            words = StreamGossip(actions, directory)
             local |= words.actions()
         self.desk = NodeRpc(place.name, local, place.cluster)
         self._nats.desk = self.desk
         place.driver.on_request = self._nats.take
-        self.rounds = None if place.cluster is None else PeerPoller(place.cluster, self.desk, bans, words)
-        if self.rounds is not None:
+        self.rounds: PeerPoller | None = None
+        if place.cluster is not None:
+            from starlingmq.admin.peer_poller import PeerPoller
+
+            self.rounds = PeerPoller(place.cluster, self.desk, bans, words)
             self.desk.actions |= self.rounds.actions()
         self.actions = {name: actions[name] for name in OF_THE_CLUSTER if name in actions} | ClusterActions(
             self.desk

@@ -7,8 +7,8 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from starlingmq.auth.automatic_bans import AutomaticBans, Ban, Kind
-from starlingmq.auth.chain import Chain, make_hashing
-from starlingmq.config.auth_section import methods_of
+from starlingmq.config.auth_section import AuthConfig, methods_of
+from starlingmq.config.section_types import ConfigError
 from starlingmq.config.settings import Config
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.connection import UNPROVED
@@ -22,6 +22,7 @@ from starlingmq.net.listeners.nkey_signatures import verifier
 from starlingmq.wire.reasons import Reason
 
 if TYPE_CHECKING:
+    from starlingmq.auth.chain import Chain
     from starlingmq.auth.passwords import Hashing
 
 
@@ -44,7 +45,7 @@ class AccessControl:
     def start(self) -> asyncio.Future[None] | None:
         """Begin to decide; what is to be awaited before clients come, or the first log-ins would wait for it. Raises
         ConfigError."""
-        self.hashing = make_hashing(self.config.auth, self.bans)
+        self.hashing = self._make_hashing(self.config.auth)
         self._use(self.make_chain(self.config, self.hashing))
         return None if self.hashing is None else asyncio.ensure_future(self.hashing.verifier.warm())
 
@@ -76,7 +77,17 @@ class AccessControl:
 
     def hashing_for(self, config: Config) -> Hashing | None:
         """The one that there is, or one for these settings. Raises ConfigError."""
-        return self.hashing or make_hashing(config.auth, self.bans)
+        return self.hashing or self._make_hashing(config.auth)
+
+    def _make_hashing(self, config: AuthConfig) -> Hashing | None:
+        """What all passwords of a broker are checked with; None where none are. Raises ConfigError."""
+        if not ("password" in methods_of(config) or config.api.users):
+            return None
+        try:
+            from starlingmq.auth.passwords import Hashing
+        except ImportError as error:
+            raise ConfigError(f"auth.password: {error}; run pip install 'starlingmq[auth]'") from None
+        return Hashing(self.bans, config.password.waiting_per_address)
 
     def make_chain(self, config: Config, hashing: Hashing | None) -> Chain | None:
         """None where settings have nothing to say of who may do what. Raises ConfigError."""
@@ -85,6 +96,8 @@ class AccessControl:
         of_nats = config.nats.token_file or config.nats.no_auth_user
         if not methods_of(auth) and not of_nats and not auth.acl.file and not auth.flapping.limit and not banned:
             return None
+        from starlingmq.auth.chain import Chain
+
         return Chain(auth, self.bans, self.own_hook, config.nats, hashing, self._lines)
 
     def verifier(self, config: Config) -> Verify | None:

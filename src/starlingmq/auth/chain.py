@@ -261,17 +261,6 @@ async def _asked(hook: Authenticate, request: AuthRequest) -> Verdict:
     return Verdict(Reason.SUCCESS if result else Reason.NOT_AUTHORIZED)
 
 
-def make_hashing(config: AuthConfig, bans: AutomaticBans) -> Hashing | None:
-    """What all passwords of a broker are checked with; None where none are. Raises ConfigError."""
-    if not ("password" in methods_of(config) or config.api.users):
-        return None
-    try:
-        from starlingmq.auth.passwords import Hashing
-    except ImportError as error:
-        raise ConfigError(f"auth.password: {error}; run pip install 'starlingmq[auth]'") from None
-    return Hashing(bans, config.password.waiting_per_address)
-
-
 def make_methods(
     config: AuthConfig, bans: AutomaticBans, hashing: Hashing | None, lines: SparingLog
 ) -> Sequence[Method]:

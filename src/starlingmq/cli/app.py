@@ -28,7 +28,7 @@ class Command(NamedTuple):
 
 COMMANDS: Final = {
     "serve": Command(
-        "starlingmq.cli.serve", "Run one broker; prints `ready` and its addresses when it serves clients."
+        "starlingmq.cli.serve_command", "Run one broker; prints `ready` and its addresses when it serves clients."
     ),
     "pub": Command("starlingmq.cli.pub", "Publish messages to a topic: `starlingmq pub -t greeting -m hello`."),
     "sub": Command("starlingmq.cli.sub", "Print the messages of topics: `starlingmq sub -t 'sensors/#' -v`."),

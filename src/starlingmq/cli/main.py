@@ -13,9 +13,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from starlingmq.cli.command_errors import OUR_ERROR, explain
+from starlingmq.cli.serve_options import read as read_serve_options
 from starlingmq.cli.version import version_line
 
 PROGRAM: Final = "starlingmq"
+COMPLETION: Final = "_STARLINGMQ_COMPLETE"  # set by a shell that asks how a command line goes on
 INTERRUPTED: Final = 130
 
 
@@ -43,6 +45,11 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _run(args: list[str]) -> int:
+    if args[:1] == ["serve"] and (options := read_serve_options(args[1:])) is not None and COMPLETION not in os.environ:
+        from starlingmq.cli.serve import run as serve
+
+        serve(options)
+        return 0
     from starlingmq.cli.app import run  # typer and the command's own imports come with it
 
     return run(args, PROGRAM)

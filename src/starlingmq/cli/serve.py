@@ -15,17 +15,16 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Final
-
-import typer
+from typing import TYPE_CHECKING, Final
 
 from starlingmq.cli.command_errors import explain
+from starlingmq.cli.serve_options import ServeOptions
 from starlingmq.config.restart_settings import needs_restart
 from starlingmq.config.settings import Config, ConfigError, load_config
+from starlingmq.process import raise_file_limit, tune_allocator
 
 if TYPE_CHECKING:
     from starlingmq.node import Node
-from starlingmq.process import raise_file_limit, tune_allocator
 
 log = logging.getLogger("starlingmq")
 
@@ -36,74 +35,35 @@ class StoppedError(Exception):
     """The broker has stopped without being told to; one line."""
 
 
-Listen = Annotated[
-    list[str] | None,
-    typer.Option(metavar="URL", help="URL to listen on, instead of those in the settings; repeatable."),
-]
-ClusterAddress = Annotated[
-    str | None,
-    typer.Option(metavar="HOST:PORT", help="Join a cluster; address that its other nodes connect to."),
-]
-Join = Annotated[
-    list[str] | None,
-    typer.Option(metavar="HOST:PORT", help="etcd client address of a member of the cluster to join; repeatable."),
-]
-Etcd = Annotated[
-    list[str] | None,
-    typer.Option(metavar="HOST:PORT", help="Existing etcd to use instead of an own member; repeatable."),
-]
-
-
-def command(
-    config: Annotated[
-        str | None, typer.Option("--config", "-c", metavar="FILE", help="YAML file with settings.")
-    ] = None,
-    listen: Listen = None,
-    data_dir: Annotated[str | None, typer.Option(metavar="DIR", help="Directory for persistent data.")] = None,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="Unique name of this node.")] = None,
-    cluster: ClusterAddress = None,
-    join: Join = None,
-    etcd: Etcd = None,
-    workers: Annotated[
-        int | None, typer.Option(metavar="N", help="Run N brokers that share the ports, one per core.")
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY.PATH=VALUE", help="Override one setting; repeatable."),
-    ] = None,
-    log_level: Annotated[
-        str | None, typer.Option(metavar="LEVEL", help="Log level: debug, info, warning or error.")
-    ] = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Log at level debug and show tracebacks.")] = False,
-) -> None:
-    """Run one broker; prints `ready` and its addresses when it serves clients."""
-    overrides = list(set_ or ())
+def run(options: ServeOptions) -> None:
+    """Run one broker until it is told to stop, or all of ``--workers``."""
+    overrides = list(options.set_ or ())
     flags = {
-        "listeners": listen,
-        "node.data_dir": data_dir,
-        "node.name": name,
-        "cluster.enabled": cluster is not None,
-        "cluster.listen": cluster,
-        "cluster.etcd.join": join,
-        "cluster.etcd.endpoints": etcd,
-        "log.level": log_level or ("debug" if debug else None),
+        "listeners": options.listen,
+        "node.data_dir": options.data_dir,
+        "node.name": options.name,
+        "cluster.enabled": options.cluster is not None,
+        "cluster.listen": options.cluster,
+        "cluster.etcd.join": options.join,
+        "cluster.etcd.endpoints": options.etcd,
+        "log.level": options.log_level or ("debug" if options.debug else None),
     }
     # JSON is YAML with everything quoted: a directory called 2024 stays a name.
     overrides += [f"{path}={json.dumps(value)}" for path, value in flags.items() if value]
 
     def load() -> Config:
-        return load_config(config, overrides, os.environ)
+        return load_config(options.config, overrides, os.environ)
 
     tune_allocator()
     raise_file_limit()
     loaded = load()
     _make_first_user(loaded)
-    if workers is not None:
+    if options.workers is not None:
         from starlingmq.cli.workers import serve
 
         flags_given = [part for override in overrides for part in ("--set", override)]
-        arguments = (["-c", config] if config else []) + flags_given
-        asyncio.run(serve(loaded, arguments, workers))
+        arguments = (["-c", options.config] if options.config else []) + flags_given
+        asyncio.run(serve(loaded, arguments, options.workers))
         return
     with asyncio.Runner(loop_factory=_loop_factory(loaded.node.event_loop), debug=False) as runner:
         runner.run(_serve(loaded, load))

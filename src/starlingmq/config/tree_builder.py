@@ -5,38 +5,25 @@ Knows nothing of any particular setting: it walks the types of the tree that it 
 
 from __future__ import annotations
 
-import difflib
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
-import yaml
 from msgspec import inspect
 
 from starlingmq.config.section_types import ConfigError, Section, parse_duration, parse_seconds, parse_size
 
 Tree = dict[str, Any]
 S = TypeVar("S", bound=Section)
+INTEGER: Final = re.compile("0|-?[1-9][0-9]{0,17}")
 
 PARSERS: Final[dict[str, Callable[[str], float]]] = {
     "duration": parse_duration,
     "seconds": parse_seconds,
     "size": parse_size,
 }
-
-
-class _Loader(yaml.SafeLoader):
-    """Safe YAML in which a key written twice is an error: otherwise the first of the two is silently lost."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: list[Any] = []
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"duplicate key {key!r}", key_node.start_mark)
-            seen.append(key)
-        return super().construct_mapping(node, deep)
 
 
 def read_yaml(path: str | Path) -> Tree:
@@ -56,30 +43,24 @@ def read_yaml(path: str | Path) -> Tree:
 
 def yaml_value(text: str, source: str) -> Any:
     """The value of a ``--set`` or an environment variable, read as YAML; ``source`` is named when it cannot be."""
-    return _parse(text, source)
+    value = _same_in_json(text)
+    return _parse(text, source) if value is None else value
 
 
 def _parse(text: str, source: str) -> Any:
+    from starlingmq.config.yaml_text import parse_yaml  # PyYAML, a megabyte of memory
+
+    return parse_yaml(text, source)
+
+
+def _same_in_json(text: str) -> str | int | bool | list[str] | None:
+    """The value of a text that JSON and YAML read alike, as the options of the command line are; None: YAML decides."""
     try:
-        return yaml.load(text, _Loader)  # noqa: S506 a SafeLoader  # nosec B506
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        place = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark is not None else source
-        raise ConfigError(
-            f"{place}: {_without_values(error.problem or error.context or 'is not valid YAML')}"
-        ) from None
-    except (yaml.YAMLError, ValueError, AttributeError, RecursionError) as error:
-        # Their words can have the value in them. AttributeError is that of a tag such as !!timestamp for other text.
-        name = type(error).__name__
-        raise ConfigError(f"{source}: is not valid YAML ({name}); quote text with special characters") from None
-
-
-def _without_values(problem: str) -> str:
-    """What YAML says of a mistake, without the names of tags and aliases: a value may begin with ! or * by mistake."""
-    for start in ("found undefined alias", "found undefined tag", "could not determine a constructor for the tag"):
-        if problem.startswith(start):
-            return f"{start}; quote text that begins with !, & or *"
-    return problem
+        if INTEGER.fullmatch(text):
+            return int(text)
+        return msgspec.json.decode(text, type=str | bool | list[str])
+    except (msgspec.DecodeError, ValueError):
+        return None
 
 
 def set_path(tree: Tree, keys: list[str], value: Any) -> None:
@@ -157,6 +138,8 @@ def _unwrap(kind: inspect.Type) -> tuple[str, inspect.Type]:
 
 def nearest_key(wrong: str, section: str, siblings: list[str], root: type[Section]) -> str:
     """The key most likely meant: a sibling spelled alike, else a namesake elsewhere, else the closest there is."""
+    import difflib
+
     name = wrong.rpartition(".")[2]
     prefix = f"{section}." if section else ""
     near = difflib.get_close_matches(name, siblings, 1, 0.6)

@@ -23,23 +23,10 @@ from starlingmq.config.streams_section import streams_token
 
 log = logging.getLogger("starlingmq.streams")
 
-SCHEME: Final = "streams"
 TOKEN_FILE: Final = "streams.token"  # noqa: S105 the name of a file
 START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 2.0
 AGAIN_SECONDS: Final = 1.0  # after one that died
-
-
-def bulk_url(address: str, node: str) -> str:
-    """What other nodes are told of where streams are read."""
-    return f"{SCHEME}://{address}/{node}"
-
-
-def bulk_place(url: str) -> tuple[str, str] | None:
-    """Name of the node and address, of such a URL; None for another one."""
-    scheme, _, rest = url.partition("://")
-    address, _, node = rest.partition("/")
-    return (node, address) if scheme == SCHEME else None
 
 
 def _kept_token(path: Path) -> bytes:

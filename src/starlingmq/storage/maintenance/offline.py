@@ -14,6 +14,7 @@ from starlingmq._version import __version__
 from starlingmq.config.settings import load_config
 from starlingmq.core.broker import BrokerState
 from starlingmq.storage.data_dir import DataDir, DataDirError, read_layout
+from starlingmq.storage.directory_store import DirectoryStore, open_journal
 from starlingmq.storage.journal import Journal
 from starlingmq.storage.keys import META_AS_OF
 from starlingmq.storage.maintenance.storage_check import Report
@@ -25,7 +26,7 @@ from starlingmq.storage.maintenance.store_maintenance import (
     check_all,
     target_of,
 )
-from starlingmq.storage.opening import DirectoryStore, open_journal, open_store
+from starlingmq.storage.opening import open_store
 from starlingmq.storage.rocks.rocks_engines import RocksKv
 from starlingmq.storage.segment.segment_journal import SEGMENT_BYTES
 from starlingmq.storage.streams.stream_files import StreamDirectory

@@ -19,12 +19,12 @@ import msgspec
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.session.session import Session
 from starlingmq.storage.data_dir import DataDir
+from starlingmq.storage.directory_store import DirectoryStore
 from starlingmq.storage.journal import Journal
 from starlingmq.storage.keys import META_CHECKPOINT
 from starlingmq.storage.kv import Kv
 from starlingmq.storage.maintenance.data_dir_backup import backup as copy_all
 from starlingmq.storage.maintenance.storage_check import Report, check
-from starlingmq.storage.opening import DirectoryStore
 from starlingmq.storage.rocks.rocks_engines import RocksJournal, RocksKv
 from starlingmq.storage.segment.segment_journal import SegmentInfo, SegmentJournal
 

@@ -15,8 +15,8 @@ from starlingmq.config.streams_section import NAME_PATTERN, StreamConfig
 from starlingmq.config.tree_builder import build
 from starlingmq.core.broker import BrokerState
 from starlingmq.names import NAME_BYTES_MAX, plain_name
+from starlingmq.storage.directory_store import DirectoryStore
 from starlingmq.storage.maintenance.storage_check import Report
-from starlingmq.storage.opening import DirectoryStore
 from starlingmq.storage.segment.segment_journal import SegmentInfo
 from starlingmq.storage.streams.stream_consumers import Consumer
 from starlingmq.storage.streams.stream_files import StreamActionError, definition_of

@@ -1,0 +1,129 @@
+"""The store of a broker with a data directory: opened, recovered into an empty broker, and what was found is logged."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from starlingmq.config.settings import Config
+from starlingmq.core.broker import BrokerState
+from starlingmq.storage.data_dir import DataDir
+from starlingmq.storage.durable_store import DurableStore
+from starlingmq.storage.journal import Journal
+from starlingmq.storage.journal_writer import Durability
+from starlingmq.storage.keys import META_AS_OF
+from starlingmq.storage.recovery import restore
+from starlingmq.storage.rocks.rocks_engines import RocksJournal, RocksKv
+from starlingmq.storage.segment.retention import Retention
+from starlingmq.storage.segment.segment_journal import SegmentJournal
+from starlingmq.storage.segment.segment_sync import RecordsLost
+from starlingmq.storage.streams.stream_files import StreamDirectory, declare
+from starlingmq.storage.streams.stream_logs import StreamLogs
+
+log = logging.getLogger("starlingmq.storage")
+
+
+class DirectoryStore(DurableStore):
+    """A durable store with the directory it has to itself."""
+
+    data_dir: DataDir
+    stream_directory: StreamDirectory
+
+    async def close(self) -> None:
+        await super().close()
+        self.data_dir.close()
+
+
+def open_directory(config: Config, directory: str, state: BrokerState, clock: Callable[[], float]) -> DirectoryStore:
+    """Open what is kept and fill ``state`` with it. Blocks: nothing else can be served before.
+
+    Raises DataDirError for a directory that can not be used, StreamError for a stream that can not be, OSError where
+    the file system refuses.
+    """
+    journal_engine = "segment" if config.storage.journal == "auto" else config.storage.journal
+    durability: Durability = "process" if config.storage.durability == "auto" else config.storage.durability
+    data_dir = DataDir(Path(directory), {"journal": journal_engine})
+    opened: list[Callable[[], None]] = [data_dir.close]
+    if data_dir.narrowed:
+        log.warning(
+            "%s: %d files were accessible to other users; their permissions are restricted now",
+            data_dir.path,
+            data_dir.narrowed,
+        )
+    try:
+        kv = RocksKv(data_dir.kv)
+        at_least = int.from_bytes(kv.get(META_AS_OF) or b"\0", "big")
+        opened.append(kv.close)
+        journal = open_journal(journal_engine, data_dir.journal, config.storage.segment_size, at_least)
+        opened.append(journal.close)
+        if durability == "power":
+            make_safe(journal, data_dir.journal)
+        stream_directory = StreamDirectory(data_dir.streams, config.storage.segment_size)
+        streams = StreamLogs()
+        opened.append(streams.close)
+        for definition in declare(stream_directory, config.streams.define, time.time()):
+            streams.add(stream_directory.open(definition))
+        retention = Retention(config.storage.retention_time, config.storage.retention_size)
+        store = DirectoryStore(kv, journal, durability, clock, config.storage.segment_size, retention, streams)
+        store.data_dir = data_dir
+        store.stream_directory = stream_directory
+        state.ctx.record(True)
+        started = clock()
+        found = restore(state, kv, journal, streams, careful=durability == "power")
+        store.replayed(found.changes, found.changed)
+        store.rewrite(found.ahead)
+    except BaseException:
+        for close in reversed(opened):
+            close()
+        raise
+    for damage in _damage(kv, journal, streams):
+        log.error("%s", damage)
+    if found.lost:
+        log.error("%d messages of sessions are lost, because their journal records are missing", found.lost)
+    log.info(
+        "recovered %d sessions and %d retained messages, replayed %d records in %.2f s",
+        found.sessions,
+        found.retained,
+        found.replayed,
+        clock() - started,
+    )
+    return store
+
+
+def open_journal(engine: str, path: Path, segment_size: int, at_least: int) -> Journal:
+    if engine == "rocksdb":
+        return RocksJournal(path, at_least=at_least)
+    return SegmentJournal(str(path), segment_bytes=segment_size, at_least=at_least)
+
+
+def make_safe(journal: Journal, path: Path) -> None:
+    """Sync what the last process left unsynced: it may have died where the machine did not. Nothing may be concluded
+    from it before, or a message that another node sends again is acknowledged as known, and then the power fails.
+
+    Raises OSError where the disk does not sync: what is there may be gone tomorrow, so there is nothing to begin with.
+    """
+    try:
+        journal.sync()
+    except RecordsLost as error:
+        log.error("%s", error)  # whoever reads from now on does not find them; all others are safe
+    except OSError as error:
+        reason = (
+            f"fsync fails, but storage.durability: power needs it: {error.strerror}; use another disk or "
+            "another durability"
+        )
+        raise OSError(error.errno, reason, str(path)) from error
+
+
+def _damage(kv: RocksKv, journal: Journal, streams: StreamLogs) -> list[str]:
+    """What the engines found broken at opening, one sentence each."""
+    found = [kv.damage] if kv.damage else []
+    if isinstance(journal, SegmentJournal):
+        found += [str(damage) for damage in journal.damage]
+    elif isinstance(journal, RocksJournal) and journal.damage:
+        found.append(journal.damage)
+    for log in streams.by_number.values():
+        if isinstance(log.journal, SegmentJournal):
+            found += [str(damage) for damage in log.journal.damage]
+    return found
