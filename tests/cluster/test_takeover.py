@@ -402,6 +402,34 @@ def test_who_takes_a_session_back_leaves_to_a_later_owner_what_is_his() -> None:
     assert sorted(found, key=int) == [b"%d" % number for number in range(240)]
 
 
+def test_a_session_that_both_later_owners_have_lost_is_not_on_its_way_any_more() -> None:
+    """Its first node takes it back, with the marks of the last owner; then its client comes there."""
+    fleet = Fleet(4)
+    first, between, _, fourth = [node.cluster.number for node in fleet.nodes]
+    client = lasting(fleet, 0)
+    subscribe(client, b"t", 2)
+    client.drop()
+    fleet.mute = {(fourth, first), (fourth, between)}
+    for place in (1, 2):
+        lasting(fleet, place).drop()
+        fleet.advance(0.5)
+    fleet.mute |= {(first, between), (between, first)}
+    for place in (1, 2):
+        fleet.restart(place)
+    fleet.advance(12.0, 0.05)
+    owners = fleet.etcd.store.get(fleet[0].cluster.ownership.key("c"), prefix=True)
+    assert [entry.key.split(b"/")[-1] for entry in owners] in ([], [b"%d" % first]), "a key of what was lost is left"
+    fleet.speak()
+    fleet.advance(5.0, 0.05)
+    session = fleet[0].state.ctx.sessions["c"]
+    client = lasting(fleet, 0)
+    fleet.advance(2.0)
+    assert fleet[0].state.ctx.sessions["c"] is session and session.moving is None
+    for place in range(4):
+        publish(fleet.connect(place, f"p{place}"), b"t", b"%d" % place, 2)
+    assert sorted(published(client.receive())) == [b"0", b"1", b"2", b"3"]
+
+
 def test_a_mark_that_a_node_lost_before_a_former_owner_had_it_is_put_again() -> None:
     """The new owner had it already. The node keeps nothing, so the mark for the former owner is lost with it."""
     fleet = Fleet(3)

@@ -146,8 +146,11 @@ class InboundClaims:
             return 0
         held = 0 if session.hollow else session.epoch
         session.epoch = owned.epoch
-        if session.moving is not None:
-            session.moving.marked = {}  # these markers were for earlier owners
+        moving = session.moving
+        if moving is not None:
+            moving.marked = {}  # these markers were for earlier owners
+            if not moving.sources:
+                migrations.broker.mover.settle(session)  # the later owner that they were for has lost its session
         return held
 
     def _is_will_unpublished(self, client_id: str) -> bool:
