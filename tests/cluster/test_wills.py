@@ -26,7 +26,7 @@ from starlingmq.cluster.wills.will_records import (
 )
 from starlingmq.cluster.wills.will_settlement import KEPT_SECONDS, WillSettlements
 from starlingmq.core.ready import FACT_DELETE
-from starlingmq.wire.mqtt import Connack, Connect, Publish, Subscribe, SubscribeRequest, Will
+from starlingmq.wire.mqtt import Connack, Connect, Disconnect, Publish, Subscribe, SubscribeRequest, Will
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, WILL_DELAY_INTERVAL, Properties
 
 KEYS = all_wills("test")
@@ -92,6 +92,21 @@ def test_a_delayed_will_is_told_when_it_is_due_and_published_then() -> None:
     (entry,) = fleet.etcd.store.get(KEYS, prefix=True)
     assert fleet.now < decode_will(entry.value).due_at < fleet.now + 1.0
     assert published(watcher, 1.0) == [b"will/a"]
+
+
+@pytest.mark.parametrize("clean_start", [False, True])
+def test_a_will_that_was_taken_back_is_not_published_by_a_node_that_still_finds_it_in_etcd(clean_start: bool) -> None:
+    """The node of the DISCONNECT does not reach etcd for a while, so the key of the will is still there."""
+    fleet = Fleet(3)
+    watcher = watch(fleet, 2)
+    client = leave_will(fleet, 0, "a", expiry=60)
+    fleet.etcd.cut("n1")
+    client.send(Disconnect())
+    fleet.connect(1, "a", clean_start=clean_start)
+    assert published(watcher, 1.0) == []
+    fleet.etcd.heal("n1", fleet.now)
+    assert published(watcher, 5.0) == []
+    assert kept(fleet) == []
 
 
 def test_a_client_that_is_back_elsewhere_cancels_its_will() -> None:

@@ -22,7 +22,7 @@ from starlingmq.cluster.takeover.inbound_states import (
     SourceEvent,
     SourceState,
 )
-from starlingmq.cluster.takeover.transfer_frames import Head, InboundSessionValue, Takeover
+from starlingmq.cluster.takeover.transfer_frames import CANCELLED, UNREPORTED, Head, InboundSessionValue, Takeover
 from starlingmq.core.session.migration_state import MARKED, OPEN, UNMARKED
 from starlingmq.core.session.session import Session
 
@@ -50,7 +50,7 @@ class Source:
 class EarlierWills:
     """Wills that the client left at other nodes. A CONNECT waits until all of them are settled."""
 
-    said: dict[int, int]  # node with a will -> its ``Head.will``
+    said: dict[int, int]  # node that may have a will -> its ``Head.will``, or UNREPORTED
     settled: dict[int, None]  # nodes that etcd no longer allows to publish the will
     # node with a will and no other state -> epoch of the owner key to delete once the will is settled
     unreleased: dict[int, int]
@@ -60,9 +60,14 @@ class EarlierWills:
         self.settled = {}
         self.unreleased = {}
 
-    def expect(self, nodes: Iterable[int]) -> None:
+    def expect(self, nodes: Iterable[int], will: int = 0) -> None:
         for node in nodes:
-            self.said.setdefault(node, 0)
+            self.said.setdefault(node, will)
+
+    def answered(self, node: int, kept: bool) -> None:
+        """The node reports no will. ``kept``: it keeps the session, and so does not tell."""
+        if self.said.get(node) == UNREPORTED:
+            self.said[node] = 0 if kept else CANCELLED
 
 
 class InboundSession:

@@ -11,7 +11,7 @@ from starlingmq.cluster.takeover.inbound_states import InboundEvent
 from starlingmq.cluster.takeover.migrations import Migrations
 from starlingmq.cluster.takeover.ownership import Owned
 from starlingmq.cluster.takeover.takeover_target import TakeoverTarget
-from starlingmq.cluster.takeover.transfer_frames import OVERTAKEN, Head, Takeover
+from starlingmq.cluster.takeover.transfer_frames import OVERTAKEN, UNREPORTED, Head, Takeover
 from starlingmq.cluster.takeover.waiting_connects import WaitingConnects
 from starlingmq.core.session.owner_claims import OwnerClaim
 from starlingmq.core.session.session_user import BY_CLIENT_ID, is_anothers
@@ -75,7 +75,9 @@ class InboundClaims:
         inbound.user = user
         inbound.best_held = held
         inbound.newest = max(list(others.items()), key=_held, default=(0, 0))
-        inbound.wills.expect((*others, *former_members) if clean else former_members)
+        inbound.wills.expect(former_members)
+        if clean:
+            inbound.wills.expect(others, UNREPORTED)
         for node, source in inbound.sources.items():
             source.late = migrations.is_unreachable(node)
         inbound.discarded = clean

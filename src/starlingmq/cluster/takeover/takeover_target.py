@@ -24,6 +24,7 @@ from starlingmq.cluster.takeover.transfer_frames import (
     OVERTAKEN,
     OWES,
     PASSED_ON,
+    UNREPORTED,
     Head,
     Parts,
     Passed,
@@ -97,9 +98,12 @@ class TakeoverTarget:
         sources have reported, with a clean start those of all sources, and the will that this node itself still has to
         publish."""
         migrations, earlier, wills = self._migrations, inbound.wills, self._migrations.ports.wills
-        nodes = [node for node in dict.fromkeys((*inbound.late(), *earlier.said)) if node != migrations.me]
+        late = inbound.late()
+        nodes = [node for node in dict.fromkeys((*late, *earlier.said)) if node != migrations.me]
         for node in nodes:
             will = earlier.said.get(node, 0)
+            if will == UNREPORTED and node in late:
+                will = 0
             if node not in earlier.settled and wills.settling.settle(
                 inbound.client_id, node, inbound.owned, inbound.user, inbound.discarded, will
             ):
@@ -129,6 +133,8 @@ class TakeoverTarget:
         if inbound is None:
             self._unexpected(node, said)
             return
+        if isinstance(said, Head) and not said.willed:
+            inbound.wills.answered(node, said.held == OVERTAKEN)
         known = len(inbound.former), inbound.unknown()
         self._step_source(inbound, node, _event(said), said)
         if known != (len(inbound.former), inbound.unknown()):

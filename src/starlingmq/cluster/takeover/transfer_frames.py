@@ -16,6 +16,7 @@ OVERTAKEN: Final = -1  # a node with a higher epoch has asked before, or the for
 OWES: Final = -2  # the node has no session, but messages of an earlier one may still arrive
 PASSED_ON: Final = -3  # it went to an owner with a lower epoch, which the new owner will ask as well
 CANCELLED: Final = -1  # in place of the id of a will that is due
+UNREPORTED: Final = -2  # never sent: the node was asked and has not answered yet
 BATCH_BYTES: Final = 32 * 1024  # of frames to one node in one message; a single frame may be larger
 
 

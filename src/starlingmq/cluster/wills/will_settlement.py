@@ -10,6 +10,8 @@ since:
     nothing                                 writes SETTLED with its own epoch: the other node may have a will that
                                             is not in etcd yet. If the node has just reported a will: reads again
     REGISTERED, of a later epoch            does nothing: the client has been there since
+    REGISTERED, not reported yet            reads again: DISCONNECT may have cancelled it a moment ago
+    REGISTERED, reported as cancelled       writes SETTLED
     REGISTERED, and the client is in time   cancels it: writes SETTLED
     REGISTERED, due by this CONNECT         takes it: writes SETTLED and a copy of its own, and publishes it
     FIRING, or a copy of a taken will       reads again until it is gone, so published. If its node is not connected,
@@ -61,8 +63,8 @@ KEPT_SECONDS: Final = 60.0  # how long the result is kept for the CONNECT that a
 
 class Settlement:
     """``key`` is the one that is read: first that of the node where the client was, then perhaps a copy at another
-    ``holder``. ``will``: the id that the client's former node has reported as pending; 0: it reported none, or could
-    not be asked."""
+    ``holder``. ``will``: the id that the client's former node has reported as pending; CANCELLED: it has none;
+    UNREPORTED: it was asked and has not answered; 0: it could not be asked, or is of an earlier version."""
 
     __slots__ = (
         "again_at",
@@ -76,6 +78,7 @@ class Settlement:
         "key",
         "node",
         "revision",
+        "seen",
         "seen_at",
         "user",
         "will",
@@ -94,6 +97,7 @@ class Settlement:
         self.again_at = 0.0
         self.revision = -1  # of the key, as first read ...
         self.seen_at = 0.0  # ... and when
+        self.seen = 0  # id of the will that the key had
         self.forget_at = inf
 
     def cancels(self, value: RegisteredWill, now: float) -> bool:
@@ -144,6 +148,7 @@ class WillSettlements:
         key = wills_of(self._cluster, node) + client_id.encode()
         found = self._settlements.get(key)
         if found is not None and found.epoch >= epoch:
+            found.will = will
             if found.done:
                 self._forget(found)
             return found.done
@@ -223,6 +228,8 @@ class WillSettlements:
             value = None
         if settlement.revision != revision:
             settlement.revision, settlement.seen_at = revision, self._now
+        if value is not None and settlement.holder == settlement.node:
+            settlement.seen = value.id
         if settlement.holder != settlement.node:
             self._look_at_copy(settlement, value, revision)
         elif value is None:
@@ -237,8 +244,8 @@ class WillSettlements:
             self._wait_for_publication(settlement, value, revision)
 
     def _look_at_nothing(self, settlement: Settlement, revision: int) -> None:
-        if settlement.will == CANCELLED:
-            self._conclude(settlement)
+        if settlement.will == CANCELLED or (settlement.will and settlement.will == settlement.seen):
+            self._conclude(settlement)  # its node has published or cancelled it, or deletes the key of a taken one
         elif settlement.will and self._connected(settlement.node) and self._is_patient(settlement):
             self._look_again(settlement)  # the node will register it in a moment
         else:
@@ -254,7 +261,7 @@ class WillSettlements:
             self._conclude(settlement)
         elif other and self._is_patient(settlement):
             self._look_again(settlement)  # an earlier will, which the due one replaces
-        elif settlement.cancels(value, self._now):
+        elif settlement.will == CANCELLED or settlement.cancels(value, self._now):
             self._amend(settlement, revision, mine)
         else:
             mine.taker = self._me
