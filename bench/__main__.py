@@ -21,6 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bench import peers, plot, report, report_handshakes
 from bench.cells import QUICK, Job, Settings
+from bench.fetched_peers import PEERS
 from bench.results import Machine, Results
 from bench.sections import SECTIONS
 
@@ -49,13 +50,19 @@ def names(allowed: list[str], text: str) -> list[str]:
 
 
 def arguments() -> argparse.Namespace:
-    known = ["starlingmq", "mosquitto", "amqtt", "nats-server"]
+    usual = ["starlingmq", "mosquitto", "amqtt", "nats-server"]
+    known = list(dict.fromkeys([*usual, *PEERS]))
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure StarlingMQ beside other brokers.")
     parser.add_argument(
         "--quick", action="store_true", help="everything once and small, in seconds: a check, no result"
     )
     parser.add_argument("--only", type=lambda text: names(list(SECTIONS), text), default=list(SECTIONS))
-    parser.add_argument("--peers", type=lambda text: names(known, text), default=known)
+    parser.add_argument(
+        "--peers",
+        type=lambda text: known if text == "all" else names(known, text),
+        default=usual,
+        help=f"of {', '.join(known)}, or all; one that cannot be installed is skipped with a line",
+    )
     parser.add_argument("--repeats", type=int, help="how often each cell is measured (3)")
     parser.add_argument("--out", type=Path, default=Path("out/bench"))
     return parser.parse_args()
@@ -79,6 +86,18 @@ def settings_for(options: argparse.Namespace) -> Settings:
     if room < found.connections:
         print(f"only {room} file descriptors are allowed: fewer idle connections", file=sys.stderr)
         found = msgspec.structs.replace(found, connections=room)
+    return found
+
+
+def installed(wanted: list[str]) -> list[str]:
+    """Those that are here or can be fetched; a line about each of the others."""
+    found = []
+    for peer in wanted:
+        try:
+            peers.install(peer)
+            found.append(peer)
+        except peers.PeerError as error:
+            print(f"{peer}: skipped: {error}", file=sys.stderr)
     return found
 
 
@@ -137,11 +156,10 @@ def parts(options: argparse.Namespace, settings: Settings, results: Results) -> 
 
 def main() -> int:
     options = arguments()
+    options.peers = installed(options.peers)
     settings = settings_for(options)
     console = Console(width=None if sys.stdout.isatty() else 150)
     try:
-        for peer in options.peers:
-            peers.install(peer)
         versions = {peer: peers.version(peer) for peer in options.peers}
     except (peers.PeerError, subprocess.CalledProcessError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -12,17 +12,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 import starlingmq
+from bench.fetched_peers import PEERS, apt
+from bench.fetched_peers import ROOT as ROOT
+from bench.fetched_peers import PeerError as PeerError
+from bench.fetched_peers import install as fetch
 from starlingmq.auth.password_file import PasswordFile
 
-ROOT = Path(__file__).parent.parent
-AMQTT_VERSION = "0.12.1"
-AMQTT_VENV = Path(os.environ.get("STARLINGMQ_BENCH_AMQTT", ROOT / "build" / "amqtt-venv"))
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 60.0
 
@@ -62,19 +63,6 @@ rules:
 - {allow: subscribe, topics: ["$SYS/#"]}
 - {allow: [publish, subscribe], topics: ["b/#"]}
 """
-AMQTT_CONF = """\
-listeners:
-  default:
-    type: tcp
-    bind: 127.0.0.1:{port}
-plugins:
-  amqtt.plugins.authentication.AnonymousAuthPlugin:
-    allow_anonymous: true
-"""
-
-
-class PeerError(Exception):
-    """A broker is not installed or did not start."""
 
 
 class Broker(msgspec.Struct, frozen=True):
@@ -100,39 +88,15 @@ def mosquitto_path() -> str:
     return path
 
 
-def amqtt_path() -> str:
-    path = AMQTT_VENV / "bin" / "amqtt"
-    if not path.exists():
-        raise PeerError(f"amqtt is not installed in {AMQTT_VENV}")
-    return str(path)
-
-
-def nats_server_path() -> str:
-    path = shutil.which("nats-server", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
-    if not path:
-        raise PeerError("nats-server is not installed (Debian: apt-get install nats-server)")
-    return path
-
-
 def install(peer: str) -> None:
-    """Installs a peer that is missing: with apt when we may, amqtt with pip in its own environment."""
-    if peer.startswith("mosquitto"):
-        install_package("mosquitto", mosquitto_path)
-    elif peer == "nats-server":
-        install_package("nats-server", nats_server_path)
-    elif peer == "amqtt" and not (AMQTT_VENV / "bin" / "amqtt").exists():
-        # Its own virtual environment, because its dependencies may clash with ours.
-        subprocess.run([sys.executable, "-m", "venv", str(AMQTT_VENV)], check=True)
-        subprocess.run([AMQTT_VENV / "bin" / "pip", "install", "-q", f"amqtt=={AMQTT_VERSION}"], check=True)
-
-
-def install_package(package: str, path: Callable[[], str]) -> None:
-    try:
-        path()
-    except PeerError:
-        if os.geteuid() != 0 or not shutil.which("apt-get"):
-            raise
-        subprocess.run(["apt-get", "install", "-y", "--no-install-recommends", package], check=True)
+    """Installs a peer that is missing. Raises PeerError with the line that says why it cannot be had."""
+    if peer in PEERS:
+        fetch(peer)
+    elif peer.startswith("mosquitto"):
+        try:
+            mosquitto_path()
+        except PeerError:
+            apt("mosquitto")
 
 
 def command(peer: str, port: int, folder: Path, options: list[str]) -> list[str]:
@@ -142,10 +106,6 @@ def command(peer: str, port: int, folder: Path, options: list[str]) -> list[str]
         (folder / "data").mkdir(exist_ok=True)
         conf.write_text((MOSQUITTO_CONF + MOSQUITTO_VARIANTS[peer]).format(port=port, folder=folder))
         return [mosquitto_path(), "-c", str(conf)]
-    if peer == "amqtt":
-        conf = folder / "amqtt.yaml"
-        conf.write_text(AMQTT_CONF.format(port=port))
-        return [amqtt_path(), "-c", str(conf)]
     if peer in STARLING_VARIANTS:
         for durability in STARLING_VARIANTS[peer]:
             kept = ["--data-dir", str(folder / "data"), "--set", f"storage.durability={durability}"]
@@ -158,7 +118,9 @@ def command(peer: str, port: int, folder: Path, options: list[str]) -> list[str]
         return [sys.executable, "-m", "starlingmq", "serve", "--listen", f"{scheme}://127.0.0.1:{port}", *options]
     if peer in NATS_VARIANTS:
         more = [option.format(folder=folder) for option in NATS_VARIANTS[peer]]
-        return [nats_server_path(), "--addr", "127.0.0.1", "--port", str(port), *more]
+        return [*PEERS["nats-server"].command(port, folder), *more]
+    if peer in PEERS:
+        return PEERS[peer].command(port, folder)
     if peer == "relay":
         return [sys.executable, "-m", "bench.relay", "--port", str(port), *options]
     raise PeerError(f"unknown peer {peer!r}")
@@ -178,12 +140,8 @@ def version(peer: str) -> str:
     if peer.startswith("mosquitto"):
         shown = subprocess.run([mosquitto_path(), "-h"], capture_output=True, text=True, check=False).stdout
         return shown.splitlines()[0].split()[-1]
-    if peer == "nats-server":
-        done = subprocess.run([nats_server_path(), "--version"], capture_output=True, text=True, check=True)
-        return done.stdout.strip().split()[-1].removeprefix("v")
-    if peer == "amqtt":
-        done = subprocess.run([amqtt_path(), "--version"], capture_output=True, text=True, check=True)
-        return done.stdout.strip().split()[-1]
+    if peer in PEERS:
+        return PEERS[peer].version()
     return f"{starlingmq.__version__} ({'compiled' if starlingmq.compiled() else 'interpreted'})"
 
 
@@ -192,6 +150,10 @@ def raise_file_limit() -> int:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
+
+
+def environment(peer: str, folder: Path) -> dict[str, str]:
+    return {**os.environ, **(PEERS[peer].environment(folder) if peer in PEERS else {})}
 
 
 @contextlib.contextmanager
@@ -237,12 +199,15 @@ def running(peer: str, core: int, folder: Path, options: list[str] | None = None
             stdout=output,
             stderr=output,
             cwd=ROOT,
+            env=environment(peer, folder),
         )
     try:
         wait_until_it_serves(peer, process, port, log)
         yield Broker(peer, process.pid, port, folder / "data")
     finally:
         stop(process)
+        if peer in PEERS:
+            PEERS[peer].ended()
 
 
 def wait_until_it_serves(peer: str, process: subprocess.Popen[bytes], port: int, log: Path) -> None:

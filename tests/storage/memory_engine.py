@@ -1,4 +1,4 @@
-"""The engines that keep nothing: for a broker without a data directory, and as what others are tested against."""
+"""The engines that keep nothing: what the others are tested against."""
 
 from __future__ import annotations
 
