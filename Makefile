@@ -32,7 +32,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup setup-run setup-test ready-pure run cluster test interpreted test-fast test-pure test-compiled test-long style types conformance instructions bench bench-pipeline comparison scale demo fuzz security crash sim chaos chaos-storage chaos-cluster lock proto site build clean
+.PHONY: help setup setup-run setup-test ready-pure run cluster test interpreted test-fast test-pure test-compiled test-long style types conformance instructions bench bench-suite bench-million bench-pipeline comparison scale demo fuzz security crash sim chaos chaos-storage chaos-cluster lock proto site build clean
 
 help: ## what can be asked for
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -82,6 +82,12 @@ instructions: setup-test ## count instructions a message with callgrind, and wri
 
 bench: setup-test ## measure against mosquitto, amqtt and nats-server, side by side
 	$(PY) -m bench $(ARGS)
+
+bench-suite: setup-test ## the Open MQTT Benchmark Suite's scenarios by their names, scaled to this machine (ARGS="--peers starlingmq,mosquitto")
+	$(PY) -m bench.suite $(ARGS)
+
+bench-million: setup-test ## as many idle connections as this machine holds, and what a million would take (ARGS="--memory 1536")
+	$(PY) -m bench.million $(ARGS)
 
 bench-pipeline: setup-test ## measure streams into Spark: rows/s, freshness, what reading costs publishers (ARGS="--rows 500000")
 	$(PY) -m bench.pipeline $(ARGS)

@@ -38,13 +38,20 @@ def text(value: str) -> bytes:
     return len(data).to_bytes(2, "big") + data
 
 
-def connect(client_id: str, version: int, persistent: bool = False, login: tuple[str, str] | None = None) -> bytes:
-    """CONNECT without keep-alive; version 4 is MQTT 3.1.1, 5 is MQTT 5. ``persistent`` sessions only with 3.1.1.
-    ``login`` is a user name and a password."""
+def connect(
+    client_id: str,
+    version: int,
+    persistent: bool = False,
+    login: tuple[str, str] | None = None,
+    keep_alive: int = 0,
+) -> bytes:
+    """CONNECT; version 4 is MQTT 3.1.1, 5 is MQTT 5. ``persistent`` sessions only with 3.1.1. ``login`` is a user name
+    and a password, ``keep_alive`` is in seconds."""
     if persistent and version == 5:
         raise ValueError("persistent sessions are made with MQTT 3.1.1")
     flags = (0 if persistent else 0x02) | (0xC0 if login else 0)
-    body = text("MQTT") + bytes((version, flags, 0, 0)) + (b"\0" if version == 5 else b"") + text(client_id)
+    body = text("MQTT") + bytes((version, flags)) + keep_alive.to_bytes(2, "big")
+    body += (b"\0" if version == 5 else b"") + text(client_id)
     body += b"".join(map(text, login or ()))
     return b"\x10" + varint(len(body)) + body
 
