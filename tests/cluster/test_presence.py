@@ -152,6 +152,31 @@ def test_a_connack_waits_for_a_will_that_its_node_publishes_and_for_what_that_re
     assert kept(fleet) == [b"2/c"]
 
 
+@pytest.mark.parametrize("clean", [False, True])
+def test_a_connack_waits_for_a_will_that_its_connected_node_cannot_write_to_etcd_yet(clean: bool) -> None:
+    """For longer than ``takeover_timeout``: the node is heard, so the will is not given up."""
+    fleet = Fleet(3)
+    watcher = watch(fleet, 2)
+    client = ask(fleet, 0, 5, False)
+    while not client.output:
+        fleet.advance(0.001, 0.001)
+    assert client.expect(Connack).reason == 0
+    fleet.etcd.cut("n1")  # before it has registered the will
+    write(fleet, Delete(KEYS + b"1/c"))
+    client.drop()
+    fleet.advance(0.1)
+    again = ask(fleet, 1, 5, clean, number=2)
+    fleet.advance(5.0, 0.1)
+    assert not again.output
+    assert kept(fleet) == []
+    fleet.etcd.heal("n1", fleet.now)
+    fleet.advance(5.0, 0.1)
+    assert again.expect(Connack).reason == 0
+    again.send(Publish(TOPIC, b"online 2", 1, True, packet_id=2))
+    assert said(watcher) == [b"offline 1", b"online 2"]
+    assert kept(fleet) == [b"2/c"]
+
+
 def test_a_connack_waits_for_the_copy_of_a_will_though_the_key_that_names_it_is_gone() -> None:
     """The disk of the new node is slow, so it publishes late. The former node deletes its key meanwhile."""
     fleet = Fleet(3)

@@ -149,7 +149,7 @@ class TakeoverSource:
         late = [inbound for inbound in migrations.of(client_id) if inbound.epoch != epoch and not inbound.discarded]
         willed = session is not None and session.will is not None
         ghost = mover.leave(client_id, node, epoch, clean, why)
-        will = migrations.ports.wills.leave(client_id)
+        will = migrations.ports.wills.leave(client_id, node)
         willed = willed or will != 0
         if ghost is None and not clean and any(inbound.session is None for inbound in late):
             ghost = mover.nobody(client_id, node, epoch)  # the messages of late sources go there

@@ -47,6 +47,7 @@ from starlingmq.cluster.etcd.etcd_requests import (
 )
 from starlingmq.cluster.subsystem import NodeLife, Subsystem
 from starlingmq.cluster.takeover.ownership import Ownership
+from starlingmq.cluster.takeover.transfer_frames import CANCELLED
 from starlingmq.cluster.wills.leader_wills import LeaderWills
 from starlingmq.cluster.wills.will_records import (
     FIRING,
@@ -76,20 +77,34 @@ PAGE: Final = 500  # keys read at once
 CHECKS_PER_TXN: Final = 60
 NAMES_PER_TURN: Final = 200  # handled for each of the possible reasons
 RETRY_SECONDS: Final = 0.5
+HOLD_SECONDS: Final = 120.0  # at most, for a node that is connected and has the client now
 WILL_TAKEN: Final = "the other nodes took this node for gone and published the will of the client"
 
 
 class WillEntry:
     """The state of one client id's will at this node, or of a will taken from another node."""
 
-    __slots__ = ("allowed_until", "checked", "due", "held_until", "known", "published", "revision", "sequence")
+    __slots__ = (
+        "allowed_until",
+        "checked",
+        "due",
+        "held_by",
+        "held_max",
+        "held_until",
+        "known",
+        "published",
+        "revision",
+        "sequence",
+    )
 
     def __init__(self) -> None:
         self.due: list[Will] = []  # to be published, the oldest first
         self.known: RegisteredWill | None = None  # the record in etcd, as of ``revision`` (0: none)
         self.revision = 0
         self.allowed_until = 0.0  # latest time at which due wills may be published, by the last change of the key
-        self.held_until = 0.0  # until then the wills are left to the node that has the client now
+        self.held_until = 0.0  # until then the wills are left to the node that has the client now ...
+        self.held_by = 0  # ... and while that node is connected, if it is known ...
+        self.held_max = 0.0  # ... up to this time
         self.published = 0  # the id of the taken will that is published
         self.checked = False  # a taken will that was not published in time: its client has not been back since
         self.sequence = 0  # of the retained message of the published will
@@ -115,6 +130,7 @@ class ClusterWills(Subsystem):
         messages are in etcd."""
         self.fired = self.taken = self.lost = 0
         self._written = written
+        self._connected = connected
         self._ownership = ownership
         ownership.needed = self._is_known
         self._seconds = config.takeover_timeout
@@ -174,7 +190,7 @@ class ClusterWills(Subsystem):
         for name, entry in self._entries.items():
             entry.due.sort(key=lambda will: will.id)
             if entry.due and not name.startswith(TAKEN):
-                self._hold(name, entry)  # their clients may be at other nodes already, which wait for this node
+                self._hold(name, entry, 0)  # their clients may be at other nodes already, which wait for this node
             self._have_due(name)
             self._wills.change(name)
 
@@ -365,25 +381,44 @@ class ClusterWills(Subsystem):
             return False
         if client_id in self._held:
             del self._held[client_id]
-            entry.held_until = 0.0
+            entry.held_until, entry.held_by = 0.0, 0
             self._look_later(client_id)
         return True
 
-    def leave(self, client_id: str) -> int:
-        """The client is at another node now, which settles the due wills: they are left to that node for a while.
-        Returns the id of the last one; 0: none is due."""
+    def leave(self, client_id: str, node: int) -> int:
+        """The client is at that node now, which settles the due wills: they are left to it.
+
+        Returns the id of the last one, which is not published before that node has settled it, or is lost; CANCELLED:
+        one is published, and its key is deleted soon; 0: none is due."""
         pending = self.pending_of(client_id)
         if not pending:
             return 0
-        self._hold(client_id, self._entry(client_id))
+        entry = self._entry(client_id)
+        if not entry.due:
+            return CANCELLED
+        self._hold(client_id, entry, node)
         self._wills.change(client_id)
         return pending
 
-    def _hold(self, client_id: str, entry: WillEntry) -> None:
-        """Leaves due wills for a while to another node, which has the client and publishes its wills and messages in
-        order."""
+    def _hold(self, client_id: str, entry: WillEntry, node: int) -> None:
+        """Leaves due wills to another node, which has the client and publishes its wills and messages in order. 0: it
+        is not known which node that is."""
         entry.held_until = self._ctx.now + self._seconds
+        entry.held_by = node
+        entry.held_max = self._ctx.now + HOLD_SECONDS
         self._held[client_id] = None
+
+    def _is_held(self, entry: WillEntry, now: float) -> bool:
+        if now < entry.held_until:
+            return True
+        return now < entry.held_max and entry.held_by != 0 and self._connected(entry.held_by)
+
+    def reborn(self, node: int) -> None:
+        """Its earlier life settles nothing any more."""
+        for name in self._held:
+            entry = self._entry(name)
+            if entry.held_by == node:
+                entry.held_by = 0
 
     def pending_of(self, client_id: str) -> int:
         """The id of the last due will, or of the one that this node is publishing according to etcd; 0: none."""
@@ -406,14 +441,14 @@ class ClusterWills(Subsystem):
         for name in list(islice(self._ready, NAMES_PER_TURN)):
             del self._ready[name]
             entry = self._entries.get(name)
-            if entry is not None and entry.due and self._may_publish(name, entry):
+            if entry is not None and entry.due and self._may_publish(name, entry, now):
                 if now < entry.allowed_until:
                     self._publish(name, entry)
                 else:
                     self._look_later(name)
             if entry is None or not entry.due:
                 self._due.pop(name, None)
-        for name in [name for name in self._held if now >= self._entry(name).held_until]:
+        for name in [name for name in self._held if not self._is_held(self._entry(name), now)]:
             del self._held[name]
             self._look_later(name)
         if self._unwritten:
@@ -444,13 +479,13 @@ class ClusterWills(Subsystem):
         entry = self._entries.get(name)
         return entry is not None and entry.sequence > written
 
-    def _may_publish(self, name: str, entry: WillEntry) -> bool:
+    def _may_publish(self, name: str, entry: WillEntry, now: float) -> bool:
         known = entry.known
         if not self._read or known is None or self._under_way(name):
             return False
         if name.startswith(TAKEN):
             return entry.published != known.id
-        return known.state == FIRING and known.id == entry.due[0].id
+        return known.state == FIRING and known.id == entry.due[0].id and not self._is_held(entry, now)
 
     def _publish(self, name: str, entry: WillEntry) -> None:
         """Publishes the will, which etcd has assigned to this node. The facts stored in the same turn say that it is
@@ -489,7 +524,7 @@ class ClusterWills(Subsystem):
             self._unwritten[name] = None
         elif name.startswith(TAKEN):
             self._step_taken(name, entry)
-        elif entry.due and now < entry.held_until:
+        elif entry.due and self._is_held(entry, now):
             last = entry.due[-1]
             if known is None or known.state != REGISTERED or known.id != last.id:
                 self._amend(name, entry, registered(last, 0, now))
@@ -546,14 +581,20 @@ class ClusterWills(Subsystem):
             entry = self._entries.get(name)
             if entry is None or entry.known is None:
                 continue
-            own = self._ownership.key(client_of(name), self._me)
             entry.checked = True
-            if any(kv.key != own and kv.mod_revision > entry.known.epoch for kv in found):
+            if self._has_been_back(client_of(name), entry.known.epoch, found):
                 self.lost += 1
                 entry.due.clear()
                 entry.published = entry.known.id
             self._look_later(name)
         return True
+
+    def _has_been_back(self, client_id: str, epoch: int, owners: tuple[KeyValue, ...]) -> bool:
+        """Whether the client may have had a CONNACK at another node since ``epoch``. A claim that found the owner key
+        of this node gets none as long as the copy in etcd is unchanged."""
+        own = self._ownership.key(client_id, self._me)
+        since = next((kv.create_revision for kv in owners if kv.key == own), inf)
+        return any(kv.key != own and epoch < kv.mod_revision < since for kv in owners)
 
     def _amend(self, name: str, entry: WillEntry, value: RegisteredWill | None) -> None:
         data = None if value is None else encode_will(value)
@@ -612,7 +653,9 @@ class ClusterWills(Subsystem):
 
     def wake_at(self, now: float) -> float:
         soonest = [self._amendments.wake_at(), self.foreign.wake_at(), self.settling.wake_at()]
-        soonest += [self._entry(name).held_until for name in self._held]
+        for name in self._held:
+            entry = self._entry(name)
+            soonest.append(entry.held_until if now < entry.held_until else entry.held_max)
         if not self._read and not self._page:
             soonest.append(self._retry_at)
         return min([when for when in soonest if when], default=inf)

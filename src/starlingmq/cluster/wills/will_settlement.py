@@ -7,8 +7,12 @@ since:
     ======================================  ========================================================================
     in etcd                                 this node
     ======================================  ========================================================================
+    nothing, and the node is connected      reads again, if the node has reported a due will (it writes the key as
+                                            soon as it reaches etcd) or has not answered yet
+    nothing, and the will was taken here,   is done
+    or was FIRING before
     nothing                                 writes SETTLED with its own epoch: the other node may have a will that
-                                            is not in etcd yet. If the node has just reported a will: reads again
+                                            is not in etcd yet
     REGISTERED, of a later epoch            does nothing: the client has been there since
     REGISTERED, not reported yet            reads again: DISCONNECT may have cancelled it a moment ago
     REGISTERED, reported as cancelled       writes SETTLED
@@ -73,6 +77,7 @@ class Settlement:
         "copies",
         "done",
         "epoch",
+        "final",
         "forget_at",
         "holder",
         "key",
@@ -94,6 +99,7 @@ class Settlement:
         self.clean = False
         self.will = 0
         self.done = False
+        self.final = False  # this node has taken the will, or the other one publishes it: then the key is deleted
         self.again_at = 0.0
         self.revision = -1  # of the key, as first read ...
         self.seen_at = 0.0  # ... and when
@@ -241,13 +247,15 @@ class WillSettlements:
         elif value.epoch > settlement.epoch:
             self._conclude(settlement)
         else:
+            settlement.final = True
             self._wait_for_publication(settlement, value, revision)
 
     def _look_at_nothing(self, settlement: Settlement, revision: int) -> None:
-        if settlement.will == CANCELLED or (settlement.will and settlement.will == settlement.seen):
+        told = settlement.will and settlement.will == settlement.seen
+        if settlement.will == CANCELLED or settlement.final or told:
             self._conclude(settlement)  # its node has published or cancelled it, or deletes the key of a taken one
-        elif settlement.will and self._connected(settlement.node) and self._is_patient(settlement):
-            self._look_again(settlement)  # the node will register it in a moment
+        elif settlement.will and self._connected(settlement.node):
+            self._look_again(settlement)
         else:
             self._amend(settlement, revision, RegisteredWill(SETTLED, 0, epoch=settlement.epoch))
 
@@ -349,6 +357,7 @@ class WillSettlements:
         if done.also:
             self.published += 1
             if settlement is not None:
+                settlement.final = True
                 self._look_again(settlement)  # until it is published
         else:
             self.settled += done.value is not None and decode_will(done.value).id != 0
