@@ -51,6 +51,7 @@ class Node:
         self.port = 0
         self.frozen = False
         self.process: subprocess.Popen[bytes] | None = None
+        self.kills: list[float] = []  # when, by the monotonic clock
         self._out: IO[bytes] | None = None
         self._said = 0
 
@@ -92,6 +93,7 @@ class Node:
     def kill(self) -> None:
         """As a crash of the machine would, but for what the system has of its files. Its etcd dies with it."""
         if self.process is not None:
+            self.kills.append(time.monotonic())
             self.process.kill()
             self.process.wait(PATIENCE)
 

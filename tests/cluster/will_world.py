@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import inf
 from random import Random
@@ -23,9 +23,12 @@ from tests.cluster import seeded
 from tests.cluster.presence_world import lose_nodes
 from tests.sim.checkers import Books
 from tests.sim.clients import FOREVER, Connection, Person
+from tests.sim.commits import Commits, Ticket
 from tests.sim.node import Node
 from tests.sim.world import LIVENESS_MAX, World
 
+from starlingmq.cluster.wills.will_records import WillValueError, decode_will
+from starlingmq.core.ready import Ready
 from starlingmq.core.session.ending import Ending
 from starlingmq.core.session.session import Will as CoreWill
 from starlingmq.wire.mqtt import Connect, Disconnect, Packet, Will
@@ -63,6 +66,18 @@ class Wish:
         if self.silent:
             return self.delay == 0 or self.clean
         return self.delay == 0 or self.clean or self.back_at > self.ended_at + self.delay + 30.0
+
+
+@dataclass(slots=True)
+class Publication:
+    """``ticket``: of the commit that stores the turn; None: it is stored, or nothing is kept. Whoever receives the will
+    receives it after that, so a turn that a crash took away has published nothing."""
+
+    at: float
+    ticket: Ticket | None = None
+
+    def is_stored(self) -> bool:
+        return self.ticket is None or self.ticket.done
 
 
 class Wisher(Person):
@@ -153,7 +168,8 @@ class WillWorld(World):
         self.plan.kind = "calm" if self.plan.kind == "local" else self.plan.kind
         self.more = Random(f"wills {seed}")
         self.wishers: list[Wisher] = []
-        self.published: dict[bytes, list[float]] = {}
+        self.published: dict[bytes, list[Publication]] = {}
+        self._uncommitted: dict[int, list[Publication]] = {}  # of the turn under way, by number of the node
 
     def _bring_people(self) -> None:
         super()._bring_people()
@@ -189,11 +205,31 @@ class WillWorld(World):
         """What is required, and is not published."""
         if self.books.lossy:
             return []
-        return [
-            f"the will {wish.payload!r} of a client at {wish.node.host} was never published"
+        missing = [
+            wish
             for wish in self.wishes()
             if wish.required() and not wish.node.gone and wish.payload not in self.published and self._known(wish)
         ]
+        known = self._ever_in_etcd() if missing else {}
+        return [
+            f"the will {wish.payload!r} of a client at {wish.node.host} was never published"
+            for wish in missing
+            if wish.payload in known or not self._dies_with_its_node(wish)
+        ]
+
+    def _ever_in_etcd(self) -> dict[bytes, None]:
+        """Payloads of all wills that were registered at some time."""
+        found: dict[bytes, None] = {}
+        for value in self.etcd.model.store.written:
+            with suppress(WillValueError):
+                found[decode_will(value).payload] = None
+        return found
+
+    @staticmethod
+    def _dies_with_its_node(wish: Wish) -> bool:
+        """Whether the node of a will was lost before etcd knew the will, and its client was back elsewhere since."""
+        lost = any(wish.answered_at <= at <= wish.back_at for at in wish.node.crashes)
+        return lost and wish.back is not None and wish.back is not wish.node
 
     def _known(self, wish: Wish) -> bool:
         """Whether somebody who may publish it knew of it. A node that crashes before etcd has its will cannot tell
@@ -205,7 +241,7 @@ class WillWorld(World):
     def wrongly_published(self) -> list[str]:
         found: list[str] = []
         for wish in self.wishes():
-            times = self.published.get(wish.payload, [])
+            times = [each.at for each in self.published.get(wish.payload, []) if each.is_stored()]
             if len(times) > 1:
                 found.append(f"the will {wish.payload!r} was published {len(times)} times")
             # What only its own node knows may die with it, before etcd knows: see STATUS.
@@ -235,11 +271,23 @@ class WillWorld(World):
         publish = Ending.publish_will
 
         def noting(ending: Ending, will: CoreWill) -> None:
-            self.published.setdefault(will.message.payload, []).append(self.schedule.now)
+            publication = Publication(self.schedule.now, None if not self.settings.keeps else Ticket(False))
+            self.published.setdefault(will.message.payload, []).append(publication)
+            self._uncommitted.setdefault(ending.ctx.node, []).append(publication)
             self.trace.note("world", f"{will.message.payload!r} is published by n{ending.ctx.node}")
             publish(ending, will)
 
-        with patch.object(Ending, "publish_will", noting):
+        commit = Commits.commit
+
+        def committing(commits: Commits, ready: Ready, refusing: bool) -> Ticket | None:
+            ticket = commit(commits, ready, refusing)
+            assert commits.store.state is not None
+            for publication in self._uncommitted.pop(commits.store.state.ctx.node, []):
+                if publication.at == self.schedule.now:  # the others are of turns that a crash has ended
+                    publication.ticket = ticket
+            return ticket
+
+        with patch.object(Ending, "publish_will", noting), patch.object(Commits, "commit", committing):
             yield
 
 
