@@ -25,7 +25,7 @@ CONTEXT: Final = re.compile(r"(^|[._])ctx\.(cluster\.|storage\.)?\w+$")
 """A field of it, or of its parts. Counters are not: what is counted outside is counted there."""
 
 LONG_FILES: Final = {
-    "starlingmq.cluster.wills.cluster_wills": 650,
+    "starlingmq.cluster.wills.cluster_wills": 634,
     "tests.cluster.test_hazards": 550,
     "tests.core.test_review": 510,
 }

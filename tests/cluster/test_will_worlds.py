@@ -16,7 +16,8 @@ from tests.sim.clients import FOREVER
 from tests.sim.node import Node
 
 import starlingmq
-from starlingmq.cluster.wills.cluster_wills import DUE, ClusterWills, WillEntry
+from starlingmq.cluster.wills.cluster_wills import DUE, ClusterWills
+from starlingmq.cluster.wills.will_entry import WillEntry
 from starlingmq.cluster.wills.will_records import RegisteredWill
 from starlingmq.cluster.wills.will_settlement import WillSettlements
 from starlingmq.core.session.ending import Ending

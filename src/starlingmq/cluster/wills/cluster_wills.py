@@ -49,6 +49,7 @@ from starlingmq.cluster.subsystem import NodeLife, Subsystem
 from starlingmq.cluster.takeover.ownership import Ownership
 from starlingmq.cluster.takeover.transfer_frames import CANCELLED
 from starlingmq.cluster.wills.leader_wills import LeaderWills
+from starlingmq.cluster.wills.will_entry import WillEntry
 from starlingmq.cluster.wills.will_records import (
     FIRING,
     REGISTERED,
@@ -77,37 +78,7 @@ PAGE: Final = 500  # keys read at once
 CHECKS_PER_TXN: Final = 60
 NAMES_PER_TURN: Final = 200  # handled for each of the possible reasons
 RETRY_SECONDS: Final = 0.5
-HOLD_SECONDS: Final = 120.0  # at most, for a node that is connected and has the client now
 WILL_TAKEN: Final = "the other nodes took this node for gone and published the will of the client"
-
-
-class WillEntry:
-    """The state of one client id's will at this node, or of a will taken from another node."""
-
-    __slots__ = (
-        "allowed_until",
-        "checked",
-        "due",
-        "held_by",
-        "held_max",
-        "held_until",
-        "known",
-        "published",
-        "revision",
-        "sequence",
-    )
-
-    def __init__(self) -> None:
-        self.due: list[Will] = []  # to be published, the oldest first
-        self.known: RegisteredWill | None = None  # the record in etcd, as of ``revision`` (0: none)
-        self.revision = 0
-        self.allowed_until = 0.0  # latest time at which due wills may be published, by the last change of the key
-        self.held_until = 0.0  # until then the wills are left to the node that has the client now ...
-        self.held_by = 0  # ... and while that node is connected, if it is known ...
-        self.held_max = 0.0  # ... up to this time
-        self.published = 0  # the id of the taken will that is published
-        self.checked = False  # a taken will that was not published in time: its client has not been back since
-        self.sequence = 0  # of the retained message of the published will
 
 
 class ClusterWills(Subsystem):
@@ -401,17 +372,8 @@ class ClusterWills(Subsystem):
         return pending
 
     def _hold(self, client_id: str, entry: WillEntry, node: int) -> None:
-        """Leaves due wills to another node, which has the client and publishes its wills and messages in order. 0: it
-        is not known which node that is."""
-        entry.held_until = self._ctx.now + self._seconds
-        entry.held_by = node
-        entry.held_max = self._ctx.now + HOLD_SECONDS
+        entry.hold(self._ctx.now, self._seconds, node)
         self._held[client_id] = None
-
-    def _is_held(self, entry: WillEntry, now: float) -> bool:
-        if now < entry.held_until:
-            return True
-        return now < entry.held_max and entry.held_by != 0 and self._connected(entry.held_by)
 
     def reborn(self, node: int) -> None:
         """Its earlier life settles nothing any more."""
@@ -448,7 +410,7 @@ class ClusterWills(Subsystem):
                     self._look_later(name)
             if entry is None or not entry.due:
                 self._due.pop(name, None)
-        for name in [name for name in self._held if not self._is_held(self._entry(name), now)]:
+        for name in [name for name in self._held if not self._entry(name).is_held(now, self._connected)]:
             del self._held[name]
             self._look_later(name)
         if self._unwritten:
@@ -485,7 +447,7 @@ class ClusterWills(Subsystem):
             return False
         if name.startswith(TAKEN):
             return entry.published != known.id
-        return known.state == FIRING and known.id == entry.due[0].id and not self._is_held(entry, now)
+        return known.state == FIRING and known.id == entry.due[0].id and not entry.is_held(now, self._connected)
 
     def _publish(self, name: str, entry: WillEntry) -> None:
         """Publishes the will, which etcd has assigned to this node. The facts stored in the same turn say that it is
@@ -524,7 +486,7 @@ class ClusterWills(Subsystem):
             self._unwritten[name] = None
         elif name.startswith(TAKEN):
             self._step_taken(name, entry)
-        elif entry.due and self._is_held(entry, now):
+        elif entry.due and entry.is_held(now, self._connected):
             last = entry.due[-1]
             if known is None or known.state != REGISTERED or known.id != last.id:
                 self._amend(name, entry, registered(last, 0, now))
@@ -654,8 +616,7 @@ class ClusterWills(Subsystem):
     def wake_at(self, now: float) -> float:
         soonest = [self._amendments.wake_at(), self.foreign.wake_at(), self.settling.wake_at()]
         for name in self._held:
-            entry = self._entry(name)
-            soonest.append(entry.held_until if now < entry.held_until else entry.held_max)
+            soonest.append(self._entry(name).held_at_most(now))
         if not self._read and not self._page:
             soonest.append(self._retry_at)
         return min([when for when in soonest if when], default=inf)
