@@ -376,7 +376,7 @@ class ClusterWills(Subsystem):
         self._held[client_id] = None
 
     def reborn(self, node: int) -> None:
-        """Its earlier life settles nothing any more."""
+        """That node was restarted: what it had to settle before, it settles no more."""
         for name in self._held:
             entry = self._entry(name)
             if entry.held_by == node:
