@@ -50,6 +50,7 @@ PURE_IMPORTS: Final = {
     "json": "members in etcd",
     "librt.strings": "how compiled code writes bytes",
     "math": "",
+    "mypy_extensions": "what the compiler is told about a class",
     "msgspec": "json of NATS clients, and copies of structs",
     "struct": "",
     "typing": "",

@@ -6,7 +6,10 @@ for the encoded parts that are kept from one receiver to the next of the same ki
 
 from __future__ import annotations
 
+from mypy_extensions import mypyc_attr
 
+
+@mypyc_attr(acyclic=True)
 class Message:
     """One published application message.
 

@@ -128,7 +128,16 @@ class PacketIntake:
         if client.dialect is not None:
             client.dialect.handle(client, data)
             return
+        self.publishing.answer_together(client)
+        try:
+            self._handle_packets(client, data)
+        finally:
+            self.publishing.answered_together(client)
+
+    def _handle_packets(self, client: Client, data: bytes) -> None:
         ctx = self.ctx
+        publishing = self.publishing
+        published = False  # and not yet answered
         size = len(data)
         modest = ctx.connect_size  # nobody may send more before CONNACK
         pos = 0
@@ -167,9 +176,20 @@ class PacketIntake:
                 pos = end
                 client.last_packet = ctx.now
                 if first & 0xF0 == 0x30 and client.state == OPEN:
-                    self.publishing.on_publish(client, cast(Session, client.session), first, data, start, end)
+                    published = True
+                    publishing.on_publish(client, cast(Session, client.session), first, data, start, end)
                 else:
-                    self._on_packet(client, first, data, start, end)
+                    if published:
+                        published = False
+                        publishing.answer_now(client)
+                    begin = end - 4
+                    handled = begin
+                    if length == 4 and client.state == OPEN:
+                        handled = self._on_ack_run(client, cast(Session, client.session), first, data, begin)
+                    if handled == begin:
+                        self._on_packet(client, first, data, start, end)
+                    else:
+                        pos = handled
                 if ctx.work <= 0:
                     ctx.halt(client, TURN_OVER)
                     ctx.resumable.append(client)
@@ -178,6 +198,7 @@ class PacketIntake:
             if client.state == NEW and pos < size and data[pos] != CONNECT << 4:
                 raise ProtocolError("the first packet is not CONNECT")  # not worth waiting for its length
         except MqttError as error:
+            publishing.answer_now(client)
             self._fail(client, error, data, start, end)
         if client.state != CLOSED and pos != size:
             client.rest = data[pos:] + client.rest
@@ -234,6 +255,21 @@ class PacketIntake:
             raise MalformedPacket("a packet of type 0, which does not exist")
         else:
             raise ProtocolError("a packet type that only a server may send")
+
+    def _on_ack_run(self, client: Client, session: Session, first: int, data: bytes, begin: int) -> int:
+        """Handle the plain acknowledgements of one kind that stand in a row from ``begin`` on; the position after
+        them: ``begin`` for any other packet."""
+        if session.anew:
+            return begin
+        ctx = self.ctx
+        end = min(len(data), begin + 4 * ctx.work)
+        if first == 0x62:
+            return self.publishing.on_pubrels(client, session, data, begin, end)
+        if first != 0x40 and first != 0x50 and first != 0x70:
+            return begin
+        pos = self.delivery.acknowledged(session, client, first, data, begin, end)
+        ctx.work -= (pos - begin) >> 2
+        return pos
 
     def _on_ack(self, client: Client, session: Session, first: int, data: bytes, start: int, end: int) -> None:
         kind = first >> 4

@@ -65,6 +65,16 @@ def ack_frame(first_byte: int, packet_id: int) -> bytes:
     return b"%b%b%b" % (_ACK_HEAD[first_byte], BYTE[packet_id >> 8], BYTE[packet_id & 255])
 
 
+def ack_run(first_byte: int, data: bytes, start: int, end: int) -> bytes:
+    """Answers to acknowledgements of four bytes each that stand in a row: the same packet ids, another first byte."""
+    count = (end - start) >> 2
+    if count == 1:
+        return ack_frame(first_byte, data[start + 2] << 8 | data[start + 3])
+    frames = bytearray(data[start:end])
+    frames[::4] = BYTE[first_byte] * count
+    return bytes(frames)
+
+
 def publish_frame(
     topic: bytes, payload: bytes, qos: int, retain: bool, dup: bool, packet_id: int, version: int, properties: bytes
 ) -> bytes:
@@ -138,3 +148,8 @@ def publish_parts(
     length = BYTE[remaining] if remaining < 128 else encode_varint(remaining)
     size = SHORT_LENGTH[topic_size] if topic_size < 256 else _long_topic(topic_size)
     return b"%b%b%b%b" % (BYTE[first], length, size, topic), tail
+
+
+def frame_of_parts(head: bytes, packet_id: int, tail: bytes) -> bytes:
+    """What ``publish_parts`` made, as one frame."""
+    return b"%b%b%b%b" % (head, BYTE[packet_id >> 8], BYTE[packet_id & 255], tail)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from .decoder import decode, decode_publish
 from .encoder import encode
-from .frames import ack_frame, frame_length, packet_id_bytes, publish_frame, publish_parts
+from .frames import ack_frame, ack_run, frame_length, frame_of_parts, packet_id_bytes, publish_frame, publish_parts
 from .packets import (
     AUTH,
     CONNACK,
@@ -77,10 +77,12 @@ __all__ = [
     "Unsubscribe",
     "Will",
     "ack_frame",
+    "ack_run",
     "decode",
     "decode_publish",
     "encode",
     "frame_length",
+    "frame_of_parts",
     "packet_id_bytes",
     "publish_frame",
     "publish_parts",

@@ -6,6 +6,8 @@ Topics and filters are UTF-8 ``bytes`` as on the wire; client ids and user names
 
 from __future__ import annotations
 
+from mypy_extensions import mypyc_attr
+
 from .packet_types import (
     AUTH,
     CONNACK,
@@ -60,6 +62,7 @@ __all__ = [
 ]
 
 
+@mypyc_attr(acyclic=True)
 class Record:
     """Something that equals another of its class with equal fields, and shows them when printed."""
 
@@ -74,6 +77,7 @@ class Record:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.fields())})"
 
 
+@mypyc_attr(acyclic=True)
 class Packet(Record):
     """A control packet; ``type`` is its number, 1 (CONNECT) to 15 (AUTH)."""
 
@@ -195,6 +199,7 @@ class Connack(Packet):
         ]
 
 
+@mypyc_attr(acyclic=True, free_list_len=1)
 class Publish(Packet):
     """PUBLISH, with its properties taken apart by who needs them.
 

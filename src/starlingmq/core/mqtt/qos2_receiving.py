@@ -5,7 +5,9 @@ A handshake that is abandoned and begun again elsewhere can so not deliver twice
 
 from __future__ import annotations
 
-from starlingmq.core.connection import WORKING
+from librt.strings import BytesWriter, write_i32_be
+
+from starlingmq.core.connection import CLOSED, WORKING
 from starlingmq.core.context import ISOLATED, Context
 from starlingmq.core.groups.group_engine import GroupEngine
 from starlingmq.core.message import Message
@@ -25,13 +27,15 @@ from starlingmq.core.session.qos import Inbound, Parking
 from starlingmq.core.session.remote_qos2 import CANCELLED, COMPLETED, TIMED_OUT
 from starlingmq.core.session.session import Client, Session
 from starlingmq.core.session.trail import Backlog
-from starlingmq.wire.mqtt import ack_frame, packet_id_bytes
+from starlingmq.wire.mqtt import ack_frame, ack_run, packet_id_bytes
 from starlingmq.wire.reasons import MqttError, ProtocolError, Reason
 
 
 class Qos2Receiving(MessageEntry):
     producers: Producers
     unknown_pubrels: UnknownPubrels
+    _answers: BytesWriter  # PUBACKs and PUBRECs for ...
+    _answered: Client | None  # ... the client whose packets are being handled
     postponed: list[tuple[Client, Message | None, int]]  # until all routes are here: at most one of each connection
 
     def __init__(
@@ -41,6 +45,8 @@ class Qos2Receiving(MessageEntry):
         self.producers = Producers(ctx)
         self.unknown_pubrels = UnknownPubrels()
         self.postponed = []
+        self._answers = BytesWriter()
+        self._answered = None
 
     def on_pubrel(self, client: Client, session: Session, packet_id: int) -> None:
         ctx = self.ctx
@@ -240,7 +246,67 @@ class Qos2Receiving(MessageEntry):
         self.postponed.append((client, message, packet_id))
         self.ctx.halt(client, WORKING)
 
+    def on_pubrels(self, client: Client, session: Session, data: bytes, pos: int, end: int) -> int:
+        """Handle a run of PUBRELs that begins at ``pos`` and may go on up to ``end``; the position after it. One with
+        anything unusual about it ends the run, and ``on_pubrel`` is to handle it. The PUBCOMPs are one frame."""
+        ctx = self.ctx
+        inbound = session.inbound
+        if (
+            inbound is None
+            or session.trail is not None
+            or session.parked is not None
+            or client.production is not None
+            or client.max_packet != 0
+            or ctx.isolated
+            or ctx.catching_up
+        ):
+            return pos
+        recorded = ctx.recording and session.expiry != 0
+        begin = pos
+        try:
+            while pos + 4 <= end and data[pos] == 0x62 and data[pos + 1] == 2 and ctx.work > 0 and client.halted == 0:
+                packet_id = data[pos + 2] << 8 | data[pos + 3]
+                message = inbound.release(packet_id, ctx.now)
+                if message is None:
+                    break
+                self.route(message, session)
+                if recorded:
+                    ctx.write(Write(INBOUND_COMPLETED, session, packet_id))
+                ctx.work -= 1
+                pos += 4
+        finally:
+            if pos != begin:
+                ctx.send_stored(client, ack_run(0x70, data, begin, pos))
+        return pos
+
+    # Answers
+
+    def answer_together(self, client: Client) -> None:
+        """From now on the PUBACKs and PUBRECs for this client go into one frame, which ``answer_now`` sends."""
+        self._answered = client
+
+    def answered_together(self, client: Client) -> None:
+        """All that it has sent is handled."""
+        self.answer_now(client)
+        self._answered = None
+
+    def answer_now(self, client: Client) -> None:
+        """Send the answers so far: another packet of this client is handled next."""
+        if len(self._answers) != 0:
+            frames = self._answers.getvalue()
+            self._answers.truncate(0)
+            if client.state != CLOSED:
+                self.ctx.send_stored(client, frames)
+
     def _acknowledge(self, client: Client, first: int, packet_id: int, reason: int) -> None:
+        if client is self._answered and client.max_packet == 0:
+            answers = self._answers
+            if reason != 0 and client.version == 5:
+                write_i32_be(answers, first << 24 | 3 << 16 | packet_id)
+                answers.append(reason)
+            else:
+                write_i32_be(answers, first << 24 | 2 << 16 | packet_id)
+            return
         if reason != 0 and client.version == 5:
             self.ctx.send_stored(client, bytes((first, 3)) + packet_id_bytes(packet_id) + bytes((reason,)))
         else:

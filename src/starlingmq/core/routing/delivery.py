@@ -5,9 +5,9 @@ from __future__ import annotations
 from starlingmq.core.context import Context
 from starlingmq.core.message import Message
 from starlingmq.core.ready import QUEUE_DELETE, QUEUE_PUT, STREAM_PUT
+from starlingmq.core.routing.acknowledgements import Acknowledgements
 from starlingmq.core.routing.forwarding import Forwarding
 from starlingmq.core.routing.router import Route
-from starlingmq.core.routing.session_delivery import SessionDelivery
 from starlingmq.core.routing.stream import Stream
 from starlingmq.core.routing.transmission import expiry_property
 from starlingmq.core.session.migration_state import Held, MigrationState
@@ -16,7 +16,7 @@ from starlingmq.core.session.session import Session, Subscription
 from starlingmq.wire.mqtt import publish_frame
 
 
-class Delivery(SessionDelivery):
+class Delivery(Acknowledgements):
     forwarding: Forwarding
 
     def __init__(self, ctx: Context) -> None:
@@ -31,6 +31,8 @@ class Delivery(SessionDelivery):
         audited = ctx.audit is not None and not route.reserved
         if ctx.audit is not None and audited:
             audited = ctx.audit.accepted(message, publisher)
+        acknowledged = message.qos != 0
+        alone = len(route.subscriptions) == 1
         for subscription in route.subscriptions:
             session = subscription.session
             client = session.client
@@ -39,11 +41,16 @@ class Delivery(SessionDelivery):
                 or audited
                 or not subscription.plain
                 or not client.plain
-                or (message.qos != 0 and subscription.qos != 0)
                 or client.blocked
                 or client.size > ctx.write_buffer
-                or (session.queue is not None and session.queue.qos0 != 0)
             ):
+                self.give(message, subscription, publisher)
+                continue
+            if acknowledged and subscription.qos != 0:
+                if not self.transmit_shared(session, client, message, subscription.qos, alone):
+                    self.give(message, subscription, publisher)
+                continue
+            if session.queue is not None and session.queue.qos0 != 0:
                 self.give(message, subscription, publisher)
                 continue
             if client.version == 5:

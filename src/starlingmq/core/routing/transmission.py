@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Final, cast
 
 from starlingmq.core.context import Context
 from starlingmq.core.groups.group_port import GroupPort
@@ -14,7 +14,10 @@ from starlingmq.core.routing.forward_batch import encode_forward
 from starlingmq.core.session.outgoing import Outgoing
 from starlingmq.core.session.qos import SendWindow
 from starlingmq.core.session.session import Client, Session
-from starlingmq.wire.mqtt import packet_id_bytes, publish_frame, publish_parts
+from starlingmq.wire.mqtt import frame_of_parts, packet_id_bytes, publish_frame, publish_parts
+
+SHARED_SIZE: Final = 512
+"""From this size on a payload is not copied for each receiver: it is sent as a frame part that all of them share."""
 
 
 def expiry_property(message: Message, now: float) -> bytes:
@@ -54,6 +57,76 @@ class Transmission:
             return
         if client.version != 5 and ctx.retry_interval != 0.0:
             ctx.arm(session, ctx.now + ctx.retry_interval)
+
+    def transmit_shared(self, session: Session, client: Client, message: Message, qos: int, alone: bool) -> bool:
+        """Send a message at QoS 1 or 2 as every plain receiver gets it; False when this one does not take it now, or
+        gets it in another form. ``qos`` is that of the subscription; ``alone``: there is no other receiver.
+
+        The same as ``offer``, ``transmit_acknowledged`` and ``transmit`` for the common case, asked in one place."""
+        ctx = self.ctx
+        window = session.window
+        version5 = client.version == 5
+        if (
+            window is None
+            or session.queue is not None
+            or session.ended
+            or session.moving is not None
+            or session.node != 0
+            or ctx.refusing
+            or ctx.audit is not None
+            or (version5 and message.expires_at != 0.0)
+            or window.full()
+        ):
+            return False
+        if message.qos < qos:
+            qos = message.qos
+        now = ctx.now
+        outgoing = Outgoing(message, qos, False, b"", None)
+        packet_id = window.add(outgoing, now)
+        if ctx.recording and session.expiry != 0:
+            ctx.ready.deliver(WINDOW_PUT, session, outgoing)
+            if client.stored_from < 0:
+                client.stored_from = len(client.frames)
+        elif client.waiting != 0 and client.stored_from < 0:
+            client.stored_from = 0
+        shape = qos + 4 if version5 else qos
+        if alone and len(message.payload) < SHARED_SIZE:
+            frame = publish_frame(
+                message.topic, message.payload, qos, False, False, packet_id, client.version, message.properties
+            )
+            client.frames.append(frame)
+            client.size += len(frame)
+        else:
+            if message.shape != shape:
+                message.head, message.tail = publish_parts(
+                    message.topic, message.payload, qos, False, client.version, message.properties
+                )
+                message.shape = shape
+            if len(message.tail) < SHARED_SIZE:
+                frame = frame_of_parts(message.head, packet_id, message.tail)
+                client.frames.append(frame)
+                client.size += len(frame)
+            else:
+                client.frames.append(message.head)
+                client.frames.append(packet_id_bytes(packet_id))
+                client.frames.append(message.tail)
+                client.size += len(message.head) + 2 + len(message.tail)
+        if not client.dirty:
+            client.dirty = True
+            ctx.ready.dirty.append(client)
+        counters = ctx.counters
+        counters.publish_sent += 1
+        if counters.publish_sent & DELAYS_MASK == 0:
+            counters.delays.add(now - message.published_at)
+        if qos == 1:
+            counters.sent_qos1 += 1
+        else:
+            counters.sent_qos2 += 1
+        if not version5 and ctx.retry_interval != 0.0:
+            retry_at = now + ctx.retry_interval
+            if session.armed_at == 0.0 or retry_at < session.armed_at:
+                ctx.arm(session, retry_at)
+        return True
 
     def transmit(self, client: Client, outgoing: Outgoing, packet_id: int, dup: bool) -> bool:
         """Write a PUBLISH; False when the client will not take one of this size [MQTT-3.1.2-24]."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from starlingmq.core.message import Message
 
 QUEUED: Final = 0
@@ -11,6 +13,7 @@ PUBLISHED: Final = 1  # PUBLISH sent; PUBACK or PUBREC awaited
 RELEASED: Final = 2  # PUBREC seen, PUBREL sent; PUBCOMP awaited
 
 
+@mypyc_attr(acyclic=True)
 class Outgoing:
     """What one receiver gets: the shared message and what is particular to this delivery.
 

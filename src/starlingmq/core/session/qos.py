@@ -26,10 +26,13 @@ repeats its PUBRELs when it connects [MQTT-4.4.0-1].
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Final
+from typing import Final, cast
+
+from mypy_extensions import mypyc_attr
 
 from starlingmq.core.message import Message
 from starlingmq.core.session.outgoing import PUBLISHED, RELEASED, Outgoing
+from starlingmq.core.session.packet_ids import packet_id_key
 from starlingmq.core.session.stored_messages import LOAD_BATCH
 
 MAX_PACKET_ID: Final = 65535
@@ -42,6 +45,7 @@ class SendWindow:
     """Messages sent and not yet acknowledged, by packet id, in the order of their first transmission."""
 
     entries: dict[int, Outgoing]
+    keyed: dict[object, Outgoing]  # the same dict, for keys of core.session.packet_ids
     limit: int  # how many may be unacknowledged at once: the receiver's Receive Maximum or max_inflight
     last_id: int
     owed: dict[int, None]  # packet ids still to be sent again on this connection, the first one last
@@ -50,6 +54,7 @@ class SendWindow:
 
     def __init__(self, limit: int, max_bytes: int = 0) -> None:
         self.entries = {}
+        self.keyed = cast("dict[object, Outgoing]", self.entries)
         self.owed = {}
         self.bytes = 0
         self.max_bytes = max_bytes
@@ -67,13 +72,14 @@ class SendWindow:
         packet_id = self.last_id
         while True:  # ends: limit <= MAX_PACKET_ID, so an id is free [MQTT-2.2.1-3]
             packet_id = packet_id + 1 if packet_id < MAX_PACKET_ID else 1
-            if packet_id not in self.entries:
+            key = packet_id_key(packet_id)
+            if key not in self.keyed:
                 break
         self.last_id = packet_id
         outgoing.stage = PUBLISHED
         outgoing.packet_id = packet_id
         outgoing.sent_at = now
-        self.entries[packet_id] = outgoing
+        self.keyed[key] = outgoing
         self.bytes += outgoing.message.size()
         return packet_id
 
@@ -175,6 +181,7 @@ class SendWindow:
         return min([entry.sent_at for entry in self.entries.values()])
 
 
+@mypyc_attr(acyclic=True)
 class Handshake:
     """An inbound QoS 2 handshake: HELD while it has its message, COMPLETED without."""
 
@@ -190,35 +197,38 @@ class Inbound:
     """QoS 2 messages received and the handshakes finished lately, by packet id."""
 
     entries: dict[int, Handshake]
+    keyed: dict[object, Handshake]  # the same dict, for keys of core.session.packet_ids
     held: int  # how many entries are HELD
     bytes: int  # of their messages
     _completed: Handshake  # one COMPLETED entry shared by all that finished at about the same time
 
     def __init__(self) -> None:
         self.entries = {}
+        self.keyed = cast("dict[object, Handshake]", self.entries)
         self.held = 0
         self.bytes = 0
         self._completed = Handshake(None, 0.0)
 
     def holds(self, packet_id: int) -> bool:
-        entry = self.entries.get(packet_id)
+        entry = self.keyed.get(packet_id_key(packet_id))
         return entry is not None and entry.message is not None
 
     def hold(self, packet_id: int, message: Message, now: float) -> None:
         """A first PUBLISH with this id; the caller has asked ``holds`` before."""
-        self.entries[packet_id] = Handshake(message, now)
+        self.keyed[packet_id_key(packet_id)] = Handshake(message, now)
         self.held += 1
         self.bytes += message.size()
 
     def release(self, packet_id: int, now: float) -> Message | None:
         """The first PUBREL of a held handshake: its message, to be routed now. None: nothing is held."""
-        entry = self.entries.get(packet_id)
+        key = packet_id_key(packet_id)
+        entry = self.keyed.get(key)
         if entry is None or entry.message is None:
             return None
         completed = self._completed
         if now - completed.since >= 1.0:
             completed = self._completed = Handshake(None, now)
-        self.entries[packet_id] = completed
+        self.keyed[key] = completed
         self.held -= 1
         self.bytes -= entry.message.size()
         return entry.message
