@@ -23,7 +23,7 @@ import starlingmq
 from starlingmq.core import context
 from starlingmq.core.limits import publish_admission, storage_failure
 from starlingmq.core.mqtt import connecting, qos2_receiving
-from starlingmq.core.routing import session_delivery
+from starlingmq.core.routing import acknowledgements
 from starlingmq.core.session import ending, production, restoring
 from starlingmq.storage import (
     checkpointer,
@@ -52,15 +52,14 @@ BUGS = {
     "an acknowledgement is not written": Bug(context, "acknowledged.append(packet_id)", "pass", 0),
     "a completed handshake is not written": Bug(
         qos2_receiving,
-        "            ctx.write(Write(INBOUND_COMPLETED, session, packet_id))\n"
-        "        ctx.send_stored(client, ack_frame(0x70, packet_id))\n        if session.parked",
-        "            pass\n        ctx.send_stored(client, ack_frame(0x70, packet_id))\n        if session.parked",
+        "ctx.write(Write(INBOUND_COMPLETED, session, packet_id))\n                ctx.work -= 1",
+        "pass\n                ctx.work -= 1",
         0,
     ),
     "PUBACK before it is stored": Bug(
         qos2_receiving,
-        "self.ctx.send_stored(client, ack_frame(first, packet_id))",
-        "self.ctx.send(client, ack_frame(first, packet_id))",
+        "self.ctx.send_stored(client, frames)",
+        "self.ctx.send(client, frames)",
         36,
     ),
     "a checkpoint counts what came while it was written": Bug(
@@ -173,13 +172,16 @@ BUGS = {
     ),
     "a shared subscription is not restored": Bug(restoring, "self.router.join(share[0], subscription)", "pass", 5),
     "PUBREL before it is stored": Bug(
-        session_delivery,
-        "            ctx.send_stored(client, ack_frame(0x62, packet_id))\n        else:",
-        "            ctx.send(client, ack_frame(0x62, packet_id))\n        else:",
+        acknowledgements,
+        "ctx.send_stored(client, released)",
+        "ctx.send(client, released)",
         5,
     ),
     "PUBREC is not written": Bug(
-        session_delivery, "            ctx.ready.deliver(WINDOW_PUT, session, window.entries[packet_id])\n", "", 10
+        acknowledgements,
+        "            if recorded:\n                ctx.ready.deliver(WINDOW_PUT, session, outgoing)\n",
+        "",
+        10,
     ),
     "a sync that failed is acknowledged": Bug(
         journal_writer,

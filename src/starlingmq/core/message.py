@@ -31,6 +31,7 @@ class Message:
     offset: int  # where a store keeps it; -1: nowhere yet
     loaded: bool  # False: only ``offset`` is known, the rest is to be read from there first
     shape: int  # ... and to what kind of receiver: see core.routing.transmission; -1: to none yet
+    octets: int  # see ``size``
     origin: int  # in a cluster: number of the node where it entered; 0: here; -1: see core.routing.retained_outbox
     sequence: int  # ... and its place among what entered there (rising, over restarts too)
     id: bytes  # by which events tell of it, wherever it is (core.observe.audit); b"": they do not
@@ -54,6 +55,7 @@ class Message:
         self.expires_at = expires_at
         self.publisher = publisher
         self.published_at = published_at
+        self.octets = len(topic) + len(payload) + len(properties)
         self.head = b""
         self.tail = b""
         self.offset = -1
@@ -93,4 +95,4 @@ class Message:
 
     def size(self) -> int:
         """Bytes of topic, payload and properties: what limits and ``total_bytes`` count."""
-        return len(self.topic) + len(self.payload) + len(self.properties)
+        return self.octets

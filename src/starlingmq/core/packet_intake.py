@@ -140,9 +140,7 @@ class PacketIntake:
         published = False  # and not yet answered
         size = len(data)
         modest = ctx.connect_size  # nobody may send more before CONNACK
-        pos = 0
-        start = 0
-        end = 0
+        pos = start = end = 0
         try:
             while size - pos >= 2:
                 length = data[pos + 1]
@@ -182,14 +180,7 @@ class PacketIntake:
                     if published:
                         published = False
                         publishing.answer_now(client)
-                    begin = end - 4
-                    handled = begin
-                    if length == 4 and client.state == OPEN:
-                        handled = self._on_ack_run(client, cast(Session, client.session), first, data, begin)
-                    if handled == begin:
-                        self._on_packet(client, first, data, start, end)
-                    else:
-                        pos = handled
+                    pos = self._on_others(client, first, data, start, end)
                 if ctx.work <= 0:
                     ctx.halt(client, TURN_OVER)
                     ctx.resumable.append(client)
@@ -256,20 +247,24 @@ class PacketIntake:
         else:
             raise ProtocolError("a packet type that only a server may send")
 
-    def _on_ack_run(self, client: Client, session: Session, first: int, data: bytes, begin: int) -> int:
-        """Handle the plain acknowledgements of one kind that stand in a row from ``begin`` on; the position after
-        them: ``begin`` for any other packet."""
-        if session.anew:
-            return begin
-        ctx = self.ctx
-        end = min(len(data), begin + 4 * ctx.work)
-        if first == 0x62:
-            return self.publishing.on_pubrels(client, session, data, begin, end)
-        if first != 0x40 and first != 0x50 and first != 0x70:
-            return begin
-        pos = self.delivery.acknowledged(session, client, first, data, begin, end)
-        ctx.work -= (pos - begin) >> 2
-        return pos
+    def _on_others(self, client: Client, first: int, data: bytes, start: int, end: int) -> int:
+        """Handle a packet that is not a PUBLISH, and with a plain acknowledgement those of its kind that stand in a row
+        behind it. The position after them."""
+        session = client.session
+        if end - start == 2 and client.state == OPEN and session is not None and not session.anew:
+            ctx = self.ctx
+            begin = end - 4
+            last = min(len(data), begin + 4 * ctx.work)
+            handled = begin
+            if first == 0x62:
+                handled = self.publishing.on_pubrels(client, session, data, begin, last)
+            elif first == 0x40 or first == 0x50 or first == 0x70:
+                handled = self.delivery.acknowledged(session, client, first, data, begin, last)
+                ctx.work -= (handled - begin) >> 2
+            if handled != begin:
+                return handled
+        self._on_packet(client, first, data, start, end)
+        return end
 
     def _on_ack(self, client: Client, session: Session, first: int, data: bytes, start: int, end: int) -> None:
         kind = first >> 4

@@ -264,7 +264,9 @@ class Qos2Receiving(MessageEntry):
         recorded = ctx.recording and session.expiry != 0
         begin = pos
         try:
-            while pos + 4 <= end and data[pos] == 0x62 and data[pos + 1] == 2 and ctx.work > 0 and client.halted == 0:
+            while pos + 4 <= end and data[pos] == 0x62 and data[pos + 1] == 2:
+                if ctx.work <= 0 or client.halted != 0 or client.state == CLOSED:
+                    break
                 packet_id = data[pos + 2] << 8 | data[pos + 3]
                 message = inbound.release(packet_id, ctx.now)
                 if message is None:

@@ -55,7 +55,7 @@ class Acknowledgements(SessionDelivery):
             if len(outgoing.message.id) != 0 and ctx.audit is not None:
                 break
             del keyed[key]
-            size += outgoing.message.size()
+            size += outgoing.message.octets
             if recorded:
                 ctx.done(session, outgoing.packet_id)
             pos += 4

@@ -89,28 +89,7 @@ class Transmission:
                 client.stored_from = len(client.frames)
         elif client.waiting != 0 and client.stored_from < 0:
             client.stored_from = 0
-        shape = qos + 4 if version5 else qos
-        if alone and len(message.payload) < SHARED_SIZE:
-            frame = publish_frame(
-                message.topic, message.payload, qos, False, False, packet_id, client.version, message.properties
-            )
-            client.frames.append(frame)
-            client.size += len(frame)
-        else:
-            if message.shape != shape:
-                message.head, message.tail = publish_parts(
-                    message.topic, message.payload, qos, False, client.version, message.properties
-                )
-                message.shape = shape
-            if len(message.tail) < SHARED_SIZE:
-                frame = frame_of_parts(message.head, packet_id, message.tail)
-                client.frames.append(frame)
-                client.size += len(frame)
-            else:
-                client.frames.append(message.head)
-                client.frames.append(packet_id_bytes(packet_id))
-                client.frames.append(message.tail)
-                client.size += len(message.head) + 2 + len(message.tail)
+        self._put_shared(client, message, qos, packet_id, alone)
         if not client.dirty:
             client.dirty = True
             ctx.ready.dirty.append(client)
@@ -127,6 +106,32 @@ class Transmission:
             if session.armed_at == 0.0 or retry_at < session.armed_at:
                 ctx.arm(session, retry_at)
         return True
+
+    def _put_shared(self, client: Client, message: Message, qos: int, packet_id: int, alone: bool) -> None:
+        """The PUBLISH for one of the receivers: in one frame, or a large one in parts that all of them share."""
+        version = client.version
+        if alone and len(message.payload) < SHARED_SIZE:
+            frame = publish_frame(
+                message.topic, message.payload, qos, False, False, packet_id, version, message.properties
+            )
+        else:
+            shape = qos if version != 5 else qos + 4
+            if message.shape != shape:
+                message.head, message.tail = publish_parts(
+                    message.topic, message.payload, qos, False, version, message.properties
+                )
+                message.shape = shape
+            head = message.head
+            tail = message.tail
+            if len(tail) >= SHARED_SIZE:
+                client.frames.append(head)
+                client.frames.append(packet_id_bytes(packet_id))
+                client.frames.append(tail)
+                client.size += len(head) + 2 + len(tail)
+                return
+            frame = frame_of_parts(head, packet_id, tail)
+        client.frames.append(frame)
+        client.size += len(frame)
 
     def transmit(self, client: Client, outgoing: Outgoing, packet_id: int, dup: bool) -> bool:
         """Write a PUBLISH; False when the client will not take one of this size [MQTT-3.1.2-24]."""

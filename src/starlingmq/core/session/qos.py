@@ -72,15 +72,13 @@ class SendWindow:
         packet_id = self.last_id
         while True:  # ends: limit <= MAX_PACKET_ID, so an id is free [MQTT-2.2.1-3]
             packet_id = packet_id + 1 if packet_id < MAX_PACKET_ID else 1
-            key = packet_id_key(packet_id)
-            if key not in self.keyed:
+            if self.keyed.setdefault(packet_id_key(packet_id), outgoing) is outgoing:
                 break
         self.last_id = packet_id
         outgoing.stage = PUBLISHED
         outgoing.packet_id = packet_id
         outgoing.sent_at = now
-        self.keyed[key] = outgoing
-        self.bytes += outgoing.message.size()
+        self.bytes += outgoing.message.octets
         return packet_id
 
     def acknowledged(self, packet_id: int) -> Outgoing | None:
@@ -217,7 +215,7 @@ class Inbound:
         """A first PUBLISH with this id; the caller has asked ``holds`` before."""
         self.keyed[packet_id_key(packet_id)] = Handshake(message, now)
         self.held += 1
-        self.bytes += message.size()
+        self.bytes += message.octets
 
     def release(self, packet_id: int, now: float) -> Message | None:
         """The first PUBREL of a held handshake: its message, to be routed now. None: nothing is held."""
@@ -230,7 +228,7 @@ class Inbound:
             completed = self._completed = Handshake(None, now)
         self.keyed[key] = completed
         self.held -= 1
-        self.bytes -= entry.message.size()
+        self.bytes -= entry.message.octets
         return entry.message
 
     def abandon(self, packet_id: int) -> bool:
