@@ -17,18 +17,13 @@ replaces (docs/CLUSTER.md, Joining).
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from starlingmq.cluster.etcd.etcd_requests import (
     Answer,
-    Compare,
-    Delete,
     EtcdState,
     LeaseLost,
-    Operation,
-    Put,
     Request,
     Txn,
     TxnAnswer,
@@ -38,7 +33,8 @@ from starlingmq.cluster.etcd.etcd_requests import (
 )
 from starlingmq.cluster.links.peer_frames import MemberInfo, Membership
 from starlingmq.cluster.membership.member_changes import MemberChange, Seen, differences
-from starlingmq.cluster.membership.registry import Keys, Registry, member_value
+from starlingmq.cluster.membership.member_transactions import READ, MemberTransaction, MemberTransactions
+from starlingmq.cluster.membership.registry import Keys, Registry
 
 RETRY_SECONDS: Final = 0.25  # after an error of etcd; doubled after each further one
 RETRY_SECONDS_MAX: Final = 4.0
@@ -91,6 +87,7 @@ class Members:
         self._first = first
         self._keys = Keys(cluster)
         self._registry = Registry(self._keys)
+        self._transactions = MemberTransactions(self._registry, name)
         self._adopted = Membership(0, ())
         self._me: MemberInfo | None = None
         self._was_registered = False
@@ -341,7 +338,7 @@ class Members:
             return
         self._retry_at = 0.0
         if self._stale:
-            self._send("read", (), ())
+            self._send(READ)
         elif self._registry.problem:
             return  # the members cannot be determined
         elif self._me is None:
@@ -357,11 +354,11 @@ class Members:
         elif self._forgetting is not None:
             self._do_forget(self._forgetting, now)
 
-    def _send(self, what: str, compares: tuple[Compare, ...], operations: tuple[Operation, ...]) -> None:
+    def _send(self, transaction: MemberTransaction) -> None:
         self._tags += 1
-        self._tag = f"members {what} {self._tags}"
+        self._tag = f"members {transaction.name} {self._tags}"
         read = self._keys.read
-        self._requests.append(Txn(self._tag, compares, (*operations, *read), read))
+        self._requests.append(Txn(self._tag, transaction.compares, (*transaction.operations, *read), read))
 
     def _enter(self) -> None:
         """Takes a node number, or a new incarnation of the number that this node has."""
@@ -369,85 +366,53 @@ class Members:
         if self._leaving and name not in parsed.registered:
             self._end("left", "")
             return
-        registered, joining = parsed.registered.get(name), parsed.joining.get(name)
-        there = registered or joining
+        registered = parsed.registered.get(name)
+        there = registered or parsed.joining.get(name)
         if there is not None and there.address != self._address and (name in parsed.online or registered is None):
             self.problem = f"a node named {name} is online at {there.address}; give this node another node.name"
             return  # if that node is dead, its key will expire
         self.problem = ""
-        keys, registry = self._keys, self._registry
         incarnation = max(there.incarnation if there else 0, self._last) + 1
-        online = Put(keys.online(name), b"%d" % incarnation, leased=True)
-        compares = [registry.unchanged(key) for key in (keys.registered(name), keys.joining(name), keys.online(name))]
         if there is None:
             first, since = self._first, incarnation if self._first else 0
-            me = MemberInfo(name, registry.number, incarnation, self._address, self._version, False, first, since)
-            compares.append(Compare(keys.next_number, "mod_revision", "=", registry.number_revision))
-            number = Put(keys.next_number, b"%d" % (me.number + 1))
-            writes: list[Operation] = [number, Put(keys.joining(name), member_value(me), leased=True)]
+            number = self._registry.number
+            me = MemberInfo(name, number, incarnation, self._address, self._version, False, first, since)
         else:
             me = replace(there, incarnation=incarnation, address=self._address, version=self._version)
-            if registered is None:
-                writes = [Put(keys.joining(name), member_value(me), leased=True)]
-            else:
-                compares.append(registry.unchanged(keys.changed))
-                writes = [self._change(), Put(keys.registered(name), member_value(me)), online]
         self._trying = me
-        self._send("enter", tuple(compares), tuple(writes))
-
-    def _change(self) -> Put:
-        return Put(self._keys.changed, json.dumps(self._name).encode())
+        self._send(self._transactions.enter(me, there is None))
 
     def _join(self, me: MemberInfo, now: float) -> None:
-        registry, keys, name = self._registry, self._keys, self._name
-        there = registry.parsed.joining.get(name)
+        there = self._registry.parsed.joining.get(self._name)
         if there is not None and (there.number, there.incarnation) != (me.number, me.incarnation):
-            self._end("replaced", f"another process has started as {name}; this one leaves the cluster")
-            return
-        absent = Compare(keys.registered(name), "create_revision", "=", 0)
-        same = registry.unchanged(keys.joining(name))
-        if there is None or self._lease_lost:  # nodes that saw the key missing have forgotten what this node told them
-            me = self._trying = replace(me, incarnation=me.incarnation + 1)
-            self._send("joining", (absent, same), (Put(keys.joining(name), member_value(me), leased=True),))
+            self._end("replaced", f"another process has started as {self._name}; this one leaves the cluster")
+        elif (
+            there is None or self._lease_lost
+        ):  # nodes that saw the key missing have forgotten what this node told them
+            self._trying = replace(me, incarnation=me.incarnation + 1)
+            self._send(self._transactions.join(self._trying))
         elif self._is_known(now):
-            writes: tuple[Operation, ...] = (
-                self._change(),
-                Put(keys.registered(name), member_value(me)),
-                Put(keys.online(name), b"%d" % me.incarnation, leased=True),
-                Delete(keys.joining(name)),
-            )
-            self._send("register", (registry.unchanged(keys.changed), absent, same), writes)
+            self._send(self._transactions.register(me))
 
     def _come_online(self, me: MemberInfo) -> None:
-        online = Put(self._keys.online(self._name), b"%d" % me.incarnation, leased=True)
         self._trying = me
-        self._send("online", (self._registry.unchanged(self._keys.registered(self._name)),), (online,))
+        self._send(self._transactions.come_online(me))
 
     def _go(self, me: MemberInfo) -> None:
-        registry, keys, name = self._registry, self._keys, self._name
-        if self.state == "joining":
-            if registry.parsed.joining.get(name) is None:
-                self._end("left", "")
-            else:
-                self._send("leave", (registry.unchanged(keys.joining(name)),), (Delete(keys.joining(name)),))
-            return
-        compares = (registry.unchanged(keys.changed), registry.unchanged(keys.registered(name)))
-        writes = (self._change(), Delete(keys.registered(name)), Delete(keys.online(name)))
-        self._send("leave", compares, writes)
+        if self.state != "joining":
+            self._send(self._transactions.leave(me))
+        elif self._registry.parsed.joining.get(self._name) is None:
+            self._end("left", "")
+        else:
+            self._send(self._transactions.stop_joining(me))
 
     def _do_forget(self, member: MemberInfo, now: float) -> None:
         if self._is_gone(member):
             self._conclude("")
-            return
-        if not self._forced and not self._is_known(now):
+        elif not self._forced and not self._is_known(now):
             self._conclude("the membership has changed meanwhile; try again")
-            return
-        registry, keys, name = self._registry, self._keys, member.name
-        compares = [registry.unchanged(keys.changed), registry.unchanged(keys.registered(name))]
-        if not self._forced:
-            compares.append(Compare(keys.online(name), "create_revision", "=", 0))
-        writes = (self._change(), Delete(keys.registered(name)), Delete(keys.online(name)))
-        self._send("forget", tuple(compares), writes)
+        else:
+            self._send(self._transactions.forget(member, self._forced))
 
     # Knowledge of the membership
 
