@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.cluster.lone_ownership import lone_ownership
 from tests.cluster.return_world import run
 from tests.cluster.takeover_world import Roamer, RoamingWorld
 from tests.cluster.test_takeover_crashes import clients_of, got, made, mute
@@ -17,7 +18,6 @@ import starlingmq
 from starlingmq.cluster.etcd.etcd_requests import TxnAnswer
 from starlingmq.cluster.links.peer_frames import DataAck, Envelope
 from starlingmq.cluster.takeover.orphaned_sessions import OrphanedSessions
-from starlingmq.cluster.takeover.ownership import Ownership
 from starlingmq.cluster.takeover.takeover import Takeovers
 from starlingmq.core.mqtt.message_entry import RETURNED
 from starlingmq.core.routing.peer_receivers import SEQUENCE_SHIFT
@@ -279,7 +279,7 @@ def test_worlds() -> None:
 
 
 def test_an_etcd_that_was_set_up_anew_says_nothing() -> None:
-    strays = OrphanedSessions(Ownership("c"))
+    strays = OrphanedSessions(lone_ownership())
     strays.enter((3, 4), {"old": 1000, "new": 5})
     (request,) = strays.take_requests(1.0)
     strays.answered(TxnAnswer(request.tag, True, 20, ((), ())), {4: None}, 1.0)

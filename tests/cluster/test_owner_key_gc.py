@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 from tests.cluster.fleet import Fleet
+from tests.cluster.lone_ownership import lone_ownership
 
 from starlingmq.cluster.etcd.etcd_requests import KeyValue, Put, Txn, TxnAnswer
 from starlingmq.cluster.takeover.owner_key_gc import PAGE, PAUSE_SECONDS, OwnerKeyGc
-from starlingmq.cluster.takeover.ownership import Ownership
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, Properties
 
 
 def swept(entries: list[tuple[str, int, int]], here: set[str]) -> list[bytes]:
     """(client id, node, incarnation) of all keys; what node 1 asks to be deleted in its third life."""
-    ownership = Ownership("test")
+    ownership = lone_ownership()
     ownership.enter(1, 3)
     sweep = OwnerKeyGc(ownership, lambda client_id: client_id in here)
     sweep.enter(1, 3, 10.0)
@@ -45,13 +45,13 @@ def test_more_than_a_page() -> None:
 
 
 def test_a_first_life_has_left_nothing() -> None:
-    sweep = OwnerKeyGc(Ownership("test"), lambda _: False)
+    sweep = OwnerKeyGc(lone_ownership(), lambda _: False)
     sweep.enter(1, 1, 10.0)
     assert sweep.take_requests(20.0) == [] and sweep.wake_at() == 0.0
 
 
 def test_what_is_not_answered_is_asked_again() -> None:
-    sweep = OwnerKeyGc(Ownership("test"), lambda _: False)
+    sweep = OwnerKeyGc(lone_ownership(), lambda _: False)
     sweep.enter(1, 2, 10.0)
     (request,) = sweep.take_requests(10.0)
     sweep.answered(TxnAnswer(request.tag, False, 0, (), "no leader"), 10.0)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from tests.cluster.lone_ownership import lone_ownership
+
 from starlingmq.cluster.etcd.etcd_requests import Put, Txn, TxnAnswer
 from starlingmq.cluster.takeover.ownership import CLAIMS_PER_TXN, SMALL_UNDER_WAY, TXNS_UNDER_WAY, Ownership
 
 
 def entered() -> Ownership:
-    ownership = Ownership("test")
+    ownership = lone_ownership()
     ownership.enter(1, 1)
     return ownership
 

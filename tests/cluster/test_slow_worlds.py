@@ -52,7 +52,7 @@ MISTAKES: dict[str, tuple[Any, str, Callable[..., object], type[SlowWorld], int]
         SlowWorld,
         26,
     ),
-    "two wait for each other": (InboundClaims, "_turn_down", lambda *_: None, SlowWorld, 170),
+    "two wait for each other": (InboundClaims, "_turn_down", lambda *_: None, SlowWorld, 184),
     "a CONNECT gives way that came later": (Connecting, "overtaken", refuses_whoever_waits, RaceWorld, 2),
 }
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from tests.cluster.fleet import Fleet
 from tests.cluster.takeover_rows import TABLES, counting, taken_in
+from tests.cluster.test_takeover import lasting
 
+from starlingmq.cluster.takeover.claim_decisions import CLAIM_TABLE, REQUEST_TABLE, RequestAction, RequestDecision
 from starlingmq.cluster.takeover.inbound import InboundSession
 from starlingmq.cluster.takeover.inbound_states import (
     INBOUND_TABLE,
@@ -22,6 +25,13 @@ from starlingmq.cluster.takeover.inbound_states import (
     SourceEvent,
     SourceState,
 )
+from starlingmq.cluster.takeover.outbound import OutboundSession
+from starlingmq.cluster.takeover.outbound_states import (
+    OUTBOUND_TABLE,
+    OutboundAction,
+    OutboundEvent,
+    OutboundState,
+)
 from starlingmq.cluster.takeover.state_table import NoTransition, Row, StateTable
 from starlingmq.cluster.takeover.transfer_frames import (
     NOTHING,
@@ -32,10 +42,12 @@ from starlingmq.cluster.takeover.transfer_frames import (
     Passed,
     Said,
     SubscriptionFrame,
+    Takeover,
     Whole,
     encode,
     pack,
 )
+from starlingmq.core.session.session_user import REFUSE
 
 SourceRow = Row[SourceState, SourceEvent, Any]
 EPOCH, HELD = 50, 40
@@ -181,10 +193,100 @@ def test_an_event_of_a_session_reset_leads_to_the_state_of_its_row(row: Row[Rese
         assert inbound.reset_until == 2.0 + at.migrations.limit
 
 
-def test_a_table_has_no_row_twice_and_each_ignored_event_says_why() -> None:
+class Home:
+    """A node whose session "c" another node has requested, which this test speaks for."""
+
+    def __init__(self, state: OutboundState, newer: bool) -> None:
+        self.fleet = Fleet(2)
+        self.node = self.fleet[0]
+        self.target = self.fleet[1].cluster.number
+        lasting(self.fleet, 0).drop()
+        self.takeovers = self.node.cluster.takeovers
+        self.takeovers.set_members([self.takeovers.migrations.me, self.target])
+        self.takeovers.take(self.target, pack([encode(Takeover("c", EPOCH, False))]))
+        (self.outbound,) = self.takeovers.migrations.outbound_sessions.values()
+        if newer:
+            session = self.node.state.mover.come("c", EPOCH + 10, 60, 60.0, [], 0, False, False, None)
+            assert session.epoch > EPOCH
+        if state is OutboundState.QUEUE:
+            self.takeovers._source._step(self.outbound, OutboundEvent.WINDOW_EMPTY)
+
+    def here(self) -> bool:
+        """Whether client "c" has the session that was to be handed over."""
+        return self.node.state.ctx.sessions.get("c") is self.outbound.session
+
+
+@of(OUTBOUND_TABLE)
+def test_an_event_of_an_outbound_session_leads_to_the_state_of_its_row(
+    row: Row[OutboundState, OutboundEvent, OutboundAction],
+) -> None:
+    at = Home(row.state, newer=row.event is OutboundEvent.TARGET_GONE_OWED)
+    outbound, migrations = at.outbound, at.takeovers.migrations
+    assert outbound.state is row.state
+    with counting() as taken:
+        if row.event in (OutboundEvent.TARGET_GONE, OutboundEvent.TARGET_GONE_OWED):
+            at.takeovers.set_members([migrations.me])
+        elif row.event is OutboundEvent.TARGET_RESTARTED:
+            at.takeovers.reborn(at.target)
+        elif row.event is OutboundEvent.MESSAGES:
+            at.takeovers._source._step(outbound, row.event, parts=[PART])
+        else:
+            at.takeovers._source._step(outbound, row.event, nodes=[at.target])
+    assert taken[row] == 1
+    assert outbound.state is row.next
+    removed = outbound not in migrations.outbound_sessions.values()
+    assert removed == (OutboundAction.REMOVE in row.actions)
+    assert at.here() == (row.next is OutboundState.HERE)
+    if row.next is OutboundState.OWED:
+        assert [each.target for each in migrations.outbound_of["c"]] == [migrations.me]
+    if OutboundAction.END in row.actions:
+        assert outbound.session.ended
+
+
+@pytest.mark.parametrize("decisions", [REQUEST_TABLE, CLAIM_TABLE], ids=["request", "claim"])
+def test_each_decision_has_a_row_and_each_action_is_taken_and_the_page_lists_them(decisions: dict[Any, Any]) -> None:
+    kind = type(next(iter(decisions)))
+    assert list(decisions) == list(kind), "in the order in which the conditions are looked at"
+    actions = [action for row in decisions.values() for action in row]
+    assert set(actions) == set(type(actions[0]))
+    page = Path("docs/SESSIONS.md").read_text(encoding="utf-8")
+    assert [decision.value for decision in kind if f"| {decision.value} |" not in page] == []
+
+
+@pytest.mark.parametrize("decision", RequestDecision)
+def test_a_request_is_decided_by_the_first_condition_that_holds(decision: RequestDecision) -> None:
+    fleet = Fleet(2)
+    node, other = fleet[0], fleet[1].cluster.number
+    client = lasting(fleet, 0)
+    if decision is not RequestDecision.RETURNED:
+        client.drop()
+    takeovers, session = node.cluster.takeovers, node.state.ctx.sessions["c"]
+    takeovers.set_members([takeovers.migrations.me, other])
+    clean, offered = decision is RequestDecision.DISCARDED, decision is RequestDecision.RETURNED
+    requested = Takeover("c", EPOCH, clean, offered, session.owner)
+    if decision is RequestDecision.REPEATED:
+        takeovers.migrations.outbound_sessions["c", EPOCH] = OutboundSession(session, other, EPOCH, "c")
+    elif decision is RequestDecision.RESERVED:
+        node.state.ctx.session_owner, session.owner = REFUSE, "another user"
+    elif decision is RequestDecision.OLDER:
+        session.epoch = EPOCH + 1
+    elif decision is RequestDecision.INCOMPLETE:
+        takeovers.migrations.add(InboundSession("c", EPOCH - 1, {other: HELD}))
+    source = takeovers._source
+    assert source.decide(other, requested) is decision
+    if decision not in (RequestDecision.REPEATED, RequestDecision.AVAILABLE):
+        takeovers.take(other, pack([encode(requested)]))
+        refused = RequestAction.REFUSE in REQUEST_TABLE[decision]
+        assert takeovers.refused == refused
+        assert ("c" in takeovers.migrations.deferred) == (decision is RequestDecision.INCOMPLETE)
+
+
+def test_a_table_has_no_row_twice_each_ignored_event_says_why_and_each_action_is_taken() -> None:
     for table in TABLES:
         for row in table.rows.values():
             assert bool(row.ignored) == (row.next is row.state and not row.actions), name(row)
+        taken = [action for row in table.rows.values() for action in row.actions]
+        assert set(taken) == set(type(taken[0])), "an action that no row takes"
     with pytest.raises(ValueError, match="ASKED on HEAD"):
         StateTable("source", [*SOURCE_TABLE.rows.values(), SOURCE_TABLE.rows[SourceState.ASKED, SourceEvent.HEAD]])
 

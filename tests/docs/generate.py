@@ -26,6 +26,7 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
     "images/takeover.svg": states.takeover,
     "images/inbound-source.svg": states.inbound_source,
     "images/inbound-session.svg": states.inbound_session,
+    "images/outbound-session.svg": states.outbound_session,
     "images/handshake.svg": states.handshake,
     "images/group-line.svg": states.group_line,
 }

@@ -13,6 +13,7 @@ from starlingmq.cluster.links.peer_frames import HandshakeCall, HandshakeReply
 from starlingmq.cluster.membership.members import Members, State
 from starlingmq.cluster.takeover.inbound_states import INBOUND_TABLE, SOURCE_TABLE, InboundState, SourceState
 from starlingmq.cluster.takeover.migrations import Migrations
+from starlingmq.cluster.takeover.outbound_states import OUTBOUND_TABLE, OutboundState
 from starlingmq.cluster.takeover.state_table import StateTable
 from starlingmq.cluster.takeover.transfer_frames import Passed, Said
 from starlingmq.core.message import Message
@@ -233,6 +234,11 @@ def inbound_source() -> str:
 
 def inbound_session() -> str:
     return of_table(INBOUND_TABLE, InboundState, [InboundState.FINISHED])
+
+
+def outbound_session() -> str:
+    ends = [OutboundState.GONE, OutboundState.HERE, OutboundState.OWED]
+    return of_table(OUTBOUND_TABLE, OutboundState, ends)
 
 
 def takeover() -> str:

@@ -70,13 +70,14 @@ from starlingmq.cluster.qos2.qos2_adapter import Qos2Adapter
 from starlingmq.cluster.retained.replay_notices import ReplayNotices
 from starlingmq.cluster.retained.retained_records import TAG as RETAINED_TAG
 from starlingmq.cluster.retained.retained_sync import RetainedSync
+from starlingmq.cluster.routes.publishers import Publishers
 from starlingmq.cluster.routes.route_exchange import RouteExchange
 from starlingmq.cluster.routes.route_facts import last_epoch
 from starlingmq.cluster.routes.route_table import RouteTable
 from starlingmq.cluster.routes.suback_wait import SubackWait
 from starlingmq.cluster.subsystem import Subsystem, overriding
 from starlingmq.cluster.takeover.owner_key_gc import OwnerKeyGc
-from starlingmq.cluster.takeover.ownership import Ownership
+from starlingmq.cluster.takeover.ownership import Ownership, OwnershipPorts
 from starlingmq.cluster.takeover.takeover import Takeovers, first_number
 from starlingmq.cluster.takeover.takeover_ports import TakeoverPorts
 from starlingmq.cluster.takeover.takeover_subsystem import TakeoverSubsystem
@@ -146,7 +147,7 @@ class ClusterState:
         self._connections = PeerConnections(broker, config, view, self.node_directory, self._lost_nodes)
         self._inbox = PeerInbox(view, self._ready)
         self._routes = RouteExchange(broker, config, view)
-        self._subacks = SubackWait(broker, config, view)
+        self._publishers = Publishers(broker.ctx, config, view)
         self.leader = Election(f"/starlingmq/{config.name}/leader".encode())
         self._leadership = Leadership(view, self.leader)
         self.retained = RetainedSync(broker, config, view.is_connected, self._leadership.is_leading)
@@ -165,7 +166,12 @@ class ClusterState:
 
     def _make_takeovers(self) -> None:
         broker, config, view = self.broker, self.config, self.view
-        self.ownership = Ownership(config.name)
+        ports = OwnershipPorts(
+            lambda client_id: self.takeovers.floor(client_id),
+            lambda client_id: self.takeovers.is_wanted(client_id),
+            lambda client_id: self.wills.is_known(client_id),
+        )
+        self.ownership = Ownership(config.name, ports)
         self.wills = ClusterWills(
             broker,
             config,
@@ -175,18 +181,19 @@ class ClusterState:
             self._leadership.is_leading,
             self.retained.written_up_to,
         )
-        ports = TakeoverPorts(
+        takeover_ports = TakeoverPorts(
             view.is_connected,
             view.is_heard_elsewhere,
             view.applied_by,
             view.known_of,
-            self._subacks.awaited,
+            self._publishers.awaited,
             view.name_of,
             self._heard_of_drain,
             self.wills,
         )
         timeout, limit = config.takeover_timeout, config.takeover_limit
-        self.takeovers = Takeovers(broker, self.ownership, timeout, limit, ports)
+        self.takeovers = Takeovers(broker, self.ownership, timeout, limit, takeover_ports)
+        self._subacks = SubackWait(broker, view, self._publishers, self.takeovers.suback_hold.hold)
         self.owner_key_gc = OwnerKeyGc(self.ownership, self.takeovers.has)
         self._sessions = TakeoverSubsystem(broker.ctx.cluster, view, self.takeovers, self.ownership, self.owner_key_gc)
 

@@ -36,18 +36,29 @@ class DrainOffers:
             self._ownership.claim(client_id)
         return []
 
-    def invited(self, client_id: str) -> tuple[int, int] | None:
-        """(node, epoch) of the offer that this claim belongs to. The offer is removed."""
-        return self._invited.pop(client_id, None)
+    def offer(self, client_id: str) -> tuple[int, int] | None:
+        """(node, epoch) of the offer for which this node claims the client id."""
+        return self._invited.get(client_id)
+
+    def forget(self, client_id: str) -> None:
+        self._invited.pop(client_id, None)
 
     def holds(self, owned: Owned, node: int, epoch: int) -> bool:
         """Whether the offer still holds: no other node has claimed the client id since."""
-        session = self._ctx.sessions.get(owned.client_id)
-        if session is not None and session.epoch > epoch:
-            return True  # the session has arrived here since
+        if self._has_newer(owned.client_id, epoch):
+            return True
         if epoch != 0 and owned.others.get(node) != epoch:
             return False
-        if any(held > epoch for other, held in owned.others.items() if other != node):
-            return False
-        self.accepted += 1
-        return True
+        return not any(held > epoch for other, held in owned.others.items() if other != node)
+
+    def take(self, owned: Owned, node: int, epoch: int) -> bool:
+        """Counts the offer, if it holds. Returns whether it does."""
+        holds = self.holds(owned, node, epoch)
+        if holds and not self._has_newer(owned.client_id, epoch):
+            self.accepted += 1
+        return holds
+
+    def _has_newer(self, client_id: str, epoch: int) -> bool:
+        """Whether the session has arrived here since."""
+        session = self._ctx.sessions.get(client_id)
+        return session is not None and session.epoch > epoch

@@ -1,10 +1,15 @@
 """Claims of this node that etcd has answered: this node asks each node with an owner key for its session.
 
-docs/SESSIONS.md has the rules. A claim that came too late releases the client id again.
+docs/SESSIONS.md has the rules, ``claim_decisions`` what an answered claim leads to. A claim that came too late releases
+the client id again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final
+
+from starlingmq.cluster.takeover.claim_decisions import CLAIM_TABLE, ClaimAction, ClaimDecision
 from starlingmq.cluster.takeover.drain_offers import DrainOffers
 from starlingmq.cluster.takeover.inbound import InboundSession
 from starlingmq.cluster.takeover.inbound_states import InboundEvent
@@ -13,8 +18,34 @@ from starlingmq.cluster.takeover.ownership import Owned
 from starlingmq.cluster.takeover.takeover_target import TakeoverTarget
 from starlingmq.cluster.takeover.transfer_frames import OVERTAKEN, UNREPORTED, Head, Takeover
 from starlingmq.cluster.takeover.waiting_connects import WaitingConnects
-from starlingmq.core.session.owner_claims import OwnerClaim
+from starlingmq.core.session.owner_claims import OwnerClaim, OwnerClaims
 from starlingmq.core.session.session_user import BY_CLIENT_ID, is_anothers
+
+
+class AnsweredClaim:
+    """A claim of this node that etcd has answered, with everything that the decision on it depends on."""
+
+    owned: Owned
+    claim: OwnerClaim | None  # of the waiting CONNECT
+    clean: bool  # that CONNECT has a clean start
+    earlier: list[InboundSession]  # that earlier claims have asked for
+    overtaken: int  # the highest epoch by which another node has requested the session; 0: none has
+    offer: tuple[int, int] | None  # (node, epoch) of the offer that it was claimed for, without a CONNECT
+
+    def __init__(
+        self,
+        owned: Owned,
+        claim: OwnerClaim | None,
+        earlier: list[InboundSession],
+        overtaken: int,
+        offer: tuple[int, int] | None,
+    ) -> None:
+        self.owned = owned
+        self.claim = claim
+        self.clean = claim is not None and claim.clean_start
+        self.earlier = earlier
+        self.overtaken = overtaken
+        self.offer = offer
 
 
 class InboundClaims:
@@ -26,46 +57,93 @@ class InboundClaims:
         self._connects = connects
         self._offers = offers
         self._ctx = migrations.ctx
+        self._by_claim: Final[dict[ClaimAction, Callable[[AnsweredClaim], None]]] = {
+            ClaimAction.RELEASE: self._release,
+            ClaimAction.REFUSE_CONNECT: self._refuse_connect,
+            ClaimAction.CLAIM_AGAIN: self._claim_again,
+            ClaimAction.POSTPONE: self._postpone,
+            ClaimAction.TURN_DOWN: self._turn_down,
+            ClaimAction.DROP_OFFER: self._drop_offer,
+            ClaimAction.TAKE_OFFER: self._take_offer,
+            ClaimAction.PREPARE: self._prepare,
+            ClaimAction.REQUEST: self._request,
+        }
 
     def own(self, owned: Owned, now: float) -> None:
-        """This node owns the client id. Every other node with an owner key may have state of its session."""
+        """etcd has answered a claim of this node: carries out what ``CLAIM_TABLE`` says of its decision."""
         migrations = self._migrations
-        client_id, epoch = owned.client_id, owned.epoch
         claims = self._ctx.cluster.claims
         assert claims is not None
-        if not migrations.ownership.claiming(
-            client_id
-        ):  # otherwise the CONNECT that waits now belongs to the next claim
-            claims.own(client_id, epoch)
-        migrations.postponed.pop(client_id, None)
-        if self._is_overtaken(client_id, epoch):
-            return
-        claim = claims.still(client_id)
-        clean = claim is not None and claim.clean_start
-        if claim is None and not owned.firm and not self._has(client_id):
-            # the client is gone: no other node needs to give up its session
-            migrations.ownership.release(client_id, migrations.me, epoch)
-            return
-        if owned.clean and not clean:  # the CONNECT with a clean start is gone: no other node may discard its session
-            migrations.ownership.claim_again(client_id, owned.firm)
-            return
-        if claim is None and not owned.firm and self._is_older(owned):
-            return
-        earlier = migrations.of(client_id)
-        if not clean and self._is_too_early(owned, earlier):
-            migrations.postponed[client_id] = owned
-            return
-        self._turn_down(client_id, epoch)
-        invited = self._offers.invited(client_id)
-        offered = invited if claim is None else None
-        if offered is not None and not self._takes_offer(owned, offered, earlier):
-            return
-        if claim is not None:
-            migrations.broker.connecting.make_way(client_id)
+        # A CONNECT that waits while the next claim is outstanding belongs to that claim.
+        if not migrations.ownership.claiming(owned.client_id):
+            claims.own(owned.client_id, owned.epoch)
+        migrations.postponed.pop(owned.client_id, None)
+        answered = self._answered(owned, claims)
+        for action in CLAIM_TABLE[self.decide(answered)]:
+            self._by_claim[action](answered)
+
+    def _answered(self, owned: Owned, claims: OwnerClaims) -> AnsweredClaim:
+        migrations = self._migrations
+        epochs = [outbound.epoch for outbound in migrations.outbound_of.get(owned.client_id, ())]
+        overtaken = max(migrations.overtaken.pop(owned.client_id, 0), *epochs, 0)
+        claim = claims.still(owned.client_id) if overtaken <= owned.epoch else None
+        offer = self._offers.offer(owned.client_id) if claim is None else None
+        return AnsweredClaim(owned, claim, migrations.of(owned.client_id), overtaken, offer)
+
+    def decide(self, answered: AnsweredClaim) -> ClaimDecision:
+        owned = answered.owned
+        unwanted = answered.claim is None and not owned.firm
+        if answered.overtaken > owned.epoch:
+            return ClaimDecision.OVERTAKEN
+        if unwanted and not self._has(owned.client_id):
+            return ClaimDecision.UNUSED
+        if owned.clean and not answered.clean:
+            return ClaimDecision.CLEAN_START_GONE
+        if unwanted and self._is_older(owned):
+            return ClaimDecision.OLDER
+        if not answered.clean and self._is_too_early(owned, answered.earlier):
+            return ClaimDecision.INCOMPLETE
+        if answered.offer is not None and not self._takes_offer(answered, *answered.offer):
+            return ClaimDecision.OFFER_VOID
+        return ClaimDecision.OWNED
+
+    # Actions
+
+    def _release(self, answered: AnsweredClaim) -> None:
+        owned = answered.owned
+        self._migrations.ownership.release(owned.client_id, self._migrations.me, owned.epoch)
+
+    def _refuse_connect(self, answered: AnsweredClaim) -> None:
+        self._migrations.broker.connecting.overtaken(answered.owned.client_id, answered.overtaken)
+
+    def _claim_again(self, answered: AnsweredClaim) -> None:
+        self._migrations.ownership.claim_again(answered.owned.client_id, answered.owned.firm)
+
+    def _postpone(self, answered: AnsweredClaim) -> None:
+        self._migrations.postponed[answered.owned.client_id] = answered.owned
+
+    def _drop_offer(self, answered: AnsweredClaim) -> None:
+        self._offers.forget(answered.owned.client_id)
+
+    def _take_offer(self, answered: AnsweredClaim) -> None:
+        owned, offer = answered.owned, answered.offer
+        self._offers.forget(owned.client_id)
+        if offer is not None and self._offers.take(owned, *offer) and offer[1] == 0:
+            owned.others.setdefault(*offer)  # that node has no owner key for it, and never had one
+
+    def _prepare(self, answered: AnsweredClaim) -> None:
+        if answered.claim is not None:
+            self._migrations.broker.connecting.make_way(answered.owned.client_id)
+
+    def _request(self, answered: AnsweredClaim) -> None:
+        """Every other node with an owner key may have state of the session."""
+        migrations = self._migrations
+        owned, claim, clean = answered.owned, answered.claim, answered.clean
+        client_id, epoch = owned.client_id, owned.epoch
         user = None if claim is None or self._ctx.session_owner == BY_CLIENT_ID else claim.client.username
-        for inbound in earlier:
+        for inbound in answered.earlier:
             self._own_again(inbound, owned, claim, user)
-        others = self._others(owned, earlier)
+        others = self._others(owned, answered.earlier)
         held = self._keep(owned, clean, others)
         former_members = [node for node in owned.others if node not in migrations.members]
         if not (others or former_members or self._is_will_unpublished(client_id)):
@@ -83,19 +161,9 @@ class InboundClaims:
         inbound.discarded = clean
         migrations.add(inbound)
         migrations.changed(inbound)
+        offered = answered.offer is not None
         for node, had in others.items():
-            migrations.say(node, Takeover(client_id, epoch, clean or had < owned.floor, offered is not None, user))
-
-    def _is_overtaken(self, client_id: str, epoch: int) -> bool:
-        """Whether a node with a higher epoch has asked for the session. If so, this claim is given up."""
-        migrations = self._migrations
-        given = [outbound.epoch for outbound in migrations.outbound_of.get(client_id, ())]
-        overtaken = max(migrations.overtaken.pop(client_id, 0), *given, 0)
-        if overtaken <= epoch:
-            return False
-        migrations.ownership.release(client_id, migrations.me, epoch)
-        migrations.broker.connecting.overtaken(client_id, overtaken)
-        return True
+            migrations.say(node, Takeover(client_id, epoch, clean or had < owned.floor, offered, user))
 
     def _is_older(self, owned: Owned) -> bool:
         """Whether another node has a later session than this one. The client that asked here is gone, so the session
@@ -107,16 +175,11 @@ class InboundClaims:
         here = max(here, 0 if session is None else session.epoch)
         return any(epoch > here for node, epoch in owned.others.items() if node in migrations.members)
 
-    def _takes_offer(self, owned: Owned, offered: tuple[int, int], earlier: list[InboundSession]) -> bool:
+    def _takes_offer(self, answered: AnsweredClaim, node: int, epoch: int) -> bool:
         """Whether this node may keep a client id that it claimed because a draining node offered the session."""
-        migrations, client_id = self._migrations, owned.client_id
-        holds = self._offers.holds(owned, *offered)
-        if not (holds or earlier or client_id in self._ctx.sessions):
-            migrations.ownership.release(client_id, migrations.me, owned.epoch)
-            return False
-        if holds and offered[1] == 0:  # the offering node has no owner key for it, and never had one
-            owned.others.setdefault(*offered)
-        return True
+        owned = answered.owned
+        here = bool(answered.earlier) or owned.client_id in self._ctx.sessions
+        return here or self._offers.holds(owned, node, epoch)
 
     def _own_again(self, inbound: InboundSession, owned: Owned, claim: OwnerClaim | None, user: str | None) -> None:
         """This node owns the client id again while sessions that an earlier claim asked for are still moving here."""
@@ -179,12 +242,12 @@ class InboundClaims:
             del self._migrations.postponed[client_id]
             self.own(owned, now)
 
-    def _turn_down(self, client_id: str, epoch: int) -> None:
+    def _turn_down(self, answered: AnsweredClaim) -> None:
         """Refuses a node that has asked, by an epoch below this claim's, for the session that is still moving here.
         This claim may ask the same node, so that each would wait for the other."""
-        migrations = self._migrations
+        migrations, client_id = self._migrations, answered.owned.client_id
         deferred = migrations.deferred.get(client_id)
-        if deferred is not None and deferred[1].epoch < epoch:
+        if deferred is not None and deferred[1].epoch < answered.owned.epoch:
             del migrations.deferred[client_id]
             migrations.refused += 1
             migrations.take_early((client_id, deferred[1].epoch))

@@ -55,7 +55,7 @@ class SourceEvent(Enum):
     PASSED = "Passed"
     DONE = "Passed, done"
     UNREACHABLE = "not connected"
-    REMOVED = "no member any more"
+    REMOVED = "not a member"
     DROPPED = "dropped at this node"  # the source is this node, which ends its orphaned session
 
 
@@ -68,7 +68,6 @@ class SourceAction(Enum):
     RELEASE = "have its owner key deleted"
     YIELD = "refuse the CONNECT, or end the session of another user"
     DELIVER = "deliver what waited for this"
-    LOOK = "look at the session in this turn"
     STORE = "look at the session in this turn, and store it"
     STORE_IF_BEST = "look at the session in this turn; store it if this source has the client's session"
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from starlingmq.cluster.takeover.inbound import InboundSession
+from starlingmq.cluster.takeover.outbound_states import OUTBOUND_TABLE, OutboundAction, OutboundEvent, OutboundState
 from starlingmq.core.session.migration_state import MigrationState
 from starlingmq.core.session.session import MOVED_PREFIX, Session
 
@@ -24,7 +25,7 @@ class OutboundSession:
     target: int
     epoch: int
     client_id: str
-    whole: bool  # its inflight window has been handed over
+    state: OutboundState
     changed: bool  # since it was last stored
     later: dict[int, None]  # nodes in ``marks`` whose marker is for a still later owner at another node
     _passed: dict[int, None]
@@ -34,7 +35,7 @@ class OutboundSession:
         self.target = target
         self.epoch = epoch
         self.client_id = client_id
-        self.whole = False
+        self.state = OutboundState.WINDOW
         self.changed = False
         self.later = {}
         self._passed = {}
@@ -42,6 +43,11 @@ class OutboundSession:
             session.moving = MigrationState(client_id)
             session.moving.target, session.moving.epoch = target, epoch
             session.moving.parted = True
+
+    def step(self, event: OutboundEvent) -> tuple[OutboundAction, ...]:
+        row = OUTBOUND_TABLE.step(self.state, event)
+        self.state = row.next
+        return row.actions
 
     def is_earlier(self, epoch: int) -> bool:
         """Whether the session here is older than that epoch. The target may hand it on to a still later owner."""

@@ -51,28 +51,38 @@ class UnderWay:
     clean: list[str]  # those of ``claims`` that were written as clean starts
 
 
+class OwnershipPorts:
+    """The queries that claims make to other parts of the node, about a client id."""
+
+    # the epoch below which everything was discarded, as far as this node knows; CLEAN: that of the next claim
+    floor: Callable[[str], int]
+    wanted: Callable[[str], bool]  # whether a CONNECT waits for it
+    needed: Callable[[str], bool]  # whether this node must keep its key even without a session of it
+
+    def __init__(
+        self, floor: Callable[[str], int], wanted: Callable[[str], bool], needed: Callable[[str], bool]
+    ) -> None:
+        self.floor = floor
+        self.wanted = wanted
+        self.needed = needed
+
+
 class Ownership:
     transactions: int  # requested so far
     claims: int
     prefix: bytes  # of all owner keys
-    # the epoch below which everything was discarded, as far as this node knows; CLEAN: that of the next claim
-    floor: Callable[[str], int]
-    wanted: Callable[[str], bool]  # whether a CONNECT waits for this client id
     answered_at: float  # when etcd last answered a request of this module
     newest: int  # the newest revision that etcd has answered with: no epoch of this node is newer
-    needed: Callable[[str], bool]  # whether this node must keep its key even without a session of the client id
     # (client id, node, epoch) of keys that were to be deleted and have been claimed since
     rewritten: list[tuple[str, int, int]]
 
-    def __init__(self, cluster: str) -> None:
+    def __init__(self, cluster: str, ports: OwnershipPorts) -> None:
+        self._ports = ports
         self.transactions = 0
         self.claims = 0
         self.prefix = f"/starlingmq/{cluster}/owners/".encode()
-        self.floor = lambda client_id: 0
-        self.wanted = lambda client_id: True
         self.answered_at = 0.0
         self.newest = 0
-        self.needed = lambda client_id: False
         self.rewritten = []
         # client id -> epoch of this node's key, to be deleted once it is not needed any more
         self._needed: dict[str, int] = {}
@@ -121,13 +131,13 @@ class Ownership:
     def release(self, client_id: str, node: int, epoch: int) -> None:
         """Deletes the key of a node that has no state of the client id left: this node, or one that is no longer a
         member."""
-        if node == self._node and self.needed(client_id):
+        if node == self._node and self._ports.needed(client_id):
             self._needed[client_id] = max(epoch, self._needed.get(client_id, 0))
         else:
             self._releases.append((client_id, node, epoch))
 
     def release_needed(self, client_id: str) -> None:
-        """This node's key is not ``needed`` any more: it is deleted if its deletion was held back."""
+        """This node's key is not ``OwnershipPorts.needed`` any more: it is deleted if its deletion was held back."""
         epoch = self._needed.pop(client_id, 0)
         if epoch:
             self._releases.append((client_id, self._node, epoch))
@@ -173,7 +183,7 @@ class Ownership:
     def _drop_unwanted(self) -> bool:
         """Drops the next claims whose clients have gone. Returns whether any claims are left."""
         for client_id in list(islice(self._claims, CLAIMS_PER_TXN)):
-            if not (client_id in self._firm or client_id in self._written or self.wanted(client_id)):
+            if not (client_id in self._firm or client_id in self._written or self._ports.wanted(client_id)):
                 del self._claims[client_id]
         return len(self._claims) != 0
 
@@ -184,7 +194,7 @@ class Ownership:
             self._claiming[client_id] = None
         self.claims += len(client_ids)
         reads: list[Operation] = [Get(self.key(client_id), prefix=True) for client_id in client_ids]
-        floors = {client_id: self.floor(client_id) for client_id in client_ids}
+        floors = {client_id: self._ports.floor(client_id) for client_id in client_ids}
         writes: list[Operation] = [Put(self.key(name, self._node), self._value(floors[name])) for name in client_ids]
         clean = [client_id for client_id in client_ids if floors[client_id] == CLEAN]
         return Txn(self._tag(UnderWay(client_ids, [], clean)), (), (*reads, *writes))

@@ -93,15 +93,13 @@ class Takeovers:
         self._wanted_orphans: dict[str, None] = {}  # orphaned sessions that are wanted and not claimed yet
         self._has_orphaned = False
         broker.peers.settled_until = self._settled_until
-        ownership.floor = self._floor
-        ownership.wanted = self._is_wanted
         self.suback_hold = SubackHold(self.migrations)
-        broker.subscribing.waits_for_marks = self.suback_hold.hold
 
-    def _is_wanted(self, client_id: str) -> bool:
+    def is_wanted(self, client_id: str) -> bool:
+        """Whether a CONNECT waits for the client id."""
         return self._claims.still(client_id) is not None
 
-    def _floor(self, client_id: str) -> int:
+    def floor(self, client_id: str) -> int:
         """The floor that this claim publishes. Nodes with sessions below it have to discard them, and may not know that
         yet."""
         claim = self._claims.waiting.get(client_id)

@@ -1,14 +1,22 @@
 """The takeover source: sessions that leave this node, because another node owns their client ids. This node hands over
 their state, and the messages that still arrive here for them.
+
+``claim_decisions`` says what a request leads to, ``outbound_states`` what each event of a session does. This module
+finds the events and carries out the actions.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from starlingmq.cluster.takeover.claim_decisions import REQUEST_TABLE, RequestAction, RequestDecision
 from starlingmq.cluster.takeover.inbound import InboundSession, Source
 from starlingmq.cluster.takeover.inbound_delivery import InboundDelivery
 from starlingmq.cluster.takeover.inbound_states import InboundEvent, InboundState, SourceState
 from starlingmq.cluster.takeover.migrations import Migrations
 from starlingmq.cluster.takeover.outbound import OutboundSession
+from starlingmq.cluster.takeover.outbound_states import OutboundAction, OutboundEvent, OutboundState
 from starlingmq.cluster.takeover.takeover_target import TakeoverTarget
 from starlingmq.cluster.takeover.transfer_frames import (
     CANCELLED,
@@ -35,40 +43,66 @@ class TakeoverSource:
         self._target = target
         self._delivery = delivery
         self._ctx = migrations.ctx
+        self._by_request: Final[dict[RequestAction, Callable[[int, Takeover], None]]] = {
+            RequestAction.NOTE_EPOCH: self._note_epoch,
+            RequestAction.REFUSE: self._refuse,
+            RequestAction.REFUSE_CONNECT: self._refuse_connect,
+            RequestAction.DISCARD: self._discard,
+            RequestAction.DEFER: self._defer,
+            RequestAction.END: self._end,
+            RequestAction.HAND_OVER: self._hand_over,
+        }
 
     # Requests
 
     def asked(self, node: int, said: Takeover) -> None:
-        """Another node claims to own this client id now."""
+        """Another node owns this client id, and requests the session."""
+        for action in REQUEST_TABLE[self.decide(node, said)]:
+            self._by_request[action](node, said)
+
+    def decide(self, node: int, said: Takeover) -> RequestDecision:
         migrations = self._migrations
-        client_id, epoch = said.client_id, said.epoch
-        if (client_id, epoch) in migrations.outbound_sessions or node not in migrations.members:
-            return
-        claiming = migrations.ownership.claiming(client_id)
-        if claiming or client_id in migrations.postponed:  # etcd's answer decides which of the two claims is newer
-            migrations.overtaken[client_id] = max(epoch, migrations.overtaken.get(client_id, 0))
-        session = self._ctx.sessions.get(client_id)
-        inbound_sessions = [] if node == migrations.me else migrations.of(client_id)
+        if (said.client_id, said.epoch) in migrations.outbound_sessions or node not in migrations.members:
+            return RequestDecision.REPEATED
+        session = self._ctx.sessions.get(said.client_id)
+        inbound_sessions = self._inbound(node, said.client_id)
         if session is not None and self.stays(session, said.user):
-            migrations.refused += 1
-            migrations.take_early((client_id, epoch))
-            migrations.say(node, Head(client_id, epoch, OVERTAKEN, owner=session.owner))
-            return
-        back = said.offered and session is not None and session.client is not None
-        if back or self._is_newer(client_id, epoch, inbound_sessions, session):
-            migrations.refused += 1
-            migrations.take_early((client_id, epoch))
-            migrations.say(node, Head(client_id, epoch, OVERTAKEN, owner=self._kept_for(client_id, session)))
-            return
-        if not claiming:
-            migrations.broker.connecting.overtaken(client_id, epoch)
-        anothers = self._is_anothers(session, inbound_sessions, said.user)
-        if said.clean or anothers:
-            self._discard(client_id, epoch, inbound_sessions)
+            return RequestDecision.RESERVED
+        if said.offered and session is not None and session.client is not None:
+            return RequestDecision.RETURNED
+        if self._is_newer(said.client_id, said.epoch, inbound_sessions, session):
+            return RequestDecision.OLDER
+        if said.clean or self._is_anothers(node, said):
+            return RequestDecision.DISCARDED
         if any(inbound.wanted() for inbound in inbound_sessions):
-            self._defer(node, said)
-        else:
-            self._give(node, client_id, epoch, said.clean or anothers, ANOTHER_USER if anothers else "session_ended")
+            return RequestDecision.INCOMPLETE
+        return RequestDecision.AVAILABLE
+
+    def _inbound(self, node: int, client_id: str) -> list[InboundSession]:
+        """Inbound sessions that a request of that node concerns: none if it is this node's own."""
+        return [] if node == self._migrations.me else self._migrations.of(client_id)
+
+    def _note_epoch(self, node: int, said: Takeover) -> None:
+        migrations, client_id = self._migrations, said.client_id
+        if migrations.ownership.claiming(client_id) or client_id in migrations.postponed:
+            migrations.overtaken[client_id] = max(said.epoch, migrations.overtaken.get(client_id, 0))
+
+    def _refuse(self, node: int, said: Takeover) -> None:
+        migrations, client_id = self._migrations, said.client_id
+        migrations.refused += 1
+        migrations.take_early((client_id, said.epoch))
+        migrations.say(node, Head(client_id, said.epoch, OVERTAKEN, owner=self._kept_for(client_id)))
+
+    def _refuse_connect(self, node: int, said: Takeover) -> None:
+        if not self._migrations.ownership.claiming(said.client_id):
+            self._migrations.broker.connecting.overtaken(said.client_id, said.epoch)
+
+    def _end(self, node: int, said: Takeover) -> None:
+        why = ANOTHER_USER if self._is_anothers(node, said) else "session_ended"
+        self._give(node, said.client_id, said.epoch, True, why)
+
+    def _hand_over(self, node: int, said: Takeover) -> None:
+        self._give(node, said.client_id, said.epoch, False, "session_ended")
 
     def stays(self, session: Session, user: str | None) -> bool:
         """Whether the session stays here, reserved for its user, while another user asks for it."""
@@ -76,24 +110,27 @@ class TakeoverSource:
         over = session.client is None and session.expires_at != 0.0 and session.expires_at <= ctx.now
         return ctx.session_owner == REFUSE and not over and is_anothers(REFUSE, session.owner, user)
 
-    def _kept_for(self, client_id: str, session: Session | None) -> str | None:
+    def _kept_for(self, client_id: str) -> str | None:
         """The user that the session is reserved for, even if it is moving to a later owner: another user who asks gets
         a new session instead."""
         if self._ctx.session_owner != REFUSE:
             return None
+        session = self._ctx.sessions.get(client_id)
         leaving = self._migrations.outbound_of.get(client_id)
         if session is None and leaving:
             session = max(leaving, key=lambda outbound: outbound.epoch).session
         return None if session is None else session.owner
 
-    def _is_anothers(self, session: Session | None, inbound_sessions: list[InboundSession], user: str | None) -> bool:
+    def _is_anothers(self, node: int, said: Takeover) -> bool:
         """Whether the session here, or the one moving here, belongs to another user."""
+        session = self._ctx.sessions.get(said.client_id)
+        inbound_sessions = self._inbound(node, said.client_id)
         owner = None
         if session is not None:
             owner = session.owner
         elif inbound_sessions:
             owner = max(inbound_sessions, key=_epoch).user
-        return is_anothers(self._ctx.session_owner, owner, user)
+        return is_anothers(self._ctx.session_owner, owner, said.user)
 
     def _is_newer(
         self, client_id: str, epoch: int, inbound_sessions: list[InboundSession], session: Session | None
@@ -119,15 +156,15 @@ class TakeoverSource:
             migrations.take_early((said.client_id, earlier[1].epoch))
         migrations.deferred[said.client_id] = (node, said)
 
-    def _discard(self, client_id: str, epoch: int, inbound_sessions: list[InboundSession]) -> None:
+    def _discard(self, node: int, said: Takeover) -> None:
         """The new owner starts with a clean session: this node no longer waits for parts that have not arrived. It
         happens now, because a client that returns here in the meantime must not find the old session."""
-        migrations = self._migrations
-        for inbound in inbound_sessions:
+        migrations, client_id = self._migrations, said.client_id
+        for inbound in self._inbound(node, client_id):
             inbound.discarded = True
             self._target.step(inbound, InboundEvent.CALLED_OFF)
         earlier = migrations.deferred.get(client_id)
-        if earlier is not None and earlier[1].epoch < epoch:
+        if earlier is not None and earlier[1].epoch < said.epoch:
             del migrations.deferred[client_id]
             migrations.say(earlier[0], Head(client_id, earlier[1].epoch, OVERTAKEN))
             migrations.take_early((client_id, earlier[1].epoch))
@@ -202,7 +239,11 @@ class TakeoverSource:
             if session.ended or not self._migrations.connected(outbound.target):
                 continue
             marked = outbound.marks()
-            if not outbound.whole or session.queue is not None or any(node not in marked for node in there):
+            if (
+                outbound.state is OutboundState.WINDOW
+                or session.queue is not None
+                or any(node not in marked for node in there)
+            ):
                 count += 1
         return count
 
@@ -226,58 +267,66 @@ class TakeoverSource:
         return len(migrations.with_output) != 0
 
     def _give_of(self, outbound: OutboundSession, now: float) -> bool:
+        """Finds the next events of one session. Returns whether more can be sent in the next turn."""
         migrations, mover, session = self._migrations, self._migrations.broker.mover, outbound.session
-        client_id, epoch = outbound.client_id, outbound.epoch
         if session.ended:
-            migrations.remove_outbound(outbound)
+            self._step(outbound, OutboundEvent.ENDED)
             return False
         if session.window is not None:
-            parts = mover.take_window(session)
-            if parts:
-                self._say_parts(outbound, parts, now)
+            sent = self._send(outbound, mover.take_window(session), now)
             if session.window is not None:
-                return len(parts) != 0
-        if not outbound.whole:
-            outbound.whole = True
-            migrations.say(outbound.target, Whole(client_id, epoch))
-        parts = mover.take_queue(session)
-        if parts:
-            self._say_parts(outbound, parts, now)
+                return sent
+        if outbound.state is OutboundState.WINDOW:
+            self._step(outbound, OutboundEvent.WINDOW_EMPTY)
+        sent = self._send(outbound, mover.take_queue(session), now)
         if session.queue is not None:
-            return len(parts) != 0
-        moving = session.moving
-        assert moving is not None
-        nodes = outbound.unpassed(migrations.of(client_id))
-        marked = not session.subscriptions or all(member in moving.marked for member in migrations.members)
-        done = marked and not moving.sources
-        if nodes or done:
-            migrations.say(outbound.target, Passed(client_id, epoch, nodes, done))
-        if done:
-            mover.left(session)
-            migrations.remove_outbound(outbound)
+            return sent
+        nodes = outbound.unpassed(migrations.of(outbound.client_id))
+        if self._is_complete(outbound):
+            self._step(outbound, OutboundEvent.COMPLETE, nodes=nodes)
+        elif nodes:
+            self._step(outbound, OutboundEvent.PASSED, nodes=nodes)
         return False
 
-    def _say_parts(self, outbound: OutboundSession, outgoings: list[Outgoing], now: float) -> None:
-        parts: list[Part] = []
-        for outgoing in outgoings:
-            message = outgoing.message
-            parts.append(
-                Part(
-                    message.topic,
-                    message.payload,
-                    message.properties,
-                    message.publisher,
-                    (message.qos, message.retain, message.published_at),
-                    -1.0 if message.expires_at == 0.0 else message.expires_at - now,
-                    outgoing.qos,
-                    outgoing.retain,
-                    outgoing.ids,
-                    outgoing.packet_id if outgoing.stage else 0,
-                    outgoing.stage,
-                    message.id,
-                )
-            )
-        self._migrations.say(outbound.target, Parts(outbound.client_id, outbound.epoch, parts))
+    def _is_complete(self, outbound: OutboundSession) -> bool:
+        """Whether no message can reach the session any more."""
+        session, moving = outbound.session, outbound.session.moving
+        assert moving is not None
+        marked = not session.subscriptions or all(member in moving.marked for member in self._migrations.members)
+        return marked and not moving.sources
+
+    def _send(self, outbound: OutboundSession, outgoings: list[Outgoing], now: float) -> bool:
+        if outgoings:
+            self._step(outbound, OutboundEvent.MESSAGES, parts=[_part(outgoing, now) for outgoing in outgoings])
+        return len(outgoings) != 0
+
+    def _step(
+        self, outbound: OutboundSession, event: OutboundEvent, parts: Sequence[Part] = (), nodes: Sequence[int] = ()
+    ) -> None:
+        for action in outbound.step(event):
+            self._carry_out(action, outbound, list(parts), list(nodes))
+
+    def _carry_out(
+        self, action: OutboundAction, outbound: OutboundSession, parts: list[Part], nodes: list[int]
+    ) -> None:
+        migrations, mover = self._migrations, self._migrations.broker.mover
+        client_id, epoch = outbound.client_id, outbound.epoch
+        if action is OutboundAction.SEND_PARTS:
+            migrations.say(outbound.target, Parts(client_id, epoch, parts))
+        elif action is OutboundAction.SEND_WHOLE:
+            migrations.say(outbound.target, Whole(client_id, epoch))
+        elif action in (OutboundAction.SEND_PASSED, OutboundAction.ASK):
+            migrations.say(outbound.target, Passed(client_id, epoch, nodes, False))
+        elif action is OutboundAction.SEND_DONE:
+            migrations.say(outbound.target, Passed(client_id, epoch, nodes, True))
+        elif action is OutboundAction.REMOVE:
+            migrations.remove_outbound(outbound)
+        elif action is OutboundAction.END:
+            mover.left(outbound.session)
+        elif action is OutboundAction.KEEP:
+            mover.stay(outbound.session, outbound.later)
+        elif action is OutboundAction.OWE:
+            self._owe(outbound)
 
     # Member changes
 
@@ -298,7 +347,7 @@ class TakeoverSource:
         """Asks a restarted node whether it still waits for the sessions that this node was handing over."""
         for outbound in self._migrations.outbound_sessions.values():
             if outbound.target == node and node != self._migrations.me:
-                self._migrations.say(node, Passed(outbound.client_id, outbound.epoch, [], False))
+                self._step(outbound, OutboundEvent.TARGET_RESTARTED)
 
     def unknown(self, node: int, client_id: str, epoch: int) -> None:
         """The target does not wait for this session any more."""
@@ -319,19 +368,19 @@ class TakeoverSource:
     def call_off(self, outbound: OutboundSession) -> bool:
         """Cancels the handover. Returns True if the session is here as before. Otherwise its messages are owed to the
         client's newer session, which is here or has left for a later owner."""
-        ghost = outbound.session
-        self._migrations.remove_outbound(outbound)
-        if ghost.ended:
-            return False
-        there = self._ctx.sessions.get(outbound.client_id) or self._left_since(outbound)
-        if there is None:
-            self._migrations.broker.mover.stay(ghost, outbound.later)
-            return True
-        self._owe(outbound, ghost, there)
-        return False
+        if outbound.session.ended:
+            self._step(outbound, OutboundEvent.ENDED)
+        elif self._newer_session(outbound) is None:
+            self._step(outbound, OutboundEvent.TARGET_GONE)
+        else:
+            self._step(outbound, OutboundEvent.TARGET_GONE_OWED)
+        return outbound.state is OutboundState.HERE
 
-    def _left_since(self, outbound: OutboundSession) -> Session | None:
-        """The newest session of that client which has left here after this one."""
+    def _newer_session(self, outbound: OutboundSession) -> Session | None:
+        """The session that the client has here, or its newest one that has left here after this one."""
+        session = self._ctx.sessions.get(outbound.client_id)
+        if session is not None:
+            return session
         sessions = [each.session for each in self._migrations.outbound_of.get(outbound.client_id, ())]
         later = [session for session in sessions if not session.ended and session.epoch > outbound.session.epoch]
         return max(later, key=_session_epoch, default=None)
@@ -348,9 +397,10 @@ class TakeoverSource:
         for inbound in migrations.of(client_id):
             self._target.source_dropped(inbound)
 
-    def _owe(self, outbound: OutboundSession, ghost: Session, there: Session) -> None:
+    def _owe(self, outbound: OutboundSession) -> None:
         """Hands the session over to this node itself, for the client's newer session."""
-        migrations = self._migrations
+        migrations, ghost, there = self._migrations, outbound.session, self._newer_session(outbound)
+        assert there is not None
         client_id, epoch = outbound.client_id, outbound.epoch
         migrations.broker.mover.redirect(ghost, migrations.me)
         again = OutboundSession(ghost, migrations.me, epoch, client_id)
@@ -374,6 +424,24 @@ class TakeoverSource:
         migrations.changed(inbound)
         self._delivery.attach(inbound)
         self._target.tell_owner(inbound)
+
+
+def _part(outgoing: Outgoing, now: float) -> Part:
+    message = outgoing.message
+    return Part(
+        message.topic,
+        message.payload,
+        message.properties,
+        message.publisher,
+        (message.qos, message.retain, message.published_at),
+        -1.0 if message.expires_at == 0.0 else message.expires_at - now,
+        outgoing.qos,
+        outgoing.retain,
+        outgoing.ids,
+        outgoing.packet_id if outgoing.stage else 0,
+        outgoing.stage,
+        message.id,
+    )
 
 
 def _epoch(inbound: InboundSession) -> int:

@@ -18,8 +18,8 @@ The laws:
 - When another node has published the will of a client that is connected here, its connection is closed.
 - A will is never published after messages that its client publishes over a newer connection. A CONNECT waits for
   earlier wills at this node, and settles those at other nodes. So other nodes must find the key of this node
-  (``Ownership.needed``) as long as it has a will, and a FIRING key is deleted only once the will's retained message is
-  in etcd.
+  (``OwnershipPorts.needed``) as long as it has a will, and a FIRING key is deleted only once the will's retained
+  message is in etcd.
 
 Pure: the core's wills and answers of etcd in; requests, and calls of ``core.session.ending``, out.
 """
@@ -103,7 +103,6 @@ class ClusterWills(Subsystem):
         self._written = written
         self._connected = connected
         self._ownership = ownership
-        ownership.needed = self._is_known
         self._seconds = config.takeover_timeout
         self._broker = broker
         self._ctx = broker.ctx
@@ -193,10 +192,11 @@ class ClusterWills(Subsystem):
             self._taken_of[client_id] -= 1
             if not self._taken_of[client_id]:
                 del self._taken_of[client_id]
-        if not self._is_known(client_id):
+        if not self.is_known(client_id):
             self._ownership.release_needed(client_id)
 
-    def _is_known(self, client_id: str) -> bool:
+    def is_known(self, client_id: str) -> bool:
+        """Whether this node has, or has taken, a will of the client id."""
         return client_id in self._entries or client_id in self._taken_of
 
     def _entry(self, name: str) -> WillEntry:

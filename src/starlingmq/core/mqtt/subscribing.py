@@ -7,7 +7,6 @@ a batch a turn; the connection is not read before its SUBSCRIBE is answered, the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import Final
 
 from starlingmq.core.connection import ASKING, WORKING
@@ -113,10 +112,6 @@ class HeldSuback:
         self.deadline = 0.0
 
 
-def _waits_for_nothing(held: HeldSuback) -> bool:
-    return False
-
-
 class UnsubscribeJob(Job):
     owner: Subscribing
     client: Client
@@ -174,9 +169,6 @@ class Subscribing:
     delivery: Delivery
     retained: RetainedTree
     held: deque[HeldSuback]  # in a cluster, in the order of their versions
-    waits_for_marks: Callable[
-        [HeldSuback], bool
-    ]  # whether cluster.takeover.takeover has it wait on: its session is on its way
     later: list[Subscription]  # of the SUBSCRIBE at hand: what is retained comes after its SUBACK
     replays: RetainedReplays
     _asked: dict[HookQuestion, Subscribe]
@@ -187,7 +179,6 @@ class Subscribing:
         self.delivery = delivery
         self.retained = retained
         self.held = deque()
-        self.waits_for_marks = _waits_for_nothing
         self.later = []
         self.replays = RetainedReplays(ctx, delivery, retained)
         self._asked = {}
@@ -359,12 +350,12 @@ class Subscribing:
             held.version = version
             held.deadline = deadline
 
-    def applied(self, version: int) -> None:
-        """They have."""
+    def take_applied(self, version: int) -> list[HeldSuback]:
+        """The SUBACKs whose routes all other nodes have, as they have applied this node's up to ``version``."""
+        taken: list[HeldSuback] = []
         while self.held and 0 <= self.held[0].version <= version:
-            held = self.held.popleft()
-            if held.session.moving is None or not self.waits_for_marks(held):
-                self.answer(held)
+            taken.append(self.held.popleft())
+        return taken
 
     def overdue(self) -> None:
         """Refuse what could not be made known in time, and take it back: a SUBACK says what holds everywhere."""
