@@ -26,7 +26,9 @@ from typing import Final, Literal
 from starlingmq.cluster.durable_tokens import DurableTokens
 from starlingmq.cluster.etcd.etcd_cas import CasUpdate, EtcdCas
 from starlingmq.cluster.etcd.etcd_requests import Answer, Get, Request, Txn, TxnAnswer, Watch, WatchEvent, WatchLost
+from starlingmq.cluster.retained.copy_holders import CopyHolders
 from starlingmq.cluster.retained.large_retained import COPY_FACT, LargeRetained
+from starlingmq.cluster.retained.retained_expiry import RetainedExpiry
 from starlingmq.cluster.retained.retained_records import (
     MARK,
     Keep,
@@ -85,6 +87,7 @@ class RetainedSync(Subsystem):
         self.copies = LargeRetained(
             broker, connected, self._covered, self._say, self._retaining.reached, config.retained_cache
         )
+        self._holders = CopyHolders(self.copies, connected, self._say, config.retained_copies)
         quota = config.etcd.quota
         self.writer = RetainedWriter(
             self._keys, config.retained_window, quota / CHANGES_PART, config.etcd.compaction_retention
@@ -107,8 +110,7 @@ class RetainedSync(Subsystem):
         self._mark = (0, 0)  # this node's mark, as read, and its revision
         self._begun = False  # it is known which writes of an earlier incarnation are done
         self._revisions: dict[bytes, int] = {}  # topic -> revision taken since reading began; < 0: deleted
-        self._expiring: dict[bytes, int] = {}  # topic -> revision of a message that expires
-        self._led = False
+        self._expiry = RetainedExpiry(broker.retained)
         self._look_at = 0.0
         self._requests: list[Request] = []
         self._notices: list[str] = []
@@ -135,10 +137,12 @@ class RetainedSync(Subsystem):
 
     def set_members(self, numbers: dict[int, None]) -> None:
         before, self._members = self._members, numbers
+        self._holders.set_others([node for node in numbers if node != self._me])
         for node in before:
             if node not in numbers:
                 self._retaining.told.pop(node, None)
-                self._copy_anew(node)
+                for topic, value, revision in self._holders.replace(node):
+                    self._amendments.add(CasUpdate(self._keys + topic, revision, encode_value(value)))
 
     def registered(self, now: float) -> None:
         if self.state == "idle":
@@ -269,14 +273,14 @@ class RetainedSync(Subsystem):
 
     def _show(self, topic: bytes, data: bytes | None, revision: int) -> None:
         """Shows etcd's record as the topic's retained message."""
-        self._expiring.pop(topic, None)
+        self._expiry.forget(topic)
         value = None if data is None else self._decoded(topic, data)
         if value is None:
             self.copies.forget(topic)
             self._broker.publishing.retained.hide(topic)
             return
         if value.expires_at != 0.0:
-            self._expiring[topic] = revision
+            self._expiry.note(topic, revision)
             if value.expires_at <= self._ctx.now:
                 self.copies.forget(topic)
                 self._broker.publishing.retained.hide(topic)
@@ -333,8 +337,7 @@ class RetainedSync(Subsystem):
             else:
                 self.copies.forget(topic)
                 self._broker.publishing.retained.hide(topic)
-        for topic in [topic for topic in self._expiring if revisions.get(topic, 0) <= 0]:
-            del self._expiring[topic]
+        self._expiry.keep_only(revisions)
         self._retaining.complete = True
 
     # The core's messages
@@ -378,30 +381,10 @@ class RetainedSync(Subsystem):
             return None
         if len(message.payload) + len(message.properties) < self._config.retained_inline:
             return encode_value(value_of(message, ()))
-        holders = self._holders(topic)
+        holders = self._holders.choose(topic)
         for node in holders:
             self._say(node, Keep(topic, value_of(message, ())))
         return encode_value(value_of(message, (self._me, *holders)))
-
-    def _holders(self, topic: bytes, beside: tuple[int, ...] = ()) -> tuple[int, ...]:
-        """Other nodes that get a copy: the same ones for a topic, as long as they are connected."""
-        others = [node for node in self._members if node != self._me and node not in beside and self._connected(node)]
-        if not others:
-            return ()
-        start = sum(topic) % len(others)
-        return tuple((others[start:] + others[:start])[: self._config.retained_copies])
-
-    def _copy_anew(self, gone: int) -> None:
-        """A node that is no longer a member had copies: another node gets them."""
-        for topic, value, revision in self.copies.held_only_with(gone):
-            whole = self.copies.whole(topic, value)
-            beside = tuple([holder for holder in value.holders if holder != gone])
-            more = self._holders(topic, beside)[:1]
-            if whole is not None:
-                for node in more:
-                    self._say(node, Keep(topic, whole))
-                value = message_value(value, (*beside, *more))
-                self._amendments.add(CasUpdate(self._keys + topic, revision, encode_value(value)))
 
     def _undelete(self, topic: bytes, sequence: int) -> None:
         """The cluster has this node's change of the topic: it need not be remembered any more."""
@@ -413,14 +396,8 @@ class RetainedSync(Subsystem):
     def _expire(self) -> None:
         """Expired messages disappear at every node; the leader deletes them from etcd."""
         expired, self._retaining.expired = self._retaining.expired, []
-        led, self._led = self._led, self._leading() and self.state == "following"
-        if not self._led:
-            return
-        if not led:  # messages that expired before
-            expired = [topic for topic in self._expiring if self._broker.retained.get(topic) is None]
-        for topic in expired:
-            revision = self._expiring.get(topic, 0)
-            if revision and topic not in self._overlay:
+        for topic, revision in self._expiry.due(expired, self._leading() and self.state == "following"):
+            if topic not in self._overlay:
                 self._amendments.add(CasUpdate(self._keys + topic, revision, None))
 
     def _measure(self) -> None:
@@ -479,19 +456,3 @@ class RetainedSync(Subsystem):
         if self.state == "reading" and not self._page:
             soonest = min(soonest, self._retry_at)
         return soonest
-
-
-def message_value(value: RetainedValue, holders: tuple[int, ...]) -> RetainedValue:
-    """The same message, at other nodes."""
-    return RetainedValue(
-        value.origin,
-        value.sequence,
-        value.qos,
-        value.properties,
-        value.publisher,
-        value.published_at,
-        value.expires_at,
-        value.payload,
-        value.size,
-        holders,
-    )
