@@ -245,10 +245,11 @@ def test_an_event_of_an_outbound_session_leads_to_the_state_of_its_row(
 
 @pytest.mark.parametrize("decisions", [REQUEST_TABLE, CLAIM_TABLE], ids=["request", "claim"])
 def test_each_decision_has_a_row_and_each_action_is_taken_and_the_page_lists_them(decisions: dict[Any, Any]) -> None:
-    kind = type(next(iter(decisions)))
+    kind: Any = type(next(iter(decisions)))
     assert list(decisions) == list(kind), "in the order in which the conditions are looked at"
     actions = [action for row in decisions.values() for action in row]
-    assert set(actions) == set(type(actions[0]))
+    every: Any = type(actions[0])
+    assert set(actions) == set(every)
     page = Path("docs/SESSIONS.md").read_text(encoding="utf-8")
     assert [decision.value for decision in kind if f"| {decision.value} |" not in page] == []
 
@@ -286,7 +287,8 @@ def test_a_table_has_no_row_twice_each_ignored_event_says_why_and_each_action_is
         for row in table.rows.values():
             assert bool(row.ignored) == (row.next is row.state and not row.actions), name(row)
         taken = [action for row in table.rows.values() for action in row.actions]
-        assert set(taken) == set(type(taken[0])), "an action that no row takes"
+        every: Any = type(taken[0])
+        assert set(taken) == set(every), "an action that no row takes"
     with pytest.raises(ValueError, match="ASKED on HEAD"):
         StateTable("source", [*SOURCE_TABLE.rows.values(), SOURCE_TABLE.rows[SourceState.ASKED, SourceEvent.HEAD]])
 
