@@ -27,8 +27,8 @@ from starlingmq.cluster.links.peer_transport import PeerTransport
 from starlingmq.cluster.links.relay import Relay
 from starlingmq.cluster.membership.quorum import Quorum, QuorumPeer
 from starlingmq.cluster.routes.peer_routes import PeerRoutes
+from starlingmq.cluster.routes.publishers import Publishers
 from starlingmq.cluster.routes.route_table import RouteTable
-from starlingmq.cluster.routes.suback_wait import SubackWait
 from starlingmq.core.context import Context
 from starlingmq.core.groups.group_engine import GroupEngine
 from starlingmq.core.ready import RETAINED_PUT
@@ -51,7 +51,7 @@ def suback_waits_for_nobody_that_was_lost_lately() -> Any:
     def publishers(self: Any, quorum: Quorum, now: float) -> list[int]:
         return [number for number in self._view.transports if quorum.is_connected(number)]
 
-    return patch.object(SubackWait, "publishers", publishers)
+    return patch.object(Publishers, "others", publishers)
 
 
 def one_node_alone_declares_another_dead() -> Any:
