@@ -196,11 +196,14 @@ class Broker:
         self._bulk = BulkProcess(self.config)
         await self._bulk.start()
 
-    def _readable_nodes(self) -> list[tuple[str, str]]:
-        """Name and address of the nodes that streams are read from, as far as they are connected."""
-        found = [(self.config.node.name, self.read_at)]
-        urls = [] if self._cluster is None else self._cluster.listeners_elsewhere()
-        return found + [place for url in urls if (place := bulk_place(url)) is not None]
+    def _readable_nodes(self) -> list[tuple[str, str, bool]]:
+        """Name and address of the nodes that streams are read from; True and no address for a member that is away."""
+        found = [(self.config.node.name, self.read_at, False)]
+        if self._cluster is None:
+            return found
+        places = [bulk_place(url) for url in self._cluster.listeners_elsewhere()]
+        found += [(*place, False) for place in places if place is not None]
+        return found + [(name, "", True) for name in self._cluster.members_away()]
 
     async def _open_listener(self, spec: ListenerSpec) -> Listener:
         assert self._driver is not None

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from starlingmq import Broker
 from starlingmq.config.settings import load_config
 from starlingmq.spark.nodes import StreamError
 from starlingmq.spark.read_options import OptionError, read_options
-from starlingmq.spark.source import BatchReader, MicroBatchReader, RowPartition
+from starlingmq.spark.row_reading import RowPartition
+from starlingmq.spark.source import BatchReader, MicroBatchReader, Told
 from tests.bulk.conftest import TOKEN, settings
 from tests.bulk.test_service import publish
 
@@ -29,6 +31,11 @@ def ranges(found: Any) -> list[tuple[str, int, int]]:
     return [(part.node, part.start, part.end) for part in found]
 
 
+def at(told: Told, **offsets: int) -> Told:
+    """The same position with other offsets."""
+    return told | {"offsets": offsets}
+
+
 async def test_a_batch_is_cut_into_tasks(broker: Broker) -> None:
     await publish(broker, 10)
 
@@ -39,6 +46,8 @@ async def test_a_batch_is_cut_into_tasks(broker: Broker) -> None:
     more = {"startingOffsets": '{"n1": 4}', "endingOffsets": '{"n1": 6}'}
     assert await asyncio.to_thread(lambda: plan(**more)) == [("n1", 4, 6)]
     assert await asyncio.to_thread(plan, startingOffsets="latest") == []
+    reader = BatchReader(read_options(options(broker), streaming=False))
+    assert list(reader.read(InputPartition(None))) == [], "what Spark makes up where there is no partition"
     assert await asyncio.to_thread(plan, startingTimestamp="1000") == [("n1", 0, 10)]
     assert await asyncio.to_thread(plan, startingTimestamp="2100-01-01T00:00:00") == []
     strange: dict[str, str] = {"startingOffsets": '{"n7": 1}'}
@@ -55,7 +64,7 @@ async def test_a_micro_batch_is_bounded_and_available_now_has_an_end(broker: Bro
 
     def plan() -> None:
         start = reader.initialOffset()
-        assert start == {"n1": 0}
+        assert start["offsets"] == {"n1": 0}
         limit = reader.getDefaultReadLimit()
         assert limit == ReadMaxRows(4)
         reader.prepareForTriggerAvailableNow()
@@ -64,17 +73,18 @@ async def test_a_micro_batch_is_bounded_and_available_now_has_an_end(broker: Bro
             end = reader.latestOffset(start, limit)
             if end == start:
                 break
-            assert ranges(reader.partitions(start, end)) == [("n1", start["n1"], end["n1"])]
-            ends.append(end["n1"])
+            first, last = start["offsets"]["n1"], end["offsets"]["n1"]
+            assert ranges(reader.partitions(start, end)) == [("n1", first, last)]
+            ends.append(last)
             asyncio.run_coroutine_threadsafe(publish(broker, 1), loop).result(20)
             start = end
         assert ends == [4, 8, 10]
-        assert reader.reportLatestOffset() == {"n1": 13}
-        assert reader.latestOffset({"n1": 10}, ReadAllAvailable()) == {"n1": 10}
+        assert reader.reportLatestOffset() == at(start, n1=13)
+        assert reader.latestOffset(at(start, n1=10), ReadAllAvailable()) == at(start, n1=10)
         fresh: MicroBatchReader = pickle.loads(pickle.dumps(reader))
-        assert fresh.latestOffset({"n1": 10}, ReadAllAvailable()) == {"n1": 13}
-        assert fresh.latestOffset({"n1": 0}, ReadMaxBytes(1)) == {"n1": 1}
-        assert 1 < fresh.latestOffset({"n1": 0}, ReadMaxBytes(300))["n1"] < 13
+        assert fresh.latestOffset(at(start, n1=10), ReadAllAvailable()) == at(start, n1=13)
+        assert fresh.latestOffset(at(start, n1=0), ReadMaxBytes(1)) == at(start, n1=1)
+        assert 1 < fresh.latestOffset(at(start, n1=0), ReadMaxBytes(300))["offsets"]["n1"] < 13
         reader.stop()
         fresh.stop()
 
@@ -89,15 +99,16 @@ async def test_a_node_that_comes_is_read_from_its_beginning_and_shares_are_fair(
         reader = MicroBatchReader(read_options(options(broker, other, startingOffsets="latest"), True))
 
         def plan() -> None:
-            assert reader.latestOffset({"n1": 30}, ReadAllAvailable()) == {"n1": 30}, "it has nothing yet"
+            start = reader.latestOffset({"n1": 30}, ReadAllAvailable())
+            assert start["offsets"] == {"n1": 30, "n2": 0}
             asyncio.run_coroutine_threadsafe(publish(other, 10), loop).result(20)
-            end = reader.latestOffset({"n1": 30}, ReadAllAvailable())
-            assert end == {"n1": 30, "n2": 10}
-            (part,) = reader.partitions({"n1": 30}, end)
+            end = reader.latestOffset(start, ReadAllAvailable())
+            assert end == at(start, n1=30, n2=10)
+            (part,) = reader.partitions(start, end)
             assert isinstance(part, RowPartition)
-            assert (part.node, part.start, part.end, part.forgive) == ("n2", 0, 10, True)
-            assert reader.latestOffset({"n1": 0}, ReadMaxRows(20)) == {"n1": 15, "n2": 5}
-            assert sum(reader.latestOffset({"n1": 0}, ReadMaxRows(1)).values()) == 1
+            assert (part.node, part.start, part.end, part.forgive) == ("n2", 0, 10, False)
+            assert reader.latestOffset(at(start, n1=0, n2=0), ReadMaxRows(20)) == at(start, n1=15, n2=5)
+            assert sum(reader.latestOffset(at(start, n1=0, n2=0), ReadMaxRows(1))["offsets"].values()) == 1
             reader.stop()
 
         loop = asyncio.get_running_loop()

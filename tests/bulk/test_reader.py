@@ -160,5 +160,5 @@ def test_a_reader_knows_that_its_stream_is_gone(tmp_path: Path) -> None:
     found = StreamReader(written.path)
     assert found.current()
     written.log.close()
-    written.directory.delete("s")
+    written.directory.delete("s", written.log.stream.next)
     assert not found.current()

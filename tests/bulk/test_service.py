@@ -21,7 +21,7 @@ from starlingmq.config.settings import Config, ConfigError, load_config
 from starlingmq.hooks import AuthRequest
 from starlingmq.spark.nodes import LostRows, NodeBook, NodeConnection, StreamError
 from starlingmq.spark.read_options import Options
-from starlingmq.spark.source import RowPartition, read_part
+from starlingmq.spark.row_reading import RowPartition, read_part
 from tests.bulk.conftest import TOKEN, settings
 from tests.cli.test_stream_commands import ask
 from tests.patience import within
@@ -72,7 +72,8 @@ async def test_what_there_is_and_where(broker: Broker) -> None:
     book = NodeBook(options(broker, consumer="me"))
 
     def plan() -> None:
-        assert book.bounds({}) == {"n1": (0, 5)}
+        (bounds,) = book.bounds().values()
+        assert (bounds.first, bounds.next, bounds.begin) == (0, 5, 0) and bounds.id
         assert book.ask("n1", "nodes", None, Nodes).node == "n1"
         assert book.ask("n1", "streams", None, list[Bounds])[0].topics == ["#"]
         assert (book.seek("n1", 0.0), book.seek("n1", 1e11)) == (0, 5)
@@ -83,8 +84,8 @@ async def test_what_there_is_and_where(broker: Broker) -> None:
     await asyncio.to_thread(plan)
     with pytest.raises(StreamError, match="there is no stream none"):
         await rows(options(broker, stream="none"), 0, 5)
-    with pytest.raises(StreamError, match="there is no stream none on n1; make it"):
-        await asyncio.to_thread(NodeBook(options(broker, stream="none")).bounds, {})
+    with pytest.raises(StreamError, match="there is no stream none on n1; create it"):
+        await asyncio.to_thread(NodeBook(options(broker, stream="none")).bounds)
 
 
 async def test_who_has_no_token_reads_nothing(broker: Broker) -> None:
@@ -121,9 +122,9 @@ async def test_who_may_not_read_a_stream_is_told_so(tmp_path: Path) -> None:
             book = NodeBook(given)
             with pytest.raises(StreamError, match=words):
                 await rows(given, 0, 3)
-            for ask_for in (book.bounds, lambda _, book=book: book.seek("n1", 0.0)):
+            for ask_for in (book.bounds, lambda book=book: book.seek("n1", 0.0)):
                 with pytest.raises(StreamError, match=words):
-                    await asyncio.to_thread(ask_for, {})
+                    await asyncio.to_thread(ask_for)
             await asyncio.to_thread(book.close)
         (tmp_path / "acl.yaml").write_text(RULES.replace("ann", "bob"))
         broker.reload(config)
@@ -153,7 +154,7 @@ async def test_a_reload_makes_and_changes_streams(broker: Broker, tmp_path: Path
 async def test_a_node_that_is_not_there_is_waited_for_and_named(broker: Broker) -> None:
     nowhere = options(broker, servers=("127.0.0.1:1",), patience=0.3)
     with pytest.raises(StreamError, match=r"127.0.0.1:1 does not answer: .*option patience"):
-        await asyncio.to_thread(NodeBook(nowhere).bounds, {})
+        await asyncio.to_thread(NodeBook(nowhere).bounds)
     with pytest.raises(StreamError, match="node n9 has a part of the stream, but no server knows its address"):
         await asyncio.to_thread(NodeBook(options(broker, patience=0.3)).bounds, {"n9": 4})
 

@@ -7,6 +7,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.cluster.real import Cluster, Node
 
@@ -14,9 +15,11 @@ from starlingmq.cli.local_cluster import HOST
 from starlingmq.client import Client
 
 pytest.importorskip("pyspark")
+from starlingmq.bulk.positions import Position
 from starlingmq.spark.nodes import NodeBook
+from starlingmq.spark.planning import begin_at
 from starlingmq.spark.read_options import Options
-from starlingmq.spark.source import parts, read_part
+from starlingmq.spark.row_reading import parts, read_part
 
 TOKEN = "a token that nobody guesses"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -40,9 +43,10 @@ async def publish(node: Node, *payloads: bytes) -> None:
 
 def read_all(book: NodeBook) -> dict[str, list[bytes]]:
     """The payloads of each node's part."""
-    found: dict[str, list[bytes]] = {node: [] for node in book.bounds({})}
-    ends = {node: end for node, (_, end) in book.bounds({}).items()}
-    for part in parts(book, {}, ends):
+    bounds = book.bounds()
+    found: dict[str, list[bytes]] = {node: [] for node in bounds}
+    first = Position(offsets={node: each.first for node, each in bounds.items()})
+    for part in parts(book, first, Position(offsets={node: each.next for node, each in bounds.items()})):
         for batch in read_part(part, book.options):
             found[part.node] += batch.column("payload").to_pylist()
     return found
@@ -66,6 +70,16 @@ async def test_all_parts_are_found_by_way_of_one_node_and_so_is_who_joins(tmp_pa
         await cluster.until(lambda: len(book.look()) == 3, "the third node tells where it is read")
         found = await asyncio.to_thread(read_all, book)
         assert found == {one.name: [b"1", b"2"], two.name: [b"3"], three.name: [b"4"]}
+        three.kill()
+
+        def away() -> set[str]:
+            return {place["name"] for place in one.ask("stream.nodes")["nodes"] if place["away"]}
+
+        await cluster.until(lambda: away() == {three.name}, "a member that is not connected is told of, as away")
+        fresh = NodeBook(msgspec.structs.replace(book.options, starting="latest"))
+        begun = await asyncio.to_thread(lambda: begin_at(fresh, fresh.bounds()))
+        assert set(begun.offsets) == {one.name, two.name} and set(begun.waiting) == {three.name}
+        fresh.close()
         book.close()
 
 

@@ -24,15 +24,13 @@ def free_port() -> int:
 
 def batches_of(options: dict[str, str]) -> list[tuple[str, pa.RecordBatch]]:
     """All that a stream holds, by node, read without Spark."""
-    from starlingmq.spark.nodes import NodeBook
     from starlingmq.spark.read_options import read_options
-    from starlingmq.spark.source import parts, read_part
+    from starlingmq.spark.row_reading import RowPartition, read_part
+    from starlingmq.spark.source import BatchReader
 
-    book = NodeBook(read_options(options, streaming=False))
-    ends = {node: end for node, (_, end) in book.bounds({}).items()}
-    found = [(part.node, batch) for part in parts(book, {}, ends) for batch in read_part(part, book.options)]
-    book.close()
-    return found
+    reader = BatchReader(read_options(options, streaming=False))
+    pieces = [part for part in reader.partitions() if isinstance(part, RowPartition)]
+    return [(part.node, batch) for part in pieces for batch in read_part(part, reader.options)]
 
 
 def rows_of(options: dict[str, str]) -> list[tuple[str, bytes]]:

@@ -16,8 +16,7 @@ from pyspark.sql import SparkSession
 from starlingmq.config.section_types import ConfigError
 from starlingmq.pipeline.config import read_pipeline
 from starlingmq.pipeline.run import Pipeline, PipelineError, failure, reach
-from starlingmq.pipeline.status import LOST, Status, all_statuses, read_status
-from starlingmq.spark.source import LOST as LOST_OF_SOURCE
+from starlingmq.pipeline.status import Status, all_statuses, read_status
 from tests.spark.brokers import TOKEN, StreamBroker
 
 
@@ -204,13 +203,20 @@ def test_the_commands(broker: StreamBroker, tmp_path: Path) -> None:
     assert unknown.returncode == 2 and "no pipeline other has run on this machine; known are: hot" in unknown.stderr
 
 
-def test_what_was_lost_is_in_the_status() -> None:
-    assert LOST == LOST_OF_SOURCE
+@pytest.mark.parametrize(
+    "end",
+    [
+        '{"n1": 100, "(lost)": 23}',
+        '{"version": 2, "offsets": {"n1": 100}, "streams": {}, "waiting": {"n2": 1.0}, "lost": 23, "again": 1}',
+    ],
+)
+def test_what_was_lost_is_in_the_status(end: str) -> None:
     found = Status(name="hot", file="hot.yaml", pid=1, began=1.0, heard=1.0)
-    offsets = {"endOffset": '{"n1": 100, "(lost)": 23}', "latestOffset": '{"n1": 107}'}
+    latest = '{"version": 2, "offsets": {"n1": 107, "n2": 5}, "streams": {"n1": "a", "n2": "b"}}'
+    offsets = {"endOffset": end, "latestOffset": latest}
     progress = {"batchId": 0, "numInputRows": 5, "processedRowsPerSecond": 1.0, "durationMs": {}, "sources": [offsets]}
     found.take(progress)
-    assert (found.lost, found.lag) == (23, 7)
+    assert (found.lost, found.again, found.lag) == (23, end.count("again"), 7)
 
 
 @pytest.mark.parametrize(
@@ -219,12 +225,12 @@ def test_what_was_lost_is_in_the_status() -> None:
         ({"sinks": {}}, "hot.yaml: sinks: unknown key; the nearest is sink"),
         ({"sink": {"format": "parket", "path": "x"}}, "sink.format: 'parket' is not one of archive, csv, delta"),
         ({"sink": {}}, "sink.path: required for parquet"),
-        ({"sink": {"format": "topic"}}, "sink.options.servers: topic needs it"),
+        ({"sink": {"format": "topic"}}, "sink.options.servers: required for topic"),
         ({"decode": {"format": "json"}}, "decode.schema: required for json and csv"),
         ({"dead_letter": {"path": "x"}}, "dead_letter: has no effect with raw payloads"),
         ({"steps": [{"sql": "SELECT 1", "name": "rows"}]}, r"steps\[0\].name: rows is used twice"),
         ({"trigger": {"every": "soon"}}, "trigger.every: .*a duration such as"),
-        ({"sink": {"path": "x", "mode": "complete"}}, "sink.mode: parquet takes append only"),
+        ({"sink": {"path": "x", "mode": "complete"}}, "sink.mode: parquet supports append only"),
     ],
 )
 def test_settings_that_can_not_be(tmp_path: Path, more: dict[str, Any], words: str) -> None:

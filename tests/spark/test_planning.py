@@ -12,11 +12,14 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from starlingmq.bulk.positions import LOST, Position, PositionError
 from starlingmq.spark.nodes import LostRows, NodeBook, StreamError
 from starlingmq.spark.read_options import read_options
-from starlingmq.spark.source import LOST, MicroBatchReader, Position, parts, read_part
+from starlingmq.spark.row_reading import parts, read_part
+from starlingmq.spark.source import MicroBatchReader, Told
+from tests.cli.commands import run
 from tests.cli.test_stream_commands import ask
-from tests.spark.brokers import StreamBroker
+from tests.spark.brokers import StreamBroker, rows_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -40,60 +43,170 @@ def reader(*brokers: StreamBroker, **more: str) -> MicroBatchReader:
     return MicroBatchReader(read_options(brokers[0].options | servers | {"patience": "1"} | more, streaming=True))
 
 
-def advance(planner: MicroBatchReader, start: Position) -> tuple[Position, list[bytes]]:
-    """The next batch: where it ends, and its payloads."""
+def advance(planner: MicroBatchReader, start: Told | None = None) -> tuple[Told, list[bytes]]:
+    """The next batch: where it ends, and its payloads. ``start`` None: a query begins."""
+    start = planner.initialOffset() if start is None else start
     end = planner.latestOffset(start, ReadAllAvailable())
+    return end, payloads(planner, start, end)
+
+
+def payloads(planner: MicroBatchReader, start: Told, end: Told) -> list[bytes]:
     rows: list[Any] = []
     for part in planner.partitions(start, end):
         rows += [value for batch in planner.read(part) for value in batch.column("payload").to_pylist()]
-    return end, rows
+    return rows
+
+
+def at(told: Told, **offsets: int) -> Told:
+    """The same position with other offsets."""
+    return told | {"offsets": told["offsets"] | offsets}
 
 
 def test_a_node_that_is_gone_for_good_is_left_out_by_name(stack: ExitStack, tmp_path: Path) -> None:
     n1, n2 = (begin(stack, tmp_path, name) for name in ("n1", "n2"))
     for broker in (n1, n2):
         broker.publish(NUMBERS[:10])
-    start, rows = advance(reader(n1, n2), {})
-    assert start == {"n1": 10, "n2": 10} and sorted(rows) == sorted(NUMBERS[:10] * 2)
+    start, rows = advance(reader(n1, n2))
+    assert start["offsets"] == {"n1": 10, "n2": 10} and sorted(rows) == sorted(NUMBERS[:10] * 2)
     n2.publish(NUMBERS[:5])
-    under_way = start | {"n2": 15}
+    under_way = at(start, n2=15)
     n2.kill()
     n1.publish(NUMBERS[10:20])
     with pytest.raises(StreamError, match=r"node n2.*option patience"):
         advance(reader(n1, n2), start)
     without = reader(n1, n2, goOnWithout="n2")
     end, rows = advance(without, start)
-    assert end == {"n1": 20, "n2": 10} and rows == NUMBERS[10:20]
+    assert end["offsets"] == {"n1": 20, "n2": 10} and rows == NUMBERS[10:20]
     assert without.partitions(start, under_way) == [], "a batch that was planned before it went"
     n2.start()
     n2.publish(NUMBERS[5:6])
     again, rows = advance(reader(n1, n2), end)
-    assert again == {"n1": 20, "n2": 16} and rows == NUMBERS[:6], "where it was left, if it comes back after all"
+    assert again["offsets"] == {"n1": 20, "n2": 16} and rows == NUMBERS[:6], "where it was left, if it comes back"
+
+
+def test_a_node_that_was_away_gives_rows_from_the_time_at_which_the_query_began(
+    stack: ExitStack, tmp_path: Path
+) -> None:
+    n1, n2 = (begin(stack, tmp_path, name) for name in ("n1", "n2"))
+    n2.publish(NUMBERS[:10])
+    n2.kill()
+    latest, earliest = (reader(n1, n2, startingOffsets=where) for where in ("latest", "earliest"))
+    since_now, since_ever = latest.initialOffset(), earliest.initialOffset()
+    assert list(since_now["waiting"]) == list(since_ever["waiting"]) == [n2.address], "its name is unknown so far"
+    n1.publish(NUMBERS[:3])
+    since_now, rows = advance(latest, since_now)
+    assert rows == NUMBERS[:3], "nobody waits for it meanwhile"
+    batch = n1.options | {"servers": f"{n1.address},{n2.address}", "patience": "1"}
+    with pytest.raises(StreamError, match=f"{n2.address} may have a part of the stream and does not answer"):
+        rows_of(batch)
+    assert len(rows_of(batch | {"goOnWithout": n2.address})) == 3
+    n2.start()
+    n2.publish(NUMBERS[10:15])
+    since_now, rows = advance(latest, since_now)
+    assert rows == [] and since_now["offsets"] == {"n1": 3, "n2": 10} and "waiting" not in since_now
+    assert advance(latest, since_now)[1] == NUMBERS[10:15]
+    since_ever, _ = advance(earliest, since_ever)
+    assert advance(earliest, since_ever)[1] == NUMBERS[:15]
+    assert sorted(rows_of(batch)) == sorted([("n1", n) for n in NUMBERS[:3]] + [("n2", n) for n in NUMBERS[:15]])
+
+
+def test_rows_of_a_new_node_that_are_not_kept_fail_the_query(stack: ExitStack, tmp_path: Path) -> None:
+    n1 = begin(stack, tmp_path, "n1")
+    start = reader(n1).initialOffset()
+    n2 = begin(stack, tmp_path, "n2", "storage.segment_size=1KiB")
+    n2.publish(NUMBERS)
+    first = ask(n2.data, "trim", name="all", before="60")["first"]
+    with pytest.raises(LostRows, match=f"node n2 no longer has {first} rows"):
+        advance(reader(n1, n2), start)
+    forgiving = reader(n1, n2, failOnDataLoss="false")
+    end, rows = advance(forgiving, start)
+    assert (end["offsets"], end["lost"], rows) == ({"n1": 0, "n2": first}, first, [])
+    assert advance(forgiving, end)[1] == NUMBERS[first:]
+
+
+def test_a_stream_that_is_another_one_fails_the_query_or_begins_again(stack: ExitStack, tmp_path: Path) -> None:
+    broker = begin(stack, tmp_path, "n1")
+    broker.publish(NUMBERS[:10])
+    start, _ = advance(reader(broker))
+    broker.publish(NUMBERS[10:20])
+    under_way = at(start, n1=20)
+    ask(broker.data, "delete", name="all")
+    ask(broker.data, "create", name="all", topics="#")
+    broker.publish(NUMBERS[50:80])
+    for planner in (reader(broker), reader(broker, consumer="c")):
+        with pytest.raises(
+            LostRows, match="not the one that was read up to offset 10: it was deleted and created again"
+        ):
+            advance(planner, start)
+        with pytest.raises(LostRows, match="not the one that was read before"):
+            payloads(planner, start, under_way)
+    forgiving = reader(broker, failOnDataLoss="false", consumer="c")
+    assert payloads(forgiving, start, under_way) == [], "a batch that was planned before"
+    forgiving.commit(under_way)
+    assert ask(broker.data, "show", name="all")["consumers"] == [], "its progress is in another stream"
+    end, rows = advance(forgiving, start)
+    assert rows == [] and (end["offsets"], end["again"]) == ({"n1": 20}, 1), "offsets are never given twice"
+    end, rows = advance(forgiving, end)
+    assert rows == NUMBERS[50:80] and end["offsets"] == {"n1": 50}
+    broker.kill()
+    shutil.rmtree(broker.data)
+    broker.start()
+    broker.publish(NUMBERS[:70])  # more than were read: the offset alone tells nothing
+    with pytest.raises(LostRows, match="the node has lost its disk"):
+        advance(reader(broker), end)
+    end, rows = advance(forgiving, end)
+    assert rows == [] and end["again"] == 2
+    assert advance(forgiving, end)[1] == NUMBERS[:70]
+
+
+def test_a_stream_from_a_backup_goes_on_where_both_are_the_same(stack: ExitStack, tmp_path: Path) -> None:
+    broker = begin(stack, tmp_path, "n1")
+    broker.publish(NUMBERS[:10])
+    before, _ = advance(reader(broker))
+    broker.publish(NUMBERS[10:20])
+    assert run("backup", str(tmp_path / "backup"), "--data-dir", str(broker.data))[0] == 0
+    broker.publish(NUMBERS[20:30])
+    after, _ = advance(reader(broker), before)
+    broker.kill()
+    shutil.rmtree(broker.data)
+    assert run("restore", str(tmp_path / "backup"), "--data-dir", str(broker.data))[0] == 0
+    broker.start()
+    broker.publish(NUMBERS[30:60])
+    with pytest.raises(LostRows, match="was restored from a backup"):
+        advance(reader(broker), after)
+    end, rows = advance(reader(broker), before)
+    assert rows == [] and end["offsets"] == {"n1": 10} and "again" not in end
+    assert advance(reader(broker), end)[1] == [*NUMBERS[10:20], *NUMBERS[30:60]]
+
+
+def test_positions_of_earlier_releases_are_read_and_those_of_later_ones_refused(
+    stack: ExitStack, tmp_path: Path
+) -> None:
+    broker = begin(stack, tmp_path, "n1")
+    broker.publish(NUMBERS[:20])
+    end, rows = advance(reader(broker), {"n1": 5, LOST: 7})
+    assert rows == NUMBERS[5:20] and (end["offsets"], end["lost"], end["version"]) == ({"n1": 20}, 7, 2)
+    assert payloads(reader(broker), {}, {"n1": 3}) == NUMBERS[:3], "a node that had come into the batch"
+    for told, words in ((end | {"version": 3}, "version 3"), ({"n1": "x"}, "invalid position")):
+        with pytest.raises(PositionError, match=words):
+            advance(reader(broker), told)
 
 
 def test_rows_that_are_not_kept_are_counted(stack: ExitStack, tmp_path: Path) -> None:
     broker = begin(stack, tmp_path, "n1", "storage.segment_size=1KiB")
     broker.publish(NUMBERS[:10])
-    start, _ = advance(reader(broker), {})
+    start, _ = advance(reader(broker))
     broker.publish(NUMBERS[10:])
     first = ask(broker.data, "trim", name="all", before="60")["first"]
     with pytest.raises(LostRows, match=f"no longer has {first - 10} rows"):
         advance(reader(broker), start)
     forgiving = reader(broker, failOnDataLoss="false")
     end, rows = advance(forgiving, start)
-    assert end == {"n1": 100, LOST: first - 10} and rows == NUMBERS[first:]
+    assert (end["offsets"], end["lost"]) == ({"n1": 100}, first - 10) and rows == NUMBERS[first:]
     broker.publish(NUMBERS[:1])
     end, rows = advance(forgiving, end)
-    assert end == {"n1": 101, LOST: first - 10} and rows == NUMBERS[:1], "the count goes on with the query"
-    broker.kill()
-    shutil.rmtree(broker.data)
-    broker.start()
-    with pytest.raises(LostRows, match="rows from offset 0 on"):
-        advance(reader(broker), end)
-    end, rows = advance(forgiving, end)
-    assert end == {"n1": 0, LOST: first - 10} and rows == []
-    broker.publish(NUMBERS[:3])
-    assert advance(forgiving, end)[1] == NUMBERS[:3]
+    assert (end["offsets"], end["lost"]) == ({"n1": 101}, first - 10), "the count goes on with the query"
+    assert rows == NUMBERS[:1]
 
 
 def test_an_offset_range_is_always_the_same_rows(stack: ExitStack, tmp_path: Path) -> None:
@@ -102,7 +215,8 @@ def test_an_offset_range_is_always_the_same_rows(stack: ExitStack, tmp_path: Pat
 
     def table(pieces: int) -> pa.Table:
         book = NodeBook(read_options(broker.options | {"rowsPerPartition": str(pieces)}, streaming=False))
-        found = [batch for part in parts(book, {"n1": 7}, {"n1": 93}) for batch in read_part(part, book.options)]
+        pieces = parts(book, Position(offsets={"n1": 7}), Position(offsets={"n1": 93}))
+        found = [batch for part in pieces for batch in read_part(part, book.options)]
         book.close()
         return pa.Table.from_batches(found).combine_chunks()
 

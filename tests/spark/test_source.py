@@ -60,6 +60,17 @@ def test_a_batch_query_has_every_row_and_column(spark: SparkSession, broker: Str
     assert [row.offset for row in read(spark, broker.options, **more).collect()] == [100]
 
 
+def test_a_batch_query_of_an_empty_range_has_no_rows(spark: SparkSession, broker: StreamBroker) -> None:
+    assert read(spark, broker.options).count() == 0, "an empty stream"
+    broker.publish(NUMBERS[:3])
+    for more in (
+        {"startingTimestamp": "2100-01-01T00:00:00"},
+        {"startingOffsets": "latest"},
+        {"startingOffsets": '{"n1": 2}', "endingOffsets": '{"n1": 2}'},
+    ):
+        assert read(spark, broker.options | more).collect() == []
+
+
 def test_payloads_are_decoded_and_what_can_not_be_is_kept(spark: SparkSession, broker: StreamBroker) -> None:
     broker.publish([b'{"id": "a", "v": 1}', b"no json", b'{"id": "b", "v": "no number"}', b'{"id": "c", "v": 4}'])
     rows = decode_json(read(spark, broker.options), "id string, v int").orderBy("offset").collect()

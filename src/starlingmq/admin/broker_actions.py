@@ -23,15 +23,15 @@ log = logging.getLogger("starlingmq")
 
 
 class BrokerActions:
-    """``readable_nodes``: name and address of the nodes that streams are read from. ``streams`` is None without a data
-    directory, ``drain`` outside of a cluster."""
+    """``readable_nodes``: name and address of the nodes that streams are read from, and whether the node is away.
+    ``streams`` is None without a data directory, ``drain`` outside of a cluster."""
 
     def __init__(
         self,
         driver: Driver,
         node: str,
         access: AccessControl,
-        readable_nodes: Callable[[], list[tuple[str, str]]],
+        readable_nodes: Callable[[], list[tuple[str, str, bool]]],
         cluster: Cluster | None,
         doors: ListenerSet,
     ) -> None:
@@ -45,7 +45,7 @@ class BrokerActions:
             from starlingmq.storage.streams.stream_admin import StreamAdmin
 
             self.by_name |= StoreMaintenance(self._store, driver.state).actions()
-            self.streams = StreamAdmin(self._store, driver.state, node, readable_nodes)
+            self.streams = StreamAdmin(self._store, driver.state, node, readable_nodes, cluster is not None)
             self.by_name |= self.streams.actions()
             self.by_name |= StreamReaders(lambda: access.chain, lambda: access.hooks.timeout).actions()
         names = dict[int, str] if cluster is None else cluster.names

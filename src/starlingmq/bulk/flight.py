@@ -25,6 +25,8 @@ from starlingmq.bulk.arrow import batch_of
 from starlingmq.bulk.columns import Columns, TopicFilter
 from starlingmq.bulk.protocol import (
     MISSING,
+    NODE,
+    REPLACED,
     REQUEST_BYTES_MAX,
     SCHEMA,
     TRIMMED,
@@ -38,10 +40,11 @@ from starlingmq.bulk.protocol import (
     Ticket,
     Wanted,
 )
-from starlingmq.bulk.reader import StreamMissing, StreamReader, Trimmed
+from starlingmq.bulk.reader import Replaced, StreamMissing, StreamReader, Trimmed
 from starlingmq.config.streams_section import NAME_PATTERN
 from starlingmq.core.routing.topics import valid_filter
 from starlingmq.net.control_socket import NAME, reachable
+from starlingmq.storage.streams.stream_logs import identity
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,6 +123,18 @@ class _UserMiddleware(fl.ServerMiddlewareFactory):  # type: ignore[misc]
         return _Shown((headers.get(USER) or [""])[0])
 
 
+class _NodeMiddleware(fl.ServerMiddlewareFactory):  # type: ignore[misc]
+    """Refuses a call that is for another node."""
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+
+    def start_call(self, info: Any, headers: dict[str, list[str]]) -> None:
+        wanted = (headers.get(NODE) or [self._node])[0]
+        if wanted != self._node:
+            raise fl.FlightUnavailableError(f"this is node {self._node}, not {wanted[:64]}")
+
+
 class StreamFlight(fl.FlightServerBase):  # type: ignore[misc]
     def __init__(self, settings: Settings) -> None:
         scheme = "grpc+tls" if settings.cert else "grpc"
@@ -127,7 +142,8 @@ class StreamFlight(fl.FlightServerBase):  # type: ignore[misc]
         super().__init__(
             f"{scheme}://{host}:{settings.port}",
             tls_certificates=[(settings.cert, settings.key)] if settings.cert else None,
-            middleware={"user": _UserMiddleware()} | ({"token": _Token(settings.token)} if settings.token else {}),
+            middleware={"user": _UserMiddleware(), "node": _NodeMiddleware(settings.node)}
+            | ({"token": _Token(settings.token)} if settings.token else {}),
         )
         self._settings = settings
         self._directory = Path(settings.data_dir) / "streams"
@@ -161,10 +177,8 @@ class StreamFlight(fl.FlightServerBase):  # type: ignore[misc]
         try:
             with self._calls.one(_peer(context)):
                 found = act(self, context, action.body.to_pybytes())
-        except StreamMissing as error:
-            raise _problem(StreamProblem(code=MISSING, message=str(error))) from None
-        except Trimmed as error:
-            raise _problem(StreamProblem(code=TRIMMED, message=str(error), first=error.first)) from None
+        except (StreamMissing, Replaced, Trimmed) as error:
+            raise _problem(error) from None
         except BrokerGone as error:
             raise fl.FlightUnavailableError(str(error)) from None
         except BAD_JSON as error:
@@ -211,13 +225,13 @@ class StreamFlight(fl.FlightServerBase):  # type: ignore[misc]
     def _read(self, wanted: Ticket, filter: TopicFilter) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
         node = self._settings.node
         try:
-            for columns, lost in _forgiving(self._reader(wanted.stream), wanted, filter):
+            reader = self._reader(wanted.stream)
+            reader.expect(wanted.id, wanted.end)
+            for columns, lost in _forgiving(reader, wanted, filter):
                 progress = msgspec.json.encode(Progress(next=columns.next, lost=columns.lost + lost))
                 yield batch_of(columns, node), pa.py_buffer(progress)
-        except StreamMissing as error:
-            raise _problem(StreamProblem(code=MISSING, message=str(error))) from None
-        except Trimmed as error:
-            raise _problem(StreamProblem(code=TRIMMED, message=str(error), first=error.first)) from None
+        except (StreamMissing, Replaced, Trimmed) as error:
+            raise _problem(error) from None
 
     # Actions
 
@@ -240,8 +254,18 @@ class StreamFlight(fl.FlightServerBase):  # type: ignore[misc]
                 bounds = (reader.first, reader.next)
             except (StreamMissing, FileNotFoundError):  # deleted just now
                 continue
-            topics = list(reader.definition.topics)
-            found.append(Bounds(stream=reader.name, first=bounds[0], next=bounds[1], topics=topics))
+            definition = reader.definition
+            found.append(
+                Bounds(
+                    stream=reader.name,
+                    first=bounds[0],
+                    next=bounds[1],
+                    topics=list(definition.topics),
+                    id=identity(definition),
+                    begin=definition.begin,
+                    earlier=definition.earlier,
+                )
+            )
         return found
 
     def _seek(self, context: fl.ServerCallContext, body: bytes) -> int:
@@ -257,6 +281,7 @@ class StreamFlight(fl.FlightServerBase):  # type: ignore[misc]
     def _commit(self, context: fl.ServerCallContext, body: bytes) -> int:
         told = msgspec.json.decode(body, type=Commit)
         self._permit(context, told.stream)
+        self._reader(told.stream).expect(told.id, told.next)
         arguments = {"name": told.stream, "consumer": told.consumer, "next": str(told.next)}
         lag: int = self._ask("stream.commit", {**arguments, "pins": "true" if told.pins else "false"})["lag"]
         return lag
@@ -299,7 +324,10 @@ def _decoded(data: bytes, kind: type[T], what: str) -> T:
         raise fl.FlightServerError(f"{what}: {error}") from None
 
 
-def _problem(problem: StreamProblem) -> fl.FlightServerError:
+def _problem(error: StreamMissing | Replaced | Trimmed) -> fl.FlightServerError:
+    code = TRIMMED if isinstance(error, Trimmed) else MISSING if isinstance(error, StreamMissing) else REPLACED
+    first = error.first if isinstance(error, Trimmed) else 0
+    problem = StreamProblem(code=code, message=str(error), first=first)
     return fl.FlightServerError(problem.message, msgspec.json.encode(problem))
 
 

@@ -8,6 +8,10 @@
                ``commit``   Commit -> lag, in messages
     An error that is the reader's to deal with carries a ``StreamProblem``.
 
+A stream has an id on each node. It changes when the stream is deleted and created again, or the node loses its disk. A
+request that carries an id, of an earlier answer, is refused when the stream has another one now. The header ``NODE``
+names the node that a call is for: another one that is reached there now refuses the call as unavailable.
+
 All of it is JSON. Who connects shows the token, if the service wants one: ``authorization: Bearer TOKEN``; and who it
 is, if the rules of the broker ask for that: the header ``USER`` is ``Basic``, as in HTTP. A call about a stream that
 this user may not read is refused (FlightUnauthorizedError).
@@ -50,13 +54,16 @@ SCHEMA: Final = pa.schema(
 )
 
 Offset = Annotated[int, msgspec.Meta(ge=0, lt=10**18)]
+StreamId = Annotated[str, msgspec.Meta(max_length=64)]
 StreamName = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 Consumer = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_BYTES_MAX)]
 Filters = Annotated[list[Annotated[str, msgspec.Meta(max_length=65535)]], msgspec.Meta(max_length=FILTERS_MAX)]
 
 USER: Final = "x-starlingmq-user"
+NODE: Final = "x-starlingmq-node"
 TRIMMED: Final = "trimmed"
 MISSING: Final = "missing"
+REPLACED: Final = "replaced"
 
 
 class Ticket(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +75,7 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     end: Offset
     filters: Filters = []
     forgive: bool = False
+    id: StreamId = ""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,15 +86,19 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """``away``: a member of the cluster that is not connected now; it may have a part of the stream."""
+
     name: str
     address: str  # host:port, "" for one that is not read
+    away: bool = False
 
 
 class Nodes(msgspec.Struct, frozen=True, kw_only=True):
-    """``node``: who answers. ``nodes``: all that it knows to be connected, itself too."""
+    """``node``: the one that answers. ``nodes``: all that it knows, itself too. ``cluster``: they are all there are."""
 
     node: str
     nodes: list[Place]
+    cluster: bool = False
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,12 +106,16 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """What can be read: ``first`` <= offset < ``next``."""
+    """What can be read: ``first`` <= offset < ``next``. ``begin``: the first offset that the stream ever had here.
+    ``earlier``: ids that the stream had before a restore, each with the offset up to which its rows are still these."""
 
     stream: str
     first: int
     next: int
     topics: list[str]
+    id: str = ""
+    begin: int = 0
+    earlier: dict[str, int] = {}
 
 
 class Seek(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,10 +138,12 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     consumer: Consumer
     next: Offset
     pins: bool = False
+    id: StreamId = ""
 
 
 class StreamProblem(msgspec.Struct, frozen=True, kw_only=True):
-    """``code`` TRIMMED: ``first`` is the oldest offset that is kept; or MISSING: no such stream there."""
+    """``code`` TRIMMED: ``first`` is the oldest offset that is kept; MISSING: no such stream there; REPLACED: the
+    stream has another id than the request."""
 
     code: str
     message: str

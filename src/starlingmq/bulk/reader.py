@@ -22,7 +22,7 @@ from starlingmq.storage.records import RecordError
 from starlingmq.storage.segment.segment_format import HEADER_SIZE, Scan, decode_header, index_name, log_name, parse_name
 from starlingmq.storage.segment.segment_index import decode_index
 from starlingmq.storage.streams.stream_files import POSITION_BYTES
-from starlingmq.storage.streams.stream_logs import Definition
+from starlingmq.storage.streams.stream_logs import Definition, identity
 
 CHUNK_BYTES: Final = 4 << 20  # of a file read at once
 BATCH_ROWS: Final = 65536
@@ -40,6 +40,16 @@ class Trimmed(Exception):
     def __init__(self, name: str, offset: int, first: int) -> None:
         super().__init__(f"stream {name}: offset {offset} has been deleted by retention; the oldest is {first}")
         self.first = first
+
+
+class Replaced(Exception):
+    """The stream has another id than was asked for: it is another one of the same name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"stream {name} is not the one that was read before: it was deleted and created again, or the node has "
+            "lost its disk, or was restored from a backup"
+        )
 
 
 class View:
@@ -108,8 +118,13 @@ class StreamReader:
         self._views: dict[int, View] = {}
         self._firsts: list[int] = []
 
+    def expect(self, id: str, offset: int) -> None:
+        """Raises Replaced unless the stream of this id ("": any stream) has the same rows before ``offset``."""
+        if id and id != identity(self.definition) and offset > self.definition.earlier.get(id, -1):
+            raise Replaced(self.name)
+
     def current(self) -> bool:
-        """Whether the stream was not deleted, or made anew, since."""
+        """Whether the stream was not deleted, or created again, since."""
         try:
             return os.stat(self.directory / "POSITION").st_ino == self._made
         except FileNotFoundError:

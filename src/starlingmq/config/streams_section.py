@@ -39,6 +39,15 @@ class StreamConfig(Section, frozen=True):
             "refuse QoS 1 and 2 messages (0x97)."
         ),
     ] = "drop_oldest"
+    first_offset: Annotated[
+        int,
+        Meta(
+            ge=0,
+            lt=10**17,
+            description="First offset on a node that creates the stream. A node that has lost its disk needs an offset "
+            "here above all that readers have seen of the stream, or it gives offsets a second time.",
+        ),
+    ] = 0
 
 
 class StreamsConfig(Section, frozen=True):

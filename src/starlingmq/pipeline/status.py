@@ -9,13 +9,15 @@ from typing import Any, Final
 
 import msgspec
 
+from starlingmq.bulk.positions import Position, PositionError, position_of
+
 STATE_HOME: Final = "XDG_STATE_HOME"
-LOST: Final = "(lost)"  # as in spark.source, which needs Spark
 
 
 class Status(msgspec.Struct, kw_only=True):
-    """Times in Unix seconds, rates in rows a second, ``lag`` in rows that wait at the nodes. ``lost``: rows that were
-    not kept any more, since the checkpoint was made. ``problem``: why it ended, "" if it was told to or runs."""
+    """Times in Unix seconds, rates in rows a second, ``lag`` in rows that wait at the nodes. Since the checkpoint was
+    made, ``lost`` rows were not kept any more, and a stream was another one than before ``again`` times. ``problem``:
+    why it ended, "" if it was told to or runs."""
 
     name: str
     file: str
@@ -27,6 +29,7 @@ class Status(msgspec.Struct, kw_only=True):
     rate: float = 0.0
     lag: int = 0
     lost: int = 0
+    again: int = 0
     batch: int = -1
     batch_seconds: float = 0.0
     problem: str = ""
@@ -41,7 +44,9 @@ class Status(msgspec.Struct, kw_only=True):
         self.rate = float(progress["processedRowsPerSecond"] or 0.0)
         self.batch_seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
         self.lag = sum(_lag(source) for source in progress["sources"])
-        self.lost = sum(_position(source["endOffset"]).get(LOST, 0) for source in progress["sources"])
+        ends = [_position(source["endOffset"]) for source in progress["sources"]]
+        self.lost = sum(end.lost for end in ends)
+        self.again = sum(end.again for end in ends)
 
     def write(self) -> None:
         """Whoever reads it finds the whole of it, or of the one before it."""
@@ -54,16 +59,16 @@ class Status(msgspec.Struct, kw_only=True):
 
 def _lag(source: Any) -> int:
     """Rows between where a batch ended and what there was then."""
-    end, latest = _position(source["endOffset"]), _position(source["latestOffset"])
-    return sum(max(0, offset - end.get(node, 0)) for node, offset in latest.items()) if end else 0
+    end, latest = _position(source["endOffset"]).offsets, _position(source["latestOffset"]).offsets
+    return sum(max(0, offset - end[node]) for node, offset in latest.items() if node in end)
 
 
-def _position(told: object) -> dict[str, int]:
-    """{} for what Spark does not tell."""
+def _position(told: object) -> Position:
+    """An empty one for what Spark does not tell."""
     try:
-        return msgspec.json.decode(str(told).encode(), type=dict[str, int])
-    except msgspec.MsgspecError:
-        return {}
+        return position_of(msgspec.json.decode(str(told).encode(), type=dict[str, Any]))
+    except (msgspec.MsgspecError, PositionError):
+        return Position()
 
 
 def status_path(name: str) -> Path:

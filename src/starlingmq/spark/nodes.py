@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -14,6 +14,8 @@ import pyarrow.flight as fl  # type: ignore[import-untyped]
 
 from starlingmq.bulk.protocol import (
     MISSING,
+    NODE,
+    REPLACED,
     TRIMMED,
     USER,
     Bounds,
@@ -47,6 +49,10 @@ class LostRows(StreamError):
     """Rows that were to be read are not kept any more, or are damaged."""
 
 
+class StreamReplaced(LostRows):
+    """The stream is another one than the one that was read."""
+
+
 class NodeConnection:
     """To one node, at its address."""
 
@@ -62,22 +68,23 @@ class NodeConnection:
     def close(self) -> None:
         self._client.close()
 
-    def _options(self, timeout: float | None = None) -> fl.FlightCallOptions:
-        return fl.FlightCallOptions(headers=self._headers, timeout=timeout)
+    def _options(self, node: str, timeout: float | None = None) -> fl.FlightCallOptions:
+        aimed = [(NODE.encode(), node.encode())] if node else []
+        return fl.FlightCallOptions(headers=self._headers + aimed, timeout=timeout)
 
-    def ask(self, action: str, body: msgspec.Struct | None, kind: type[T]) -> T:
-        """Raises NodeAway, StreamError."""
+    def ask(self, action: str, body: msgspec.Struct | None, kind: type[T], node: str = "") -> T:
+        """``node``: the one that is to answer; "": any. Raises NodeAway, StreamError."""
         data = b"" if body is None else msgspec.json.encode(body)
         try:
-            (result,) = self._client.do_action(fl.Action(action, data), self._options(CALL_SECONDS))
+            (result,) = self._client.do_action(fl.Action(action, data), self._options(node, CALL_SECONDS))
         except fl.FlightError as error:
             raise explained(error, self.address) from None
         return msgspec.json.decode(result.body.to_pybytes(), type=kind)
 
-    def rows(self, ticket: Ticket) -> Iterator[tuple[pa.RecordBatch, Progress]]:
+    def rows(self, ticket: Ticket, node: str = "") -> Iterator[tuple[pa.RecordBatch, Progress]]:
         """Raises NodeAway, StreamError."""
         try:
-            reader = self._client.do_get(fl.Ticket(msgspec.json.encode(ticket)), self._options())
+            reader = self._client.do_get(fl.Ticket(msgspec.json.encode(ticket)), self._options(node))
             for chunk in reader:
                 yield chunk.data, msgspec.json.decode(chunk.app_metadata.to_pybytes(), type=Progress)
         except (fl.FlightError, pa.ArrowInvalid) as error:
@@ -94,17 +101,23 @@ def explained(error: Exception, address: str) -> Exception:
         problem = msgspec.json.decode(extra, type=StreamProblem)
         if problem.code == TRIMMED:
             return LostRows(problem.message)
+        if problem.code == REPLACED:
+            return StreamReplaced(f"{address}: {problem.message}")
         if problem.code == MISSING:
             return StreamError(f"{address}: {problem.message}")
     return StreamError(f"{address}: {text}")
 
 
 class NodeBook:
-    """Where the nodes are. It is asked for by any of them; what was known once stays known."""
+    """The nodes of a stream and their addresses. Any of them is asked for the others; a known address stays known.
+    ``away``: members of the cluster that no node is connected to. ``silent``: servers that did not answer, where the
+    nodes are no cluster that knows all its members: each may be a node with a part of the stream."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
         self.addresses: dict[str, str] = {}
+        self.away: set[str] = set()
+        self.silent: set[str] = set()
         self._open: dict[str, NodeConnection] = {}
 
     def close(self) -> None:
@@ -118,23 +131,41 @@ class NodeBook:
             connection = self._open[address] = NodeConnection(address, self.options)
         return connection
 
+    def _drop(self, address: str) -> None:
+        """Connect again at the next call, which gRPC alone would put off for longer each time."""
+        connection = self._open.pop(address, None)
+        if connection is not None:
+            connection.close()
+
     def look(self) -> dict[str, str]:
         """All nodes that are known, with what those who answer know now. Raises NodeAway if none does, StreamError."""
-        away: list[str] = []
-        answered = False
+        why: list[str] = []
+        answered: dict[str, str] = {}  # by address, the node that is there
+        told: dict[str, str] = {}
+        away: set[str] = set()
+        clustered = False
         for address in dict.fromkeys([*self.options.servers, *self.addresses.values()]):
             try:
                 found = self.at(address).ask("nodes", None, Nodes)
             except NodeAway as error:
-                away.append(str(error))
+                why.append(str(error))
+                self._drop(address)
                 continue
-            answered = True
-            for place in found.nodes:
-                if place.address:
-                    self.addresses[place.name] = place.address
-            self.addresses[found.node] = address
+            answered[address] = found.node
+            clustered |= found.cluster
+            told |= {place.name: place.address for place in found.nodes if place.address}
+            away |= {place.name for place in found.nodes if place.away}
         if not answered:
-            raise NodeAway("; ".join(away))
+            raise NodeAway("; ".join(why))
+        for node, address in told.items():
+            if answered.get(address, node) == node:
+                self.addresses[node] = address
+        self.addresses |= {node: address for address, node in answered.items()}
+        for node, address in list(self.addresses.items()):
+            if answered.get(address, node) != node:  # another node is there now
+                del self.addresses[node]
+        self.away = away - set(told) - set(answered.values())
+        self.silent = set() if clustered else set(self.options.servers) - set(self.addresses.values()) - set(answered)
         return self.addresses
 
     def patiently(self, what: Callable[[], T]) -> T:
@@ -163,31 +194,58 @@ class NodeBook:
                 "to the option servers"
             )
         try:
-            return self.at(address).ask(action, body, kind)
+            return self.at(address).ask(action, body, kind, node)
         except NodeAway as error:
             self.look()  # it may be back somewhere else
             raise NodeAway(f"node {node}: {error}") from None
 
-    def bounds(self, expected: dict[str, int]) -> dict[str, tuple[int, int]]:
-        """First and next offset on every node that has the stream, those ``expected`` at least, but for nodes that the
-        query goes on without. Raises StreamError."""
-        self.patiently(self.look)
-        found: dict[str, tuple[int, int]] = {}
+    def bounds(self, expected: Iterable[str] = ()) -> dict[str, Bounds]:
+        """What can be read on each node that has the stream. A node that is ``expected`` is waited for, any other one
+        that does not answer is ``away``; nodes that the query goes on without are left out. Raises StreamError."""
+        return self.patiently(lambda: self._bounds_now(expected))
+
+    def _bounds_now(self, expected: Iterable[str]) -> dict[str, Bounds]:
+        self.look()
+        wanted = Wanted(stream=self.options.stream)
+        found: dict[str, Bounds] = {}
+        awaited = set(expected)
         for node in dict.fromkeys([*self.addresses, *expected]):
             if node in self.options.without:
                 continue
-            wanted = Wanted(stream=self.options.stream)
-            mine = next(iter(self.ask(node, "streams", wanted, list[Bounds])), None)
-            if mine is not None:
-                found[node] = (mine.first, mine.next)
-            elif node in expected:
-                raise LostRows(f"stream {self.options.stream} has been deleted on node {node}")
+            try:
+                ask = self.ask if node in awaited else self._ask_now
+                told = ask(node, "streams", wanted, list[Bounds])
+            except NodeAway:
+                self.away.add(node)
+                continue
+            if told:
+                found[node] = told[0]
         if not found:
+            if missing := self.missing():
+                raise NodeAway(f"{', '.join(sorted(missing))} may have the stream and does not answer")
             known = ", ".join(self.addresses)
             raise StreamError(
                 f"there is no stream {self.options.stream} on {known}; create it with starlingmq ctl stream create"
             )
         return found
+
+    def missing(self) -> set[str]:
+        """Names of nodes, or addresses of servers, that may have a part of the stream and did not answer last."""
+        return (self.away | self.silent) - set(self.options.without)
+
+    def all_bounds(self) -> dict[str, Bounds]:
+        """The same where no node may be missing. Raises StreamError."""
+
+        def look() -> dict[str, Bounds]:
+            found = self._bounds_now(())
+            if missing := self.missing():
+                raise NodeAway(
+                    f"{', '.join(sorted(missing))} may have a part of the stream and does not answer; start it, or "
+                    "name it in the option goOnWithout"
+                )
+            return found
+
+        return self.patiently(look)
 
     def seek(self, node: str, when: float) -> int:
         return self.ask(node, "seek", Seek(stream=self.options.stream, when=when), int)
@@ -195,10 +253,10 @@ class NodeBook:
     def limit(self, node: str, start: int, size: int) -> int:
         return self.ask(node, "limit", Limit(stream=self.options.stream, start=start, bytes=size), int)
 
-    def commit(self, node: str, next: int) -> None:
+    def commit(self, node: str, next: int, id: str = "") -> None:
         """Say how far we are. That it fails does no harm."""
         options = self.options
-        told = Commit(stream=options.stream, consumer=options.consumer, next=next, pins=options.pins)
+        told = Commit(stream=options.stream, consumer=options.consumer, next=next, pins=options.pins, id=id)
         try:
             self._ask_now(node, "commit", told, Any)
         except (NodeAway, StreamError) as error:

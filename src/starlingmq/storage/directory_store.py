@@ -72,6 +72,8 @@ def open_directory(config: Config, directory: str, state: BrokerState, clock: Ca
         state.ctx.record(True)
         started = clock()
         found = restore(state, kv, journal, streams, careful=durability == "power")
+        for stream in streams.by_number.values():
+            stream_directory.restored(stream)
         store.replayed(found.changes, found.changed)
         store.rewrite(found.ahead)
     except BaseException:

@@ -85,6 +85,10 @@ class NodeDirectory(Subsystem):
         """By number: the listeners of each node in ``welcoming``."""
         return {node: self._told[node].listeners for node in self.welcoming()}
 
+    def told(self) -> dict[int, tuple[str, ...]]:
+        """Where connected nodes are reached, by number: also those that drain, but not those that still start."""
+        return {node: told.listeners for node, told in self._told.items() if told.serving or told.draining}
+
     def fitting(self, listener: str) -> dict[int, str]:
         """By node: ``host:port`` of a listener there with the same protocol as ``listener``, a URL of this node. Leaves
         out nodes that are reached under an address of this node because they share its ports."""

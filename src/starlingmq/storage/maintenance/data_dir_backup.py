@@ -32,6 +32,7 @@ from starlingmq.storage.kv import Kv
 from starlingmq.storage.maintenance.file_copy import CopySteps, Progress, copy, draft_of, is_free, link, put_in_place
 from starlingmq.storage.segment.segment_format import index_name, log_name
 from starlingmq.storage.segment.segment_journal import SegmentJournal
+from starlingmq.storage.streams.stream_files import RESTORED
 
 MANIFEST: Final = "MANIFEST"
 FORMAT: Final = 1
@@ -116,6 +117,8 @@ def restore(source: Path, target: Path, progress: Progress | None = None) -> int
             (draft / file.path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if copy(source / file.path, draft / file.path, file.size, steps) != file.crc:
                 raise BackupError(f"{source}: {file.path} is damaged: its checksum is wrong; use another backup")
+        for stream in draft.glob("streams/*/STREAM"):
+            stream.with_name(RESTORED).touch(mode=0o600)
         put_in_place(draft, target, last="LAYOUT")
     finally:
         shutil.rmtree(draft, ignore_errors=True)

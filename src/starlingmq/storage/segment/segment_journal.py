@@ -63,9 +63,11 @@ class SegmentJournal:
         segment_bytes: int = SEGMENT_BYTES,
         open_max: int = OPEN_MAX,
         at_least: int = 0,
+        begin: int = 0,
     ) -> None:
         """Open or create it. ``at_least``: the next offset is not below this, because the owner has seen offsets below
-        it given; that records below it are missing is reported.
+        it given; that records below it are missing is reported. ``begin``: the first offset of a journal that is
+        created now.
 
         Raises OSError; UnknownFormat if a newer version wrote the files.
         """
@@ -75,6 +77,8 @@ class SegmentJournal:
         self._segment_bytes = segment_bytes
         self._shelf = recover(self._files, directory, open_max)
         self._syncer = Syncer(self._shelf)
+        if begin and not self._shelf.firsts and not self._shelf.next:
+            self.cut_to(begin)
         if at_least > self._shelf.next:
             self.skip_to(at_least)
 

@@ -19,8 +19,8 @@ from starlingmq.storage.directory_store import DirectoryStore
 from starlingmq.storage.maintenance.storage_check import Report
 from starlingmq.storage.segment.segment_journal import SegmentInfo
 from starlingmq.storage.streams.stream_consumers import Consumer
-from starlingmq.storage.streams.stream_files import StreamActionError, definition_of
-from starlingmq.storage.streams.stream_logs import StreamLog, StreamLogs
+from starlingmq.storage.streams.stream_files import StreamActionError, check_topics, definition_of
+from starlingmq.storage.streams.stream_logs import StreamLog, StreamLogs, identity
 
 STREAMS_MAX: Final = 1000
 OFFSET_DIGITS_MAX: Final = 18  # below 2 ** 63
@@ -33,7 +33,9 @@ Action = Callable[[Report, dict[str, str]], Awaitable[Result]]
 def description(log: StreamLog, now: float) -> Result:
     """A stream as this node has it."""
     definition = msgspec.to_builtins(log.definition)
-    del definition["number"]
+    for own in ("number", "begin", "earlier"):
+        del definition[own]
+    definition["id"] = identity(log.definition)
     files = [file for file in log.journal.segments() if isinstance(file, SegmentInfo)]
     last = max(log.shown, 0)
     consumers = [
@@ -67,7 +69,12 @@ class StreamAdmin:
     """Of one store and the broker it stores. All but ``trim`` and ``delete`` are done in a moment."""
 
     def __init__(
-        self, store: DirectoryStore, state: BrokerState, node: str, nodes: Callable[[], list[tuple[str, str]]]
+        self,
+        store: DirectoryStore,
+        state: BrokerState,
+        node: str,
+        nodes: Callable[[], list[tuple[str, str, bool]]],
+        clustered: bool,
     ) -> None:
         self.store = store
         self.logs: StreamLogs = store.streams
@@ -75,6 +82,7 @@ class StreamAdmin:
         self.state = state
         self.node = node
         self._nodes = nodes
+        self._clustered = clustered
 
     def actions(self) -> dict[str, Action]:
         return {
@@ -115,7 +123,7 @@ class StreamAdmin:
         return description(self._make(config), time.time())
 
     def _make(self, config: StreamConfig) -> StreamLog:
-        definition = definition_of(config, self.directory.number(), time.time())
+        definition = definition_of(config, self.directory, None, time.time())
         self.directory.write(definition)
         log = self.directory.open(definition)
         log.show(log.stream.next)
@@ -128,7 +136,7 @@ class StreamAdmin:
         Raises StreamError, and then nothing has changed, or OSError."""
         new = 0
         for config in wanted:
-            definition_of(config, 0, 0.0)
+            check_topics(config)
             new += self.logs.find(config.name) is None
         if len(self.logs.by_number) + new > STREAMS_MAX:
             raise StreamActionError(f"this would exceed the limit of {STREAMS_MAX} streams; delete some first")
@@ -138,7 +146,7 @@ class StreamAdmin:
                 self._make(config)
                 continue
             there = log.definition
-            definition = definition_of(config, there.number, there.created)
+            definition = definition_of(config, self.directory, there, there.created)
             if definition != there:
                 self.directory.write(definition)
                 log.define(definition)
@@ -180,7 +188,7 @@ class StreamAdmin:
                 self.state.router.remove_stream(log.stream)
                 self.logs.remove(log)
                 log.close()
-                await asyncio.to_thread(self.directory.delete, log.stream.name)
+                await asyncio.to_thread(self.directory.delete, log.stream.name, log.stream.next)
         finally:
             self.store.release()
         return {"name": log.stream.name}
@@ -197,8 +205,9 @@ class StreamAdmin:
         return {"name": log.stream.name, "lag": max(0, log.shown - int(text))}
 
     async def nodes(self) -> Result:
-        """Where streams are read: this node, and those that it is connected to."""
-        return {"node": self.node, "nodes": [{"name": name, "address": address} for name, address in self._nodes()]}
+        """Where streams are read: all nodes that are registered; ``away``: those that are not connected now."""
+        nodes = [{"name": name, "address": address, "away": away} for name, address, away in self._nodes()]
+        return {"node": self.node, "cluster": self._clustered, "nodes": nodes}
 
     async def forget(self, arguments: dict[str, str]) -> Result:
         log = self._find(arguments)

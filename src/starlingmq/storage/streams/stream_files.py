@@ -3,16 +3,21 @@
     STREAM     JSON: what the stream is (``Definition``); written whole, or not at all
     POSITION   two equal u64 in the machine's order: the offset before which everything may be read. Shared memory: who
                reads maps it, and takes it for true when both agree. It is made again at each start
+    RESTORED   empty: the directory was made of a backup, and no broker has opened it since
     CONSUMERS  JSON: who reads it and how far they are (storage/streams/stream_consumers.py)
     log/       the records, in segment files
 
 A directory without STREAM is one that was being made or deleted, and is cleared away.
+
+``stream_ends.json`` beside ``streams/`` has the end of each stream that was deleted: one of the same name that is
+created later begins there, so that a node never gives an offset of a name twice.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import secrets
 import shutil
 import time
 from collections.abc import Iterable
@@ -26,10 +31,14 @@ from starlingmq.core.routing.topics import valid_filter
 from starlingmq.storage.maintenance.file_copy import sync_directory
 from starlingmq.storage.segment.segment_journal import SegmentJournal
 from starlingmq.storage.streams.stream_consumers import read_consumers
-from starlingmq.storage.streams.stream_logs import FILES_MIN, Definition, StreamLog
+from starlingmq.storage.streams.stream_logs import FILES_MIN, Definition, StreamLog, identity
 
 POSITION_BYTES: Final = 16
 SEGMENT_MIN: Final = 64 << 10
+ENDS: Final = "stream_ends.json"
+ENDS_MAX: Final = 10_000  # deleted streams whose end is remembered; the oldest is forgotten first
+RESTORED: Final = "RESTORED"
+EARLIER_MAX: Final = 16  # restores that a stream remembers
 
 
 class StreamActionError(Exception):
@@ -89,12 +98,7 @@ class StreamDirectory:
         """Make a stream, or write down what it is from now on."""
         directory = self.path / definition.name
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        new = directory / "STREAM.new"
-        with open(new, "wb") as file:
-            file.write(msgspec.json.encode(definition) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        new.rename(directory / "STREAM")
+        _replace(directory / "STREAM", msgspec.json.encode(definition) + b"\n")
         for changed in (directory, self.path, self.path.parent):
             sync_directory(changed)
 
@@ -103,32 +107,84 @@ class StreamDirectory:
         size = self.segment_size
         if definition.retention_size:
             size = max(SEGMENT_MIN, min(size, definition.retention_size // FILES_MIN))
-        journal = SegmentJournal(str(directory / "log"), segment_bytes=size)
+        journal = SegmentJournal(str(directory / "log"), segment_bytes=size, begin=definition.begin)
         log = StreamLog(definition, journal, SharedPosition(directory / "POSITION"))
         log.consumers = read_consumers(directory / "CONSUMERS")
         return log
 
-    def delete(self, name: str) -> None:
-        """Once STREAM is gone, so is the stream."""
+    def restored(self, log: StreamLog) -> None:
+        """Where the directory comes from a backup, the offsets after its end are given again, to other messages: the
+        stream is another one from there on. Raises OSError."""
+        marker = self.path / log.definition.name / RESTORED
+        if not marker.exists():
+            return
+        known = {**log.definition.earlier, identity(log.definition): log.stream.next}
+        earlier = dict(list(known.items())[-EARLIER_MAX:])
+        definition = msgspec.structs.replace(log.definition, id=secrets.token_hex(8), earlier=earlier)
+        self.write(definition)
+        log.define(definition)
+        marker.unlink()
+
+    def first_offset(self, name: str) -> int:
+        """Where a stream that is created now begins. Raises OSError, msgspec.MsgspecError."""
+        return self._ends().get(name, 0)
+
+    def _ends(self) -> dict[str, int]:
+        try:
+            return msgspec.json.decode(self.path.with_name(ENDS).read_bytes(), type=dict[str, int])
+        except FileNotFoundError:
+            return {}
+
+    def delete(self, name: str, end: int) -> None:
+        """``end``: its next offset. Once STREAM is gone, so is the stream. Raises OSError."""
+        ends = self._ends()
+        ends.pop(name, None)
+        ends[name] = end
+        while len(ends) > ENDS_MAX:
+            del ends[next(iter(ends))]
+        _replace(self.path.with_name(ENDS), msgspec.json.encode(ends))
+        sync_directory(self.path.parent)
         directory = self.path / name
         (directory / "STREAM").unlink()
         sync_directory(directory)
         shutil.rmtree(directory)
 
 
-def definition_of(config: StreamConfig, number: int, created: float) -> Definition:
-    """Raises StreamError for topics that are no filters."""
+def _replace(path: Path, data: bytes) -> None:
+    """The whole of it, or nothing."""
+    new = path.with_name(f"{path.name}.new")
+    with open(new, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    new.rename(path)
+
+
+def check_topics(config: StreamConfig) -> None:
+    """Raises StreamActionError for topics that are no filters."""
     for topic in config.topics:
         if not valid_filter(topic.encode()) or topic.startswith("$share/"):
             raise StreamActionError(f"stream {config.name}: {topic!r} is not a topic filter")
-    return Definition(
-        name=config.name,
-        number=number,
+
+
+def definition_of(config: StreamConfig, directory: StreamDirectory, there: Definition | None, now: float) -> Definition:
+    """What a stream is from now on; ``there``: what it has been. Raises StreamActionError, OSError."""
+    check_topics(config)
+    if there is None:
+        there = Definition(
+            name=config.name,
+            number=directory.number(),
+            topics=(),
+            created=now,
+            id=secrets.token_hex(8),
+            begin=max(config.first_offset, directory.first_offset(config.name)),
+        )
+    return msgspec.structs.replace(
+        there,
         topics=tuple(dict.fromkeys(config.topics)),
         retention_time=config.retention_time,
         retention_size=config.retention_size,
         when_full=config.when_full,
-        created=created,
     )
 
 
@@ -138,8 +194,7 @@ def declare(directory: StreamDirectory, wanted: Iterable[StreamConfig], now: flo
     found = {definition.name: definition for definition in directory.find()}
     for config in wanted:
         there = found.get(config.name)
-        number, created = (there.number, there.created) if there else (directory.number(), now)
-        definition = definition_of(config, number, created)
+        definition = definition_of(config, directory, there, now)
         if definition != there:
             directory.write(definition)
             found[config.name] = definition

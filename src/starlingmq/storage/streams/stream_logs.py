@@ -58,7 +58,9 @@ class NoPosition:
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True):
     """What a stream is. ``retention_time`` in seconds and ``retention_size`` in bytes of files, 0: no bound.
-    ``created`` in Unix seconds."""
+    ``created`` in Unix seconds. ``id`` is random: a stream of the same name that is created again has another one, and
+    so has one that was restored. ``begin``: its first offset. ``earlier``: ids that it had before a restore, each with
+    the offset at which its rows end; up to there they are this stream's rows too."""
 
     name: str
     number: int
@@ -67,6 +69,14 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     retention_size: int = 0
     when_full: Literal["drop_oldest", "refuse"] = "drop_oldest"
     created: float = 0.0
+    id: str = ""
+    begin: int = 0
+    earlier: dict[str, int] = {}
+
+
+def identity(definition: Definition) -> str:
+    """The stream's id; streams of earlier versions have none, and their number is as unique in practice."""
+    return definition.id or f"{definition.number:x}"
 
 
 class StreamLog:
@@ -254,7 +264,7 @@ class StreamLogs:
         checkpoint know. With ``careful`` a log does not end later: what a power failure took of the journal and left
         of the log was not acknowledged, and comes again. Raises OSError."""
         for found in self.by_number.values():
-            end = ends.get(found.stream.number, 0)
+            end = max(found.definition.begin, ends.get(found.stream.number, 0))
             if careful and found.stream.next > end:
                 found.cut_to(end)
             elif found.stream.next < end:

@@ -1,0 +1,171 @@
+"""Where a query of a stream begins, and how far its next batch goes: decided on the driver."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Final, cast
+
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows
+
+from starlingmq.bulk.positions import Position
+from starlingmq.bulk.protocol import Bounds
+from starlingmq.spark.nodes import LostRows, NodeBook, StreamError
+from starlingmq.spark.read_options import EARLIEST, LATEST, Options
+from starlingmq.spark.row_reading import FAIL_OR
+
+log = logging.getLogger("starlingmq.spark")
+
+Offsets = dict[str, int]
+FROM_THE_BEGINNING: Final = 0.0  # of a node that waits
+
+
+def ids(bounds: dict[str, Bounds]) -> dict[str, str]:
+    return {node: each.id for node, each in bounds.items()}
+
+
+def begin_at(book: NodeBook, bounds: dict[str, Bounds]) -> Position:
+    """Where a query begins. Nodes that are away are in it too: their rows are read from the same time on when they are
+    back. Raises StreamError."""
+    options = book.options
+    since = options.since
+    if since is None and options.starting == LATEST:
+        wait = time.time()
+    else:
+        wait = FROM_THE_BEGINNING if since is None else since
+    if since is None:
+        offsets = offsets_at(options.starting, bounds, book.away)
+    else:
+        offsets = {node: book.seek(node, since) for node in bounds}
+    waiting = {each: wait for each in book.missing() if each not in offsets}
+    return Position(offsets=offsets, streams=ids(bounds), waiting=waiting)
+
+
+def offsets_at(where: str | Offsets, bounds: dict[str, Bounds], away: set[str]) -> Offsets:
+    """The offsets that an option gives. Raises StreamError for nodes that do not exist."""
+    if where == EARLIEST:
+        return {node: each.first for node, each in bounds.items()}
+    if where == LATEST:
+        return {node: each.next for node, each in bounds.items()}
+    offsets = cast(Offsets, where)
+    strangers = sorted(set(offsets) - set(bounds) - away)
+    if strangers:
+        raise StreamError(f"offsets are given for {', '.join(strangers)}, but the stream is on {', '.join(bounds)}")
+    for node in set(offsets) & set(bounds):
+        last = bounds[node].next
+        if not 0 <= offsets[node] <= last:
+            raise StreamError(f"offset {offsets[node]} is given for node {node}, which has only {last} so far")
+    return {node: each.first for node, each in bounds.items()} | offsets
+
+
+class NextBatch:
+    """From a position to the end of the next batch. ``begins`` and ``ends``: of the nodes that may give rows to it.
+    Raises StreamError; LostRows for rows that were to be read and are not there, unless the option forgives it."""
+
+    def __init__(self, book: NodeBook, start: Position, bounds: dict[str, Bounds]) -> None:
+        self.book = book
+        self.options: Options = book.options
+        self.begins: Offsets = {}
+        self.ends: Offsets = {}
+        self._lost = start.lost
+        self._again = start.again
+        self._offsets = dict(start.offsets)
+        self._streams = dict(start.streams)
+        self._waiting = dict(start.waiting)
+        for node, offset in start.offsets.items():
+            if node in bounds:
+                self._go_on(node, offset, bounds[node])
+            elif node not in self.options.without:
+                self._forgiven(f"stream {self.options.stream} has been deleted on node {node}")
+        for node in bounds.keys() - start.offsets.keys():
+            self._begin(node, bounds[node])
+
+    def _go_on(self, node: str, offset: int, there: Bounds) -> None:
+        known = self._streams.get(node, "")
+        if known and there.id and known != there.id:
+            if offset > there.earlier.get(known, -1):
+                self._begin_again(node, offset, there)
+            self._streams[node] = there.id
+            return
+        self._streams[node] = there.id or known
+        if there.first > offset:
+            self._trimmed(node, there.first - offset, there)
+        elif there.next < offset:
+            what = f"node {node} no longer has rows from offset {there.next} on of stream {self.options.stream}"
+            self._forgiven(f"{what} (it has {there.first} to {there.next})")
+        # A node that has less than was read, which is forgiven by option, is read on from where it ends now.
+        self.begins[node] = min(there.next, max(offset, there.first))
+        self.ends[node] = there.next
+
+    def _begin_again(self, node: str, offset: int, there: Bounds) -> None:
+        """The stream is another one of the same name; its rows come with the batch after this one."""
+        self._forgiven(
+            f"stream {self.options.stream} on node {node} is not the one that was read up to offset {offset}: it was "
+            "deleted and created again, or the node has lost its disk, or was restored from a backup"
+        )
+        self._again += 1
+        self._lost += there.first - there.begin
+        self._offsets[node] = there.first
+
+    def _begin(self, node: str, there: Bounds) -> None:
+        """A node that the position lacks, or that was away when the query began. Its rows come with the next batch."""
+        address = self.book.addresses.get(node, "")
+        since = self._waiting.pop(node, None)
+        by_address = self._waiting.pop(address, None)
+        since = by_address if since is None else since
+        if since is None:
+            if there.first > there.begin:
+                self._trimmed(node, there.first - there.begin, there)
+            self._offsets[node] = there.first
+        else:
+            self._offsets[node] = there.first if since == FROM_THE_BEGINNING else self.book.seek(node, since)
+        self._streams[node] = there.id
+
+    def _trimmed(self, node: str, count: int, there: Bounds) -> None:
+        what = f"node {node} no longer has {count} rows of stream {self.options.stream}"
+        self._forgiven(f"{what} (it has {there.first} to {there.next})")
+        self._lost += count
+
+    def _forgiven(self, what: str) -> None:
+        if self.options.fail_on_loss:
+            raise LostRows(f"{what}; {FAIL_OR}")
+        log.warning("%s; the query continues without them", what)
+
+    def until(self, target: Offsets | None, limit: ReadLimit) -> Position:
+        """The end. ``target``: nothing beyond it."""
+        ends = self.ends
+        if target is not None:
+            ends = {node: max(self.begins[node], min(end, target.get(node, 0))) for node, end in ends.items()}
+        if isinstance(limit, ReadMaxRows):
+            ends = shares(self.begins, ends, limit.max_rows)
+        if isinstance(limit, ReadMaxBytes) or (isinstance(limit, ReadMaxRows) and self.options.bytes_max):
+            ends = self._bytes(ends, limit.max_bytes if isinstance(limit, ReadMaxBytes) else self.options.bytes_max)
+        return Position(
+            offsets=self._offsets | ends,
+            streams=self._streams,
+            waiting=self._waiting,
+            lost=self._lost,
+            again=self._again,
+        )
+
+    def _bytes(self, ends: Offsets, size: int) -> Offsets:
+        busy = [node for node in ends if ends[node] > self.begins[node]]
+        limited = dict(ends)
+        for node in busy:
+            limited[node] = min(ends[node], self.book.limit(node, self.begins[node], max(1, size // len(busy))))
+        return limited
+
+
+def shares(begins: Offsets, ends: Offsets, rows_max: int) -> Offsets:
+    """Each node's share of the rows: as large as its share of all rows that wait."""
+    waiting = {node: max(0, ends[node] - begins[node]) for node in ends}
+    total = sum(waiting.values())
+    if total <= rows_max:
+        return ends
+    found = {node: waiting[node] * rows_max // total for node in ends}
+    left = rows_max - sum(found.values())
+    for node in sorted(ends, key=lambda node: (found[node], node)):
+        if left and found[node] < waiting[node]:
+            found[node] += 1
+            left -= 1
+    return {node: ends[node] if not waiting[node] else begins[node] + found[node] for node in ends}

@@ -1,0 +1,150 @@
+"""The rows between two offsets of a node, read in a task; ``parts`` cuts a batch into such pieces on the driver."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import pairwise
+from typing import Final
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark.sql.datasource import InputPartition
+
+from starlingmq.bulk.positions import Position
+from starlingmq.bulk.protocol import Progress, Ticket
+from starlingmq.spark.nodes import (
+    AGAIN_SECONDS,
+    LostRows,
+    NodeAway,
+    NodeBook,
+    StreamError,
+    StreamReplaced,
+)
+from starlingmq.spark.read_options import Options
+
+log = logging.getLogger("starlingmq.spark")
+
+FAIL_OR: Final = "set the option failOnDataLoss: false to continue without them"
+
+
+class RowPartition(InputPartition):
+    """Rows of one node, for one task. ``address``: where the node was at planning; ``stream``: the id of its stream;
+    ``forgive``: rows that are not kept any more are left out."""
+
+    def __init__(self, node: str, address: str, start: int, end: int, forgive: bool, stream: str = "") -> None:
+        super().__init__((node, start, end))
+        self.node = node
+        self.address = address
+        self.start = start
+        self.end = end
+        self.forgive = forgive
+        self.stream = stream
+
+
+def parts(book: NodeBook, start: Position, end: Position) -> list[RowPartition]:
+    """The rows between two positions, in pieces of about the same size. Raises StreamError."""
+    options = book.options
+    found: list[RowPartition] = []
+    for node in sorted(end.offsets):
+        first, last = start.rows(end, node)
+        rows = last - first
+        if rows <= 0:
+            continue
+        if node in options.without:
+            log.warning(
+                "node %s is gone, so %d rows of stream %s before offset %d are left out",
+                node,
+                rows,
+                options.stream,
+                last,
+            )
+            continue
+        address = _address(book, node)
+        pieces = -(-rows // options.rows_per_partition)
+        edges = [first + rows * piece // pieces for piece in range(pieces + 1)]
+        forgive = not options.fail_on_loss or node not in start.offsets  # the latter: a batch of an earlier release
+        stream = end.streams.get(node, "")
+        found += [RowPartition(node, address, begin, until, forgive, stream) for begin, until in pairwise(edges)]
+    return found
+
+
+def _address(book: NodeBook, node: str) -> str:
+    if node not in book.addresses:
+        book.patiently(book.look)
+    address = book.addresses.get(node)
+    if address is None:
+        raise StreamError(
+            f"node {node} has a part of stream {book.options.stream}, but none of "
+            f"{', '.join(book.options.servers)} knows its address; start it, or add it to the option "
+            "servers"
+        )
+    return address
+
+
+def read_part(part: RowPartition, options: Options) -> Iterator[pa.RecordBatch]:
+    """The rows of a part. A node that goes away meanwhile is waited for, and read on where it was left, at the address
+    that it has then."""
+    offset = part.start
+    until = time.monotonic() + options.patience
+    book = NodeBook(options)
+    book.addresses[part.node] = part.address
+    try:
+        while offset < part.end:
+            before = offset
+            try:
+                for batch, progress in _rows(book, part, offset):
+                    if progress.lost:
+                        _lost(part, options, progress.lost, progress.next)
+                    offset = progress.next
+                    until = time.monotonic() + options.patience
+                    if batch.num_rows:
+                        yield batch
+                if offset == before:
+                    raise NodeAway(f"the stream ends at offset {offset}, before {part.end}, which was readable earlier")
+            except StreamReplaced as error:
+                if not part.forgive:
+                    raise LostRows(f"{error}; {FAIL_OR}") from None
+                _lost(part, options, part.end - offset, part.end)
+                return
+            except NodeAway as error:
+                if time.monotonic() >= until:
+                    raise StreamError(
+                        f"node {part.node} became unreachable while stream {options.stream} was read from "
+                        f"offset {offset}: {error}"
+                    ) from None
+                time.sleep(AGAIN_SECONDS)
+                _look_again(book)
+    finally:
+        book.close()
+
+
+def _rows(book: NodeBook, part: RowPartition, offset: int) -> Iterator[tuple[pa.RecordBatch, Progress]]:
+    options = book.options
+    ticket = Ticket(
+        stream=options.stream,
+        start=offset,
+        end=part.end,
+        filters=list(options.filters),
+        forgive=part.forgive,
+        id=part.stream,
+    )
+    address = book.addresses.get(part.node)
+    if address is None:
+        raise NodeAway(f"no server knows the address of node {part.node}")
+    yield from book.at(address).rows(ticket, part.node)
+
+
+def _look_again(book: NodeBook) -> None:
+    """The node may be back at another address."""
+    book.close()
+    with suppress(NodeAway, StreamError):
+        book.look()
+
+
+def _lost(part: RowPartition, options: Options, count: int, before: int) -> None:
+    what = f"{count} rows of stream {options.stream} on node {part.node} before offset {before}"
+    if not part.forgive:
+        raise LostRows(f"{what} are lost; {FAIL_OR}")
+    log.warning("%s are lost; the query continues without them", what)
