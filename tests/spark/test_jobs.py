@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import shutil
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from starlingmq.config.tree_builder import build
@@ -16,7 +18,7 @@ from starlingmq.pipeline import archive as archiving
 from starlingmq.pipeline.archive import Archive, ArchiveError
 from starlingmq.pipeline.config import PipelineConfig
 from starlingmq.pipeline.replay import Replay, Target, in_order
-from starlingmq.pipeline.run import Pipeline
+from starlingmq.pipeline.run import Pipeline, said
 from starlingmq.pipeline.traffic import OTHERS, look_at
 from starlingmq.pipeline.traffic_page import page
 from starlingmq.spark.row_publishing import PublishError
@@ -30,6 +32,9 @@ COLUMNS = (
     "properties array<struct<name: string, value: string>>, timestamp timestamp, node string, offset bigint"
 )
 NOON = datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.UTC)
+
+
+QUERY = "7d7d2c4e"
 
 
 def rows(spark: SparkSession, made: list[tuple[str, bytes, int, float]], first: int = 0) -> DataFrame:
@@ -81,12 +86,12 @@ def test_an_archive_is_made_of_batches_and_merged_whoever_dies(
 
     monkeypatch.setattr(archiving, "_move", dying)
     with pytest.raises(OSError, match="the driver died"):
-        archive.write(batches[0], 0)
+        archive.write(batches[0], 0, QUERY)
     assert list(archive.path.glob("date=*/root=*/*.parquet")) and not archive.files()
     assert archive.compact(spark, quietly) == 0  # what is written anew is not merged before
     for number, batch in enumerate(batches):
-        archive.write(batch, number)
-        archive.write(batch, number)  # Spark tries it again
+        archive.write(batch, number, QUERY)
+        archive.write(batch, number, QUERY)  # Spark tries it again
     assert offsets(spark, archive) == list(range(90))
     before = archive.files()
     assert {file.parent.relative_to(archive.path).as_posix() for file in before} == {
@@ -101,7 +106,7 @@ def test_an_archive_is_made_of_batches_and_merged_whoever_dies(
     again.compact(spark, quietly)
     assert len(again.files()) == 6 < len(before) and again.compact(spark, quietly) == 0
     assert offsets(spark, again) == list(range(90))
-    again.write(batches[0], 0)  # its files are merged: it is there all the same
+    again.write(batches[0], 0, QUERY)  # its files are merged: it is there all the same
     row = again.read(spark).where("offset = 31").collect()[0]
     assert (row.topic, bytes(row.payload), row.qos, row.client_id) == ("r1/a", b"1", 1, "author")
     assert offsets(spark, again) == list(range(90)) and row.properties[0].name == "k"
@@ -125,12 +130,58 @@ def test_a_stream_goes_into_an_archive_and_on_from_where_it_was(
         assert offsets(spark, archive) == list(range(20 * (part + 1)))
 
 
+def test_an_archive_refuses_batches_of_another_query(spark: SparkSession, broker: StreamBroker, tmp_path: Path) -> None:
+    archive = Archive(tmp_path / "a")
+
+    def run(checkpoint: str) -> str:
+        tree: dict[str, Any] = {
+            "name": "archive",
+            "source": {"servers": [broker.address], "stream": "all", "token": TOKEN},
+            "sink": {"format": "archive", "path": str(archive.path)},
+            "checkpoint": str(tmp_path / checkpoint),
+            "trigger": {"available_now": True},
+        }
+        (query,) = Pipeline(spark, build(PipelineConfig, tree), "archive").start()
+        try:
+            query.awaitTermination()
+        except StreamingQueryException as error:
+            return said(error)
+        return ""
+
+    broker.publish([b"%d" % number for number in range(20)])
+    assert run("one") == ""
+    broker.publish([b"%d" % number for number in range(10)])
+    for _ in range(2):
+        assert "belongs to query" in (told := run("two")) and "use another directory" in told
+    assert len(told.splitlines()) == 1
+    shutil.rmtree(tmp_path / "one")
+    assert "checkpoint was deleted; restore the checkpoint" in run("one")
+    assert offsets(spark, archive) == list(range(20)), "nothing was taken for another batch, and nothing added"
+
+
+def test_an_archive_of_an_earlier_release_is_taken_over_by_the_query_that_goes_on(tmp_path: Path) -> None:
+    archive = Archive(tmp_path / "a")
+    done = archive.path / "_starlingmq" / "batches"
+    done.mkdir(parents=True)
+    for number in range(3):
+        (done / str(number)).touch()
+    for number in (0, 2):
+        with pytest.raises(
+            ArchiveError, match=r"if it is query q, now at batch \d, write its id into .*_starlingmq/query"
+        ):
+            archive.claim("q", number)
+    archive.claim("q", 3)
+    archive.claim("q", 0)
+    with pytest.raises(ArchiveError, match="belongs to query q, not r"):
+        archive.claim("r", 4)
+
+
 def test_an_archive_is_published_again_in_order_at_its_pace(
     spark: SparkSession, broker: StreamBroker, tmp_path: Path
 ) -> None:
     made = [(f"t/{number % 2}", b"%d" % number, (number // 10) % 3, number * 0.1) for number in range(60)]
     archive = Archive(tmp_path / "a")
-    archive.write(rows(spark, made), 0)
+    archive.write(rows(spark, made), 0, QUERY)
     told: list[int] = []
 
     def publish(target: Target) -> float:

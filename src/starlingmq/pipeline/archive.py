@@ -4,12 +4,15 @@
 
     DIRECTORY/date=2026-01-31/root=sensors/batch-7-0.parquet     of batch 7 of the query
     DIRECTORY/date=2026-01-31/root=sensors/merged-....parquet    of several files that were small
-    DIRECTORY/_starlingmq/batches/7                              batch 7 is there, as a whole
+    DIRECTORY/_starlingmq/query                                  the id of the query that writes here
+    DIRECTORY/_starlingmq/batches/7                              batch 7 of this query is there, as a whole
     DIRECTORY/_starlingmq/merges/....json                        files that take the place of others, from now on
     DIRECTORY/_starlingmq/checkpoint, staging                    of the query; what is being written
 
 The laws:
 
+- One query writes an archive, since batches of two queries have the same numbers. A query has another id when its
+  checkpoint is deleted.
 - A batch is written aside and then moved. What an earlier attempt at it has left is taken away first; one that is there
   as a whole is left alone, for its files may have been merged since, and those of no other are.
 - A merge is written aside, then noted, then done: files in, files out. What was noted is done by whoever comes next,
@@ -23,6 +26,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -99,11 +103,32 @@ class Archive:
 
     # Writing
 
-    def write(self, batch: DataFrame, number: int) -> None:
-        """Have the rows of a batch, once."""
+    def claim(self, query: str, number: int) -> None:
+        """Be written by the query of this id, which is at batch ``number``. Raises ArchiveError if it is another one's;
+        then nothing was changed."""
+        self._make()
+        owner = self._ours / "query"
+        if not owner.exists():
+            done = [int(file.name) for file in (self._ours / "batches").iterdir() if file.name.isdecimal()]
+            if number <= max(done, default=-1):
+                raise ArchiveError(
+                    f"{self.path}: batches up to {max(done)} are from an earlier release, which did not store their "
+                    f"query; if it is query {query}, now at batch {number}, write its id into {owner}, "
+                    "otherwise use another directory"
+                )
+            _write_new(owner, query.encode())
+        known = owner.read_text(encoding="utf-8").strip()
+        if known != query:
+            raise ArchiveError(
+                f"{self.path}: belongs to query {known}, not {query}, which may be another pipeline or one whose "
+                "checkpoint was deleted; restore the checkpoint, or use another directory"
+            )
+
+    def write(self, batch: DataFrame, number: int, query: str) -> None:
+        """Have the rows of a batch of a query, once. Raises ArchiveError."""
         from pyspark.sql import functions as F
 
-        self._make()
+        self.claim(query, number)
         done = self._ours / "batches" / str(number)
         if done.exists():
             return
@@ -196,6 +221,19 @@ def _write(path: Path, data: bytes) -> None:
         out.flush()
         os.fsync(out.fileno())
     new.replace(path)
+    _sync(path.parent)
+
+
+def _write_new(path: Path, data: bytes) -> None:
+    """All of it; what another process has written first stays."""
+    new = path.with_name(f".{path.name}.{os.getpid()}.new")
+    with new.open("wb") as out:
+        out.write(data)
+        out.flush()
+        os.fsync(out.fileno())
+    with suppress(FileExistsError):
+        os.link(new, path)
+    new.unlink()
     _sync(path.parent)
 
 

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StringType, StructField, StructType
 
 from starlingmq.config.section_types import ConfigError
-from starlingmq.pipeline.archive import NEEDED, PARTITIONS, Archive
+from starlingmq.pipeline.archive import NEEDED, PARTITIONS, Archive, ArchiveError
 from starlingmq.pipeline.config import (
     FILES,
     ROWS,
@@ -36,7 +36,7 @@ from starlingmq.spark import decode_json, register
 from starlingmq.spark.nodes import NodeBook, StreamError
 from starlingmq.spark.payloads import MALFORMED
 from starlingmq.spark.read_options import OptionError, read_options
-from starlingmq.spark.sink import check_columns
+from starlingmq.spark.sink import QUERY_ID, check_columns
 from starlingmq.spark.sink_options import read_sink_options
 
 MERGE_BATCHES: Final = 100  # of an archive, before its files are merged
@@ -233,7 +233,10 @@ def archiving(path: str) -> Callable[[DataFrame, int], None]:
     archive = Archive(path)
 
     def write(batch: DataFrame, number: int) -> None:
-        archive.write(batch, number)
+        query = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+        if not query:
+            raise ArchiveError("Spark does not tell the id of the query here, so an archive cannot be written")
+        archive.write(batch, number, query)
         if number % MERGE_BATCHES == MERGE_BATCHES - 1:
             archive.compact(batch.sparkSession, lambda done, of: None)
 
