@@ -69,7 +69,7 @@ def test_rows_of_the_source_are_written_as_they_are(spark: SparkSession, broker:
 
 
 def test_a_batch_that_is_tried_again_is_published_once(spark: SparkSession, broker: StreamBroker) -> None:
-    key = {"idempotencyKey": "the-job"}
+    key = {"idempotencyKey": "the-job", "sameSplit": "true"}
     half = numbers(spark, 1000).withColumn(
         "topic", F.when(F.col("payload") == "400", F.lit("out/#")).otherwise(F.col("topic"))
     )
@@ -85,6 +85,22 @@ def test_a_batch_that_is_tried_again_is_published_once(spark: SparkSession, brok
     publish(numbers(spark, 10), sink(broker, **key, batchId="1"))
     publish(numbers(spark, 10), sink(broker))
     assert len(payloads(spark, broker)) == 1020
+
+
+def test_a_keyed_batch_that_is_split_elsewhere_doubles_nothing(spark: SparkSession, broker: StreamBroker) -> None:
+    key = {"idempotencyKey": "the-job"}
+    for partitions in (4, 2, 8):
+        with pytest.raises(PySparkException, match=r"write one partition \(coalesce\(1\)\)|at an earlier attempt"):
+            publish(numbers(spark, 4000, partitions), sink(broker, **key))
+        found = payloads(spark, broker)
+        assert len(set(found)) == len(found) < 4000
+    for partitions in (2, 3):  # the order is the same, the split is not
+        publish(numbers(spark, 4000, partitions).coalesce(1), sink(broker, **key))
+        assert sorted(map(int, payloads(spark, broker))) == list(range(4000))
+    other_order = numbers(spark, 4000).orderBy(F.col("payload")).coalesce(1)
+    with pytest.raises(PySparkException, match="differ from those published at an earlier attempt"):
+        publish(other_order, sink(broker, **key))
+    assert len(payloads(spark, broker)) == 4000
 
 
 def begin(spark: SparkSession, broker: StreamBroker, path: Path, **more: str) -> StreamingQuery:

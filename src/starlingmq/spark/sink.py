@@ -3,6 +3,11 @@
 A partition's rows are numbered in their order, under a name that is the same at each attempt: of a streaming query its
 id and the partition, with the batch as the epoch. The broker keeps how far it has come (see
 ``core.session.producers``).
+
+A batch write that is run again has no checkpoint that fixes which rows are in which partition: other cores, or another
+size of partitions, split its input elsewhere, and a row of partition 0 is one of partition 1. No task knows all
+partitions, so a write with an idempotencyKey has its rows in one partition, whose order the broker can check, unless
+the caller promises the same split.
 """
 
 from __future__ import annotations
@@ -182,6 +187,18 @@ def write(
     return RowsWritten(partition, published, met)
 
 
+def in_one_partition(batches: Iterator[pa.RecordBatch], partition: int) -> Iterator[pa.RecordBatch]:
+    """The batches of partition 0; others have no rows. Raises RowError."""
+    for batch in batches:
+        if partition and batch.num_rows:
+            raise RowError(
+                f"partition {partition} has rows, but another attempt with this idempotencyKey may split them elsewhere "
+                "and publish some twice; write one partition (coalesce(1)), or set sameSplit: true if the split is "
+                "always the same"
+            )
+        yield batch
+
+
 class BatchWriter(DataSourceArrowWriter):
     """Made once, on the driver: its name is that of all its tasks, at each of their attempts."""
 
@@ -191,6 +208,10 @@ class BatchWriter(DataSourceArrowWriter):
         self.places = Placement().with_servers(options.urls, -1)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        if self.options.key and not self.options.same_split:
+            context = TaskContext.get()
+            assert context is not None
+            iterator = in_one_partition(iterator, context.partitionId())
         return write(self.options, self.places, self.name, self.options.batch, iterator)
 
 

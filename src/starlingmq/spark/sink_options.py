@@ -21,6 +21,7 @@ NAMES: Final = (
     "retain",
     "idempotencyKey",
     "batchId",
+    "sameSplit",
     "window",
     "patience",
     "goOnWithout",
@@ -31,7 +32,8 @@ OF_SPARK: Final = ("path", CHECKPOINT, "queryname")  # it passes these on as wel
 
 class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     """``topic``, ``qos``, ``retain``: of rows that have no such column, or null in it. ``key``: what batches are known
-    by ("": by the query, or this very write)."""
+    by ("": by the query, or this very write). ``same_split``: every attempt at a batch write has the same rows in each
+    partition, as the caller promises."""
 
     servers: tuple[str, ...]
     user: str = ""
@@ -42,6 +44,7 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     retain: bool = False
     key: str = ""
     batch: int = 0
+    same_split: bool = False
     window: int = WINDOW
     patience: float = PATIENCE_SECONDS
     gone: tuple[str, ...] = ()  # nodes, by URL or name, that are not waited for
@@ -94,6 +97,7 @@ def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
         retain=read_flag(options, "retain", False),
         key=options.get("idempotencyKey", ""),
         batch=int(batch or "0"),
+        same_split=read_flag(options, "sameSplit", False),
         window=min(65_535, read_number(options, "window", WINDOW)),
         patience=float(read_number(options, "patience", int(PATIENCE_SECONDS))),
         gone=tuple(name.strip() for name in options.get("goOnWithout", "").split(",") if name.strip()),
