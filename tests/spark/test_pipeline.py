@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import subprocess
@@ -17,6 +18,7 @@ from starlingmq.config.section_types import ConfigError
 from starlingmq.pipeline.config import read_pipeline
 from starlingmq.pipeline.run import Pipeline, PipelineError, failure, reach
 from starlingmq.pipeline.status import Status, all_statuses, read_status
+from tests.cli.test_stream_commands import ask
 from tests.spark.brokers import TOKEN, StreamBroker
 
 
@@ -62,7 +64,7 @@ STEPS = [
 def test_a_pipeline_with_tables_steps_and_dead_letters(
     spark: SparkSession, broker: StreamBroker, tmp_path: Path
 ) -> None:
-    broker.publish(READINGS)
+    broker.publish([*READINGS, b"\xff\x00", b"", b'{"id": "c", "value": "x"}'])
     (tmp_path / "devices.csv").write_text("id,place\na,roof\nb,cellar\n")
     pipeline = tree(
         tmp_path,
@@ -71,13 +73,21 @@ def test_a_pipeline_with_tables_steps_and_dead_letters(
         tables=[{"name": "devices", "format": "csv", "path": f"{tmp_path}/devices.csv", "options": {"header": "true"}}],
         steps=STEPS,
         sink={"path": str(tmp_path / "hot"), "partition_by": ["place"]},
-        dead_letter={"path": str(tmp_path / "dead"), "format": "json"},
+        dead_letter={"path": str(tmp_path / "dead")},
     )
     for _ in range(2):  # the second time there is nothing new
         run(spark, tmp_path, pipeline)
         rows = spark.read.parquet(str(tmp_path / "hot")).orderBy("offset").collect()
         assert [(row.id, row.value, row.place) for row in rows] == [("b", 20, "cellar"), ("a", 30, "roof")]
-        assert [row._malformed for row in spark.read.json(str(tmp_path / "dead")).collect()] == ["no json"]
+        letters = spark.read.parquet(str(tmp_path / "dead")).orderBy("offset").collect()
+        assert [(row.topic, row.node, row.offset, bytes(row.payload), row.reason) for row in letters] == [
+            ("a/b", "n1", 2, b"no json", "the payload is not JSON"),
+            ("a/b", "n1", 4, b"\xff\x00", "the payload is not UTF-8"),
+            ("a/b", "n1", 5, b"", "the payload is empty"),
+            ("a/b", "n1", 6, b'{"id": "c", "value": "x"}', "the payload does not fit the schema id string, value int"),
+        ]
+    shown = ask(broker.data, "show", name="all")["consumers"]
+    assert {one["name"]: one["lag"] for one in shown} == {"hot": 0, "hot_dead_letter": 0}, "each query has its own"
     assert (tmp_path / "hot" / "place=roof").is_dir()
 
 
@@ -85,20 +95,28 @@ def test_a_pipeline_with_tables_steps_and_dead_letters(
 @pytest.mark.long
 @pytest.mark.timeout(240)
 def test_windows_csv_and_back_to_topics(spark: SparkSession, broker: StreamBroker, tmp_path: Path) -> None:
-    broker.publish([b"a;1", b"a;2", b"b;x"], "in")
+    broker.publish([b"a;1", b"a;2", b"b;x", b"", b"\xff;1"], "in")
     sql = "SELECT concat('out/', id) AS topic, string(value) AS payload FROM rows"
     pipeline = tree(
         tmp_path,
         broker.address,
         decode={"format": "csv", "schema": "id string, value int", "options": {"sep": ";"}},
-        steps=[{"sql": f"{sql} WHERE _malformed IS NULL"}],
+        steps=[{"sql": sql}],
         sink={"format": "topic", "options": {"servers": broker.url}},
+        dead_letter={"path": str(tmp_path / "dead"), "format": "csv"},
     )
     pipeline["source"]["topics"] = ["in"]
-    run(spark, tmp_path, pipeline)
+    planned = run(spark, tmp_path, pipeline)
+    assert planned.malformed is not None
     options = broker.options | {"topicFilter": "out/#"}
     found = spark.read.format("starlingmq").options(**options).load().orderBy("offset").collect()
     assert [(row.topic, bytes(row.payload)) for row in found] == [("out/a", b"1"), ("out/a", b"2")]
+    letters = spark.read.csv(str(tmp_path / "dead"), schema=planned.malformed.schema).orderBy("offset").collect()
+    assert [(base64.b64decode(row.payload or ""), row.reason, row.properties) for row in letters] == [
+        (b"b;x", "the payload does not fit the schema id string, value int", "[]"),
+        (b"", "the payload is empty", "[]"),
+        (b"\xff;1", "the payload is not UTF-8", "[]"),
+    ]
     counts = plan(
         spark,
         tmp_path,
@@ -130,6 +148,8 @@ def test_what_is_wrong_is_said_where_it_is(spark: SparkSession, broker: StreamBr
         ({"sink": {"format": "topic", "options": {"servers": broker.url}}, "steps": [{"sql": "SELECT 1 AS payload"}]},
          "sink: column payload is int, but must be binary or string"),
         ({"tables": [{"name": "devices", "path": f"{tmp_path}/none"}]}, r"tables\[0\]: .*none"),
+        ({"sink": {"format": "csv", "path": "a"}, "steps": [{"sql": "SELECT topic, properties FROM rows"}]},
+         "sink: csv cannot hold column properties .*convert it there"),
         ({"sink": {"format": "archive", "path": "a"}, "steps": [{"sql": "SELECT topic, node FROM rows"}]},
          "sink: an archive needs column timestamp, offset"),
         ({"sink": {"format": "archive", "path": "a"}, "steps": [{"sql": "SELECT *, topic AS root FROM rows"}]},

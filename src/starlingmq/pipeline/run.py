@@ -18,13 +18,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructField, StructType
 
 from starlingmq.config.section_types import ConfigError
 from starlingmq.pipeline.archive import NEEDED, PARTITIONS, Archive, ArchiveError
 from starlingmq.pipeline.config import (
     FILES,
     ROWS,
+    DeadLetterConfig,
     DecodeConfig,
     PipelineConfig,
     SinkConfig,
@@ -34,11 +35,16 @@ from starlingmq.pipeline.config import (
 )
 from starlingmq.spark import decode_json, register
 from starlingmq.spark.nodes import NodeBook, StreamError
-from starlingmq.spark.payloads import MALFORMED
+from starlingmq.spark.payloads import MALFORMED, REASON, malformed_because
 from starlingmq.spark.read_options import OptionError, read_options
 from starlingmq.spark.sink import QUERY_ID, check_columns
 from starlingmq.spark.sink_options import read_sink_options
 
+WHOLE: Final = "_whole"  # the row of the source beside its decoded columns
+UNFIT: Final[dict[str, tuple[type[DataType], ...]]] = {  # what a sink can not hold
+    "csv": (ArrayType, BinaryType, MapType, StructType),
+    "jdbc": (MapType, StructType),
+}
 MERGE_BATCHES: Final = 100  # of an archive, before its files are merged
 OF_SPARK: Final = (PySparkException, Py4JJavaError)  # the latter where it has no name in Python: no such format
 PLACE: Final = re.compile(r"line (\d+),? pos(?:ition)? \d+")
@@ -86,7 +92,6 @@ def source_options(pipeline: PipelineConfig) -> dict[str, str]:
         "failOnDataLoss": str(source.fail_on_data_loss).lower(),
         "goOnWithout": ",".join(source.go_on_without),
         "patience": str(source.patience),
-        "consumer": pipeline.name,
     }
     return {name: value for name, value in options.items() if value}
 
@@ -119,10 +124,10 @@ class Pipeline:
 
     def _plan(self) -> DataFrame:
         config = self.config
-        rows = self._explained("source", lambda: self._read())
+        rows = self._explained("source", lambda: self._read(config.name))
         rows = self._explained("decode.schema", lambda: decoded(rows, config.decode))
         if config.dead_letter is not None:
-            self.malformed = rows.where(F.col(MALFORMED).isNotNull())
+            self.malformed = dead_letters(self._read(f"{config.name}_dead_letter"), config.decode, config.dead_letter)
             rows = rows.where(F.col(MALFORMED).isNull()).drop(MALFORMED)
         mark = config.watermark
         if mark is not None:
@@ -138,8 +143,9 @@ class Pipeline:
         self._check_sink(result)
         return result
 
-    def _read(self) -> DataFrame:
-        return self.spark.readStream.format("starlingmq").options(**self._source).load()
+    def _read(self, consumer: str) -> DataFrame:
+        """``consumer``: each query reports its own progress."""
+        return self.spark.readStream.format("starlingmq").options(**self._source, consumer=consumer).load()
 
     def _table(self, table: TableConfig) -> DataFrame:
         reader = self.spark.read.format(table.format).options(**table.options)
@@ -177,6 +183,14 @@ class Pipeline:
                 raise PipelineError(
                     f"{self.path}: sink: an archive has its own column {', '.join(taken)}; rename yours"
                 )
+        if sink.format in UNFIT:
+            for field in result.schema.fields:
+                if isinstance(field.dataType, UNFIT[sink.format]):
+                    kind = field.dataType.simpleString()
+                    raise PipelineError(
+                        f"{self.path}: sink: {sink.format} cannot hold column {field.name} ({kind}); leave it out in a "
+                        "step, or convert it there, as with to_json or base64"
+                    )
         if sink.format == "topic":
             try:
                 check_columns(result.schema, read_sink_options(sink.options))
@@ -256,8 +270,22 @@ def decoded(rows: DataFrame, decode: DecodeConfig) -> DataFrame:
     ddl = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in whole.fields)
     found = rows.withColumn("_decoded", F.from_csv(F.col("payload").cast("string"), ddl, options))
     columns = [F.col(f"_decoded.`{field.name}`").alias(field.name) for field in whole.fields]
+    text = F.col("payload").cast("string")  # Spark takes an empty line for one of nulls
+    strange = (F.trim(text) == "") | ~F.is_valid_utf8(text)
+    columns[-1] = F.when(strange, text).otherwise(columns[-1]).alias(MALFORMED)
     kept = [F.col(name) for name in rows.columns if name != "payload" and name not in fields.fieldNames()]
     return found.select(*columns[:-1], *kept, columns[-1])
+
+
+def dead_letters(rows: DataFrame, decode: DecodeConfig, letter: DeadLetterConfig) -> DataFrame:
+    """Rows whose payload can not be decoded, with all that the source says of them, and why. CSV holds no bytes and no
+    arrays: there the payload is base64, and properties are JSON."""
+    whole = F.struct(*[F.col(name) for name in rows.columns])
+    found = decoded(rows.withColumn(WHOLE, whole), decode).where(F.col(MALFORMED).isNotNull()).select(f"{WHOLE}.*")
+    found = found.withColumn(REASON, malformed_because(decode.format, decode.schema))
+    if letter.format != "csv":
+        return found
+    return found.withColumns({"payload": F.base64("payload"), "properties": F.to_json("properties")})
 
 
 def said(error: Exception) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Final, cast
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 MALFORMED: Final = "_malformed"
+REASON: Final = "reason"  # of a dead letter
 
 
 def decode_json(rows: DataFrame, schema: StructType | str, into: str = "") -> DataFrame:
@@ -22,10 +23,20 @@ def decode_json(rows: DataFrame, schema: StructType | str, into: str = "") -> Da
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": MALFORMED}
     text = F.col("payload").cast("string")
     decoded = rows.withColumn("_decoded", F.from_json(text, whole, options))
-    malformed = F.when(F.col("_decoded").isNull(), text).otherwise(F.col(f"_decoded.{MALFORMED}"))
+    strange = F.col("_decoded").isNull() | ~F.is_valid_utf8(text)  # or bytes that are no character pass as another one
+    malformed = F.when(strange, text).otherwise(F.col(f"_decoded.{MALFORMED}"))
     decoded = decoded.withColumn(MALFORMED, malformed)
     if into:
         return decoded.withColumn(into, F.col("_decoded").dropFields(MALFORMED)).drop("_decoded", "payload")
     columns = [F.col(f"_decoded.`{field.name}`").alias(field.name) for field in fields.fields]
     kept = [F.col(name) for name in rows.columns if name != "payload" and name not in fields.fieldNames()]
     return decoded.select(*columns, *kept, F.col(MALFORMED))
+
+
+def malformed_because(format: str, schema: str) -> Column:
+    """Why the column ``payload`` of a malformed row is no JSON or CSV of this schema."""
+    text = F.col("payload").cast("string")
+    found = F.when(~F.is_valid_utf8(text), "the payload is not UTF-8").when(F.trim(text) == "", "the payload is empty")
+    if format == "json":
+        found = found.when(F.try_parse_json(text).isNull(), "the payload is not JSON")
+    return found.otherwise(F.lit(f"the payload does not fit the schema {schema}"))

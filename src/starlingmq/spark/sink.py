@@ -192,9 +192,9 @@ def in_one_partition(batches: Iterator[pa.RecordBatch], partition: int) -> Itera
     for batch in batches:
         if partition and batch.num_rows:
             raise RowError(
-                f"partition {partition} has rows, but another attempt with this idempotencyKey may split them elsewhere "
-                "and publish some twice; write one partition (coalesce(1)), or set sameSplit: true if the split is "
-                "always the same"
+                f"partition {partition} has rows, but another attempt with this idempotencyKey may split them "
+                "elsewhere and publish some twice; write one partition (coalesce(1)), or set sameSplit: true if the "
+                "split is always the same"
             )
         yield batch
 
