@@ -128,6 +128,7 @@ async def test_a_node_that_is_away_when_a_batch_is_planned_fails_it_by_name(brok
     [
         ({"servers": ""}, "servers: name at least one"),
         ({"servers": "nowhere"}, "'nowhere' is not host:port"),
+        ({"servers": "here:70000"}, "with a port between 1 and 65535"),
         ({"stream": ""}, "stream: required"),
         ({"startingOffsets": "first"}, "is not earliest, latest"),
         ({"startingOffsets": "latest", "startingTimestamp": "1"}, "set only one of them"),

@@ -20,8 +20,12 @@ from starlingmq.client import Client
 from starlingmq.config.settings import Config, ConfigError, load_config
 from starlingmq.hooks import AuthRequest
 from starlingmq.spark.nodes import LostRows, NodeBook, NodeConnection, StreamError
+from starlingmq.spark.placing import NodePlace
 from starlingmq.spark.read_options import Options
+from starlingmq.spark.row_publishing import PublishError
+from starlingmq.spark.row_publishing import publish as send
 from starlingmq.spark.row_reading import RowPartition, read_part
+from starlingmq.spark.sink_options import read_sink_options
 from tests.bulk.conftest import TOKEN, settings
 from tests.cli.test_stream_commands import ask
 from tests.patience import within
@@ -157,6 +161,15 @@ async def test_a_node_that_is_not_there_is_waited_for_and_named(broker: Broker) 
         await asyncio.to_thread(NodeBook(nowhere).bounds)
     with pytest.raises(StreamError, match="node n9 has a part of the stream, but no server knows its address"):
         await asyncio.to_thread(NodeBook(options(broker, patience=0.3)).bounds, {"n9": 4})
+
+
+async def test_a_port_where_something_else_answers_is_told(broker: Broker) -> None:
+    strange = options(broker, servers=(broker.address().partition("//")[2],), patience=0.3)
+    with pytest.raises(StreamError, match=r"servers needs the port of streams\.listen"):
+        await asyncio.to_thread(NodeBook(strange).bounds)
+    sink = read_sink_options({"servers": f"mqtt://{broker.read_at}", "patience": "1"})
+    with pytest.raises(PublishError, match="no MQTT broker answers there; name the port of a listener"):
+        await send(sink, NodePlace(urls=sink.urls), "x", 0, iter([(b"a", b"p", 1, False, b"")]))
 
 
 async def test_what_was_trimmed_is_an_error_or_left_out(tmp_path: Path) -> None:

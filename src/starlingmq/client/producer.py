@@ -114,6 +114,8 @@ class ProducerState:
         """Raises ProducerError, NotAccepted; MqttError for bytes that make no sense."""
         for first, whole, start, end in self._frames.feed(data):
             kind = first >> 4
+            if not self.connected and kind not in (CONNACK, DISCONNECT):
+                raise NotAccepted("no MQTT broker answers there; name the port of a listener for MQTT clients")
             if kind in (4, 5, 7):
                 packet_id = whole[start] << 8 | whole[start + 1]
                 self._acknowledged(kind, packet_id, whole[start + 2] if end - start > 2 else 0)

@@ -94,6 +94,9 @@ class NodeConnection:
 def explained(error: Exception, address: str) -> Exception:
     """What a call raised, as what it means for a reader."""
     text = str(error).partition(". Detail:")[0].partition("gRPC client debug")[0].strip()
+    text = text.removeprefix("Flight returned unavailable error, with message: ")
+    if "Socket closed" in text or "Trying to connect an http1.x server" in text:
+        text += "; servers needs the port of streams.listen, with tlsCa if that has TLS"
     if isinstance(error, fl.FlightUnavailableError | fl.FlightTimedOutError | fl.FlightCancelledError):
         return NodeAway(f"{address} does not answer: {text}")
     extra = getattr(error, "extra_info", b"")

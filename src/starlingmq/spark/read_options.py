@@ -80,8 +80,9 @@ def read_options(given: Mapping[str, str], streaming: bool) -> Options:
     if not servers:
         raise OptionError("servers: name at least one node as host:port of its streams.listen")
     for server in servers:
-        if not server.rpartition(":")[2].isdigit() or not server.rpartition(":")[0]:
-            raise OptionError(f"servers: {server!r} is not host:port")
+        host, _, port = server.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise OptionError(f"servers: {server!r} is not host:port, with a port between 1 and 65535")
     if not options.get("stream"):
         raise OptionError("stream: required; set it to the name of the stream")
     if "startingOffsets" in options and "startingTimestamp" in options:

@@ -111,12 +111,15 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
         raise OptionError("column properties must be an array of struct(name string, value string)")
 
 
-def properties_of(pairs: list[dict[str, str]] | None, expiry: int | None) -> bytes:
+def properties_of(pairs: list[dict[str, str | None]] | None, expiry: int | None) -> bytes:
     """The column ``properties``, as the source has it, and ``expiry`` in seconds, encoded. Raises RowError."""
     found: Properties = {}
     users: list[tuple[str, str]] = []
     for pair in pairs or ():
         name, value = pair["name"], pair["value"]
+        if name is None or value is None:
+            missing = "name" if name is None else "value"
+            raise RowError(f"property {value if name is None else name!r} has no {missing}: it is null")
         identifier = NAMES.get(name)
         if identifier is None:
             users.append((name, value))
@@ -161,11 +164,18 @@ def messages_of(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[Message
     ):
         name = known.get(topic)
         if name is None:
+            if not topic:
+                raise RowError("the topic of a row is null or empty; leave such rows out, or set the option topic")
             name = known[topic] = topic.encode()
             if not valid_topic(name):
                 raise RowError(f"{topic!r} is not a valid topic to publish to")
         if qos not in (0, 1, 2):
             raise RowError(f"qos is {qos}, but must be 0, 1 or 2")
+        if retain and payload[place] is None and not options.delete_retained:
+            raise RowError(
+                f"the payload to {topic} is null and the row has retain, which would delete the retained message; "
+                "leave such rows out, or set deleteRetained: true"
+            )
         properties = b""
         if not plain:
             properties = properties_of(

@@ -22,6 +22,7 @@ NAMES: Final = (
     "idempotencyKey",
     "batchId",
     "sameSplit",
+    "deleteRetained",
     "window",
     "patience",
     "goOnWithout",
@@ -33,7 +34,8 @@ OF_SPARK: Final = ("path", CHECKPOINT, "queryname")  # it passes these on as wel
 class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     """``topic``, ``qos``, ``retain``: of rows that have no such column, or null in it. ``key``: what batches are known
     by ("": by the query, or this very write). ``same_split``: every attempt at a batch write has the same rows in each
-    partition, as the caller promises."""
+    partition, as the caller promises. ``delete_retained``: a null payload with retain deletes the retained message of
+    its topic."""
 
     servers: tuple[str, ...]
     user: str = ""
@@ -45,6 +47,7 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     key: str = ""
     batch: int = 0
     same_split: bool = False
+    delete_retained: bool = False
     window: int = WINDOW
     patience: float = PATIENCE_SECONDS
     gone: tuple[str, ...] = ()  # nodes, by URL or name, that are not waited for
@@ -98,6 +101,7 @@ def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
         key=options.get("idempotencyKey", ""),
         batch=int(batch or "0"),
         same_split=read_flag(options, "sameSplit", False),
+        delete_retained=read_flag(options, "deleteRetained", False),
         window=min(65_535, read_number(options, "window", WINDOW)),
         patience=float(read_number(options, "patience", int(PATIENCE_SECONDS))),
         gone=tuple(name.strip() for name in options.get("goOnWithout", "").split(",") if name.strip()),

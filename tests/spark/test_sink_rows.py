@@ -1,0 +1,48 @@
+"""Rows as messages, and rows that are none: without Spark, and without a broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pytest
+
+from starlingmq.spark.sink import RowError, messages_of
+from starlingmq.spark.sink_options import read_sink_options
+
+PROPERTIES = pa.list_(pa.struct([("name", pa.string()), ("value", pa.string())]))
+SCHEMA = pa.schema(
+    [("topic", pa.string()), ("payload", pa.binary()), ("retain", pa.bool_()), ("properties", PROPERTIES)]
+)
+
+
+def messages(row: dict[str, Any], **options: str) -> list[tuple[bytes, bytes, bool]]:
+    batch = pa.RecordBatch.from_pylist([{"topic": "a", "payload": b"x", "retain": False} | row], SCHEMA)
+    given = read_sink_options({"servers": "mqtt://127.0.0.1:1883"} | options)
+    return [(topic, payload, retain) for topic, payload, _, retain, _ in messages_of(batch, given)]
+
+
+def test_a_null_payload_deletes_a_retained_message_only_by_option() -> None:
+    with pytest.raises(RowError, match=r"the payload to a is null .* set deleteRetained: true"):
+        messages({"payload": None, "retain": True})
+    assert messages({"payload": None, "retain": True}, deleteRetained="true") == [(b"a", b"", True)]
+    assert messages({"payload": None}) == [(b"a", b"", False)], "an empty message deletes nothing"
+    assert messages({"payload": b"", "retain": True}) == [(b"a", b"", True)], "an empty one is published as MQTT has it"
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"topic": None}, "the topic of a row is null or empty"),
+        ({"topic": "a/#"}, "'a/#' is not a valid topic"),
+        ({"properties": [{"name": "k", "value": None}]}, "property 'k' has no value: it is null"),
+        ({"properties": [{"name": None, "value": "v"}]}, "property 'v' has no name: it is null"),
+    ],
+)
+def test_a_row_that_is_no_message_is_said_in_a_line(row: dict[str, Any], words: str) -> None:
+    with pytest.raises(RowError, match=words):
+        messages(row)
+
+
+def test_a_null_topic_is_the_one_of_the_option() -> None:
+    assert messages({"topic": None}, topic="b") == [(b"b", b"x", False)]
