@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from array import array
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from random import Random
+from threading import Event, Thread
 
 import pytest
 
@@ -51,6 +53,38 @@ class Written:
             self.log.stream.next += 1
         self.log.append()
         self.log.show(self.log.stream.next)
+
+
+def test_a_file_that_is_opened_while_another_thread_lists_them(tmp_path: Path) -> None:
+    written = Written(tmp_path, 500)
+    for _ in range(20):
+        written.write(message(b"a", bytes(200)))
+    found = StreamReader(written.path)
+    firsts = found._list()
+    for first in firsts[:3]:
+        found._view(first)
+    opened = Event()
+
+    def open_another() -> None:
+        found._view(firsts[-1])
+        opened.set()
+
+    other = Thread(target=open_another)
+
+    class Views(dict[int, reader.View]):
+        def __iter__(self) -> Iterator[int]:
+            """Whoever walks it is interrupted after the first, as by another thread's turn."""
+            for place, first in enumerate(super().__iter__()):
+                if place == 1:
+                    other.start()
+                    opened.wait(0.2)  # or it waits for us, which is right too
+                yield first
+
+    found._views = Views(found._views)
+    found._firsts = []  # files have come or gone
+    assert found._list() == firsts
+    other.join(10)
+    assert set(firsts[:3]) | {firsts[-1]} == set(found._views.keys())
 
 
 def message(topic: bytes, payload: bytes, properties: bytes = b"", at: float = 1000.0) -> Message:

@@ -163,6 +163,21 @@ async def test_a_node_that_is_not_there_is_waited_for_and_named(broker: Broker) 
         await asyncio.to_thread(NodeBook(options(broker, patience=0.3)).bounds, {"n9": 4})
 
 
+async def test_a_task_finds_a_node_that_has_come_back_at_another_address(broker: Broker) -> None:
+    await publish(broker, 5)
+    given = options(broker, patience=5.0)
+    part = RowPartition("n1", "127.0.0.1:1", 0, 5, False)  # where it was when the batch was planned
+    found = await asyncio.to_thread(lambda: [row for batch in read_part(part, given) for row in batch.to_pylist()])
+    assert [row["offset"] for row in found] == list(range(5))
+
+
+async def test_a_node_at_the_address_of_another_one_is_not_taken_for_it(broker: Broker) -> None:
+    await publish(broker, 5)
+    part = RowPartition("n2", broker.read_at, 0, 5, False)
+    with pytest.raises(StreamError, match=r"node n2 became unreachable.*no server knows the address of node n2"):
+        await asyncio.to_thread(lambda: list(read_part(part, options(broker, patience=0.5))))
+
+
 async def test_a_port_where_something_else_answers_is_told(broker: Broker) -> None:
     strange = options(broker, servers=(broker.address().partition("//")[2],), patience=0.3)
     with pytest.raises(StreamError, match=r"servers needs the port of streams\.listen"):

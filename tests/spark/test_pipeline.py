@@ -18,7 +18,6 @@ from starlingmq.config.section_types import ConfigError
 from starlingmq.pipeline.config import read_pipeline
 from starlingmq.pipeline.run import Pipeline, PipelineError, failure, reach
 from starlingmq.pipeline.status import Status, all_statuses, read_status
-from tests.cli.test_stream_commands import ask
 from tests.spark.brokers import TOKEN, StreamBroker
 
 
@@ -86,8 +85,6 @@ def test_a_pipeline_with_tables_steps_and_dead_letters(
             ("a/b", "n1", 5, b"", "the payload is empty"),
             ("a/b", "n1", 6, b'{"id": "c", "value": "x"}', "the payload does not fit the schema id string, value int"),
         ]
-    shown = ask(broker.data, "show", name="all")["consumers"]
-    assert {one["name"]: one["lag"] for one in shown} == {"hot": 0, "hot_dead_letter": 0}, "each query has its own"
     assert (tmp_path / "hot" / "place=roof").is_dir()
 
 
@@ -111,7 +108,8 @@ def test_windows_csv_and_back_to_topics(spark: SparkSession, broker: StreamBroke
     options = broker.options | {"topicFilter": "out/#"}
     found = spark.read.format("starlingmq").options(**options).load().orderBy("offset").collect()
     assert [(row.topic, bytes(row.payload)) for row in found] == [("out/a", b"1"), ("out/a", b"2")]
-    letters = spark.read.csv(str(tmp_path / "dead"), schema=planned.malformed.schema).orderBy("offset").collect()
+    schema = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in planned.malformed.schema.fields)
+    letters = spark.read.csv(str(tmp_path / "dead"), schema=schema).orderBy("offset").collect()
     assert [(base64.b64decode(row.payload or ""), row.reason, row.properties) for row in letters] == [
         (b"b;x", "the payload does not fit the schema id string, value int", "[]"),
         (b"", "the payload is empty", "[]"),

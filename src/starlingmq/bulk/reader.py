@@ -117,6 +117,7 @@ class StreamReader:
         self._words = memoryview(self._map).cast("Q")
         self._views: dict[int, View] = {}
         self._firsts: list[int] = []
+        self._lock = threading.Lock()  # of these two
 
     def expect(self, id: str, offset: int) -> None:
         """Raises Replaced unless the stream of this id ("": any stream) has the same rows before ``offset``."""
@@ -145,20 +146,22 @@ class StreamReader:
     def _list(self) -> list[int]:
         names = os.listdir(self.directory / "log")
         firsts = sorted(first for name in names if (first := parse_name(name, "log")) is not None)
-        if firsts != self._firsts:
-            self._firsts = firsts
-            for gone in [first for first in self._views if first not in firsts]:
-                self._views.pop(gone, None)
+        with self._lock:
+            if firsts != self._firsts:
+                self._firsts = firsts
+                for gone in set(self._views).difference(firsts):
+                    del self._views[gone]
         return firsts
 
     def _view(self, first: int) -> View | None:
-        view = self._views.get(first)
-        if view is None:
-            try:
-                view = self._views[first] = View(self.directory / "log" / log_name(first), first)
-            except FileNotFoundError:
-                return None
-        return view
+        with self._lock:
+            view = self._views.get(first)
+            if view is None:
+                try:
+                    view = self._views[first] = View(self.directory / "log" / log_name(first), first)
+                except FileNotFoundError:
+                    return None
+            return view
 
     def read(self, start: int, end: int, wanted: TopicFilter) -> Iterator[Columns]:
         """The rows from ``start`` to before ``end``, and no further than may be read, in batches. Columns may be empty:

@@ -43,7 +43,7 @@ def run(
         status = Status(name=config.name, file=str(file.absolute()), pid=os.getpid(), began=time.time(), heard=0.0)
         status.write()
         try:
-            follow(pipeline.start(), status, file, json_)
+            follow(pipeline, status, file, json_)
         except Exception as error:
             status.problem = str(error)
             raise

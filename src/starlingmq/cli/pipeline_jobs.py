@@ -81,7 +81,7 @@ def archive(
     spark, pipeline = planned(name, config, master, True)
     status = Status(name=name, file=str(kept.path), pid=os.getpid(), began=time.time(), heard=0.0)
     try:
-        follow(pipeline.start(), status, name, json_)
+        follow(pipeline, status, name, json_)
         with progress(json_) as report:
             fewer = kept.compact(spark, lambda done, of: report("merging", done, of, "directories"))
     except Exception as error:

@@ -18,11 +18,14 @@ from rich.table import Table
 from starlingmq.cli.declare import CommandError
 from starlingmq.cli.progress import progress
 from starlingmq.pipeline.config import PipelineConfig
+from starlingmq.pipeline.restarts import Restarts, transient
 from starlingmq.pipeline.status import Status
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from starlingmq.pipeline.run import Pipeline
 
 LOOK_SECONDS: Final = 0.25
 
@@ -91,13 +94,42 @@ def tasks(spark: SparkSession, what: str, quiet: bool) -> Iterator[None]:
             looking.join()
 
 
-def follow(queries: list[StreamingQuery], status: Status, file: Path | str, quiet: bool) -> None:
-    """Until one of them ends, or we are told to (once: the next time it is the end of the process). Raises CommandError
-    with why one failed."""
+def follow(pipeline: Pipeline, status: Status, file: Path | str, quiet: bool) -> None:
+    """Start its queries, until one of them ends, or we are told to (once: the next time it is the end of the process).
+    What passes by itself starts them again. Raises CommandError with the reason why one failed."""
     from starlingmq.pipeline.run import failure
 
     told = Event()
     before = {number: signal.signal(number, lambda *_: told.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    restarts = Restarts(pipeline.config.restarts)
+    try:
+        while True:
+            queries = pipeline.start()
+            _watch(queries, status, told, quiet)
+            found = [(problem, query) for query in queries if (problem := failure(file, query)) is not None]
+            if told.is_set() or not found:
+                return
+            problem, query = found[0]
+            text = str(query.exception())
+            wait = restarts.after(text, status.batch)
+            if wait is None:
+                raise CommandError(str(problem))
+            print(
+                f"{file}: {query.name}: {transient(text)}; the pipeline is started again in {wait:g} s "
+                f"({restarts.count} of {restarts.most})",
+                file=sys.stderr,
+            )
+            status.restarts += 1
+            told.wait(wait)
+            if told.is_set():
+                return
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _watch(queries: list[StreamingQuery], status: Status, told: Event, quiet: bool) -> None:
+    """Show the progress until a query has failed, all have ended, or we are told to end."""
     screen = Console(file=sys.stderr, quiet=quiet)
     with Live(table_of([status]), console=screen, auto_refresh=False, transient=True) as live:
         while not told.is_set() and any(query.isActive for query in queries):
@@ -109,12 +141,6 @@ def follow(queries: list[StreamingQuery], status: Status, file: Path | str, quie
     _take(queries[0], status)
     for query in queries:
         query.stop()
-    for number, handler in before.items():
-        signal.signal(number, handler)
-    for query in queries:
-        problem = failure(file, query)
-        if problem is not None and not told.is_set():
-            raise CommandError(str(problem))
 
 
 def _take(query: StreamingQuery, status: Status) -> None:

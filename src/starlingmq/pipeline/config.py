@@ -108,6 +108,13 @@ class PipelineConfig(Section, frozen=True):
         DeadLetterConfig | None, Meta(description="Separate output for payloads that cannot be decoded.")
     ] = None
     trigger: Annotated[TriggerConfig, Meta(description="When batches run.")] = TriggerConfig()
+    restarts: Annotated[
+        Count,
+        Meta(
+            description="How often in a row the queries are started again after a failure that passes by itself: a "
+            "Python worker of Spark did not start in time, or a node does not answer."
+        ),
+    ] = 5
     packages: Annotated[tuple[str, ...], Meta(description="Packages that Spark downloads: group:name:version.")] = ()
     spark: Annotated[dict[str, str], Meta(description="Spark settings.")] = field(default_factory=dict)
 

@@ -17,7 +17,7 @@ STATE_HOME: Final = "XDG_STATE_HOME"
 class Status(msgspec.Struct, kw_only=True):
     """Times in Unix seconds, rates in rows a second, ``lag`` in rows that wait at the nodes. Since the checkpoint was
     made, ``lost`` rows were not kept any more, and a stream was another one than before ``again`` times. ``problem``:
-    why it ended, "" if it was told to or runs."""
+    why it ended, "" if it was told to or runs. ``restarts``: of its queries, after failures that pass by themselves."""
 
     name: str
     file: str
@@ -30,6 +30,7 @@ class Status(msgspec.Struct, kw_only=True):
     lag: int = 0
     lost: int = 0
     again: int = 0
+    restarts: int = 0
     batch: int = -1
     batch_seconds: float = 0.0
     problem: str = ""

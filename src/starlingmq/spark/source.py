@@ -7,7 +7,7 @@ is run again from its checkpoint, and writes to a sink that takes a batch once, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
@@ -42,8 +42,9 @@ from starlingmq.spark.nodes import NodeBook, StreamError
 from starlingmq.spark.planning import NextBatch, begin_at, ids, offsets_at
 from starlingmq.spark.read_options import OptionError, Options, read_options
 from starlingmq.spark.row_reading import RowPartition, parts, read_part
-from starlingmq.spark.sink import BatchWriter, StreamWriter, check_columns
-from starlingmq.spark.sink_options import SinkOptions, read_sink_options
+
+if TYPE_CHECKING:
+    from starlingmq.spark.sink_options import SinkOptions
 
 COLUMNS: Final = StructType(
     [
@@ -88,9 +89,13 @@ class StarlingSource(DataSource):
         return MicroBatchReader(read_options(cast(Mapping[str, str], self.options), streaming=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from starlingmq.spark.sink import BatchWriter
+
         return BatchWriter(self._sink(schema, overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from starlingmq.spark.sink import StreamWriter
+
         return StreamWriter(self._sink(schema, overwrite))
 
     def _sink(self, schema: StructType, overwrite: bool) -> SinkOptions:
@@ -98,6 +103,9 @@ class StarlingSource(DataSource):
             raise OptionError(
                 "mode overwrite is not supported, because messages cannot be unpublished; use mode append"
             )
+        from starlingmq.spark.sink import check_columns  # with the MQTT client: a worker that reads has no use for it
+        from starlingmq.spark.sink_options import read_sink_options
+
         options = read_sink_options(cast(Mapping[str, str], self.options))
         check_columns(schema, options)
         return options
