@@ -15,7 +15,7 @@ from starlingmq.cli.local_cluster import HOST
 from starlingmq.client import Client
 
 pytest.importorskip("pyspark")
-from starlingmq.bulk.positions import Position
+from starlingmq.bulk.positions import StreamPosition
 from starlingmq.spark.nodes import NodeBook
 from starlingmq.spark.planning import begin_at
 from starlingmq.spark.read_options import Options
@@ -45,8 +45,8 @@ def read_all(book: NodeBook) -> dict[str, list[bytes]]:
     """The payloads of each node's part."""
     bounds = book.bounds()
     found: dict[str, list[bytes]] = {node: [] for node in bounds}
-    first = Position(offsets={node: each.first for node, each in bounds.items()})
-    for part in parts(book, first, Position(offsets={node: each.next for node, each in bounds.items()})):
+    first = StreamPosition(offsets={node: each.first for node, each in bounds.items()})
+    for part in parts(book, first, StreamPosition(offsets={node: each.next for node, each in bounds.items()})):
         for batch in read_part(part, book.options):
             found[part.node] += batch.column("payload").to_pylist()
     return found

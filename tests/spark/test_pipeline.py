@@ -210,7 +210,7 @@ def test_the_commands(broker: StreamBroker, tmp_path: Path) -> None:
     as_json = json.loads(command(tmp_path, "validate", str(file), "--json").stdout)
     assert as_json == {"name": "hot", "sink": "parquet", "columns": {"offset": "bigint", "payload": "binary"}}
     done = command(tmp_path, "run", "--once", str(file))
-    assert done.stdout == "hot has ended: 4 rows read\n" and list((tmp_path / "hot.parquet").glob("*.parquet"))
+    assert done.stdout == "hot has finished: 4 rows read\n" and list((tmp_path / "hot.parquet").glob("*.parquet"))
     (status,) = json.loads(command(tmp_path, "list", "--json").stdout)
     assert (status["name"], status["state"], status["rows"], status["problem"]) == ("hot", "ended", 4, "")
     broker.stop()

@@ -12,7 +12,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from starlingmq.bulk.positions import LOST, Position, PositionError
+from starlingmq.bulk.positions import LOST, PositionError, StreamPosition
 from starlingmq.spark.nodes import LostRows, NodeBook, StreamError
 from starlingmq.spark.read_options import read_options
 from starlingmq.spark.row_reading import parts, read_part
@@ -215,7 +215,7 @@ def test_an_offset_range_is_always_the_same_rows(stack: ExitStack, tmp_path: Pat
 
     def table(pieces: int) -> pa.Table:
         book = NodeBook(read_options(broker.options | {"rowsPerPartition": str(pieces)}, streaming=False))
-        pieces = parts(book, Position(offsets={"n1": 7}), Position(offsets={"n1": 93}))
+        pieces = parts(book, StreamPosition(offsets={"n1": 7}), StreamPosition(offsets={"n1": 93}))
         found = [batch for part in pieces for batch in read_part(part, book.options)]
         book.close()
         return pa.Table.from_batches(found).combine_chunks()

@@ -25,7 +25,7 @@ class PositionError(Exception):
     """A position that can not be read; one line."""
 
 
-class Position(msgspec.Struct, frozen=True, kw_only=True):
+class StreamPosition(msgspec.Struct, frozen=True, kw_only=True):
     """``streams``: by node, the id of the stream that ``offsets`` counts in. ``waiting``: by node, or by the address of
     a server whose node is unknown, Unix seconds. ``lost``: rows that the query has gone on without; ``again``: how
     often it has begun with another stream of the same name."""
@@ -46,7 +46,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
                 found[name] = {key: mapping[key] for key in sorted(mapping)}
         return found | {name: count for name in ("lost", "again") if (count := getattr(self, name))}
 
-    def rows(self, end: Position, node: str) -> tuple[int, int]:
+    def rows(self, end: StreamPosition, node: str) -> tuple[int, int]:
         """From which to before which offset the rows of a node lie between this position and ``end``."""
         last = end.offsets[node]
         if node not in self.offsets:
@@ -55,7 +55,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
         return (self.offsets[node], last) if mine in ("", others) or not others else (last, last)
 
 
-def position_of(told: Mapping[str, Any]) -> Position:
+def position_of(told: Mapping[str, Any]) -> StreamPosition:
     """Raises PositionError."""
     version = told.get("version")
     if not isinstance(told.get("offsets"), Mapping):
@@ -63,13 +63,13 @@ def position_of(told: Mapping[str, Any]) -> Position:
             offsets = msgspec.convert(dict(told), dict[str, int])
         except msgspec.ValidationError as error:
             raise PositionError(f"the checkpoint has an invalid position of the stream: {error}") from None
-        return Position(version=1, lost=offsets.pop(LOST, 0), offsets=offsets)
+        return StreamPosition(version=1, lost=offsets.pop(LOST, 0), offsets=offsets)
     if version != VERSION:
         raise PositionError(
             f"the checkpoint has a position of version {version}, but this release reads versions 1 and {VERSION}; "
             "use the release that wrote it, or a later one"
         )
     try:
-        return msgspec.convert(dict(told), Position)
+        return msgspec.convert(dict(told), StreamPosition)
     except msgspec.ValidationError as error:
         raise PositionError(f"the checkpoint has an invalid position of the stream: {error}") from None

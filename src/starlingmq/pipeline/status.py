@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from starlingmq.bulk.positions import Position, PositionError, position_of
+from starlingmq.bulk.positions import PositionError, StreamPosition, position_of
 
 STATE_HOME: Final = "XDG_STATE_HOME"
 
@@ -64,12 +64,12 @@ def _lag(source: Any) -> int:
     return sum(max(0, offset - end[node]) for node, offset in latest.items() if node in end)
 
 
-def _position(told: object) -> Position:
+def _position(told: object) -> StreamPosition:
     """An empty one for what Spark does not tell."""
     try:
         return position_of(msgspec.json.decode(str(told).encode(), type=dict[str, Any]))
     except (msgspec.MsgspecError, PositionError):
-        return Position()
+        return StreamPosition()
 
 
 def status_path(name: str) -> Path:

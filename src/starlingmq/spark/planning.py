@@ -8,7 +8,7 @@ from typing import Final, cast
 
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows
 
-from starlingmq.bulk.positions import Position
+from starlingmq.bulk.positions import StreamPosition
 from starlingmq.bulk.protocol import Bounds
 from starlingmq.spark.nodes import LostRows, NodeBook, StreamError
 from starlingmq.spark.read_options import EARLIEST, LATEST, Options
@@ -24,7 +24,7 @@ def ids(bounds: dict[str, Bounds]) -> dict[str, str]:
     return {node: each.id for node, each in bounds.items()}
 
 
-def begin_at(book: NodeBook, bounds: dict[str, Bounds]) -> Position:
+def begin_at(book: NodeBook, bounds: dict[str, Bounds]) -> StreamPosition:
     """Where a query begins. Nodes that are away are in it too: their rows are read from the same time on when they are
     back. Raises StreamError."""
     options = book.options
@@ -38,7 +38,7 @@ def begin_at(book: NodeBook, bounds: dict[str, Bounds]) -> Position:
     else:
         offsets = {node: book.seek(node, since) for node in bounds}
     waiting = {each: wait for each in book.missing() if each not in offsets}
-    return Position(offsets=offsets, streams=ids(bounds), waiting=waiting)
+    return StreamPosition(offsets=offsets, streams=ids(bounds), waiting=waiting)
 
 
 def offsets_at(where: str | Offsets, bounds: dict[str, Bounds], away: set[str]) -> Offsets:
@@ -62,7 +62,7 @@ class NextBatch:
     """From a position to the end of the next batch. ``begins`` and ``ends``: of the nodes that may give rows to it.
     Raises StreamError; LostRows for rows that were to be read and are not there, unless the option forgives it."""
 
-    def __init__(self, book: NodeBook, start: Position, bounds: dict[str, Bounds]) -> None:
+    def __init__(self, book: NodeBook, start: StreamPosition, bounds: dict[str, Bounds]) -> None:
         self.book = book
         self.options: Options = book.options
         self.begins: Offsets = {}
@@ -131,7 +131,7 @@ class NextBatch:
             raise LostRows(f"{what}; {FAIL_OR}")
         log.warning("%s; the query continues without them", what)
 
-    def until(self, target: Offsets | None, limit: ReadLimit) -> Position:
+    def until(self, target: Offsets | None, limit: ReadLimit) -> StreamPosition:
         """The end. ``target``: nothing beyond it."""
         ends = self.ends
         if target is not None:
@@ -140,7 +140,7 @@ class NextBatch:
             ends = shares(self.begins, ends, limit.max_rows)
         if isinstance(limit, ReadMaxBytes) or (isinstance(limit, ReadMaxRows) and self.options.bytes_max):
             ends = self._bytes(ends, limit.max_bytes if isinstance(limit, ReadMaxBytes) else self.options.bytes_max)
-        return Position(
+        return StreamPosition(
             offsets=self._offsets | ends,
             streams=self._streams,
             waiting=self._waiting,

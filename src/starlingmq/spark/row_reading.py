@@ -12,7 +12,7 @@ from typing import Final
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql.datasource import InputPartition
 
-from starlingmq.bulk.positions import Position
+from starlingmq.bulk.positions import StreamPosition
 from starlingmq.bulk.protocol import Progress, Ticket
 from starlingmq.spark.nodes import (
     AGAIN_SECONDS,
@@ -43,7 +43,7 @@ class RowPartition(InputPartition):
         self.stream = stream
 
 
-def parts(book: NodeBook, start: Position, end: Position) -> list[RowPartition]:
+def parts(book: NodeBook, start: StreamPosition, end: StreamPosition) -> list[RowPartition]:
     """The rows between two positions, in pieces of about the same size. Raises StreamError."""
     options = book.options
     found: list[RowPartition] = []

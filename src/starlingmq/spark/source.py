@@ -37,7 +37,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from starlingmq.bulk.positions import Position, position_of
+from starlingmq.bulk.positions import StreamPosition, position_of
 from starlingmq.spark.nodes import NodeBook, StreamError
 from starlingmq.spark.planning import NextBatch, begin_at, ids, offsets_at
 from starlingmq.spark.read_options import OptionError, Options, read_options
@@ -126,8 +126,8 @@ class BatchReader(DataSourceReader):
             bounds = book.all_bounds()
             start = begin_at(book, bounds)
             batch = NextBatch(book, start, bounds)
-            end = Position(offsets=offsets_at(self.options.ending, bounds, set()), streams=start.streams)
-            return parts(book, Position(offsets=batch.begins, streams=start.streams), end)
+            end = StreamPosition(offsets=offsets_at(self.options.ending, bounds, set()), streams=start.streams)
+            return parts(book, StreamPosition(offsets=batch.begins, streams=start.streams), end)
         finally:
             book.close()
 
@@ -169,7 +169,7 @@ class MicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             bounds = self.book.bounds()
         except StreamError:
             return None
-        return Position(offsets={node: each.next for node, each in bounds.items()}, streams=ids(bounds)).told()
+        return StreamPosition(offsets={node: each.next for node, each in bounds.items()}, streams=ids(bounds)).told()
 
     def latestOffset(self, start: Told, limit: ReadLimit) -> Told:
         begin = position_of(start)
