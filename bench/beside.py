@@ -25,7 +25,7 @@ from bench.process import cpu_seconds
 from bench.streams_broker import PAYLOAD, TOPICS, Broker
 from bench.wire import open_connection
 from starlingmq.spark.read_options import Options
-from starlingmq.spark.source import RowPartition, read_part
+from starlingmq.spark.row_reading import RowPartition, read_part
 
 BURST_S = 0.001
 NICEST = 19

@@ -215,8 +215,8 @@ def test_an_offset_range_is_always_the_same_rows(stack: ExitStack, tmp_path: Pat
 
     def table(pieces: int) -> pa.Table:
         book = NodeBook(read_options(broker.options | {"rowsPerPartition": str(pieces)}, streaming=False))
-        pieces = parts(book, StreamPosition(offsets={"n1": 7}), StreamPosition(offsets={"n1": 93}))
-        found = [batch for part in pieces for batch in read_part(part, book.options)]
+        cut = parts(book, StreamPosition(offsets={"n1": 7}), StreamPosition(offsets={"n1": 93}))
+        found = [batch for part in cut for batch in read_part(part, book.options)]
         book.close()
         return pa.Table.from_batches(found).combine_chunks()
 
