@@ -49,6 +49,7 @@ MODULES: Final = {
     "cluster/membership/quorum.py": IN_EACH_TURN,
     "cluster/balance/rebalance.py": IN_EACH_TURN,
     "cluster/links/relay.py": FOR_EACH_MESSAGE,
+    "cluster/retained/replay_notices.py": "inherits from a compiled class",
     "cluster/retained/retained_sync.py": "runs for each retained message",
     "cluster/routes/route_facts.py": FOR_EACH_MESSAGE,
     "cluster/routes/route_table.py": FOR_EACH_MESSAGE,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Final
@@ -51,6 +53,46 @@ def module_name_of(extension: Path) -> str:
 def test_the_compiled_modules_are_those_of_the_sources() -> None:
     assert starlingmq.compiled(), "the hot modules are not compiled: make setup"
     assert Checkout().up_to_date(), "the sources are newer than what runs: make setup"
+
+
+def inherited(path: Path) -> dict[str, str]:
+    """The classes of a module that inherit from one that it imports from a compiled module, and from which."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    imported = {
+        alias.asname or alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module in hot_names()
+        for alias in node.names
+    }
+    found: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            for base in node.bases:
+                if isinstance(base, ast.Name) and base.id in imported:
+                    found[node.name] = f"{imported[base.id]}.{base.id}"
+    return found
+
+
+def allows_interpreted(name: str) -> bool:
+    """Whether a class is an exception, or says that interpreted classes may inherit from it."""
+    module, _, kind = name.rpartition(".")
+    found = getattr(importlib.import_module(module), kind)
+    source = (ROOT / PACKAGE.parent / Path(*module.split("."))).with_suffix(".py").read_text(encoding="utf-8")
+    allowed = re.search(rf"allow_interpreted_subclasses=True.*\)\nclass {kind}\b", source)
+    return issubclass(found, Exception) or allowed is not None
+
+
+def test_no_interpreted_class_inherits_from_a_compiled_one() -> None:
+    """Python refuses that when the class is made, and only where the modules are compiled."""
+    hot = {ROOT / path for path in hot_modules()}
+    wrong = [
+        f"{path.relative_to(ROOT)}: {kind}({base})"
+        for path in sorted((ROOT / PACKAGE).rglob("*.py"))
+        if path not in hot
+        for kind, base in inherited(path).items()
+        if not allows_interpreted(base)
+    ]
+    assert not wrong, "list these modules in compiling/modules.py"
 
 
 def test_each_package_has_modules_at_any_depth(tmp_path: Path) -> None:
