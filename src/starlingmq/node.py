@@ -89,7 +89,7 @@ class Broker:
         self._driver: Driver | None = None
         self._control: ControlServer | None = None
         self._http: HttpSide | None = None
-        self._office: AdminService | None = None
+        self._admin: AdminService | None = None
         self.load: Callable[[], Config] | None = None  # reads the settings anew, for ``reload`` by an operator
         self._actions: BrokerActions | None = None
         self._notices: NoticeLog | None = None
@@ -162,10 +162,10 @@ class Broker:
             actions = self._actions = BrokerActions(
                 self._driver, self.config.node.name, self._access, self._readable_nodes, self._cluster, doors
             )
-            office = self._office = self._open_office(self._driver, actions)
-            self._control = await actions.open_control(office.actions)
+            admin = self._admin = self._open_admin(self._driver, actions)
+            self._control = await actions.open_control(admin.actions)
             if http:
-                await self._open_http(office)
+                await self._open_http(admin)
             self._trace(self._make_tracing(self.config), self.config)
             if self._cluster is not None:
                 await self._cluster.join()
@@ -179,7 +179,7 @@ class Broker:
             if self._cluster is not None:
                 read_at = () if self._bulk is None else (bulk_url(self._bulk.address, self.config.node.name),)
                 self._cluster.open_to_clients(doors.listeners, read_at)
-            office.place.serving = True
+            admin.place.serving = True
         except BaseException:
             await self.stop()
             raise
@@ -290,7 +290,7 @@ class Broker:
         """This node is no member of its cluster any more: stop, unless that is under way."""
         self._ending = asyncio.ensure_future(self.stop())
 
-    def _open_office(self, driver: Driver, actions: BrokerActions) -> AdminService:
+    def _open_admin(self, driver: Driver, actions: BrokerActions) -> AdminService:
         place = LocalNode(
             self.config.node.name,
             driver,
@@ -304,16 +304,16 @@ class Broker:
             actions.drain,
             lambda: None if self._tracing is None else self._tracing.figures(),
         )
-        office = AdminService(place, actions.by_name)
-        office.start()
-        return office
+        admin = AdminService(place, actions.by_name, actions.streams)
+        admin.start()
+        return admin
 
-    async def _open_http(self, office: AdminService) -> None:
+    async def _open_http(self, admin: AdminService) -> None:
         from starlingmq.api.listening import HttpSide
         from starlingmq.api.served import Served
 
         await asyncio.sleep(0)  # the driver's first turn is not to count what comes now, which takes a while
-        self._http = HttpSide(Served(office.place, office))
+        self._http = HttpSide(Served(admin.place, admin))
         await self._http.open()
 
     def ban(self, kind: Kind, name: str, seconds: float, reason: str) -> Ban:
@@ -390,8 +390,8 @@ class Broker:
         if self._closed.is_set():
             return
         seconds = self.config.node.shutdown_timeout
-        if self._office is not None:
-            self._office.place.serving = False
+        if self._admin is not None:
+            self._admin.place.serving = False
         if self._cluster is not None:
             self._cluster.stopping()
         await self._doors.close()
@@ -406,8 +406,8 @@ class Broker:
             await self._control.stop()
         if self._http is not None:
             await self._http.close()
-        if self._office is not None:
-            await self._office.stop()
+        if self._admin is not None:
+            await self._admin.stop()
         if self._tracing is not None:
             await self._tracing.close()
         driver = self._driver

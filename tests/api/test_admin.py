@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from msgspec import Struct
 
 from starlingmq.admin.log_tail import LogTail
 from starlingmq.admin.node_rpc import Missing, NodeRpc
@@ -93,7 +94,7 @@ async def test_streams_are_made_trimmed_and_ended(serve: Serve, ask: Ask, tmp_pa
     assert (await ask(broker, "DELETE", "/api/v1/streams", params={"name": "s"})).status_code == 409
 
 
-async def test_the_log_is_read_from_where_one_was_and_obeyed_by_no_terminal() -> None:
+async def test_the_log_continues_from_a_position_and_contains_no_terminal_controls() -> None:
     tail = LogTail()
     log = logging.getLogger("starlingmq.of_this_test")
     tail.start()
@@ -118,14 +119,14 @@ def nobody(what: str, done: int, total: int, unit: str) -> None:
 
 
 class Wire:
-    """Nodes that are in one process: what ``net.peers.cluster_shell.Cluster`` has for a desk. ``away`` do not
+    """Nodes that are in one process: what ``net.peers.cluster_shell.Cluster`` has for a ``NodeRpc``. ``away`` do not
     answer."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.order = dict(enumerate(names, 1))
         self.state = self
         self.away: set[str] = set()
-        self.desks: dict[str, Callable[[bytes], Awaitable[bytes]]] = {}
+        self.answers: dict[str, Callable[[bytes], Awaitable[bytes]]] = {}
         self._name = ""
 
     def at(self, name: str) -> Wire:
@@ -137,20 +138,20 @@ class Wire:
 
     @property
     def on_question(self) -> Callable[[bytes], Awaitable[bytes]]:
-        return self.desks[self._name]
+        return self.answers[self._name]
 
     @on_question.setter
     def on_question(self, answer: Callable[[bytes], Awaitable[bytes]]) -> None:
-        self.desks[self._name] = answer
+        self.answers[self._name] = answer
 
     async def ask(self, number: int, question: bytes, seconds: float) -> tuple[bytes, str]:
         name = self.order[number]
         if name in self.away:
             return b"", "it did not answer within 3.0 s"
-        return await self.desks[name](question), ""
+        return await self.answers[name](question), ""
 
 
-def desks(wire: Wire, count: int) -> dict[str, NodeRpc]:
+def services(wire: Wire, count: int) -> dict[str, NodeRpc]:
     """Each has ``count`` entries, by number, of which a page is some."""
 
     def part(name: str) -> Any:
@@ -167,14 +168,14 @@ def desks(wire: Wire, count: int) -> dict[str, NodeRpc]:
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 15, 100])
 async def test_a_list_of_several_nodes_has_each_entry_once_in_order(limit: int) -> None:
     wire = Wire("cab")
-    desk = desks(wire, 5)["a"]
+    rpc = services(wire, 5)["a"]
     for away in ("", "c", "a", "b"):
         wire.away = {away} - {"", "a"}
         found: list[str] = []
         missing: list[Missing] = []
         cursor: str | None = ""
         while cursor is not None:
-            page = await desk.page("things", "things", {}, limit, cursor)
+            page = await rpc.page("things", "things", {}, limit, cursor)
             assert len(page.entries) <= limit
             found += [entry["id"] for entry in page.entries]
             missing += page.missing
@@ -183,41 +184,49 @@ async def test_a_list_of_several_nodes_has_each_entry_once_in_order(limit: int) 
         assert {one.node for one in missing} == wire.away
 
 
-async def test_a_node_that_goes_in_the_middle_of_a_list_is_named_and_the_others_go_on() -> None:
+async def test_a_node_that_stops_in_the_middle_of_a_list_is_missing_and_the_others_are_listed() -> None:
     wire = Wire("abc")
-    desk = desks(wire, 5)["a"]
-    page = await desk.page("things", "things", {}, 7, None)
+    rpc = services(wire, 5)["a"]
+    page = await rpc.page("things", "things", {}, 7, None)
     assert [entry["id"] for entry in page.entries][-1] == "b2"
     wire.away = {"b"}
-    page = await desk.page("things", "things", {}, 7, page.next)
+    page = await rpc.page("things", "things", {}, 7, page.next)
     assert [entry["id"] for entry in page.entries] == [f"c{number}" for number in range(1, 6)]
     assert (page.missing, page.next) == ([Missing("b", "it did not answer within 3.0 s")], None)
 
 
-async def test_what_another_node_can_not_do_is_said_and_what_it_does_not_say_too() -> None:
+async def test_a_refusal_of_another_node_is_told_apart_from_no_answer() -> None:
     wire = Wire("ab")
-    desk = desks(wire, 5)["a"]
+    rpc = services(wire, 5)["a"]
     with pytest.raises(AdminError, match="b: this node does not accept requests for nothing") as refused:
-        await desk.at("b", "nothing", {})
+        await rpc.at("b", "nothing", {})
     assert refused.value.status == 409
     with pytest.raises(AdminError, match="there is no node z; the members are a, b"):
-        await desk.at("z", "things", {})
+        await rpc.at("z", "things", {})
     for garbage in (b"", b"[]", b"\xff", b'{"result": 1}'):
-        wire.desks["b"] = says(garbage)
+        wire.answers["b"] = says(garbage)
         with pytest.raises(UnansweredError):
-            await desk.at("b", "things", {})
+            await rpc.at("b", "things", {})
     for cursor in ("x", "1", "-1.", "1" * 21 + ".", "é."):
         with pytest.raises(AdminError, match="cursor"):
-            await desk.page("things", "things", {}, 1, cursor)
+            await rpc.page("things", "things", {}, 1, cursor)
 
 
-async def test_what_some_nodes_can_not_do_the_others_have_done() -> None:
+class Asked(Struct, frozen=True):
+    limit: int = 1
+    cursor: str = ""
+
+
+class Things(Struct, frozen=True):
+    things: list[dict[str, str]]
+
+
+async def test_a_request_to_all_nodes_lists_those_that_refuse_or_do_not_answer_as_missing() -> None:
     wire = Wire("abc")
-    every = desks(wire, 5)
-    arguments = {"limit": "1", "cursor": ""}
+    every = services(wire, 5)
     del every["b"].actions["things"]
     wire.away = {"c"}
-    answers = await every["a"].everywhere("things", arguments)
+    answers = await every["a"].everywhere("things", Asked(), Things)
     assert list(answers.results) == ["a"]
     assert answers.missing == [
         Missing("b", "this node does not accept requests for things from other nodes"),
@@ -226,7 +235,7 @@ async def test_what_some_nodes_can_not_do_the_others_have_done() -> None:
     page = await every["a"].page("things", "things", {}, 100, None)
     assert len(page.entries) == 5 and page.missing == answers.missing
     with pytest.raises(AdminError, match="does not accept requests for nothing"):
-        await every["a"].everywhere("nothing", {})
+        await every["a"].everywhere("nothing", Asked(), Things)
 
 
 def says(answer: bytes) -> Callable[[bytes], Awaitable[bytes]]:

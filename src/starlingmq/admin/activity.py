@@ -1,28 +1,76 @@
-"""Who does most at the moment: rates of clients, from two looks at what was counted of each.
+"""The most active clients of this node: rates, from the difference between two counts of each client.
 
-A look goes over all clients, some a turn, and is good for a second: whoever asks meanwhile gets the same answer. Nobody
-looks while nobody asks.
+A count looks at all clients, ``PIECE`` per turn, and is reused for a second: requests within that second get the same
+reply. Nothing is counted while there are no requests.
 """
 
 from __future__ import annotations
 
 import asyncio
 import heapq
-from operator import itemgetter
-from typing import Any, Final
+from operator import attrgetter
+from typing import Final
 
+from msgspec import Struct
+
+from starlingmq.admin.node_rpc import Missing
 from starlingmq.admin.operator_problem import AdminError
-from starlingmq.admin.paging import PIECE, limit_of
+from starlingmq.admin.paging import PIECE
 from starlingmq.admin.sessions import count_of, queued
+from starlingmq.admin.typed_actions import PAGE, Limit, typed
 from starlingmq.core.session.session import Client
 from starlingmq.net.control_socket import Action, Report
 from starlingmq.net.driver import Driver
 
-FRESH: Final = 1.0  # seconds between two looks
-FORGOTTEN_SECONDS: Final = 30.0  # after the last one
+FRESH: Final = 1.0  # seconds between two counts
+FORGOTTEN_SECONDS: Final = 30.0  # after the last request
 KEYS: Final = ("messages_in", "bytes_in", "bytes_out", "queued", "dropped", "subscriptions")
 
-Result = dict[str, Any]
+
+class Active(Struct, frozen=True):
+    """The activity of one client; rates are per second. ``node`` is set in lists of several nodes."""
+
+    client_id: str
+    peer: str
+    messages_in: float
+    bytes_in: int
+    bytes_out: int
+    queued: int
+    dropped: int
+    subscriptions: int
+    slow: bool
+    node: str = ""
+
+
+class ActivityRequest(Struct, frozen=True):
+    """``sort``: one of ``KEYS``; "" is the first of them."""
+
+    sort: str = ""
+    limit: Limit = PAGE
+
+    def key(self) -> str:
+        """Raises AdminError."""
+        key = self.sort or KEYS[0]
+        if key not in KEYS:
+            raise AdminError(400, f"sort: must be one of {', '.join(KEYS)}")
+        return key
+
+
+class NodeActivityReply(Struct, frozen=True):
+    """``seconds``: the time that the rates cover. 0: this is the first count, and there are no rates yet."""
+
+    clients: list[Active]
+    seconds: float
+    connected: int
+
+
+class Activity(Struct, frozen=True):
+    """``seconds``: the time that the rates of each node cover. 0: no rates yet, because there was no recent request."""
+
+    node: str
+    clients: list[Active]
+    seconds: dict[str, float]
+    missing: list[Missing]
 
 
 class NodeActivity:
@@ -30,27 +78,24 @@ class NodeActivity:
         self._driver = driver
         self._before: dict[Client, tuple[int, int, int]] = {}
         self._looked_at = 0.0
-        self._rows: list[Result] = []
-        self._seconds = 0.0  # that the rates are of
+        self._rows: list[Active] = []
+        self._seconds = 0.0  # the time that the rates cover
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def actions(self) -> dict[str, Action]:
-        return {"activity": self.activity}
+        return {"activity": typed(ActivityRequest, self.activity)}
 
-    async def activity(self, report: Report, arguments: dict[str, str]) -> Result:
-        """The clients with most of ``sort``; without rates (``seconds`` 0) at the first look. Raises AdminError."""
-        key, limit = arguments.get("sort", "") or KEYS[0], limit_of(arguments)
-        if key not in KEYS:
-            raise AdminError(400, f"sort: must be one of {', '.join(KEYS)}")
+    async def activity(self, report: Report, request: ActivityRequest) -> NodeActivityReply:
+        """The clients with the highest ``sort``. Raises AdminError."""
+        key = attrgetter(request.key())
         if self._driver.loop.time() >= self._looked_at + FRESH:
             if self._task is None or self._task.done():
                 self._task = asyncio.ensure_future(self._look())
             await asyncio.shield(self._task)
         self.stop()
         self._timer = self._driver.loop.call_later(FORGOTTEN_SECONDS, self._forget)
-        most = heapq.nlargest(limit, self._rows, key=itemgetter(key))
-        return {"clients": most, "seconds": self._seconds, "connected": len(self._rows)}
+        return NodeActivityReply(heapq.nlargest(request.limit, self._rows, key=key), self._seconds, len(self._rows))
 
     def _forget(self) -> None:
         self._before, self._rows = {}, []
@@ -73,16 +118,16 @@ class NodeActivity:
             last = before.get(client, (0, 0, 0) if seconds else counted)
             rates = [(new - old) / seconds if seconds else 0.0 for new, old in zip(counted, last, strict=True)]
             rows.append(
-                {
-                    "client_id": session.client_id,
-                    "peer": client.peer,
-                    "messages_in": round(rates[0], 1),
-                    "bytes_in": round(rates[1]),
-                    "bytes_out": round(rates[2]),
-                    "queued": queued(session),
-                    "dropped": session.dropped,
-                    "subscriptions": count_of(session),
-                    "slow": client.blocked or session.stalled,
-                }
+                Active(
+                    client_id=session.client_id,
+                    peer=client.peer,
+                    messages_in=round(rates[0], 1),
+                    bytes_in=round(rates[1]),
+                    bytes_out=round(rates[2]),
+                    queued=queued(session),
+                    dropped=session.dropped,
+                    subscriptions=count_of(session),
+                    slow=client.blocked or session.stalled,
+                )
             )
         self._before, self._rows, self._seconds, self._looked_at = after, rows, round(seconds, 3), now

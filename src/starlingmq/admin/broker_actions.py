@@ -1,4 +1,4 @@
-"""All actions of one broker that operators can ask for by name, through the control socket and over HTTP."""
+"""The operator actions of one broker by name, as the control socket offers them."""
 
 from __future__ import annotations
 
@@ -33,34 +33,35 @@ class BrokerActions:
         access: AccessControl,
         readable_nodes: Callable[[], list[tuple[str, str, bool]]],
         cluster: Cluster | None,
-        doors: ListenerSet,
+        listeners: ListenerSet,
     ) -> None:
         self.streams: StreamAdmin | None = None
         self.drain: DrainActions | None = None
         self.by_name: dict[str, Action] = {}
         self._store = directory_of(driver.store)
         if self._store is not None:
+            from starlingmq.admin.stream_actions import StreamActions
             from starlingmq.auth.readers import StreamReaders
             from starlingmq.storage.maintenance.store_maintenance import StoreMaintenance
             from starlingmq.storage.streams.stream_admin import StreamAdmin
 
             self.by_name |= StoreMaintenance(self._store, driver.state).actions()
             self.streams = StreamAdmin(self._store, driver.state, node, readable_nodes, cluster is not None)
-            self.by_name |= self.streams.actions()
-            self.by_name |= StreamReaders(lambda: access.chain, lambda: access.hooks.timeout).actions()
+            readers = StreamReaders(lambda: access.chain, lambda: access.hooks.timeout)
+            self.by_name |= StreamActions(self.streams, readers).actions()
         names = dict[int, str] if cluster is None else cluster.names
         self.by_name |= GroupActions(driver.state, names).actions()
         if cluster is None:
-            self.by_name["cluster.status"] = _no_member
+            self.by_name["cluster.status"] = _not_a_member
         else:
             from starlingmq.admin.drain_actions import DrainActions
             from starlingmq.admin.member_actions import MemberActions
 
-            self.drain = DrainActions(cluster, doors)
+            self.drain = DrainActions(cluster, listeners)
             self.by_name |= MemberActions(cluster, self.drain).actions() | self.drain.actions()
 
     def declare_streams(self, config: Config) -> None:
-        """Take ``streams.define`` of new settings. Raises ConfigError."""
+        """Apply ``streams.define`` of new settings. Raises ConfigError."""
         if self.streams is None:
             return
         from starlingmq.storage.streams.stream_files import StreamActionError
@@ -75,7 +76,7 @@ class BrokerActions:
             ) from None
 
     async def open_control(self, others: dict[str, Action]) -> ControlServer | None:
-        """Let commands in, where there is a data directory to put the socket in; ``others``: further actions."""
+        """Open the control socket; None without a data directory to hold it. ``others`` are further actions."""
         if self._store is None:
             return None
         from starlingmq.storage.maintenance.store_maintenance import LONG_ACTIONS
@@ -93,5 +94,5 @@ class BrokerActions:
         return control
 
 
-async def _no_member(report: Report, arguments: dict[str, str]) -> dict[str, Any]:
+async def _not_a_member(report: Report, arguments: dict[str, str]) -> dict[str, Any]:
     raise ConfigError("this broker is not a member of a cluster; set cluster.enabled to join one")

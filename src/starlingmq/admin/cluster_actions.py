@@ -1,22 +1,32 @@
-"""What operators may ask at any node, of all of them: the actions of the HTTP API and of commands.
+"""Actions that concern several nodes, or a node that the request names: for the HTTP API and for commands.
 
-Arguments are text, as the control socket has them. ``node`` is the one that is meant: for lists "" is all of them, for
-what is done to one node "" is this one. Each answer about several nodes has ``missing``: those that did not answer, and
-why.
+``node`` in a request names a node. In lists, "" means all nodes; in an action on one node, "" means this node. Replies
+about several nodes have ``missing``: the nodes that did not answer, and why.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from operator import itemgetter
+from functools import partial
+from operator import attrgetter
 from typing import Any, Final
 
-from msgspec import json, to_builtins
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
-from starlingmq.admin.node_rpc import Answers, NodeRpc
+from starlingmq.admin.activity import Activity, ActivityRequest, NodeActivityReply
+from starlingmq.admin.link_views import LinksReply, ListedLinks
+from starlingmq.admin.live_settings import Reloaded, ReloadRequest
+from starlingmq.admin.node_rpc import Missing, NodeRpc
+from starlingmq.admin.operator_bans import BanChange, BanNews, BansHeard, BansReply, BansToHear, ListedBans
 from starlingmq.admin.operator_problem import AdminError
+from starlingmq.admin.overview import Overview
 from starlingmq.admin.paging import limit_of
+from starlingmq.admin.sessions import DoneHere, OneClient, SessionAnswer, SessionDetail
+from starlingmq.admin.stream_requests import GossipNews, GossipRequest, NewStream, OneStream, StreamsReply, StreamTrim
+from starlingmq.admin.typed_actions import NoArguments, ask, typed
 from starlingmq.net.control_socket import Action, Report
+from starlingmq.storage.streams.stream_views import StreamDeleted, StreamTrimmed, StreamView
 
 Arguments = dict[str, str]
 Result = dict[str, Any]
@@ -24,9 +34,8 @@ Result = dict[str, Any]
 Asked = Callable[[str, Arguments], Awaitable[Result]]
 
 PAGED: Final = {"clients": ("q",), "sessions": ("q", "connected"), "subscriptions": ("q",), "groups.led": ("prefix",)}
-"""Lists of which each node has a part: the arguments that go along."""
+"""Lists of which each node has a part, with the arguments that are passed to the nodes."""
 LOCAL: Final = ("publish", "retained", "retained.show", "retained.delete")
-DRAIN: Final = ("drain.state", "drain.begin", "drain.cancel")
 AT_ONE: Final = (
     "overview",
     "log",
@@ -37,32 +46,115 @@ AT_ONE: Final = (
     "drain.begin",
     "drain.cancel",
 )
-"""What is asked of one node."""
+"""Actions on one node. Arguments and result are passed on as they are."""
+
+
+class AtNode(Struct, frozen=True):
+    """A node, or "" for all."""
+
+    node: str = ""
+
+
+class ClientAt(Struct, frozen=True):
+    """``by``: the operator, for the log."""
+
+    client_id: str = ""
+    by: str = ""
+    node: str = ""
+
+
+class DoneAt(Struct, frozen=True):
+    """The nodes that performed an action, and those that did not answer."""
+
+    done: str
+    nodes: list[str]
+    missing: list[Missing]
+
+
+class BanResult(Struct, frozen=True):
+    """``lifted``: a node had this ban, and it has ended. Missing nodes receive the news when they are connected."""
+
+    nodes: list[str]
+    lifted: bool
+    missing: list[Missing]
+
+
+class ListedStreams(Struct, frozen=True):
+    node: str
+    streams: list[StreamView]
+    missing: list[Missing]
+
+
+class NewStreamAt(NewStream, frozen=True):
+    node: str = ""
+
+
+class StreamTrimAt(StreamTrim, frozen=True):
+    node: str = ""
+
+
+class OneStreamAt(OneStream, frozen=True):
+    node: str = ""
+
+
+class StreamsCreated(Struct, frozen=True):
+    nodes: dict[str, StreamView]
+    missing: list[Missing]
+
+
+class StreamsTrimmed(Struct, frozen=True):
+    nodes: dict[str, StreamTrimmed]
+    missing: list[Missing]
+
+
+class StreamsDeleted(Struct, frozen=True):
+    nodes: dict[str, StreamDeleted]
+    missing: list[Missing]
+
+
+class Overviews(Struct, frozen=True):
+    node: str
+    nodes: list[Overview]
+    missing: list[Missing]
+
+
+class ActivityAt(ActivityRequest, frozen=True):
+    node: str = ""
+
+
+class ReloadAt(ReloadRequest, frozen=True):
+    """``node`` "" is this node, "*" all of them."""
+
+    node: str = ""
+
+
+class ReloadedAt(Struct, frozen=True):
+    nodes: dict[str, Reloaded]
+    missing: list[Missing]
 
 
 class ClusterActions:
     """The actions by name, in ``actions``."""
 
-    def __init__(self, desk: NodeRpc) -> None:
-        self.desk = desk
-        own: dict[str, Asked] = {
-            "session": self._session,
-            "client.kick": self._change,
-            "session.end": self._change,
-            "bans": self._bans,
-            "ban": self._ban,
-            "ban.lift": self._lift,
-            "streams": self._streams,
-            "streams.create": self._stream,
-            "streams.trim": self._stream,
-            "streams.delete": self._stream,
-            "overviews": self._overviews,
-            "activity": self._activity,
-            "links": self._links,
-            "reload": self._reload,
-            "leave": self._leave,
+    def __init__(self, rpc: NodeRpc) -> None:
+        self._rpc = rpc
+        self.actions: dict[str, Action] = {
+            "session": typed(ClientAt, self._session),
+            "client.kick": typed(ClientAt, partial(self._change, "client.kick")),
+            "session.end": typed(ClientAt, partial(self._change, "session.end")),
+            "bans": typed(AtNode, self._bans),
+            "ban": typed(BanChange, self._ban),
+            "ban.lift": typed(BanChange, self._lift),
+            "streams": typed(AtNode, self._streams),
+            "streams.create": typed(NewStreamAt, self._create_stream),
+            "streams.trim": typed(StreamTrimAt, self._trim_stream),
+            "streams.delete": typed(OneStreamAt, self._delete_stream),
+            "overviews": typed(NoArguments, self._overviews),
+            "activity": typed(ActivityAt, self._activity),
+            "links": typed(AtNode, self._links),
+            "reload": typed(ReloadAt, self._reload),
+            "leave": _named("leave.begin", self._at),
         }
-        self.actions = {name: _named(name, action) for name, action in own.items()}
         for name in PAGED:
             self.actions[name.replace(".led", ".all")] = _named(name, self._list)
         for name in LOCAL:
@@ -71,119 +163,127 @@ class ClusterActions:
             self.actions[name] = _named(name, self._at)
 
     async def _here(self, action: str, arguments: Arguments) -> Result:
-        return await self._say(action, "", arguments)
+        return await self._pass_on(action, "", arguments)
 
     async def _at(self, action: str, arguments: Arguments) -> Result:
-        return await self._say(action, arguments.get("node", ""), arguments)
+        return await self._pass_on(action, arguments.get("node", ""), arguments)
 
-    async def _say(self, action: str, node: str, arguments: Arguments) -> Result:
-        return {"node": node or self.desk.name, **await self.desk.at(node, action, arguments)}
+    async def _pass_on(self, action: str, node: str, arguments: Arguments) -> Result:
+        return {"node": node or self._rpc.name, **await self._rpc.at(node, action, arguments)}
 
     async def _list(self, action: str, arguments: Arguments) -> Result:
         key = action.partition(".")[0]
         chosen = {name: arguments[name] for name in PAGED[action] if arguments.get(name)}
-        page = await self.desk.page(
+        page = await self._rpc.page(
             action, key, chosen, limit_of(arguments), arguments.get("cursor"), arguments.get("node") or None
         )
-        return {"node": self.desk.name, key: page.entries, "next": page.next, "missing": to_builtins(page.missing)}
+        return {"node": self._rpc.name, key: page.entries, "next": page.next, "missing": to_builtins(page.missing)}
 
-    async def _session(self, action: str, arguments: Arguments) -> Result:
-        answers = await self.desk.changed(action, _client(arguments), arguments.get("node"))
-        there = [{**one, "node": node} for node, one in answers.results.items() if one.get("found", True)]
-        # At a node that was away there may be one from before.
-        best = max(there, key=lambda one: (one["client"] is not None, one["session"]["owner_epoch"]))
-        return {**best, "missing": to_builtins(answers.missing)}
+    # Sessions
 
-    async def _change(self, action: str, arguments: Arguments) -> Result:
-        answers = await self.desk.changed(action, _client(arguments), arguments.get("node"))
-        done = {node: one for node, one in answers.results.items() if one["found"]}
-        (first, *_) = done.values()
-        return {"done": first["done"], "nodes": list(done), "missing": to_builtins(answers.missing)}
+    async def _session(self, report: Report, request: ClientAt) -> SessionDetail:
+        """The session of the current owner. A node that was away may still have an older session of this client."""
+        asked = OneClient(request.client_id, request.by)
+        answers = await self._rpc.everywhere("session", asked, SessionAnswer, request.node)
+        found = [
+            replace(one.detail(), node=node, missing=answers.missing)
+            for node, one in answers.results.items()
+            if one.found
+        ]
+        if not found:
+            raise self._rpc.no_result(answers.missing)
+        return max(found, key=lambda one: (one.client is not None, one.session.owner_epoch))
+
+    async def _change(self, action: str, report: Report, request: ClientAt) -> DoneAt:
+        asked = OneClient(request.client_id, request.by)
+        answers = await self._rpc.everywhere(action, asked, DoneHere, request.node)
+        done = {node: one.done for node, one in answers.results.items() if one.found}
+        if not done:
+            raise self._rpc.no_result(answers.missing)
+        return DoneAt(next(iter(done.values())), list(done), answers.missing)
 
     # Bans
 
-    async def _bans(self, action: str, arguments: Arguments) -> Result:
-        return self._joined(await self.desk.everywhere(action, {}, arguments.get("node")), "bans")
+    async def _bans(self, report: Report, request: AtNode) -> ListedBans:
+        answers = await self._rpc.everywhere("bans", NoArguments(), BansReply, request.node)
+        bans = [replace(ban, node=node) for node, one in answers.results.items() for ban in one.bans]
+        return ListedBans(self._rpc.name, bans, answers.missing)
 
-    async def _ban(self, action: str, arguments: Arguments) -> Result:
-        said = await self.desk.here("bans.said", arguments)
-        return await self._tell(said, arguments)
+    async def _ban(self, report: Report, request: BanChange) -> BanResult:
+        return await self._tell(report, request)
 
-    async def _lift(self, action: str, arguments: Arguments) -> Result:
-        said = await self.desk.here("bans.said", {**arguments, "seconds": "0"})
-        found = await self._tell(said, arguments)
-        if not found["lifted"]:
-            away = ", ".join(one["node"] for one in found["missing"])
+    async def _lift(self, report: Report, request: BanChange) -> BanResult:
+        result = await self._tell(report, replace(request, seconds=0.0))
+        if not result.lifted:
+            away = ", ".join(one.node for one in result.missing)
             raise AdminError(404, "no such ban" + (f" (these nodes do not answer: {away})" if away else ""))
-        return found
+        return result
 
-    async def _tell(self, said: Result, arguments: Arguments) -> Result:
-        """Those that do not hear of it now are told when they are back."""
-        told = {"said": json.encode(said["said"]).decode(), "by": arguments.get("by", "")}
-        answers = await self.desk.everywhere("bans.hear", told)
-        lifted = any(one["lifted"] for one in answers.results.values())
-        return {"nodes": list(answers.results), "lifted": lifted, "missing": to_builtins(answers.missing)}
+    async def _tell(self, report: Report, request: BanChange) -> BanResult:
+        """Send the news to all nodes. Nodes that are missing now receive it when they are connected again."""
+        news = await ask(self._rpc.actions["bans.said"], report, request, BanNews)
+        answers = await self._rpc.everywhere("bans.hear", BansToHear(news.said, request.by), BansHeard)
+        return BanResult(list(answers.results), any(one.lifted for one in answers.results.values()), answers.missing)
 
     # Streams
 
-    async def _streams(self, action: str, arguments: Arguments) -> Result:
-        return self._joined(await self.desk.everywhere("stream.all", {}, arguments.get("node")), "streams")
+    async def _streams(self, report: Report, request: AtNode) -> ListedStreams:
+        answers = await self._rpc.everywhere("stream.all", NoArguments(), StreamsReply, request.node)
+        streams = [replace(stream, node=node) for node, one in answers.results.items() for stream in one.streams]
+        return ListedStreams(self._rpc.name, streams, answers.missing)
 
-    async def _stream(self, action: str, arguments: Arguments) -> Result:
-        chosen = {name: value for name, value in arguments.items() if name not in ("node", "by")}
-        doing = action.partition(".")[2]
-        answers = await self.desk.everywhere(f"stream.{doing}", chosen, arguments.get("node"))
-        if (
-            doing != "trim" and not arguments.get("node") and "stream.word" in self.desk.actions
-        ):  # who is not there now hears of it when it is
-            told = {"name": chosen.get("name", ""), "deleted": "yes"} if doing == "delete" else chosen
-            said = json.encode((await self.desk.here("stream.word", told))["said"]).decode()
-            await self.desk.everywhere("stream.hear", {"said": said})
-        return {"nodes": answers.results, "missing": to_builtins(answers.missing)}
+    async def _create_stream(self, report: Report, request: NewStreamAt) -> StreamsCreated:
+        made = NewStream.of(request)
+        answers = await self._rpc.everywhere("stream.create", made, StreamView, request.node)
+        if not request.node:
+            await self._spread(report, GossipRequest.created(made))
+        return StreamsCreated(answers.results, answers.missing)
+
+    async def _trim_stream(self, report: Report, request: StreamTrimAt) -> StreamsTrimmed:
+        asked = StreamTrim(request.name, request.before)
+        answers = await self._rpc.everywhere("stream.trim", asked, StreamTrimmed, request.node)
+        return StreamsTrimmed(answers.results, answers.missing)
+
+    async def _delete_stream(self, report: Report, request: OneStreamAt) -> StreamsDeleted:
+        answers = await self._rpc.everywhere("stream.delete", OneStream(request.name), StreamDeleted, request.node)
+        if not request.node:
+            await self._spread(report, GossipRequest(request.name, deleted=True))
+        return StreamsDeleted(answers.results, answers.missing)
+
+    async def _spread(self, report: Report, request: GossipRequest) -> None:
+        """Have all nodes store the definition, so that a node that is missing now receives it later."""
+        if "stream.word" in self._rpc.actions:
+            news = await ask(self._rpc.actions["stream.word"], report, request, GossipNews)
+            await self._rpc.everywhere("stream.hear", news, GossipNews)
 
     # Nodes
 
-    async def _overviews(self, action: str, arguments: Arguments) -> Result:
-        answers = await self.desk.everywhere("overview", {})
-        return {
-            "node": self.desk.name,
-            "nodes": list(answers.results.values()),
-            "missing": to_builtins(answers.missing),
-        }
+    async def _overviews(self, report: Report, request: NoArguments) -> Overviews:
+        answers = await self._rpc.everywhere("overview", request, Overview)
+        return Overviews(self._rpc.name, list(answers.results.values()), answers.missing)
 
-    async def _activity(self, action: str, arguments: Arguments) -> Result:
-        """The clients with most of ``sort``, at all nodes."""
-        chosen = {name: arguments[name] for name in ("sort", "limit") if arguments.get(name)}
-        answers = await self.desk.everywhere(action, chosen, arguments.get("node"))
-        found = self._joined(answers, "clients")
-        key = chosen.get("sort", "messages_in")
-        found["clients"] = sorted(found["clients"], key=itemgetter(key), reverse=True)[: limit_of(arguments)]
-        found["seconds"] = {node: result["seconds"] for node, result in answers.results.items()}
-        return found
+    async def _activity(self, report: Report, request: ActivityAt) -> Activity:
+        """The clients with the highest ``sort`` on all nodes."""
+        asked = ActivityRequest(request.sort, request.limit)
+        answers = await self._rpc.everywhere("activity", asked, NodeActivityReply, request.node)
+        clients = [replace(client, node=node) for node, one in answers.results.items() for client in one.clients]
+        clients.sort(key=attrgetter(request.key()), reverse=True)
+        seconds = {node: one.seconds for node, one in answers.results.items()}
+        return Activity(self._rpc.name, clients[: request.limit], seconds, answers.missing)
 
-    async def _links(self, action: str, arguments: Arguments) -> Result:
-        return self._joined(await self.desk.everywhere(action, {}, arguments.get("node")), "links")
+    async def _links(self, report: Report, request: AtNode) -> ListedLinks:
+        answers = await self._rpc.everywhere("links", NoArguments(), LinksReply, request.node)
+        links = [replace(link, node=node) for node, one in answers.results.items() for link in one.links]
+        return ListedLinks(self._rpc.name, links, answers.missing)
 
-    async def _reload(self, action: str, arguments: Arguments) -> Result:
-        """``node`` "*": all of them."""
-        node = arguments.get("node", "")
-        answers = await self.desk.everywhere(action, arguments, None if node == "*" else node or self.desk.name)
-        return {"nodes": answers.results, "missing": to_builtins(answers.missing)}
-
-    async def _leave(self, action: str, arguments: Arguments) -> Result:
-        return await self._say("leave.begin", arguments.get("node", ""), arguments)
-
-    def _joined(self, answers: Answers, key: str) -> Result:
-        entries = [{**one, "node": node} for node, result in answers.results.items() for one in result[key]]
-        return {"node": self.desk.name, key: entries, "missing": to_builtins(answers.missing)}
-
-
-def _client(arguments: Arguments) -> Arguments:
-    return {name: arguments.get(name, "") for name in ("client_id", "by")}
+    async def _reload(self, report: Report, request: ReloadAt) -> ReloadedAt:
+        node = None if request.node == "*" else request.node or self._rpc.name
+        answers = await self._rpc.everywhere("reload", ReloadRequest(request.by), Reloaded, node)
+        return ReloadedAt(answers.results, answers.missing)
 
 
 def _named(name: str, action: Asked) -> Action:
-    """What is asked for by that name: what it reports while it goes on is nothing."""
+    """The action of that name. It reports no progress."""
 
     async def asked(report: Report, arguments: Arguments) -> Result:
         return await action(name, arguments)

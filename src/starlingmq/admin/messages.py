@@ -1,17 +1,18 @@
-"""Messages at this node: publish one, and those that are retained, which are the same at all nodes."""
+"""Publish a message, and list, show and delete retained messages, which are the same on all nodes."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from base64 import b64decode, b64encode
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-from msgspec import Meta, Struct, to_builtins
+from msgspec import Meta, Struct
 
 from starlingmq.admin.operator_problem import AdminError
-from starlingmq.admin.paging import limit_of, pack, unpack
-from starlingmq.admin.sessions import by, text, when
+from starlingmq.admin.paging import pack, unpack
+from starlingmq.admin.sessions import name_of, text, when
+from starlingmq.admin.typed_actions import PAGE, Limit, typed
 from starlingmq.core.limits.publish_admission import (
     ADMITTED,
     ISOLATED,
@@ -30,11 +31,43 @@ from starlingmq.wire.reasons import MqttError
 
 log = logging.getLogger("starlingmq.admin")
 
-FOUND_AT_ONCE: Final = 250  # retained messages, before everybody else gets a turn
+FOUND_AT_ONCE: Final = 250  # retained messages per turn of the event loop
 EXPIRY_MAX: Final = 0xFFFFFFFE
 
-Arguments = dict[str, str]
-Result = dict[str, Any]
+
+class PublishRequest(Struct, frozen=True):
+    """``payload_base64`` takes precedence over ``payload``. ``expiry`` is in seconds, 0 sets none."""
+
+    topic: str = ""
+    payload: str = ""
+    payload_base64: str = ""
+    qos: int = 0
+    retain: bool = False
+    expiry: int = 0
+    by: str = ""
+
+
+class Published(Struct, frozen=True):
+    receivers: Annotated[
+        int, Meta(description="Number of sessions, groups, streams and other nodes that the message was routed to.")
+    ]
+
+
+class RetainedRequest(Struct, frozen=True):
+    filter: str = "#"
+    cursor: str = ""
+    limit: Limit = PAGE
+
+
+class OneTopic(Struct, frozen=True):
+    """``by``: the operator, for the log."""
+
+    topic: str = ""
+    by: str = ""
+
+
+class MessageActionDone(Struct, frozen=True):
+    done: str
 
 
 class RetainedInfo(Struct, frozen=True):
@@ -44,6 +77,11 @@ class RetainedInfo(Struct, frozen=True):
     published_at: str
     publisher: str
     expires_at: str | None
+
+
+class RetainedReply(Struct, frozen=True):
+    retained: list[RetainedInfo]
+    next: str | None
 
 
 class RetainedMessage(Struct, frozen=True):
@@ -77,7 +115,7 @@ TURNED_DOWN: Final[dict[int, tuple[int, str]]] = {
 
 
 async def publish(driver: Driver, message: Message) -> int:
-    """As a client would, but for hooks and rules, which are for those. Raises AdminError where a client is refused."""
+    """Publish as a client does, but without hooks and access rules. Raises AdminError where a client is refused."""
     state = driver.state
     ctx = state.ctx
     ctx.at(driver.clock())
@@ -131,73 +169,68 @@ def whole(message: Message) -> RetainedMessage:
 
 
 class MessageActions:
-    """Of one node that runs."""
-
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
         self.state = driver.state
 
     def actions(self) -> dict[str, Action]:
         return {
-            "publish": self.publish,
-            "retained": self.retained,
-            "retained.show": self.show,
-            "retained.delete": self.delete,
+            "publish": typed(PublishRequest, self.publish),
+            "retained": typed(RetainedRequest, self.retained),
+            "retained.show": typed(OneTopic, self.show),
+            "retained.delete": typed(OneTopic, self.delete),
         }
 
-    async def publish(self, report: Report, arguments: Arguments) -> Result:
-        """It is stored, as far as it is to be, when this ends. Raises AdminError."""
-        topic = encoded(arguments.get("topic", ""))
+    async def publish(self, report: Report, request: PublishRequest) -> Published:
+        """Returns after the message has been stored, as far as it is to be stored. Raises AdminError."""
+        topic = encoded(request.topic)
         now = self.driver.clock()
-        qos, expiry = _number(arguments, "qos", 2), _number(arguments, "expiry", EXPIRY_MAX)
-        expires_at = now + expiry if expiry else 0.0
-        retain = arguments.get("retain") == "yes"
-        message = Message(topic, _payload(arguments), qos, retain, b"", expires_at, "", now)
+        _check("qos", request.qos, 2)
+        _check("expiry", request.expiry, EXPIRY_MAX)
+        expires_at = now + request.expiry if request.expiry else 0.0
+        message = Message(topic, _payload(request), request.qos, request.retain, b"", expires_at, "", now)
         receivers = await publish(self.driver, message)
-        log.debug("%s published to %r", by(arguments), arguments["topic"])
-        return {"receivers": receivers}
+        log.debug("%s published to %r", name_of(request.by), request.topic)
+        return Published(receivers)
 
-    async def retained(self, report: Report, arguments: Arguments) -> Result:
-        wanted, limit = encoded(arguments.get("filter", "#")), limit_of(arguments)
+    async def retained(self, report: Report, request: RetainedRequest) -> RetainedReply:
+        wanted, limit = encoded(request.filter), request.limit
         if not valid_filter(wanted):
             raise AdminError(400, "filter: is not a valid topic filter")
-        walk = self.state.retained.cursor(wanted, unpack(arguments.get("cursor")))
+        walk = self.state.retained.cursor(wanted, unpack(request.cursor))
         found: list[Message] = []
         while not walk.done and len(found) <= limit:
             found += walk.next(min(FOUND_AT_ONCE, limit + 1 - len(found)))
             await asyncio.sleep(0)
         following = pack(found[limit - 1].topic) if len(found) > limit else None
-        return {"retained": to_builtins([info_of(message) for message in found[:limit]]), "next": following}
+        return RetainedReply([info_of(message) for message in found[:limit]], following)
 
-    async def show(self, report: Report, arguments: Arguments) -> Result:
-        message = self.state.retained.get(encoded(arguments.get("topic", "")))
+    async def show(self, report: Report, request: OneTopic) -> RetainedMessage:
+        message = self.state.retained.get(encoded(request.topic))
         if message is None:
             raise AdminError(404, "no retained message on this topic")
-        shown: Result = to_builtins(whole(message))
-        return shown
+        return whole(message)
 
-    async def delete(self, report: Report, arguments: Arguments) -> Result:
-        """Forget a retained message; subscribers get it empty."""
-        topic = encoded(arguments.get("topic", ""))
+    async def delete(self, report: Report, request: OneTopic) -> MessageActionDone:
+        """Delete a retained message; subscribers receive an empty one."""
+        topic = encoded(request.topic)
         if self.state.retained.get(topic) is None:
             raise AdminError(404, "no retained message on this topic")
         await publish(self.driver, Message(topic, b"", 0, True, b"", 0.0, "", 0.0))
-        log.info("%s deleted the retained message of %r", by(arguments), arguments["topic"])
-        return {"done": "deleted"}
+        log.info("%s deleted the retained message of %r", name_of(request.by), request.topic)
+        return MessageActionDone("deleted")
 
 
-def _payload(arguments: Arguments) -> bytes:
+def _payload(request: PublishRequest) -> bytes:
     """Raises AdminError."""
-    coded = arguments.get("payload_base64", "")
+    coded = request.payload_base64
     try:
-        return b64decode(coded, validate=True) if coded else arguments.get("payload", "").encode()
+        return b64decode(coded, validate=True) if coded else request.payload.encode()
     except ValueError:
         raise AdminError(400, "payload_base64 is not valid base64, or payload is not valid text") from None
 
 
-def _number(arguments: Arguments, name: str, highest: int) -> int:
+def _check(name: str, given: int, highest: int) -> None:
     """Raises AdminError."""
-    given = arguments.get(name, "0")
-    if not given.isascii() or not given.isdigit() or int(given[:12]) > highest:
+    if given > highest:
         raise AdminError(400, f"{name}: must be 0 to {highest:,}")
-    return int(given)

@@ -1,7 +1,7 @@
-"""The figures of a broker, by the names that Prometheus knows them by.
+"""The metrics of a broker, by their names in Prometheus.
 
-Nothing is counted here: the core counts, and what it does not count is summed up by ``admin.session_totals_job`` when
-somebody asks.
+Nothing is counted here: the core counts. ``admin.session_totals_job`` computes sums over sessions when metrics are
+read.
 """
 
 from __future__ import annotations
@@ -24,13 +24,18 @@ from starlingmq.core.observe.session_totals import SessionTotals
 from starlingmq.storage.opening import directory_of
 
 BOUNDS: Final = [f"{1e-6 * 2**place:.6f}" for place in range(BUCKETS - 1)] + ["+Inf"]
-LABELS_MAX: Final = 200  # nodes, streams and groups that have figures of their own
+LABELS_MAX: Final = 200  # nodes, streams and groups with values of their own
 
 
 class Sample(Struct, frozen=True):
     name: str
     labels: dict[str, str]
     value: float
+
+
+class MetricsReply(Struct, frozen=True):
+    node: str
+    samples: list[Sample]
 
 
 def buckets_of(found: Histogram) -> list[tuple[str, float]]:
@@ -60,15 +65,15 @@ def gauge(name: str, text: str, values: dict[str, float], label: str) -> Metric:
 
 
 class MetricValues:
-    """All metrics of one broker as of now; ``survey`` was taken before. What prometheus-client calls a collector."""
+    """A collector of prometheus-client: all metrics of one broker as of now. The caller sets ``survey`` before."""
 
-    def __init__(self, office: AdminService) -> None:
-        self.place = office.place
-        self.office = office
+    def __init__(self, service: AdminService) -> None:
+        self.place = service.place
+        self.service = service
         self.survey = SessionTotals()
 
     def round_trips(self) -> dict[str, Histogram]:
-        return {} if self.office.rounds is None else self.office.rounds.round_trips
+        return {} if self.service.poller is None else self.service.poller.round_trips
 
     def collect(self) -> Iterator[Metric]:
         yield from self._traffic()
@@ -371,7 +376,8 @@ def _by_qos(total: int, qos1: int, qos2: int) -> dict[str, float]:
     return {"0": float(total - qos1 - qos2), "1": float(qos1), "2": float(qos2)}
 
 
-async def samples(figures: MetricValues) -> list[Sample]:
-    """All of them, now."""
-    figures.survey = await figures.office.surveyor.survey()
-    return [Sample(one.name, one.labels, one.value) for family in figures.collect() for one in family.samples]
+async def metrics(values: MetricValues) -> MetricsReply:
+    """All metrics as of now."""
+    values.survey = await values.service.surveyor.survey()
+    samples = [Sample(one.name, one.labels, one.value) for family in values.collect() for one in family.samples]
+    return MetricsReply(values.place.name, samples)

@@ -1,10 +1,12 @@
-"""Answers to ``$SYS.REQ.>``: each node is asked, and what it says is handed on as it comes, in nats-server's JSON.
+"""Answers to ``$SYS.REQ.>``: the broker asks each node, and passes each answer on when it arrives, in nats-server's
+JSON.
 
-A request carries options: nats-server's own, and a filter by which a node says nothing (``server_name``, ``host``,
-``cluster``, ``exact_match``, ``tags``, ``domain``). A node that is away says nothing either, as a server that is down.
+A request carries options: nats-server's own, and a filter (``server_name``, ``host``, ``cluster``, ``exact_match``,
+``tags``, ``domain``). A node that the filter excludes does not answer. Neither does a node that is away, like a server
+that is down.
 
-An answer has at most ``nats.max_payload`` bytes. A page of connections that is longer is made shorter, and says so in
-``limit``; of anything else an error is said.
+An answer has at most ``nats.max_payload`` bytes. A page of connections that would be longer is shortened, which its
+``limit`` shows; any other answer that would be longer is an error.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from starlingmq.admin.nats_monitor import ACCOUNT, CONNECTIONS_MAX, Connz, NatsM
 from starlingmq.admin.nats_stats import Accountz, AnsweringServer, Jsz, ServerId, account_statz, server_info, statsz
 from starlingmq.admin.nats_user import user_info
 from starlingmq.admin.node_rpc import NodeRpc, ours
+from starlingmq.admin.typed_actions import typed
 from starlingmq.core.ready import SystemRequest
 from starlingmq.net.control_socket import Action, Report
 
@@ -29,13 +32,25 @@ log = logging.getLogger("starlingmq.admin")
 
 OPTIONS_MAX: Final = 4096  # bytes
 SORTS: Final = frozenset(get_args(Sort))
-CLOSED: Final = 1  # nats-server's ``state`` of connections that are closed, of which nothing is kept here
+CLOSED: Final = 1  # nats-server's ``state`` of closed connections, which this broker does not keep
 
-Arguments = dict[str, str]
+
+class NatsRequest(Struct, frozen=True):
+    """``server``: the id of the only server that shall answer; "" for all. ``options``: JSON."""
+
+    kind: str = ""
+    server: str = ""
+    options: str = ""
+
+
+class NatsReply(Struct, frozen=True):
+    """``answer``: JSON; "" if this node does not answer."""
+
+    answer: str
 
 
 class Filter(Struct, frozen=True):
-    """What every request may have."""
+    """The filter options, which every request may have."""
 
     server_name: str = ""
     host: str = ""
@@ -74,18 +89,18 @@ class StatszAnswer(Struct, frozen=True):
 
 
 class NatsAnswers:
-    """``desk`` asks other nodes."""
+    """``node_rpc`` sends requests to other nodes. It is set after construction."""
 
     def __init__(self, place: LocalNode) -> None:
         self._place = place
         self._monitor = NatsMonitor(place)
         self._seq = 0
         self._asking: set[asyncio.Task[None]] = set()
-        self.desk: NodeRpc | None = None
+        self.node_rpc: NodeRpc | None = None
 
     def actions(self) -> dict[str, Action]:
         """For other nodes."""
-        return {"nats.request": self._asked}
+        return {"nats.request": typed(NatsRequest, self._asked)}
 
     def stop(self) -> None:
         for task in self._asking:
@@ -105,29 +120,28 @@ class NatsAnswers:
         task.add_done_callback(self._asking.discard)
 
     async def _ask(self, request: SystemRequest) -> None:
-        """Have all nodes asked at once."""
-        assert self.desk is not None
-        asked = (self._ask_one(request, name) for _, name in self.desk.members())
+        """Ask all nodes at once."""
+        assert self.node_rpc is not None
+        asked = (self._ask_one(request, name) for _, name in self.node_rpc.members())
         for failed in await asyncio.gather(*asked, return_exceptions=True):
             if isinstance(failed, Exception):
                 log.error("internal error in a request for %s", request.kind, exc_info=failed)
         self._close(request)
 
     async def _ask_one(self, request: SystemRequest, name: str) -> None:
-        assert self.desk is not None
-        if name == self.desk.name:
+        assert self.node_rpc is not None
+        if name == self.node_rpc.name:
             answer = self.answer(request.kind, request.server, request.options)
         else:
             options = request.options[: OPTIONS_MAX + 1].decode(errors="replace")
-            asked = {"kind": request.kind, "server": request.server, "options": options}
+            asked = NatsRequest(request.kind, request.server, options)
             try:
-                found = (await self.desk.at(name, "nats.request", asked)).get("answer")
+                answer = (await self.node_rpc.ask(name, "nats.request", asked, NatsReply)).answer.encode()
             except Exception as error:
                 if not ours(error):
                     raise
                 log.debug("%s did not answer a request for %s: %s", name, request.kind, error)
                 return
-            answer = found.encode() if isinstance(found, str) else b""
         if answer:
             self._hand_on(request, answer)
 
@@ -141,14 +155,13 @@ class NatsAnswers:
         driver.state.nats.system.close(request, driver.clock())
         driver.poke()
 
-    # What this node says
+    # Answers of this node
 
-    async def _asked(self, report: Report, arguments: Arguments) -> dict[str, Any]:
-        kind, server, options = (arguments.get(name, "") for name in ("kind", "server", "options"))
-        return {"answer": self.answer(kind, server, options.encode()).decode()}
+    async def _asked(self, report: Report, request: NatsRequest) -> NatsReply:
+        return NatsReply(self.answer(request.kind, request.server, request.options.encode()).decode())
 
     def answer(self, kind: str, server: str, options: bytes) -> bytes:
-        """b"": this node has nothing to say."""
+        """The answer; b"" if this node is not meant."""
         varz = self._monitor.varz()
         if server and server != varz.server_id:
             return b""
@@ -160,7 +173,7 @@ class NatsAnswers:
             if kind == "CONNZ":
                 return self._connections(varz, options)
             data = self._data(kind, varz)
-        except (ValueError, RecursionError) as error:  # msgspec's are ValueErrors
+        except (ValueError, RecursionError) as error:  # msgspec raises ValueErrors
             return msgspec.json.encode(Answer(self._head(varz), error=ApiError(400, str(error))))
         answer = msgspec.json.encode(data)
         if len(answer) > self._size_max():
@@ -168,7 +181,7 @@ class NatsAnswers:
         return answer
 
     def _data(self, kind: str, varz: Varz) -> Any:
-        """The whole answer. Raises ValueError."""
+        """The answer with its head. Raises ValueError."""
         head = self._head(varz)
         if kind == "STATSZ":
             return StatszAnswer(head, statsz(varz, self._peers()))
@@ -226,8 +239,8 @@ class NatsAnswers:
 
 
 def _fits(filter: Filter, varz: Varz) -> bool:
-    """Whether this server is meant."""
-    if filter.tags or filter.domain:  # there are none here
+    """Whether the filter includes this server."""
+    if filter.tags or filter.domain:  # this server has neither
         return False
     own = (
         (filter.server_name, varz.server_name),

@@ -1,9 +1,12 @@
-"""Where operators' questions are answered: by this node, by another one, or by all nodes of the cluster.
+"""Requests of operators: answered by this node, by another node, or by all nodes of the cluster.
 
-A question is the name of an action and its arguments, an answer what the action returns, or one line that says why not.
-Between nodes they are JSON, in frames of the links (cluster.operator_rpc): ``{"action", "arguments"}``, ``{"result"}``
-or ``{"error", "status"}``. Whoever knows the secret of the cluster may ask; that he asks for an operator who may was
-for his node to make sure.
+A request is the name of an action and its arguments; its answer is the result of the action, or one line that says why
+there is none. Between nodes both are JSON, in frames of the peer links (``cluster.operator_rpc``):
+``{"action", "arguments"}``, answered by ``{"result"}`` or ``{"error", "status"}``. Any node holding the cluster secret
+may send requests; the sending node has already authorized the operator.
+
+Callers give requests and expect replies as structs (``admin.typed_actions``). A reply without a field that the caller
+needs, from a node of another version, counts as no answer.
 """
 
 from __future__ import annotations
@@ -11,11 +14,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from starlingmq.admin.operator_problem import AdminError, UnansweredError
+from starlingmq.admin.typed_actions import texts
 from starlingmq.net.control_socket import Action, Report
 
 if TYPE_CHECKING:
@@ -24,9 +28,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("starlingmq.admin")
 
 CALL_SECONDS: Final = 3.0  # for one node to answer
-LIST_SECONDS: Final = 5.0  # for one page; what is not there by then is for the next one
+LIST_SECONDS: Final = 5.0  # for one page; nodes that were not asked by then are left to the next page
+MALFORMED: Final = "its answer is malformed; check that all nodes run the same version"
 
 Result = dict[str, Any]
+R = TypeVar("R", bound=msgspec.Struct)
 
 
 class NodeRequest(msgspec.Struct, frozen=True):
@@ -47,10 +53,10 @@ class Missing(msgspec.Struct, frozen=True):
     why: str
 
 
-class Answers(NamedTuple):
-    """What nodes said, in the order of their names, and those that said nothing."""
+class Answers(NamedTuple, Generic[R]):
+    """The replies of nodes, in the order of their names, and the nodes without a reply."""
 
-    results: dict[str, Result]
+    results: dict[str, R]
     missing: list[Missing]
 
 
@@ -61,11 +67,11 @@ class Page(NamedTuple):
 
 
 def nothing_to_report(what: str, done: int, total: int, unit: str) -> None:
-    """Whoever wants to know how far it is looks again later."""
+    """Ignore the progress: the caller asks for it later, or not at all."""
 
 
 class NodeRpc:
-    """``actions`` are what this node does itself, for whoever asks at whatever node. They may be added to."""
+    """``actions`` are those that this node performs itself, for requests that reach any node. Entries may be added."""
 
     def __init__(self, name: str, actions: Mapping[str, Action], cluster: Cluster | None) -> None:
         self.name = name
@@ -75,7 +81,7 @@ class NodeRpc:
             cluster.on_question = self._answer
 
     def members(self) -> list[tuple[int, str]]:
-        """Number and name of all nodes, in the order of the numbers; 0 where there is no cluster."""
+        """Number and name of all nodes, in the order of the numbers. Without a cluster the number is 0."""
         cluster = self._cluster
         if cluster is None or cluster.state is None:
             return [(0, self.name)]
@@ -89,7 +95,8 @@ class NodeRpc:
         return await self.actions[action](report, arguments)
 
     async def at(self, node: str, action: str, arguments: dict[str, str], seconds: float = CALL_SECONDS) -> Result:
-        """What that node says; "": this one. Raises AdminError, and UnansweredError if it says nothing."""
+        """Return the result of an action at one node; "" is this node. Raises AdminError, and UnansweredError if the
+        node does not answer."""
         if node in ("", self.name):
             return await self.here(action, arguments)
         numbers = {name: number for number, name in self.members()}
@@ -103,13 +110,23 @@ class NodeRpc:
         try:
             reply = msgspec.json.decode(answer, type=NodeReply)
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            raise UnansweredError(node, "its answer is malformed; check that all nodes run the same version") from None
+            raise UnansweredError(node, MALFORMED) from None
         if reply.result is None:
             raise AdminError(reply.status or 409, f"{node}: {reply.error}", reply.error)
         return reply.result
 
+    async def ask(
+        self, node: str, action: str, request: msgspec.Struct, reply: type[R], seconds: float = CALL_SECONDS
+    ) -> R:
+        """As ``at``, with a typed request and a typed reply."""
+        result = await self.at(node, action, texts(request), seconds)
+        try:
+            return msgspec.convert(result, reply)
+        except msgspec.ValidationError:
+            raise UnansweredError(node or self.name, MALFORMED) from None
+
     async def _answer(self, data: bytes) -> bytes:
-        """What another node is told. Whatever goes wrong is an answer, too."""
+        """Return the answer to a request of another node. Every error is an answer, too."""
         try:
             question = msgspec.json.decode(data, type=NodeRequest)
             return msgspec.json.encode(NodeReply(await self.here(question.action, question.arguments)))
@@ -123,24 +140,25 @@ class NodeRpc:
                 return msgspec.json.encode(NodeReply(None, f"unexpected {type(error).__name__}", 500))
             return msgspec.json.encode(NodeReply(None, str(error), 409))
 
-    # All of them
+    # All nodes
 
-    async def everywhere(self, action: str, arguments: dict[str, str], node: str | None = None) -> Answers:
-        """Asked at once of all nodes, or of ``node``. Those that can not do it are missing, too; raises AdminError if
-        none of them can."""
+    async def everywhere(
+        self, action: str, request: msgspec.Struct, reply: type[R], node: str | None = None
+    ) -> Answers[R]:
+        """Ask all nodes at once, or only ``node``. Nodes that refuse are listed as missing, as those that do not
+        answer. Raises AdminError if no node accepts the request."""
         if node:
-            return Answers({node: await self.at(node, action, arguments)}, [])
+            return Answers({node: await self.ask(node, action, request, reply)}, [])
         names = sorted(name for _, name in self.members())
-        asked = (self.attempt(name, action, arguments) for name in names)
-        said = await asyncio.gather(*asked, return_exceptions=True)
-        results: dict[str, Result] = {}
+        asked = (self.ask(name, action, request, reply) for name in names)
+        results: dict[str, R] = {}
         missing: list[Missing] = []
         refusals: list[Exception] = []
-        for name, one in zip(names, said, strict=True):
-            if isinstance(one, dict):
+        for name, one in zip(names, await asyncio.gather(*asked, return_exceptions=True), strict=True):
+            if not isinstance(one, BaseException):
                 results[name] = one
-            elif isinstance(one, Missing):
-                missing.append(one)
+            elif isinstance(one, UnansweredError):
+                missing.append(Missing(name, one.why))
             elif isinstance(one, Exception) and ours(one):
                 missing.append(Missing(name, one.why if isinstance(one, AdminError) else str(one)))
                 refusals.append(one)
@@ -150,22 +168,19 @@ class NodeRpc:
             raise refusals[0]
         return Answers(results, missing)
 
-    async def attempt(self, node: str, action: str, arguments: dict[str, str]) -> Result | Missing:
-        """What that node says, or that it says nothing. Raises AdminError."""
+    async def attempt(self, node: str, action: str, request: msgspec.Struct, reply: type[R]) -> R | Missing:
+        """As ``ask``, with a node that does not answer returned as ``Missing``. Raises AdminError for a refusal."""
         try:
-            return await self.at(node, action, arguments)
+            return await self.ask(node, action, request, reply)
         except UnansweredError as error:
             return Missing(node, error.why)
 
-    async def changed(self, action: str, arguments: dict[str, str], node: str | None = None) -> Answers:
-        """As ``everywhere``, of what is done at the nodes that have it. Raises AdminError, also if none has."""
-        answers = await self.everywhere(action, arguments, node)
-        if not any(result.get("found", True) for result in answers.results.values()):
-            if answers.missing:
-                away = ", ".join(f"{one.node} ({one.why})" for one in answers.missing)
-                raise AdminError(503, f"not found on the nodes that answer; these do not: {away}")
-            raise AdminError(404, "not found on any node" if len(self.members()) > 1 else "not found on this node")
-        return answers
+    def no_result(self, missing: list[Missing]) -> AdminError:
+        """The error for an object that no node has, where ``missing`` did not answer."""
+        if missing:
+            away = ", ".join(f"{one.node} ({one.why})" for one in missing)
+            return AdminError(503, f"not found on the nodes that answer; these do not: {away}")
+        return AdminError(404, "not found on any node" if len(self.members()) > 1 else "not found on this node")
 
     # Lists
 
@@ -178,10 +193,11 @@ class NodeRpc:
         cursor: str | None,
         node: str | None = None,
     ) -> Page:
-        """The next entries of a list that each node has a part of: one node after the other, in the order of numbers.
+        """The next entries of a list of which each node has a part: one node after the other, in the order of numbers.
 
-        ``action`` gives entries under ``key`` and ``next``, the cursor of that node; ours names the node before it. A
-        page may be shorter than ``limit``, and is the last one if its cursor is None. Raises AdminError.
+        The result of ``action`` has entries under ``key``, and the cursor of that node under ``next``; the cursor of
+        the whole list puts the number of the node before it. A page may be shorter than ``limit``; the last page has
+        the cursor None. Entries are passed on as the node sent them. Raises AdminError.
         """
         members = self.members()
         if node is not None:
@@ -199,13 +215,14 @@ class NodeRpc:
                 return Page(entries, f"{number}.", missing)
             asked = {**arguments, "limit": str(limit - len(entries)), "cursor": at}
             try:
-                found = await self.attempt(name, action, asked)
+                found = await self.at(name, action, asked)
+            except UnansweredError as error:
+                missing.append(Missing(name, error.why))
+                continue
             except AdminError as error:
                 if error.status == 400 or name == self.name:
                     raise
-                found = Missing(name, error.why)
-            if isinstance(found, Missing):
-                missing.append(found)
+                missing.append(Missing(name, error.why))
                 continue
             entries += [{**entry, "node": name} for entry in found[key]]
             if found["next"] is not None:
@@ -214,12 +231,12 @@ class NodeRpc:
 
 
 def ours(error: Exception) -> bool:
-    """Whether it says in one line what is wrong; anything else is a mistake of ours."""
+    """Whether the broker raised the error on purpose, with one line for the operator. Others are bugs."""
     return type(error).__module__.startswith("starlingmq.")
 
 
 def _take_apart(cursor: str | None) -> tuple[int, str]:
-    """Number of a node, and its own cursor."""
+    """The number of a node, and the cursor of that node."""
     number, dot, inner = (cursor or "0.").partition(".")
     if not dot or not number.isascii() or not number.isdigit() or len(number) > 20:
         raise AdminError(400, "cursor: must be the value of next in the previous page")

@@ -1,11 +1,11 @@
-"""Bans that operators made: at all nodes, and still there after a restart.
+"""Bans by operators: they hold on all nodes, and survive a restart.
 
-Each node has all of them, in a file of its data directory, and each is what was said last about somebody: a ban, or
-that it was lifted. Nodes tell each other what is new, and all they have when they meet again (``admin.peer_poller``);
-of two that were said at different nodes the later one holds, whichever comes first. So nodes do not need etcd to keep
-somebody out, which may be what is under attack; one that is cut off learns of a ban when it is back.
+Each node keeps all of them in a file of its data directory, as the newest entry for each name: a ban, or that the ban
+was lifted. Nodes send each other new entries, and all entries when they connect (``admin.peer_poller``). Of two entries
+that were made on different nodes the later one holds, in whatever order they arrive. So bans do not need etcd, which
+may be what is under attack; a node that is cut off receives a ban when it is connected again.
 
-What a node bans by itself (wrong log-ins, flapping) is its own and goes with it.
+Bans that a node makes by itself (failed logins, flapping) hold on that node only, until it stops.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from time import monotonic
-from typing import Any, Final
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Meta, Struct
 
+from starlingmq.admin.node_rpc import Missing
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.paging import PIECE
-from starlingmq.admin.sessions import by
+from starlingmq.admin.sessions import name_of
 from starlingmq.admin.state_files import replace
+from starlingmq.admin.typed_actions import NoArguments, typed
 from starlingmq.auth.automatic_bans import KINDS, AutomaticBans, Ban, Kind
 from starlingmq.core.limits.address_key import network_key, peer_key
 from starlingmq.net.control_socket import Action, Report
@@ -32,17 +35,15 @@ from starlingmq.wire.reasons import Reason
 log = logging.getLogger("starlingmq.admin")
 
 FILE: Final = "bans.json"
-SAID_MAX: Final = 10_000  # about as many there is something to remember; more bans are refused
-LIFTED_SECONDS: Final = 30 * 86400.0  # that a lifted ban is remembered: for nodes that were away
+SAID_MAX: Final = 10_000  # entries; further bans are refused
+LIFTED_SECONDS: Final = 30 * 86400.0  # a lifted ban is kept so long, for nodes that were away
 SECONDS_MAX: Final = 10 * 365 * 86400
 
-Arguments = dict[str, str]
-Result = dict[str, Any]
 MakeBan = Callable[[Kind, str, float, str], Ban]
 
 
 class Said(msgspec.Struct, frozen=True, array_like=True):
-    """What was said last about somebody. Times are Unix seconds; ``until`` in the past: it was lifted."""
+    """The newest entry for a name. Times are Unix seconds; with ``until`` in the past the ban was lifted."""
 
     kind: Kind
     name: str
@@ -52,15 +53,72 @@ class Said(msgspec.Struct, frozen=True, array_like=True):
     at: float
 
     def newer(self, other: Said | None) -> bool:
-        """An order that all nodes agree on."""
+        """Whether this entry replaces the other one. All nodes decide alike."""
         return other is None or (self.at, self.until, self.reason) > (other.at, other.until, other.reason)
 
     def remembered_until(self) -> float:
         return max(self.until, self.at + LIFTED_SECONDS)
 
 
+class BanInfo(Struct, frozen=True):
+    """``node`` is set in lists of several nodes."""
+
+    kind: Kind
+    name: str
+    seconds: Annotated[float, Meta(description="Seconds until the ban ends.")]
+    reason: str
+    everywhere: Annotated[
+        bool,
+        Meta(description="True for a ban by an operator; bans that a node created itself apply to that node only."),
+    ]
+    node: str = ""
+
+
+class BansReply(Struct, frozen=True):
+    bans: list[BanInfo]
+
+
+class ListedBans(Struct, frozen=True):
+    node: str
+    bans: list[BanInfo]
+    missing: list[Missing]
+
+
+class BanChange(Struct, frozen=True):
+    """A ban for ``seconds``; 0 lifts it. ``by``: the operator, for the log."""
+
+    kind: str = ""
+    name: str = ""
+    seconds: float = 3600.0
+    reason: str = ""
+    disconnect: bool = True
+    by: str = ""
+
+
+class BanNews(Struct, frozen=True):
+    """Entries that all nodes must receive."""
+
+    said: list[Said]
+
+
+class BansToHear(Struct, frozen=True):
+    """Entries of another node. ``all``: the reply shall have all entries of this node."""
+
+    said: list[Said] = []
+    by: str = ""
+    all: bool = False
+
+
+class BansHeard(Struct, frozen=True):
+    """``lifted``: a ban has ended on this node. ``said``: all entries of this node, if they were requested."""
+
+    lifted: bool
+    said: list[Said] = []
+
+
 class BanActions:
-    """``bans`` are those that hold at this node; ``make`` adds to them. Without ``directory`` nothing outlives it."""
+    """``bans`` are those in force on this node, and ``make`` adds one. Without ``directory`` they do not survive a
+    restart."""
 
     def __init__(self, driver: Driver, bans: AutomaticBans, make: MakeBan, directory: Path | None) -> None:
         self._driver = driver
@@ -72,60 +130,54 @@ class BanActions:
         self._read()
 
     def actions(self) -> dict[str, Action]:
-        return {"bans": self.list_bans, "bans.said": self.said, "bans.hear": self.hear_of}
-
-    # What this node is asked
-
-    async def list_bans(self, report: Report, arguments: Arguments) -> Result:
-        """Those that hold here."""
-        now = monotonic()
-        said = self._said
         return {
-            "bans": [
-                {
-                    "kind": ban.kind,
-                    "name": ban.name,
-                    "seconds": round(ban.until - now, 1),
-                    "reason": ban.reason,
-                    "everywhere": (ban.kind, ban.name) in said,
-                }
-                for ban in self._bans.all(now)
-            ]
+            "bans": typed(NoArguments, self.list_bans),
+            "bans.said": typed(BanChange, self.said),
+            "bans.hear": typed(BansToHear, self.hear_of),
         }
 
-    async def said(self, report: Report, arguments: Arguments) -> Result:
-        """Something new, said here: what all nodes have to hear. Raises AdminError."""
-        kind, name, seconds = arguments.get("kind", ""), arguments.get("name", ""), _seconds(arguments)
-        if kind not in KINDS or not name:
+    # Requests to this node
+
+    async def list_bans(self, report: Report, request: NoArguments) -> BansReply:
+        """The bans in force on this node."""
+        now = monotonic()
+        return BansReply(
+            [
+                BanInfo(ban.kind, ban.name, round(ban.until - now, 1), ban.reason, (ban.kind, ban.name) in self._said)
+                for ban in self._bans.all(now)
+            ]
+        )
+
+    async def said(self, report: Report, request: BanChange) -> BanNews:
+        """Make the entry for a request of an operator at this node. Raises AdminError."""
+        if not 0 <= request.seconds <= SECONDS_MAX:  # refuses nan, too
+            raise AdminError(400, f"seconds: must be 0 to {SECONDS_MAX:,}")
+        kind = next((kind for kind in KINDS if kind == request.kind), None)
+        if kind is None or not request.name:
             raise AdminError(400, f"kind: must be one of {', '.join(KINDS)}")
         now = self._driver.clock()
-        whom = (kind, name)
         self._forget(now)
-        before = self._said.get(whom)
+        before = self._said.get((kind, request.name))
         if before is None and len(self._said) >= SAID_MAX:
             raise AdminError(507, f"the limit of {SAID_MAX:,} bans is reached; lift some first")
         at = now if before is None or now > before.at else before.at + 1e-3
-        until = at + seconds if seconds else 0.0
-        news = Said(kind, name, until, arguments.get("reason", ""), arguments.get("disconnect") != "no", at)
-        return {"said": msgspec.to_builtins([news])}
+        until = at + request.seconds if request.seconds else 0.0
+        return BanNews([Said(kind, request.name, until, request.reason, request.disconnect, at)])
 
-    async def hear_of(self, report: Report, arguments: Arguments) -> Result:
-        """What was said anywhere; what of it is new is kept. ``all``: and the answer is all that was said here."""
-        try:
-            told = msgspec.json.decode(arguments.get("said", "[]"), type=list[Said])
-        except msgspec.MsgspecError as error:
-            raise AdminError(400, f"bans are malformed: {error}") from None
-        lifted = await self.hear(told)
-        if told and arguments.get("by"):
-            log.info("%s: %s", by(arguments), "; ".join(_words(one, self._driver.clock()) for one in told[:10]))
-        return {"lifted": lifted, "said": msgspec.to_builtins(self.all()) if arguments.get("all") == "yes" else []}
+    async def hear_of(self, report: Report, request: BansToHear) -> BansHeard:
+        """Take over the entries that are newer than those of this node."""
+        lifted = await self.hear(request.said)
+        if request.said and request.by:
+            now = self._driver.clock()
+            log.info("%s: %s", name_of(request.by), "; ".join(_words(one, now) for one in request.said[:10]))
+        return BansHeard(lifted, self.all() if request.all else [])
 
     def all(self) -> list[Said]:
         self._forget(self._driver.clock())
         return list(self._said.values())
 
     async def hear(self, told: Iterable[Said]) -> bool:
-        """Whether a ban ended here because of it."""
+        """Take over newer entries. Returns whether a ban on this node has ended by one of them."""
         now = self._driver.clock()
         new = [
             one
@@ -154,7 +206,7 @@ class BanActions:
             del self._said[whom]
 
     async def _disconnect(self, banned: list[Said]) -> None:
-        """Close the connections of who is banned now, some a turn."""
+        """Close the connections of banned clients. Looks at ``PIECE`` clients per turn."""
         names = {(one.kind, network_key(one.name) if one.kind == "address" else one.name) for one in banned}
         for place, client in enumerate(list(self._driver.clients) if names else ()):
             if place % PIECE == PIECE - 1:
@@ -196,17 +248,6 @@ class BanActions:
                     self._path,
                     error.strerror,
                 )
-
-
-def _seconds(arguments: Arguments) -> float:
-    """Raises AdminError."""
-    try:
-        seconds = float(arguments.get("seconds", "3600"))
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds <= SECONDS_MAX:  # nan is not, either
-        raise AdminError(400, f"seconds: must be 0 to {SECONDS_MAX:,}")
-    return seconds
 
 
 def _words(one: Said, now: float) -> str:

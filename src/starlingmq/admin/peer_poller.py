@@ -1,18 +1,18 @@
-"""A look at each of the other nodes every few seconds: how long an answer takes, and what it has to hear of bans and
-of streams."""
+"""Polls each connected node every few seconds: measures the round-trip time, and exchanges bans and stream definitions
+with a node that has started or connected since the last exchange."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import msgspec
-
+from starlingmq.admin.link_views import LinkInfo, LinksReply
 from starlingmq.admin.node_rpc import NodeRpc
-from starlingmq.admin.operator_bans import BanActions, Said
+from starlingmq.admin.operator_bans import BanActions, BansHeard, BansToHear
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.stream_gossip import StreamGossip
+from starlingmq.admin.typed_actions import NoArguments, typed
 from starlingmq.core.observe.counters import Histogram
 from starlingmq.net.control_socket import Action, Report
 
@@ -25,24 +25,22 @@ log = logging.getLogger("starlingmq.admin")
 INTERVAL: Final = 2.0  # seconds
 ANSWER_SECONDS: Final = 5.0
 
-Result = dict[str, Any]
-
 
 class PeerPoller:
-    """``round_trips``: of empty questions, by the name of the node."""
+    """``round_trips``: durations of empty requests, by the name of the node."""
 
-    def __init__(self, cluster: Cluster, desk: NodeRpc, bans: BanActions, streams: StreamGossip | None) -> None:
+    def __init__(self, cluster: Cluster, rpc: NodeRpc, bans: BanActions, streams: StreamGossip | None) -> None:
         self.round_trips: dict[str, Histogram] = {}
-        self._latest: dict[str, float] = {}  # seconds, of those that answered last time
+        self._latest: dict[str, float] = {}  # seconds, of the nodes that answered the last request
         self._cluster = cluster
-        self._desk = desk
+        self._rpc = rpc
         self._bans = bans
         self._streams = streams
-        self._told: dict[int, int] = {}  # node -> incarnation that has heard of all bans and streams
+        self._told: dict[int, int] = {}  # node -> its incarnation at the last exchange
         self._task: asyncio.Task[None] | None = None
 
     def actions(self) -> dict[str, Action]:
-        return {"links": self.links}
+        return {"links": typed(NoArguments, self.links)}
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -85,34 +83,34 @@ class PeerPoller:
             log.exception("internal error while polling node %s", name)
 
     async def _exchange(self, name: str) -> None:
-        """Each has what the other had."""
-        said = msgspec.json.encode(self._bans.all()).decode()
-        answer = await self._desk.at(name, "bans.hear", {"said": said, "all": "yes"}, ANSWER_SECONDS)
-        await self._bans.hear(msgspec.convert(answer["said"], list[Said]))
+        """Afterwards both nodes have the newest entries of both."""
+        request = BansToHear(self._bans.all(), all=True)
+        reply = await self._rpc.ask(name, "bans.hear", request, BansHeard, ANSWER_SECONDS)
+        await self._bans.hear(reply.said)
         if self._streams is not None:
-            await self._streams.exchange(self._desk, name, ANSWER_SECONDS)
+            await self._streams.exchange(self._rpc, name, ANSWER_SECONDS)
 
-    async def links(self, report: Report, arguments: dict[str, str]) -> Result:
-        """How this node reaches each of the others."""
+    async def links(self, report: Report, request: NoArguments) -> LinksReply:
+        """How this node reaches each other node."""
         state = self._cluster.state
         assert state is not None
         now = self._cluster.clock()
         names = self._cluster.names()
-        return {
-            "links": [
-                {
-                    "peer": status.member.name,
-                    "connected": status.connected,
-                    "through": names.get(status.through, ""),
-                    "queued": status.queued,
-                    "queued_bytes": status.queued_bytes,
-                    "unacknowledged": status.unacknowledged,
-                    "round_trip_ms": self._milliseconds(status),
-                    "heard_seconds": None if status.heard_at is None else round(max(now - status.heard_at, 0.0), 3),
-                }
+        return LinksReply(
+            [
+                LinkInfo(
+                    peer=status.member.name,
+                    connected=status.connected,
+                    through=names.get(status.through, ""),
+                    queued=status.queued,
+                    queued_bytes=status.queued_bytes,
+                    unacknowledged=status.unacknowledged,
+                    round_trip_ms=self._milliseconds(status),
+                    heard_seconds=None if status.heard_at is None else round(max(now - status.heard_at, 0.0), 3),
+                )
                 for status in state.status()
             ]
-        }
+        )
 
     def _milliseconds(self, status: PeerStatus) -> float | None:
         seconds = self._latest.get(status.member.name)

@@ -1,4 +1,4 @@
-"""Whether clients should come to this node, and why not."""
+"""Whether load balancers should send clients to this node, and why not."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ class Readiness(Struct, frozen=True):
     storage: Annotated[str, Meta(description="ok, full or failing; null without storage.")]
     cluster: Annotated[str, Meta(description="serving, isolated, joining or draining; null without a cluster.")]
     reasons: Annotated[tuple[str, ...], Meta(description="Reasons why the node is not ready.")]
+
+
+class NodeReadiness(Readiness, frozen=True):
+    node: str
 
 
 def readiness(place: LocalNode) -> Readiness:

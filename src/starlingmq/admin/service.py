@@ -1,4 +1,4 @@
-"""Everything that operators may ask of one broker, put together: ``wide`` for whoever asks here, the desk for nodes."""
+"""The operator service of one broker: ``actions`` for operators at this node, ``node_rpc`` for other nodes."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import asyncio
 import importlib
 import logging
 from collections.abc import Awaitable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 
 from starlingmq.admin.activity import NodeActivity
 from starlingmq.admin.cluster_actions import ClusterActions
 from starlingmq.admin.group_actions import GroupFigures, Groups, GroupsRequest
+from starlingmq.admin.link_views import LinksReply
 from starlingmq.admin.live_settings import SettingActions
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.log_tail import LogTail
@@ -22,9 +23,10 @@ from starlingmq.admin.node_rpc import NodeRpc, nothing_to_report
 from starlingmq.admin.operator_bans import BanActions
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.overview import OverviewActions
-from starlingmq.admin.readiness import readiness
+from starlingmq.admin.readiness import NodeReadiness, readiness
 from starlingmq.admin.session_totals_job import SessionTotalsJob
 from starlingmq.admin.sessions import SessionActions, name_of
+from starlingmq.admin.stream_requests import StreamsReply
 from starlingmq.admin.traces import Traces, WatchActions
 from starlingmq.admin.typed_actions import FIRST, PAGE, After, Limit, NoArguments, ask, texts, typed
 from starlingmq.net.control_socket import Action, Report
@@ -32,18 +34,17 @@ from starlingmq.storage.opening import directory_of
 
 if TYPE_CHECKING:
     from starlingmq.admin.drain_actions import DrainActions, DrainProgress
+    from starlingmq.admin.metric_values import MetricsReply
     from starlingmq.admin.peer_poller import PeerPoller
     from starlingmq.admin.stream_gossip import StreamGossip
+    from starlingmq.storage.streams.stream_admin import StreamAdmin
 
 log = logging.getLogger("starlingmq.admin")
 
 FOR_NODES: Final = ("stream.create", "stream.trim", "stream.delete", "storage.stats")
-"""Actions of the control socket that other nodes may ask for, too."""
+"""Actions of the control socket that other nodes may request, too."""
 OF_THE_CLUSTER: Final = ("cluster.status", "cluster.routes")
 ALONE: Final = "this broker is not a member of a cluster; set cluster.enabled to join one"
-
-Arguments = dict[str, str]
-Result = dict[str, Any]
 
 
 class LedGroupsRequest(Struct, frozen=True):
@@ -58,7 +59,7 @@ class LedGroups(Struct, frozen=True):
 
 
 class DrainChange(Struct, frozen=True):
-    """``by``: who asks, for the log."""
+    """``by``: the operator, for the log."""
 
     by: str = ""
 
@@ -75,9 +76,9 @@ class Leaving(Struct, frozen=True):
 
 
 class AdminService:
-    """``actions`` are those that there are without it."""
+    """``actions`` are those that exist without the service; ``streams`` is None without a data directory."""
 
-    def __init__(self, place: LocalNode, actions: Mapping[str, Action]) -> None:
+    def __init__(self, place: LocalNode, actions: Mapping[str, Action], streams: StreamAdmin | None) -> None:
         self.place = place
         self._given = actions
         self.surveyor = SessionTotalsJob(place.state)
@@ -96,34 +97,33 @@ class AdminService:
         local |= bans.actions() | self._log.actions() | self._own_actions()
         self._nats = NatsAnswers(place)
         local |= self._nats.actions()
-        words: StreamGossip | None = None
-        if directory is not None:
+        gossip: StreamGossip | None = None
+        if directory is not None and streams is not None:
             from starlingmq.admin.stream_gossip import StreamGossip
 
-            words = StreamGossip(actions, directory)
-            local |= words.actions()
-        self.desk = NodeRpc(place.name, local, place.cluster)
-        self._nats.desk = self.desk
+            gossip = StreamGossip(streams, directory)
+            local |= gossip.actions()
+        self.node_rpc = NodeRpc(place.name, local, place.cluster)
+        self._nats.node_rpc = self.node_rpc
         place.driver.on_request = self._nats.take
-        self.rounds: PeerPoller | None = None
+        self.poller: PeerPoller | None = None
         if place.cluster is not None:
             from starlingmq.admin.peer_poller import PeerPoller
 
-            self.rounds = PeerPoller(place.cluster, self.desk, bans, words)
-            self.desk.actions |= self.rounds.actions()
-        self.actions = {name: actions[name] for name in OF_THE_CLUSTER if name in actions} | ClusterActions(
-            self.desk
-        ).actions
-        self.traces = Traces(self.desk)
+            self.poller = PeerPoller(place.cluster, self.node_rpc, bans, gossip)
+            self.node_rpc.actions |= self.poller.actions()
+        self.actions = {name: actions[name] for name in OF_THE_CLUSTER if name in actions}
+        self.actions |= ClusterActions(self.node_rpc).actions
+        self.traces = Traces(self.node_rpc)
         self.actions |= self.traces.actions()
-        self.actions |= {"metrics": self._metrics, "health": self._health}
+        self.actions |= {"metrics": typed(NoArguments, self._metrics), "health": typed(NoArguments, self._health)}
         self._leaving: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         self.place.lag.start()
         self._log.start()
-        if self.rounds is not None:
-            self.rounds.start()
+        if self.poller is not None:
+            self.poller.start()
 
     async def stop(self) -> None:
         self.place.lag.stop()
@@ -132,13 +132,13 @@ class AdminService:
         self._watches.stop()
         self._activity.stop()
         self.traces.stop()
-        if self.rounds is not None:
-            await self.rounds.stop()
+        if self.poller is not None:
+            await self.poller.stop()
 
     def _own_actions(self) -> dict[str, Action]:
         return {
-            "links": self._no_links,
-            "stream.all": self._streams,
+            "links": typed(NoArguments, self._no_links),
+            "stream.all": typed(NoArguments, self._streams),
             "groups.led": typed(LedGroupsRequest, self._groups),
             "drain.state": typed(NoArguments, self._drain_state),
             "drain.begin": typed(DrainChange, self._drain_begin),
@@ -146,30 +146,32 @@ class AdminService:
             "leave.begin": typed(LeaveChange, self._leave),
         }
 
-    async def _no_links(self, report: Report, arguments: Arguments) -> Result:
-        return {"links": []}
+    async def _no_links(self, report: Report, request: NoArguments) -> LinksReply:
+        return LinksReply([])
 
-    async def _metrics(self, report: Report, arguments: Arguments) -> Result:
+    async def _metrics(self, report: Report, request: NoArguments) -> MetricsReply:
         """Raises AdminError."""
-        try:  # it is loaded beside the loop, and only where somebody asks
+        try:  # the module is imported in a thread, and only when it is needed
             figures = await asyncio.to_thread(importlib.import_module, "starlingmq.admin.metric_values")
         except ImportError as error:
             raise AdminError(409, f"metrics need {error.name}; run pip install 'starlingmq[http]'") from None
-        return {"node": self.place.name, "samples": to_builtins(await figures.samples(figures.MetricValues(self)))}
+        reply: MetricsReply = await figures.metrics(figures.MetricValues(self))
+        return reply
 
-    async def _health(self, report: Report, arguments: Arguments) -> Result:
-        return {"node": self.place.name, **to_builtins(readiness(self.place))}
+    async def _health(self, report: Report, request: NoArguments) -> NodeReadiness:
+        found = readiness(self.place)
+        return NodeReadiness(found.status, found.storage, found.cluster, found.reasons, self.place.name)
 
-    async def _streams(self, report: Report, arguments: Arguments) -> Result:
+    async def _streams(self, report: Report, request: NoArguments) -> StreamsReply:
         if "stream.list" not in self._given:
-            return {"streams": []}
-        return await self._given["stream.list"](report, {})
+            return StreamsReply([])
+        return await ask(self._given["stream.list"], report, request, StreamsReply)
 
     async def _groups(self, report: Report, request: LedGroupsRequest) -> LedGroups:
-        """Those that are chosen for here. One that nobody is elected for yet counts at the node with the lowest number,
-        so that it is listed once."""
+        """The groups whose primary is this node. A group without a primary is listed by the node with the lowest
+        number, so that it is listed once."""
         after, limit = request.cursor, request.limit
-        first = self.desk.members()[0][1] == self.desk.name
+        first = self.node_rpc.members()[0][1] == self.node_rpc.name
         found = await ask(self._given["groups"], report, GroupsRequest(request.prefix, after, limit), Groups)
         alone = self.place.cluster is None
         mine = [group for group in found.groups if group.here or (not group.primary and first) or alone]
@@ -198,12 +200,12 @@ class AdminService:
         return self.place.drain
 
     async def _leave(self, report: Report, request: LeaveChange) -> Leaving:
-        """Begin to leave the cluster for good; how far it is, and why it could not, is in the log and in ``drain``."""
+        """Begin to leave the cluster permanently. ``drain`` reports the progress; the log says why it failed."""
         if self.place.cluster is None:
             raise AdminError(409, ALONE)
         if self._leaving is not None and not self._leaving.done():
             raise AdminError(409, "this node is leaving")
-        if len(self.desk.members()) == 1:
+        if len(self.node_rpc.members()) == 1:
             raise AdminError(409, "this node is the only member of its cluster; stop it instead")
         log.warning("%s told this node to leave its cluster", name_of(request.by))
         leave = self._given["cluster.leave"](nothing_to_report, texts(LeaveChange(request.force)))
@@ -211,7 +213,7 @@ class AdminService:
         return Leaving()
 
 
-async def _logged(leaving: Awaitable[Result]) -> None:
+async def _logged(leaving: Awaitable[object]) -> None:
     try:
         await leaving
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Clients, their sessions and subscriptions at this node: to be listed, looked into, and ended."""
+"""Clients, sessions and subscriptions of this node: list and show them, disconnect clients, end sessions."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from starlingmq.wire.reasons import Reason
 log = logging.getLogger("starlingmq.admin")
 
 PROTOCOLS: Final = {0: "NATS", 3: "MQTT 3.1", 4: "MQTT 3.1.1", 5: "MQTT 5.0"}
-DETAILS_MAX: Final = 1000  # entries of a window or a queue, and subscriptions, that are shown of one session
+DETAILS_MAX: Final = 1000  # shown of one session: entries of its window, entries of its queue, subscriptions
 
 
 class ClientInfo(Struct, frozen=True):
-    """``node`` is set by whoever asks for lists of several nodes."""
+    """``node`` is set in lists of several nodes."""
 
     client_id: str
     username: str
@@ -117,7 +117,7 @@ class SessionsRequest(Struct, frozen=True):
 
 
 class OneClient(Struct, frozen=True):
-    """``by``: who asks, for the log."""
+    """``by``: the operator, for the log."""
 
     client_id: str = ""
     by: str = ""
@@ -138,13 +138,28 @@ class Subscriptions(Struct, frozen=True):
     next: str | None
 
 
-class NotFound(Struct, frozen=True):
-    found: bool = False
+class SessionAnswer(Struct, frozen=True):
+    """``found`` False: this node does not have the session, and the other fields are empty."""
+
+    found: bool = True
+    session: SessionInfo | None = None
+    client: ClientInfo | None = None
+    subscriptions: list[SubscriptionInfo] = []
+    window: list[InflightInfo] = []
+    queue: list[QueuedInfo] = []
+    shown_at_most: int = DETAILS_MAX
+
+    def detail(self) -> SessionDetail:
+        """Of an answer with ``found``."""
+        assert self.session is not None
+        return SessionDetail(self.session, self.client, self.subscriptions, self.window, self.queue, self.shown_at_most)
 
 
 class DoneHere(Struct, frozen=True):
+    """``found`` False: this node does not have the client or session."""
+
     found: bool
-    done: str
+    done: str = ""
 
 
 def when(seconds: float) -> str:
@@ -156,13 +171,13 @@ def text(raw: bytes) -> str:
 
 
 def subscriptions_of(session: Session) -> list[SubscriptionInfo]:
-    """``DETAILS_MAX`` of them at most."""
+    """At most ``DETAILS_MAX`` subscriptions."""
     client = session.client
     found: Iterable[tuple[bytes, Subscription]] = ()
     if client is not None and isinstance(client.dialect, NatsClient):
         found = ((one.whole(), one) for one in client.dialect.subscriptions.values())
     elif session.subscriptions is not None:
-        found = session.subscriptions.items()  # by the name that was asked for, $share included
+        found = session.subscriptions.items()  # by the filter as the client sent it, $share included
     return [
         SubscriptionInfo(session.client_id, text(name), one.qos, one.no_local, one.retain_as_published)
         for name, one in islice(found, DETAILS_MAX)
@@ -218,7 +233,7 @@ def session_info(session: Session) -> SessionInfo:
     )
 
 
-def detail(session: Session) -> SessionDetail:
+def answer_of(session: Session) -> SessionAnswer:
     window = []
     if session.window is not None:
         for packet_id, entry in islice(session.window.entries.items(), DETAILS_MAX):
@@ -235,7 +250,8 @@ def detail(session: Session) -> SessionDetail:
             for index in range(min(len(stored), DETAILS_MAX - len(queue))):
                 reference = stored.peek(index)
                 queue.append(QueuedInfo(reference.flags & 3, None, reference.size))
-    return SessionDetail(
+    return SessionAnswer(
+        True,
         session_info(session),
         None if session.client is None else client_info(session, session.client),
         subscriptions_of(session),
@@ -246,8 +262,6 @@ def detail(session: Session) -> SessionDetail:
 
 
 class SessionActions:
-    """Of one node that runs."""
-
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
         self.state = driver.state
@@ -303,26 +317,26 @@ class SessionActions:
                 break
         return Subscriptions(found, following)
 
-    async def show(self, report: Report, request: OneClient) -> SessionDetail | NotFound:
+    async def show(self, report: Report, request: OneClient) -> SessionAnswer:
         session = self._find(request.client_id)
-        return NotFound() if session is None else detail(session)
+        return SessionAnswer(False) if session is None else answer_of(session)
 
-    async def kick(self, report: Report, request: OneClient) -> DoneHere | NotFound:
-        """Close the connection of a client; its session stays as agreed."""
+    async def kick(self, report: Report, request: OneClient) -> DoneHere:
+        """Close the connection of a client. Its session is kept according to its expiry."""
         session = self._find(request.client_id)
         if session is None or session.client is None:
-            return NotFound()
+            return DoneHere(False)
         self.state.ctx.at(self.driver.clock())
         self.state.ending.fail(session.client, Reason.ADMINISTRATIVE_ACTION, "closed by an operator")
         self.driver.poke()
         log.info("%s closed the connection of client %r", name_of(request.by), session.client_id)
         return DoneHere(True, "disconnected")
 
-    async def end(self, report: Report, request: OneClient) -> DoneHere | NotFound:
-        """End a session with all that waits in it. Raises AdminError."""
+    async def end(self, report: Report, request: OneClient) -> DoneHere:
+        """End a session, and delete its queue and window. Raises AdminError."""
         session = self._find(request.client_id)
         if session is None:
-            return NotFound()
+            return DoneHere(False)
         if session.moving is not None:
             raise AdminError(409, "this session is being moved between nodes; try again in a moment")
         self.state.ctx.at(self.driver.clock())
@@ -336,10 +350,5 @@ class SessionActions:
 
 
 def name_of(operator: str) -> str:
-    """Who had it done, for the log."""
+    """The operator, as the log names it."""
     return repr(operator)[1:-1] if operator else "somebody"
-
-
-def by(arguments: dict[str, str]) -> str:
-    """The same, of arguments as they came."""
-    return name_of(arguments.get("by", ""))

@@ -1,7 +1,8 @@
-"""What was said of streams at all nodes: made, or deleted. Who joins later, or was away, hears of it when it is met.
+"""Stream definitions for all nodes: created or deleted. Nodes that join later or were away receive them when they
+connect.
 
-The last word on a name holds. A stream that is there stays as it is when it is heard that it was made; it goes when it
-is heard that it was deleted after it was made here.
+The newest entry for a name holds. An entry that a stream was created does not change a stream of that name that exists;
+an entry that it was deleted deletes a stream that was created earlier.
 """
 
 from __future__ import annotations
@@ -9,41 +10,34 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from starlingmq.admin.node_rpc import NodeRpc, nothing_to_report
+from starlingmq.admin.node_rpc import NodeRpc
 from starlingmq.admin.operator_problem import AdminError, UnansweredError
 from starlingmq.admin.state_files import replace
+from starlingmq.admin.stream_requests import GossipEntry, GossipNews, GossipRequest, NewStream
+from starlingmq.admin.typed_actions import texts, typed
 from starlingmq.net.control_socket import Action, Report
+from starlingmq.storage.streams.stream_admin import StreamAdmin
 from starlingmq.storage.streams.stream_files import StreamActionError
 
 log = logging.getLogger("starlingmq.admin")
 
 FILE: Final = "streams.json"
-WORDS_MAX: Final = 2000  # the oldest of what was deleted are forgotten first
-
-Result = dict[str, Any]
-
-
-class GossipEntry(msgspec.Struct, frozen=True):
-    """``at``: Unix seconds. ``made``: the arguments of stream.create; without any it was deleted."""
-
-    name: str
-    at: float
-    made: dict[str, str] = {}
+ENTRIES_MAX: Final = 2000  # above this, the oldest entries of deleted streams are removed
 
 
 class StreamGossip:
-    """``actions`` make, show and delete streams of this node. What was said is kept in ``directory``."""
+    """``streams`` are those of this node. The entries are kept in ``directory``."""
 
-    def __init__(self, actions: Mapping[str, Action], directory: Path) -> None:
-        self._actions = actions
+    def __init__(self, streams: StreamAdmin, directory: Path) -> None:
+        self._streams = streams
         self._path = directory / FILE
-        self._words: dict[str, GossipEntry] = {}
+        self._entries: dict[str, GossipEntry] = {}
         self._turn = asyncio.Lock()
         try:
             found = msgspec.json.decode(self._path.read_bytes(), type=list[GossipEntry])
@@ -57,80 +51,71 @@ class StreamGossip:
                 error,
             )
             found = []
-        self._words = {word.name: word for word in found}
+        self._entries = {entry.name: entry for entry in found}
 
     def actions(self) -> dict[str, Action]:
-        return {"stream.word": self.word, "stream.hear": self.hear_of}
+        return {"stream.word": typed(GossipRequest, self.word), "stream.hear": typed(GossipNews, self.hear_of)}
 
-    async def word(self, report: Report, arguments: dict[str, str]) -> Result:
-        """Something new, said here: what all nodes have to hear."""
-        made = {key: value for key, value in arguments.items() if key != "deleted"}
-        name = arguments.get("name", "")
-        before = self._words.get(name)
+    async def word(self, report: Report, request: GossipRequest) -> GossipNews:
+        """Make the entry for a request of an operator at this node."""
+        before = self._entries.get(request.name)
         at = max(time.time(), 0.0 if before is None else before.at + 1e-3)
-        return {"said": msgspec.to_builtins([GossipEntry(name, at, {} if arguments.get("deleted") else made)])}
+        made = {name: text for name, text in texts(NewStream.of(request)).items() if text}
+        return GossipNews([GossipEntry(request.name, at, {} if request.deleted else made)])
 
-    async def hear_of(self, report: Report, arguments: dict[str, str]) -> Result:
-        """What was said anywhere; what of it is new is done. The answer is all that was said here."""
-        try:
-            told = msgspec.json.decode(arguments.get("said", "[]"), type=list[GossipEntry])
-        except msgspec.MsgspecError as error:
-            raise AdminError(400, f"stream definitions are malformed: {error}") from None
-        await self._hear(told)
-        return {"said": msgspec.to_builtins(list(self._words.values()))}
+    async def hear_of(self, report: Report, request: GossipNews) -> GossipNews:
+        """Apply the entries that are newer than those of this node. Returns all entries of this node."""
+        await self._hear(request.said)
+        return GossipNews(list(self._entries.values()))
 
-    async def exchange(self, desk: NodeRpc, node: str, seconds: float) -> None:
-        """Each has heard what the other had. Raises UnansweredError; who keeps no streams has nothing to say."""
-        said = msgspec.json.encode(list(self._words.values())).decode()
+    async def exchange(self, rpc: NodeRpc, node: str, seconds: float) -> None:
+        """Afterwards both nodes have the newest entries of both. A node without a data directory has no streams, and
+        refuses. Raises UnansweredError."""
         try:
-            answer = await desk.at(node, "stream.hear", {"said": said}, seconds)
+            reply = await rpc.ask(node, "stream.hear", GossipNews(list(self._entries.values())), GossipNews, seconds)
         except UnansweredError:
             raise
         except AdminError as error:
             log.debug("exchanging stream definitions with node %s failed: %s", node, error)
             return
-        await self._hear(msgspec.convert(answer["said"], list[GossipEntry]))
+        await self._hear(reply.said)
 
     async def _hear(self, told: Iterable[GossipEntry]) -> None:
         async with self._turn:
             new = 0
-            for word in told:
-                before = self._words.get(word.name)
-                if before is not None and word.at <= before.at:
+            for entry in told:
+                before = self._entries.get(entry.name)
+                if before is not None and entry.at <= before.at:
                     continue
                 try:
-                    await self._follow(word)
+                    await self._follow(entry)
                 except (StreamActionError, OSError) as error:
-                    log.error("stream %s could not be changed to its definition for all nodes: %s", word.name, error)
+                    log.error("stream %s could not be changed to its definition for all nodes: %s", entry.name, error)
                     continue
-                self._words[word.name] = word
+                self._entries[entry.name] = entry
                 new += 1
             if new:
                 self._forget()
                 await self._write()
 
-    async def _follow(self, word: GossipEntry) -> None:
-        named = {"name": word.name}
-        try:
-            there = await self._actions["stream.show"](nothing_to_report, named)
-        except StreamActionError:
-            there = None
-        if word.made and there is None:
-            await self._actions["stream.create"](nothing_to_report, word.made)
-            log.info("stream %s created, as defined for all nodes", word.name)
-        elif not word.made and there is not None and there["created"] < word.at:
-            await self._actions["stream.delete"](nothing_to_report, named)
-            log.info("stream %s deleted, as for all nodes", word.name)
+    async def _follow(self, entry: GossipEntry) -> None:
+        log_here = self._streams.logs.find(entry.name)
+        if entry.made and log_here is None:
+            self._streams.create(NewStream(**entry.made).settings())
+            log.info("stream %s created, as defined for all nodes", entry.name)
+        elif not entry.made and log_here is not None and log_here.definition.created < entry.at:
+            await self._streams.delete(entry.name)
+            log.info("stream %s deleted, as for all nodes", entry.name)
 
     def _forget(self) -> None:
-        excess = len(self._words) - WORDS_MAX
+        excess = len(self._entries) - ENTRIES_MAX
         if excess > 0:
-            ended = sorted((word for word in self._words.values() if not word.made), key=lambda word: word.at)
-            for word in ended[:excess]:
-                del self._words[word.name]
+            ended = sorted((entry for entry in self._entries.values() if not entry.made), key=lambda entry: entry.at)
+            for entry in ended[:excess]:
+                del self._entries[entry.name]
 
     async def _write(self) -> None:
-        data = msgspec.json.encode(list(self._words.values()))
+        data = msgspec.json.encode(list(self._entries.values()))
         try:
             await asyncio.to_thread(replace, self._path, data)
         except OSError as error:

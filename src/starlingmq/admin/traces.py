@@ -1,20 +1,24 @@
-"""Traces and live tails: each node sees what becomes of messages at it, whoever asked puts that together.
+"""Traces and live tails: each node watches messages, and the node that received the request joins what they see.
 
-A trace has a part at each node, a ``core.observe.message_watch.MessageWatch`` that is asked for what it has seen a few
-times a second, and goes when nobody has asked for a while. Nodes that come later, or were started anew, are asked to
-begin one, too.
+A trace has a part on each node, a ``core.observe.message_watch.MessageWatch``. The requesting node polls the parts a
+few times a second; a part ends when it has not been polled for a while. Nodes that join or restart later are asked to
+begin a part, too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-from typing import Any, Final
+from operator import itemgetter
+from typing import Final, TypeVar
+
+from msgspec import UNSET, Struct, UnsetType, convert
 
 from starlingmq.admin.node_rpc import Missing, NodeRpc
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.printable import plain
 from starlingmq.admin.sessions import when
+from starlingmq.admin.typed_actions import typed
 from starlingmq.core.observe.audit import Audit
 from starlingmq.core.observe.message_watch import PAYLOAD_MAX, Event, MessageWatch
 from starlingmq.core.routing.topics import valid_filter
@@ -22,21 +26,122 @@ from starlingmq.core.session.session import GROUP_PREFIX, NODE_PREFIX
 from starlingmq.net.control_socket import Action, Report
 from starlingmq.net.driver import Driver
 
-WATCHES_MAX: Final = 16  # at one node
-TRACES_MAX: Final = 8  # that are asked for at one node
-FORGOTTEN_SECONDS: Final = 15.0  # without anybody who asks
-LOOK_SECONDS: Final = 0.25  # between two looks at all nodes
-WAIT_SECONDS: Final = 1.0  # for something to be seen
-EXTEND_SECONDS: Final = 3.0  # between two attempts to have a part at nodes that have none
+WATCHES_MAX: Final = 16  # on one node
+TRACES_MAX: Final = 8  # requested on one node
+FORGOTTEN_SECONDS: Final = 15.0  # without a poll
+LOOK_SECONDS: Final = 0.25  # between two polls of all nodes
+WAIT_SECONDS: Final = 1.0  # a request without events waits so long for some
+EXTEND_SECONDS: Final = 3.0  # between two attempts to begin a part on nodes without one
 RATE: Final = 100
 RATE_MAX: Final = 1000
 
-Arguments = dict[str, str]
-Result = dict[str, Any]
+R = TypeVar("R", bound=Struct)
+
+
+class TraceRequest(Struct, frozen=True):
+    """Messages whose topic matches the filter ``topic``, of the client ``client_id``, or both. ``tail``: only messages
+    as they are accepted, with their payloads. ``rate``: messages per second and node."""
+
+    client_id: str = ""
+    topic: str = ""
+    tail: bool = False
+    rate: int | None = None
+
+
+class WatchOpened(Struct, frozen=True):
+    watch: str
+
+
+class OneWatch(Struct, frozen=True):
+    watch: str = ""
+
+
+class WatchEvent(Struct, frozen=True):
+    """An event of ``core.observe.audit``. ``payload_base64`` is set for a tail."""
+
+    at: float
+    kind: str
+    id: str
+    topic: str
+    qos: int
+    client: str
+    size: int | UnsetType = UNSET
+    retain: bool | UnsetType = UNSET
+    kept: bool | UnsetType = UNSET
+    dup: bool | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
+    payload_base64: str | UnsetType = UNSET
+
+
+class WatchSeen(Struct, frozen=True):
+    """``lost``: messages and events that were left out."""
+
+    events: list[WatchEvent]
+    lost: int
+
+
+class WatchClosed(Struct, frozen=True):
+    closed: bool = True
+
+
+class TraceStep(Struct, frozen=True):
+    """One event of a message on ``node``, and the client, group or other node that it concerns."""
+
+    at: str
+    node: str
+    id: str
+    topic: str
+    qos: int
+    kind: str
+    client: str
+    peer: str | UnsetType = UNSET
+    group: str | UnsetType = UNSET
+    size: int | UnsetType = UNSET
+    retain: bool | UnsetType = UNSET
+    kept: bool | UnsetType = UNSET
+    dup: bool | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
+    payload_base64: str | UnsetType = UNSET
+
+
+class TraceBegun(Struct, frozen=True):
+    trace: str
+    missing: list[Missing]
+
+
+class OneTrace(Struct, frozen=True):
+    trace: str = ""
+
+
+class TraceSeen(Struct, frozen=True):
+    """``lost``: messages and events that were left out."""
+
+    events: list[TraceStep]
+    lost: int
+    missing: list[Missing]
+
+
+class TraceEnded(Struct, frozen=True):
+    ended: bool = True
+
+
+class TailMessage(Struct, frozen=True):
+    """A message of a live tail. ``payload`` is None if it is not valid UTF-8."""
+
+    at: str
+    node: str
+    client: str
+    topic: str
+    qos: int
+    retain: bool
+    size: int
+    payload: str | None
+    payload_base64: str
+    truncated: bool
 
 
 class WatchActions:
-    """The parts of traces that are at this node."""
+    """The parts of traces on this node."""
 
     def __init__(self, driver: Driver, audit: Audit) -> None:
         self._driver = driver
@@ -45,36 +150,43 @@ class WatchActions:
         self._last = 0
 
     def actions(self) -> dict[str, Action]:
-        return {"watch.open": self.open, "watch.look": self.look, "watch.close": self.close}
+        return {
+            "watch.open": typed(TraceRequest, self.open),
+            "watch.look": typed(OneWatch, self.look),
+            "watch.close": typed(OneWatch, self.close),
+        }
 
-    async def open(self, report: Report, arguments: Arguments) -> Result:
+    async def open(self, report: Report, request: TraceRequest) -> WatchOpened:
         if len(self._watches) >= WATCHES_MAX:
             raise AdminError(429, f"the limit of {WATCHES_MAX} concurrent traces is reached; end one first")
-        client_id, filter = arguments.get("client_id", ""), arguments.get("topic", "").encode()
+        client_id, filter = request.client_id, request.topic.encode()
         if not (client_id or filter) or (filter and not valid_filter(filter)):
             raise AdminError(400, "a trace needs a client id or a topic filter")
-        watch = MessageWatch(client_id, filter, arguments.get("tail") == "yes", _rate(arguments))
+        rate = RATE if request.rate is None else request.rate
+        if not 1 <= rate <= RATE_MAX:
+            raise AdminError(400, f"rate: must be 1 to {RATE_MAX:,} messages a second")
+        watch = MessageWatch(client_id, filter, request.tail, rate)
         self._last += 1
         name = str(self._last)
         self._watches[name] = watch, self._timer(name)
         self._audit.watches.append(watch)
         self._driver.poke()
-        return {"watch": name}
+        return WatchOpened(name)
 
-    async def look(self, report: Report, arguments: Arguments) -> Result:
-        """What was seen since the last look."""
-        name = arguments.get("watch", "")
+    async def look(self, report: Report, request: OneWatch) -> WatchSeen:
+        """The events since the last poll."""
+        name = request.watch
         if name not in self._watches:
             raise AdminError(410, "no such watch; it ended or expired")
         watch, timer = self._watches[name]
         timer.cancel()
         self._watches[name] = watch, self._timer(name)
         events, lost = watch.seen()
-        return {"events": [_shown(event) for event in events], "lost": lost}
+        return WatchSeen([_shown(event) for event in events], lost)
 
-    async def close(self, report: Report, arguments: Arguments) -> Result:
-        self._forget(arguments.get("watch", ""))
-        return {"closed": True}
+    async def close(self, report: Report, request: OneWatch) -> WatchClosed:
+        self._forget(request.watch)
+        return WatchClosed()
 
     def _timer(self, name: str) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(FORGOTTEN_SECONDS, self._forget, name)
@@ -91,159 +203,165 @@ class WatchActions:
             self._forget(name)
 
 
-def _shown(event: Event) -> Result:
-    """As JSON takes it."""
-    shown: Result = {key: value for key, value in event.items() if key not in ("payload", "n")}
+def _shown(event: Event) -> WatchEvent:
     payload = event.get("payload")
+    shown = dict(event)
     if isinstance(payload, bytes):
         shown["payload_base64"] = base64.b64encode(payload).decode()
-    return shown
-
-
-def _rate(arguments: Arguments) -> int:
-    """Raises AdminError."""
-    text = arguments.get("rate", "") or str(RATE)
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= RATE_MAX:
-        raise AdminError(400, f"rate: must be 1 to {RATE_MAX:,} messages a second")
-    return int(text)
-
-
-async def _ask(desk: NodeRpc, node: str, action: str, arguments: Arguments) -> Result | Missing:
-    """What a node can not do, or not any more, is no reason for the others to stop."""
-    try:
-        return await desk.attempt(node, action, arguments)
-    except AdminError as error:
-        return Missing(node, str(error))
+    return convert(shown, WatchEvent)
 
 
 class Trace:
-    """One that somebody at this node has asked for. ``begin`` it, ``next`` as often as wanted, ``end`` it."""
+    """A trace that was requested on this node. Call ``begin``, then ``next`` repeatedly, then ``end``."""
 
-    def __init__(self, desk: NodeRpc, arguments: Arguments) -> None:
-        self._desk = desk
-        self._arguments = arguments
+    def __init__(self, rpc: NodeRpc, request: TraceRequest) -> None:
+        self._rpc = rpc
+        self._request = request
         self._parts: dict[str, str] = {}  # node -> its watch
         self._extended_at = 0.0
         self.missing: list[Missing] = []
 
+    async def _ask(self, node: str, action: str, request: Struct, reply: type[R]) -> R | Missing:
+        """A node that refuses counts as missing, and does not stop the trace on the others."""
+        try:
+            return await self._rpc.attempt(node, action, request, reply)
+        except AdminError as error:
+            return Missing(node, str(error))
+
     async def begin(self) -> None:
-        """At all nodes that answer. Raises AdminError."""
-        own = await self._desk.here("watch.open", self._arguments)
-        self._parts[self._desk.name] = own["watch"]
+        """Begin a part on each node that answers. Raises AdminError."""
+        own = await self._rpc.ask("", "watch.open", self._request, WatchOpened)
+        self._parts[self._rpc.name] = own.watch
         await self._extend()
 
     async def _extend(self) -> None:
-        """To the nodes that have no part yet."""
+        """Begin a part on the nodes without one."""
         self._extended_at = asyncio.get_running_loop().time()
-        names = [name for _, name in self._desk.members() if name not in self._parts]
-        answers = await asyncio.gather(*(_ask(self._desk, name, "watch.open", self._arguments) for name in names))
+        names = [name for _, name in self._rpc.members() if name not in self._parts]
+        asked = (self._ask(name, "watch.open", self._request, WatchOpened) for name in names)
         self.missing = []
-        for name, answer in zip(names, answers, strict=True):
+        for name, answer in zip(names, await asyncio.gather(*asked), strict=True):
             if isinstance(answer, Missing):
                 self.missing.append(answer)
             else:
-                self._parts[name] = answer["watch"]
+                self._parts[name] = answer.watch
 
-    async def next(self) -> Result:
-        """What was seen since, in order of time as far as clocks agree; empty if that is nothing for a while."""
+    async def next(self) -> TraceSeen:
+        """The steps since the last call, ordered by time as far as the clocks of the nodes agree; empty if there are
+        none for ``WAIT_SECONDS``."""
         until = asyncio.get_running_loop().time() + WAIT_SECONDS
         while True:
-            found = await self._look()
-            if found["events"] or found["lost"] or asyncio.get_running_loop().time() >= until:
+            events, lost = await self._look()
+            if events or lost or asyncio.get_running_loop().time() >= until:
                 if asyncio.get_running_loop().time() >= self._extended_at + EXTEND_SECONDS:
                     await self._extend()
-                found["missing"] = [{"node": one.node, "why": one.why} for one in self.missing]
-                return found
+                return TraceSeen(events, lost, self.missing)
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def _look(self) -> Result:
+    async def _look(self) -> tuple[list[TraceStep], int]:
         parts = list(self._parts.items())
-        asked = (_ask(self._desk, name, "watch.look", {"watch": watch}) for name, watch in parts)
-        events: list[Result] = []
+        asked = (self._ask(name, "watch.look", OneWatch(watch), WatchSeen) for name, watch in parts)
+        events: list[tuple[float, TraceStep]] = []
         lost = 0
-        names = dict(self._desk.members())
+        names = dict(self._rpc.members())
         for (name, _), answer in zip(parts, await asyncio.gather(*asked), strict=True):
             if isinstance(answer, Missing):
                 del self._parts[name]
                 continue
-            lost += answer["lost"]
-            events += [step(event, name, names) for event in answer["events"]]
-        events.sort(key=lambda event: event["at"])  # stable: what is of one node stays as it was told
-        for event in events:
-            event["at"] = when(event["at"])
-        return {"events": events, "lost": lost}
+            lost += answer.lost
+            events += [(event.at, step(event, name, names)) for event in answer.events]
+        events.sort(key=itemgetter(0))  # stable: the events of one node keep their order
+        return [one for _, one in events], lost
 
     async def end(self) -> None:
         parts, self._parts = self._parts, {}
-        await asyncio.gather(*(_ask(self._desk, name, "watch.close", {"watch": it}) for name, it in parts.items()))
+        asked = (self._ask(name, "watch.close", OneWatch(watch), WatchClosed) for name, watch in parts.items())
+        await asyncio.gather(*asked)
 
 
-def step(event: Result, node: str, names: dict[int, str]) -> Result:
-    """One event as it is told: what happened at ``node``, and to whom."""
-    kind, client = event["kind"], event["client"]
-    told = {"at": event["at"], "node": node, "id": event["id"], "topic": event["topic"], "qos": event["qos"]}
+def step(event: WatchEvent, node: str, names: dict[int, str]) -> TraceStep:
+    """One event as operators see it: what happened on ``node``, with names of nodes for numbers."""
+    kind, client = event.kind, event.client
+    peer: str | UnsetType = UNSET
+    group: str | UnsetType = UNSET
     if client.startswith(NODE_PREFIX):
         other = client.removeprefix(NODE_PREFIX)
         kind = {"due": "forwarded", "delivered": "arrived"}.get(kind, kind)
-        told["peer"] = names.get(int(other), other) if other.isdigit() else other
+        peer = names.get(int(other), other) if other.isdigit() else other
         client = ""
     elif client.startswith(GROUP_PREFIX):
-        told["group"] = client.removeprefix(GROUP_PREFIX)
+        group = client.removeprefix(GROUP_PREFIX)
         client = ""
         kind = {"due": "queued", "delivered": "given"}.get(kind, kind)
     elif kind == "due":
         kind = "matched"
-    told |= {"kind": kind, "client": client}
-    for key in ("size", "retain", "kept", "dup", "reason", "payload_base64"):
-        if key in event:
-            told[key] = event[key]
-    return told
+    return TraceStep(
+        at=when(event.at),
+        node=node,
+        id=event.id,
+        topic=event.topic,
+        qos=event.qos,
+        kind=kind,
+        client=client,
+        peer=peer,
+        group=group,
+        size=event.size,
+        retain=event.retain,
+        kept=event.kept,
+        dup=event.dup,
+        reason=event.reason,
+        payload_base64=event.payload_base64,
+    )
 
 
-def words(told: Result) -> str:
-    """A step in one line, which no terminal obeys."""
-    whom = told["client"] or told.get("group", "") or told.get("peer", "")
+def words(told: TraceStep) -> str:
+    """A step in one line, without characters that a terminal would interpret."""
+    whom = told.client or told.group or told.peer or "the broker"
     way = {"accepted": "from", "refused": "from", "arrived": "at", "forwarded": "to", "matched": "for"}
-    line = f"{told['at']} {told['node']} {told['kind']} {way.get(told['kind'], 'to')} {whom or 'the broker'}"
-    line += f" {told['topic']} (QoS {told['qos']})"
-    if "size" in told:
-        line += f", {told['size']} bytes"
-    if told.get("dup"):
+    line = f"{told.at} {told.node} {told.kind} {way.get(told.kind, 'to')} {whom} {told.topic} (QoS {told.qos})"
+    if told.size is not UNSET:
+        line += f", {told.size} bytes"
+    if told.dup:
         line += ", again"
-    if "reason" in told:
-        line += f": {told['reason']}"
-    return plain(f"{line} [{told['id']}]")
+    if told.reason is not UNSET:
+        line += f": {told.reason}"
+    return plain(f"{line} [{told.id}]")
 
 
 class Traces:
-    """Those that were asked for at this node, through the control socket: by number, as its requests are short."""
+    """The traces that were requested on this node. The control socket refers to them by number, since each of its
+    connections is one request."""
 
-    def __init__(self, desk: NodeRpc) -> None:
-        self._desk = desk
+    def __init__(self, rpc: NodeRpc) -> None:
+        self._rpc = rpc
         self._traces: dict[str, tuple[Trace, asyncio.TimerHandle]] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._last = 0
 
     def actions(self) -> dict[str, Action]:
-        return {"trace.begin": self.begin, "trace.next": self.next, "trace.end": self.end}
+        return {
+            "trace.begin": typed(TraceRequest, self.begin),
+            "trace.next": typed(OneTrace, self.next),
+            "trace.end": typed(OneTrace, self.end),
+        }
 
-    async def open(self, arguments: Arguments) -> Trace:
-        """For whoever ends it by itself. Raises AdminError."""
-        trace = Trace(self._desk, {key: value for key, value in arguments.items() if key != "by"})
+    async def open(self, request: TraceRequest) -> Trace:
+        """A trace that the caller ends. Raises AdminError."""
+        trace = Trace(self._rpc, request)
         await trace.begin()
         return trace
 
-    async def begin(self, report: Report, arguments: Arguments) -> Result:
+    async def begin(self, report: Report, request: TraceRequest) -> TraceBegun:
         if len(self._traces) >= TRACES_MAX:
             raise AdminError(429, f"the limit of {TRACES_MAX} concurrent traces is reached; end one first")
-        trace = await self.open(arguments)
+        trace = await self.open(request)
         self._last += 1
         name = str(self._last)
         self._traces[name] = trace, self._timer(name)
-        return {"trace": name, "missing": [{"node": one.node, "why": one.why} for one in trace.missing]}
+        return TraceBegun(name, trace.missing)
 
-    async def next(self, report: Report, arguments: Arguments) -> Result:
-        name = arguments.get("trace", "")
+    async def next(self, report: Report, request: OneTrace) -> TraceSeen:
+        name = request.trace
         if name not in self._traces:
             raise AdminError(410, "no such trace; it ended or expired")
         trace, timer = self._traces[name]
@@ -251,9 +369,9 @@ class Traces:
         self._traces[name] = trace, self._timer(name)
         return await trace.next()
 
-    async def end(self, report: Report, arguments: Arguments) -> Result:
-        self._forget(arguments.get("trace", ""))
-        return {"ended": True}
+    async def end(self, report: Report, request: OneTrace) -> TraceEnded:
+        self._forget(request.trace)
+        return TraceEnded()
 
     def _timer(self, name: str) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(FORGOTTEN_SECONDS, self._forget, name)
@@ -265,7 +383,7 @@ class Traces:
             self.end_soon(trace)
 
     def end_soon(self, trace: Trace) -> None:
-        """For whoever is cancelled and may not wait."""
+        """End a trace without waiting, for callers that are being cancelled."""
         task = asyncio.ensure_future(trace.end())
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
@@ -276,24 +394,25 @@ class Traces:
         self._traces.clear()
 
 
-def message_of(told: Result) -> Result:
-    """What a live tail shows of a message."""
-    payload = base64.b64decode(told.get("payload_base64", ""))
+def message_of(told: TraceStep) -> TailMessage:
+    """The message of a step of a live tail."""
+    coded, size = told.payload_base64 or "", told.size or 0
+    payload = base64.b64decode(coded)
     text: str | None
     try:
         text = payload.decode()
-    except UnicodeDecodeError as error:  # cut within a sign?
-        cut = told["size"] > PAYLOAD_MAX and error.start > PAYLOAD_MAX - 4
+    except UnicodeDecodeError as error:  # the payload may have been cut within a character
+        cut = size > PAYLOAD_MAX and error.start > PAYLOAD_MAX - 4
         text = payload[: error.start].decode() if cut else None
-    return {
-        "at": told["at"],
-        "node": told["node"],
-        "client": told["client"],
-        "topic": told["topic"],
-        "qos": told["qos"],
-        "retain": told["retain"],
-        "size": told["size"],
-        "payload": text,
-        "payload_base64": told.get("payload_base64", ""),
-        "truncated": told["size"] > PAYLOAD_MAX,
-    }
+    return TailMessage(
+        at=told.at,
+        node=told.node,
+        client=told.client,
+        topic=told.topic,
+        qos=told.qos,
+        retain=told.retain is True,
+        size=size,
+        payload=text,
+        payload_base64=coded,
+        truncated=size > PAYLOAD_MAX,
+    )

@@ -10,6 +10,7 @@ from litestar.params import Parameter
 from msgspec import Struct, convert
 
 from starlingmq._version import __version__
+from starlingmq.admin.group_actions import GroupFigures
 from starlingmq.admin.node_rpc import Missing
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.service import ALONE
@@ -21,35 +22,9 @@ GroupPrefix = Annotated[str, Parameter(max_length=65535, description="Only group
 Force = Annotated[bool, Parameter(description="Leave even if sessions or messages are lost.")]
 
 
-class GroupNode(Struct, frozen=True):
-    """What is known of another node's part: beside ``members`` only at the primary."""
+class GroupInfo(GroupFigures, frozen=True):
+    """A group as the node ``node`` reports it."""
 
-    members: int
-    online: int | None = None
-    room: int | None = None
-    waiting: int | None = None
-
-
-class GroupInfo(Struct, frozen=True):
-    """What core.groups.group_stats says, with the names of nodes."""
-
-    name: str
-    filter: str
-    strategy: str
-    primary: str
-    here: bool
-    epoch: int
-    members: int
-    members_here: int
-    online_here: int
-    cursor: int
-    waiting_here: int
-    lag: int
-    lent: int
-    received: int
-    given: int
-    redelivered: int
-    nodes: dict[str, GroupNode]
     node: str = ""
 
 

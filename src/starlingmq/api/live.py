@@ -1,4 +1,4 @@
-"""What happens now, as server-sent events: messages of some topics, and the way of messages through the nodes."""
+"""Live views as server-sent events: messages of some topics, and traces of messages through the nodes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from litestar.response import ServerSentEvent
 from litestar.response.sse import ServerSentEventMessage
 from msgspec import json
 
+from starlingmq.admin.node_rpc import Missing
 from starlingmq.admin.operator_problem import AdminError
-from starlingmq.admin.traces import RATE, RATE_MAX, Trace, message_of
+from starlingmq.admin.traces import RATE, RATE_MAX, Trace, TraceRequest, message_of
+from starlingmq.admin.typed_actions import texts
 from starlingmq.api.asgi import RequestRefused
 from starlingmq.api.guard import GOES_ON
 from starlingmq.api.places import Slots
@@ -40,7 +42,7 @@ def event(name: str, data: Any) -> ServerSentEventMessage:
 
 
 def _address(request: Request[Any, Any, Any]) -> str:
-    """The key of the address that asks."""
+    """The key of the client's address, for limits per address."""
     client = request.scope["client"]
     return network_key(client[0]) if client else ""
 
@@ -48,23 +50,23 @@ def _address(request: Request[Any, Any, Any]) -> str:
 def routes(served: Served) -> list[HTTPRouteHandler]:
     slots = Slots(OPEN_MAX, OPEN_PER_ADDRESS, "streams")
 
-    async def begun(address: str, **arguments: str) -> Trace:
+    async def begun(address: str, request: TraceRequest) -> Trace:
         try:
             slots.check(address)
         except RequestRefused as refusal:
             raise AdminError(refusal.status, str(refusal)) from None
-        for name, value in arguments.items():
+        for name, value in texts(request).items():
             try:
                 value.encode()
             except UnicodeEncodeError:
                 raise AdminError(400, f"{name}: is not valid text") from None
-        return await served.office.traces.open({name: value for name, value in arguments.items() if value})
+        return await served.service.traces.open(request)
 
     async def events(
         request: Request[Any, Any, Any], trace: Trace, address: str, first: Any, tail: bool
     ) -> AsyncIterator[ServerSentEventMessage]:
-        missing: list[Any] = []
-        goes_on = request.scope["state"].get(GOES_ON)  # where clients are asked who they are
+        missing: list[Missing] = []
+        goes_on = request.scope["state"].get(GOES_ON)  # set where clients must log in
         try:
             with slots.held(address):
                 yield event("ready", {"node": served.place.name, **first})
@@ -72,17 +74,17 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
                     found = await trace.next()
                     if goes_on is not None and not goes_on():
                         return
-                    for told in found["events"]:
+                    for told in found.events:
                         yield event("message", message_of(told)) if tail else event("step", told)
-                    if found["lost"]:
-                        yield event("dropped", {"count": found["lost"]})
-                    if found["missing"] != missing:
-                        missing = found["missing"]
+                    if found.lost:
+                        yield event("dropped", {"count": found.lost})
+                    if found.missing != missing:
+                        missing = found.missing
                         yield event("missing", missing)
-                    if not found["events"]:
+                    if not found.events:
                         yield ServerSentEventMessage(comment="nothing")
         finally:
-            served.office.traces.end_soon(trace)
+            served.service.traces.end_soon(trace)
 
     @get(
         "/tail",
@@ -91,7 +93,7 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
     )
     async def tail(request: Request[Any, Any, Any], filter: Filter, rate: Rate = RATE) -> ServerSentEvent:
         address = _address(request)
-        trace = await begun(address, topic=filter, rate=str(rate), tail="yes")
+        trace = await begun(address, TraceRequest(topic=filter, tail=True, rate=rate))
         return ServerSentEvent(events(request, trace, address, {"filter": filter}, True))
 
     @get("/trace", summary="Trace messages through all nodes as server-sent events", media_type="text/event-stream")
@@ -99,7 +101,7 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
         request: Request[Any, Any, Any], topic: TopicFilter = "", client_id: Client = "", rate: Rate = RATE
     ) -> ServerSentEvent:
         address = _address(request)
-        trace = await begun(address, topic=topic, client_id=client_id, rate=str(rate))
+        trace = await begun(address, TraceRequest(client_id, topic, rate=rate))
         return ServerSentEvent(events(request, trace, address, {"topic": topic, "client_id": client_id}, False))
 
     return [tail, trace]

@@ -1,4 +1,4 @@
-"""Messages: publish one, and those that are retained."""
+"""Publish a message; list, show and delete retained messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, Parameter
 from msgspec import Meta, Struct, convert
 
-from starlingmq.admin.messages import EXPIRY_MAX, RetainedInfo, RetainedMessage
+from starlingmq.admin.messages import EXPIRY_MAX, MessageActionDone, Published, RetainedMessage, RetainedReply
 from starlingmq.api.paged_views import PAGE, Cursor, Limit
 from starlingmq.api.served import Served
 
@@ -26,20 +26,8 @@ class Publication(Struct, frozen=True, forbid_unknown_fields=True):
     expiry: Annotated[int, Meta(ge=0, le=EXPIRY_MAX, description="Message expiry interval in seconds; 0: never.")] = 0
 
 
-class Published(Struct, frozen=True):
-    receivers: Annotated[
-        int, Meta(description="Number of sessions, groups, streams and other nodes that the message was routed to.")
-    ]
-
-
-class Done(Struct, frozen=True):
-    done: str
-
-
-class RetainedPage(Struct, frozen=True):
+class RetainedPage(RetainedReply, frozen=True, kw_only=True):
     node: str
-    retained: list[RetainedInfo]
-    next: str | None
 
 
 def routes(served: Served) -> list[HTTPRouteHandler]:
@@ -68,7 +56,7 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
         return convert(await served.ask("retained.show", topic=topic), RetainedMessage)
 
     @delete("/retained/message", status_code=200, summary="Delete a retained message; subscribers receive an empty one")
-    async def forget(request: Request[Any, Any, Any], topic: Topic) -> Done:
-        return convert(await served.ask("retained.delete", topic=topic, by=served.who(request)), Done)
+    async def forget(request: Request[Any, Any, Any], topic: Topic) -> MessageActionDone:
+        return convert(await served.ask("retained.delete", topic=topic, by=served.who(request)), MessageActionDone)
 
     return [publish, retained, retained_message, forget]

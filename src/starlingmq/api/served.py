@@ -1,4 +1,4 @@
-"""The broker as the HTTP side sees it: what it may look at, and what it may have done."""
+"""The broker as the HTTP side uses it: the state of this node, and the operator actions."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from starlingmq.admin.service import AdminService
 @dataclass(slots=True)
 class Served:
     place: LocalNode
-    office: AdminService
+    service: AdminService
 
     async def ask(self, action: str, **arguments: str) -> dict[str, Any]:
-        """Have it answered, here or by whoever can. Raises AdminError."""
+        """Perform an action, on this node or on those that it concerns. Raises AdminError."""
         for name, value in arguments.items():
             try:
                 value.encode()
             except UnicodeEncodeError:
                 raise AdminError(400, f"{name}: is not valid text") from None
-        return await self.office.actions[action](nothing_to_report, arguments)
+        return await self.service.actions[action](nothing_to_report, arguments)
 
     def who(self, request: Request[Any, Any, Any]) -> str:
-        """Who asks, for the logs of all nodes."""
+        """The operator, as the logs of all nodes name the request."""
         return f"{request.scope['state']['user'] or 'an operator'} on {self.place.name}"

@@ -1,4 +1,4 @@
-"""Clients, their sessions and subscriptions, of all nodes: to be listed, looked into, and ended."""
+"""Clients, sessions and subscriptions of all nodes: list and show them, disconnect clients, end sessions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import Parameter
 from msgspec import Struct, convert
 
+from starlingmq.admin.activity import Activity
+from starlingmq.admin.cluster_actions import DoneAt
 from starlingmq.admin.node_rpc import Missing
 from starlingmq.admin.sessions import ClientInfo, SessionDetail, SessionInfo, SubscriptionInfo
 from starlingmq.api.paged_views import PAGE, Cursor, Limit, Node, Search
@@ -40,38 +42,6 @@ class SubscriptionPage(Struct, frozen=True):
     node: str
     subscriptions: list[SubscriptionInfo]
     next: str | None
-    missing: list[Missing]
-
-
-class Active(Struct, frozen=True):
-    """What one client does at the moment; rates are per second."""
-
-    client_id: str
-    node: str
-    peer: str
-    messages_in: float
-    bytes_in: int
-    bytes_out: int
-    queued: int
-    dropped: int
-    subscriptions: int
-    slow: bool
-
-
-class Activity(Struct, frozen=True):
-    """``seconds``: what the rates of each node are of; 0: it was not asked lately, so there are none yet."""
-
-    node: str
-    clients: list[Active]
-    seconds: dict[str, float]
-    missing: list[Missing]
-
-
-class DoneAt(Struct, frozen=True):
-    """What was done, the nodes at which, and those that did not answer."""
-
-    done: str
-    nodes: list[str]
     missing: list[Missing]
 
 

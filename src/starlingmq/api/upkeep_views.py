@@ -1,4 +1,4 @@
-"""Who is banned, how storing is, streams, and the settings without what is secret in them."""
+"""Bans, storage statistics, streams, and the settings without secrets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from litestar.params import JSONBody, Parameter
 from msgspec import Meta, Struct, convert
 
 from starlingmq.admin.node_rpc import Missing
-from starlingmq.admin.operator_bans import SECONDS_MAX
+from starlingmq.admin.operator_bans import SECONDS_MAX, ListedBans
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.api.paged_views import AtNode, Node
 from starlingmq.api.served import Served
@@ -28,24 +28,6 @@ ReloadNode = Annotated[
 ]
 
 
-class BanInfo(Struct, frozen=True):
-    kind: Kind
-    name: str
-    seconds: Annotated[float, Meta(description="Seconds until the ban ends.")]
-    reason: str
-    everywhere: Annotated[
-        bool,
-        Meta(description="True for a ban by an operator; bans that a node created itself apply to that node only."),
-    ]
-    node: str
-
-
-class BanList(Struct, frozen=True):
-    node: str
-    bans: list[BanInfo]
-    missing: list[Missing]
-
-
 class NewBan(Struct, frozen=True, forbid_unknown_fields=True):
     kind: Kind
     name: Annotated[str, Meta(min_length=1, max_length=65535)]
@@ -55,7 +37,7 @@ class NewBan(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Banned(Struct, frozen=True):
-    """Nodes that are missing hear of it when they are back."""
+    """Missing nodes receive the ban when they are connected again."""
 
     kind: Kind
     name: str
@@ -71,7 +53,7 @@ class Lifted(Struct, frozen=True):
     missing: list[Missing]
 
 
-class NewStream(Struct, frozen=True, forbid_unknown_fields=True):
+class NewStreamBody(Struct, frozen=True, forbid_unknown_fields=True):
     name: Annotated[str, Meta(min_length=1, max_length=1000)]
     topics: Annotated[list[Annotated[str, Meta(min_length=1, max_length=65535)]], Meta(min_length=1, max_length=1000)]
     retention_time: Annotated[str, Meta(max_length=30, description="Minimum retention time; 0: unlimited.")] = "7d"
@@ -80,7 +62,7 @@ class NewStream(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ByNode(Struct, frozen=True):
-    """What each node says, by its name."""
+    """The result of each node, by the name of the node."""
 
     nodes: dict[str, dict[str, Any]]
     missing: list[Missing]
@@ -92,8 +74,8 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
 
 def _ban_routes(served: Served) -> list[HTTPRouteHandler]:
     @get("/bans", summary="List active bans per node")
-    async def bans(node: Node = "") -> BanList:
-        return convert(await served.ask("bans", node=node), BanList)
+    async def bans(node: Node = "") -> ListedBans:
+        return convert(await served.ask("bans", node=node), ListedBans)
 
     @post("/bans", status_code=201, summary="Ban an address, user or client id on all nodes")
     async def ban(request: Request[Any, Any, Any], data: JSONBody[NewBan]) -> Banned:
@@ -127,7 +109,7 @@ def _stream_routes(served: Served) -> list[HTTPRouteHandler]:
         return await served.ask("streams", node=node)
 
     @post("/streams", status_code=201, summary="Create a stream that keeps messages of the given topics")
-    async def create(data: JSONBody[NewStream], node: Node = "") -> ByNode:
+    async def create(data: JSONBody[NewStreamBody], node: Node = "") -> ByNode:
         if any("\n" in topic for topic in data.topics):
             raise AdminError(400, "topics: must not contain line breaks")
         made = await served.ask(

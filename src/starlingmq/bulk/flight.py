@@ -283,7 +283,7 @@ class StreamFlight(fl.FlightServerBase):  # type: ignore[misc]
         self._permit(context, told.stream)
         self._reader(told.stream).expect(told.id, told.next)
         arguments = {"name": told.stream, "consumer": told.consumer, "next": str(told.next)}
-        lag: int = self._ask("stream.commit", {**arguments, "pins": "true" if told.pins else "false"})["lag"]
+        lag: int = self._ask("stream.commit", {**arguments, "pins": "yes" if told.pins else ""})["lag"]
         return lag
 
     ACTIONS: Final[dict[str, Callable[[StreamFlight, fl.ServerCallContext, bytes], Any]]] = {

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
+from msgspec import convert, to_builtins
 
 from starlingmq.admin.printable import plain
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption
@@ -39,10 +40,13 @@ def trace(
     why. Prints one line per step, with --json one object, until interrupted."""
     if not client and not topic:
         raise CommandError("nothing selected; give --client ID, --topic FILTER, or both")
-    from starlingmq.admin.traces import words
+    from starlingmq.admin.traces import TraceStep, words
+
+    def line(told: dict[str, Any]) -> str:
+        return json.dumps(told) if json_ else words(convert(told, TraceStep))
 
     chosen = {"client_id": client, "topic": topic, "rate": str(rate)}
-    _follow(chosen, json.dumps if json_ else words, count, seconds, data_dir, config)
+    _follow(chosen, line, count, seconds, data_dir, config)
 
 
 def tail(
@@ -56,14 +60,14 @@ def tail(
 ) -> None:
     """Print messages as they are published on any node, up to 4 KiB of each. One line per message, with --json one
     object, until interrupted."""
-    from starlingmq.admin.traces import message_of
+    from starlingmq.admin.traces import TraceStep, message_of
 
     def line(told: dict[str, Any]) -> str:
-        message = message_of(told)
+        message = message_of(convert(told, TraceStep))
         if json_:
-            return json.dumps(message)
-        shown = message["payload_base64"] if message["payload"] is None else message["payload"]
-        return plain(f"{message['at']} {message['node']} {message['topic']} (QoS {message['qos']}): {shown}")
+            return json.dumps(to_builtins(message))
+        shown = message.payload_base64 if message.payload is None else message.payload
+        return plain(f"{message.at} {message.node} {message.topic} (QoS {message.qos}): {shown}")
 
     _follow({"topic": filter, "rate": str(rate), "tail": "yes"}, line, count, seconds, data_dir, config)
 

@@ -1,4 +1,4 @@
-"""A data directory that no broker serves, opened to be looked at, tidied or copied."""
+"""Maintenance of a data directory that no broker has open: statistics, a check, compaction, a backup."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from starlingmq.storage.data_dir import DataDir, DataDirError, read_layout
 from starlingmq.storage.directory_store import DirectoryStore, open_journal
 from starlingmq.storage.journal import Journal
 from starlingmq.storage.keys import META_AS_OF
-from starlingmq.storage.maintenance.storage_check import Report
+from starlingmq.storage.maintenance.storage_check import Report, check
 from starlingmq.storage.maintenance.store_maintenance import (
     Action,
     Result,
     StoreMaintenance,
     back_up,
-    check_all,
+    plain_data,
     target_of,
 )
 from starlingmq.storage.opening import open_store
@@ -71,14 +71,14 @@ def opened(path: Path) -> Iterator[Engines]:
 
 
 def actions(path: Path) -> dict[str, Action]:
-    """The same as ``StoreMaintenance.actions``, each of which opens the directory, and closes it again."""
+    """The same as ``StoreMaintenance.actions``. Each action opens the directory, and closes it again."""
 
-    async def check(report: Report, _: dict[str, str]) -> Result:
+    async def check_all(report: Report, _: dict[str, str]) -> Result:
         with opened(path) as engines:
             streams = StreamDirectory(engines.data.streams, SEGMENT_BYTES)
             logs = [streams.open(definition) for definition in streams.find()]
             try:
-                return check_all(engines.kv, engines.journal, report, [log.journal for log in logs])
+                return plain_data(check(engines.kv, engines.journal, report, [log.journal for log in logs]))
             finally:
                 for log in logs:
                     log.close()
@@ -86,12 +86,12 @@ def actions(path: Path) -> dict[str, Action]:
     async def backup(report: Report, arguments: dict[str, str]) -> Result:
         target = target_of(arguments)
         with opened(path) as engines:
-            return back_up(*engines, target, lambda done, total: report("copying", done, total, "bytes"))
+            return plain_data(back_up(*engines, target, lambda done, total: report("copying", done, total, "bytes")))
 
     async def stats(report: Report, _: dict[str, str]) -> Result:
         store, state = _store(path)
         try:
-            return await StoreMaintenance(store, state, serving=False).stats()
+            return plain_data(await StoreMaintenance(store, state, serving=False).stats())
         finally:
             await store.close()
 
@@ -99,15 +99,15 @@ def actions(path: Path) -> dict[str, Action]:
         store, state = _store(path)
         store.attach(state, lambda: None)
         try:
-            return await StoreMaintenance(store, state, serving=False).compact(report)
+            return plain_data(await StoreMaintenance(store, state, serving=False).compact(report))
         finally:
             await store.close()
 
-    return {"storage.check": check, "storage.stats": stats, "storage.compact": compact, "backup": backup}
+    return {"storage.check": check_all, "storage.stats": stats, "storage.compact": compact, "backup": backup}
 
 
 def _store(path: Path) -> tuple[DirectoryStore, BrokerState]:
-    """Everything as a broker would start with it, only that no broker does."""
+    """Recover the state as a broker does at its start, without serving."""
     settings = [f"node.data_dir={json.dumps(str(path))}", f"storage.journal={journal_engine(path)}"]
     config = load_config(None, settings)
     state = BrokerState(config.mqtt, config.limits, time.time(), secrets.token_bytes(32), __version__)

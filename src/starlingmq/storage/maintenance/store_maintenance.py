@@ -1,7 +1,7 @@
-"""What can be asked of a store while a broker serves from it: figures, a check, compaction, a backup.
+"""Maintenance of a store while the broker serves from it: statistics, a check, compaction, a backup.
 
-Each is a coroutine on the broker's event loop that leaves to a thread what takes long. ``storage.maintenance.offline``
-offers the same for a directory that no broker serves.
+Each operation is a coroutine on the broker's event loop that runs slow work in a thread.
+``storage.maintenance.offline`` offers the same operations for a directory that no broker has open.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import asyncio
 import os
 import time
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
+from msgspec import Struct, to_builtins
 
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.session.session import Session
@@ -24,25 +24,90 @@ from starlingmq.storage.journal import Journal
 from starlingmq.storage.keys import META_CHECKPOINT
 from starlingmq.storage.kv import Kv
 from starlingmq.storage.maintenance.data_dir_backup import backup as copy_all
-from starlingmq.storage.maintenance.storage_check import Report, check
+from starlingmq.storage.maintenance.storage_check import Found, Report, check
 from starlingmq.storage.rocks.rocks_engines import RocksJournal, RocksKv
 from starlingmq.storage.segment.segment_journal import SegmentInfo, SegmentJournal
 
 SESSIONS_A_TURN: Final = 100
 LONG_ACTIONS: Final = frozenset(["storage.check", "storage.compact", "backup"])
-"""Those that read or write everything: one at a time."""
+"""Actions that read or write everything; only one of them runs at a time."""
 
 Result = dict[str, Any]
 Action = Callable[[Report, dict[str, str]], Awaitable[Result]]
-"""Something that can be asked for by name, with arguments."""
+"""An operation that is requested by name, with arguments."""
 
 
 class MaintenanceError(Exception):
-    """What was asked for can not be done; one line that says why."""
+    """The operation is impossible; one line says why."""
+
+
+class DiskUse(Struct, frozen=True):
+    """Bytes on disk of the whole directory and of the key-value store, and bytes that are free there."""
+
+    used: int
+    kv_bytes: int
+    free: int
+
+
+class JournalStats(Struct, frozen=True):
+    engine: str | None
+    segments: int
+    bytes: int
+    first: int
+    next: int
+    unneeded_segments: int
+    unneeded_bytes: int
+
+
+class CheckpointStats(Struct, frozen=True):
+    """``behind``: journal records after the checkpoint, which a start replays."""
+
+    offset: int
+    behind: int
+    age_seconds: float | None
+    failure: str
+
+
+class StreamStats(Struct, frozen=True):
+    name: str
+    messages: int
+    bytes: int
+
+
+class StorageStats(Struct, frozen=True):
+    """``durability`` is None where no broker serves."""
+
+    state: str
+    failures: int
+    serving: bool
+    durability: str | None
+    sessions: int
+    subscriptions: int
+    retained: int
+    queued: int
+    inflight: int
+    journal: JournalStats
+    checkpoint: CheckpointStats
+    streams: list[StreamStats]
+    used: int
+    kv_bytes: int
+    free: int
+
+
+class Compacted(Struct, frozen=True):
+    before: DiskUse
+    after: DiskUse
+    freed: int
+
+
+class BackedUp(Struct, frozen=True):
+    target: str
+    bytes: int
+    seconds: float
 
 
 class StoreMaintenance:
-    """Of one store and the broker that it stores."""
+    """The operations on one store, and on the broker whose state it stores."""
 
     def __init__(self, store: DirectoryStore, state: BrokerState, serving: bool = True) -> None:
         self.store = store
@@ -51,77 +116,88 @@ class StoreMaintenance:
 
     def actions(self) -> dict[str, Action]:
         """By the names that the commands use."""
-        return {
-            "storage.check": lambda report, _: self.check(report),
-            "storage.stats": lambda report, _: self.stats(),
-            "storage.compact": lambda report, _: self.compact(report),
-            "backup": lambda report, arguments: self.backup(report, target_of(arguments)),
-        }
 
-    async def stats(self) -> Result:
-        """How much there is of everything. Sessions are counted some a turn, so that nobody is held up."""
+        async def check(report: Report, _: dict[str, str]) -> Result:
+            return plain_data(await self.check(report))
+
+        async def stats(report: Report, _: dict[str, str]) -> Result:
+            return plain_data(await self.stats())
+
+        async def compact(report: Report, _: dict[str, str]) -> Result:
+            return plain_data(await self.compact(report))
+
+        async def backup(report: Report, arguments: dict[str, str]) -> Result:
+            return plain_data(await self.backup(report, target_of(arguments)))
+
+        return {"storage.check": check, "storage.stats": stats, "storage.compact": compact, "backup": backup}
+
+    async def stats(self) -> StorageStats:
+        """Count everything that is stored. Sessions are counted some per turn, so that other work is not held up."""
         store, journal = self.store, self.store.journal
         counts = _Counts(journal)
         for _ in counts.count(list(self.state.ctx.sessions.values())):
             await asyncio.sleep(0)
         checkpoint = int.from_bytes(store.kv.get(META_CHECKPOINT) or b"\0", "big")
         unneeded = counts.unneeded()
-        return {
-            "state": str(store.health),
-            "failures": store.health.failures,
-            "serving": self.serving,
-            "durability": store.durability if self.serving else None,
-            "sessions": len(self.state.ctx.sessions),
-            "subscriptions": counts.subscriptions,
-            "retained": len(self.state.retained) - self._own_retained(),
-            "queued": counts.queued,
-            "inflight": counts.inflight,
-            "journal": {
-                "engine": store.data_dir.facts.get("journal"),
-                "segments": len(journal.segments()),
-                "bytes": journal.size,
-                "first": journal.first,
-                "next": journal.next,
-                "unneeded_segments": len(unneeded),
-                "unneeded_bytes": sum(unneeded),
-            },
-            "checkpoint": {
-                "offset": checkpoint,
-                "behind": journal.next - checkpoint,
-                "age_seconds": store.checkpointer.age,
-                "failure": store.checkpointer.failure,
-            },
-            "streams": [
-                {"name": log.stream.name, "messages": log.journal.next - log.journal.first, "bytes": log.journal.size}
+        disk = await asyncio.to_thread(disk_use, store.data_dir)
+        return StorageStats(
+            state=str(store.health),
+            failures=store.health.failures,
+            serving=self.serving,
+            durability=store.durability if self.serving else None,
+            sessions=len(self.state.ctx.sessions),
+            subscriptions=counts.subscriptions,
+            retained=len(self.state.retained) - self._own_retained(),
+            queued=counts.queued,
+            inflight=counts.inflight,
+            journal=JournalStats(
+                engine=store.data_dir.facts.get("journal"),
+                segments=len(journal.segments()),
+                bytes=journal.size,
+                first=journal.first,
+                next=journal.next,
+                unneeded_segments=len(unneeded),
+                unneeded_bytes=sum(unneeded),
+            ),
+            checkpoint=CheckpointStats(
+                offset=checkpoint,
+                behind=journal.next - checkpoint,
+                age_seconds=store.checkpointer.age,
+                failure=store.checkpointer.failure,
+            ),
+            streams=[
+                StreamStats(log.stream.name, log.journal.next - log.journal.first, log.journal.size)
                 for log in store.streams.by_number.values()
             ],
-            **await asyncio.to_thread(disk_use, store.data_dir),
-        }
+            used=disk.used,
+            kv_bytes=disk.kv_bytes,
+            free=disk.free,
+        )
 
     def _own_retained(self) -> int:
-        """The retained messages that say how the broker is: nobody keeps them."""
+        """The retained messages of the broker itself (``$SYS``), which are not stored."""
         cursor = self.state.retained.cursor(b"$SYS/#")
         count = 0
         while not cursor.done:
             count += len(cursor.next(1000))
         return count
 
-    async def check(self, report: Report) -> Result:
-        """See ``storage.maintenance.storage_check``. The journal grows meanwhile, and nothing is given back."""
+    async def check(self, report: Report) -> Found:
+        """See ``storage.maintenance.storage_check``. Meanwhile the journal may grow, and no segment is freed."""
         await self.store.hold()
         try:
             streams = [log.journal for log in self.store.streams.by_number.values()]
-            return await asyncio.to_thread(check_all, self.store.kv, self.store.journal, report, streams)
+            return await asyncio.to_thread(check, self.store.kv, self.store.journal, report, streams)
         finally:
             self.store.release()
 
-    async def compact(self, report: Report) -> Result:
-        """Write a checkpoint, give back what nobody needs of the journal, and what was deleted from the rest."""
+    async def compact(self, report: Report) -> Compacted:
+        """Write a checkpoint, free the journal segments that are no longer needed, and the space of deleted values."""
         store = self.store
         before = await asyncio.to_thread(disk_use, store.data_dir)
         report("writing a checkpoint", 0, 3, "steps")
         if isinstance(store.journal, SegmentJournal):
-            store.journal.roll()  # what is appended to now can not be given back
+            store.journal.roll()  # the segment that is being appended to cannot be freed
         await store.checkpoint()
         report("compacting the key-value store", 1, 3, "steps")
         if isinstance(store.kv, RocksKv):
@@ -131,11 +207,11 @@ class StoreMaintenance:
             await asyncio.to_thread(store.journal.compact)
         report("compacting the journal", 3, 3, "steps")
         after = await asyncio.to_thread(disk_use, store.data_dir)
-        return {"before": before, "after": after, "freed": before["used"] - after["used"]}
+        return Compacted(before, after, before.used - after.used)
 
-    async def backup(self, report: Report, target: Path) -> Result:
-        """See ``storage.maintenance.data_dir_backup``. Nothing is given back until everything that is wanted has a
-        second name."""
+    async def backup(self, report: Report, target: Path) -> BackedUp:
+        """See ``storage.maintenance.data_dir_backup``. No file is freed until each file of the backup has a second
+        link."""
         loop = asyncio.get_running_loop()
         held = True
 
@@ -157,15 +233,15 @@ class StoreMaintenance:
             let_go()
 
 
-def check_all(kv: Kv, journal: Journal, report: Report, streams: Sequence[Journal]) -> Result:
-    found: Result = msgspec.to_builtins(check(kv, journal, report, streams))
+def plain_data(result: Struct) -> Result:
+    found: Result = to_builtins(result)
     return found
 
 
-def back_up(data: DataDir, kv: Kv, journal: Journal, target: Path, progress: Callable[[int, int], None]) -> Result:
+def back_up(data: DataDir, kv: Kv, journal: Journal, target: Path, progress: Callable[[int, int], None]) -> BackedUp:
     began = time.monotonic()
     size = copy_all(data, kv, journal, target, progress)
-    return {"target": str(target), "bytes": size, "seconds": time.monotonic() - began}
+    return BackedUp(str(target), size, time.monotonic() - began)
 
 
 def target_of(arguments: dict[str, str]) -> Path:
@@ -175,14 +251,9 @@ def target_of(arguments: dict[str, str]) -> Path:
     return target
 
 
-def disk_use(data: DataDir) -> dict[str, int]:
-    """Bytes on disk, of all and of the key-value store, and what is free there."""
+def disk_use(data: DataDir) -> DiskUse:
     disk = os.statvfs(data.path)
-    return {
-        "used": _bytes_below(data.path),
-        "kv_bytes": _bytes_below(data.kv),
-        "free": disk.f_bavail * disk.f_frsize,
-    }
+    return DiskUse(_bytes_below(data.path), _bytes_below(data.kv), disk.f_bavail * disk.f_frsize)
 
 
 def _bytes_below(path: Path) -> int:
@@ -191,13 +262,13 @@ def _bytes_below(path: Path) -> int:
         for name in names:
             try:
                 total += os.lstat(os.path.join(directory, name)).st_blocks * 512
-            except FileNotFoundError:  # given back while we looked
+            except FileNotFoundError:  # freed meanwhile
                 continue
     return total
 
 
 class _Counts:
-    """What sessions have, and which segments they need."""
+    """Counts of what sessions have, and the segments that they need."""
 
     def __init__(self, journal: Journal) -> None:
         self.subscriptions = self.queued = self.inflight = 0
@@ -232,6 +303,6 @@ class _Counts:
                 self._needed.add(self._firsts[place])
 
     def unneeded(self) -> list[int]:
-        """The sizes of the segments that the next checkpoint would give back."""
+        """The sizes of the segments that the next checkpoint would free."""
         idle = [segment for segment in self._segments if segment.first not in self._needed]
         return [segment.bytes for segment in idle if isinstance(segment, SegmentInfo) and not segment.grows]

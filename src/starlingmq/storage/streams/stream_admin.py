@@ -1,14 +1,12 @@
-"""What can be asked of streams while a broker serves: made, listed, looked at, trimmed, deleted; and who reads them."""
+"""Operations on streams while the broker serves: create, list, show, trim, delete, and the positions of consumers."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
-
-import msgspec
 
 from starlingmq.config.section_types import ConfigError
 from starlingmq.config.streams_section import NAME_PATTERN, StreamConfig
@@ -16,21 +14,25 @@ from starlingmq.config.tree_builder import build
 from starlingmq.core.broker import BrokerState
 from starlingmq.names import NAME_BYTES_MAX, plain_name
 from starlingmq.storage.directory_store import DirectoryStore
-from starlingmq.storage.maintenance.storage_check import Report
 from starlingmq.storage.segment.segment_journal import SegmentInfo
 from starlingmq.storage.streams.stream_consumers import Consumer
 from starlingmq.storage.streams.stream_files import StreamActionError, check_topics, definition_of
 from starlingmq.storage.streams.stream_logs import StreamLog, StreamLogs, identity
+from starlingmq.storage.streams.stream_views import (
+    ConsumerForgotten,
+    ConsumerLag,
+    ConsumerView,
+    ReadableNode,
+    StreamDeleted,
+    StreamTrimmed,
+    StreamView,
+)
 
 STREAMS_MAX: Final = 1000
-OFFSET_DIGITS_MAX: Final = 18  # below 2 ** 63
-PIN_SECONDS: Final = 7 * 86400.0  # how long a consumer that is not heard of holds back retention
-
-Result = dict[str, Any]
-Action = Callable[[Report, dict[str, str]], Awaitable[Result]]
+PIN_SECONDS: Final = 7 * 86400.0  # how long a consumer that does not report holds back retention
 
 
-def description(log: StreamLog, now: float) -> Result:
+def stream_view(log: StreamLog, now: float) -> StreamView:
     """A stream as this node has it."""
     definition = msgspec.to_builtins(log.definition)
     for own in ("number", "begin", "earlier"):
@@ -38,35 +40,37 @@ def description(log: StreamLog, now: float) -> Result:
     definition["id"] = identity(log.definition)
     files = [file for file in log.journal.segments() if isinstance(file, SegmentInfo)]
     last = max(log.shown, 0)
-    consumers = [
-        {
-            "name": one.name,
-            "next": one.next,
-            "lag": max(0, last - one.next),
-            "pins": one.pins and one.until > now,
-            "heard_seconds": max(0.0, now - one.heard),
-        }
-        for one in log.consumers.by_name.values()
-    ]
-    return {
-        **definition,
-        "first": min(log.journal.first, last),
-        "next": last,
-        "messages": last - min(log.journal.first, last),
-        "bytes": log.journal.size,
-        "files": len(files),
-        "full": log.stream.full,
-        "dropped": log.stream.dropped,
-        "consumers": consumers,
-    }
-
-
-def _is_offset(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= OFFSET_DIGITS_MAX
+    first = min(log.journal.first, last)
+    return StreamView(
+        name=definition.name,
+        topics=list(definition.topics),
+        retention_time=definition.retention_time,
+        retention_size=definition.retention_size,
+        when_full=definition.when_full,
+        created=definition.created,
+        first=first,
+        next=last,
+        messages=last - first,
+        bytes=log.journal.size,
+        files=sum(isinstance(file, SegmentInfo) for file in log.journal.segments()),
+        full=log.stream.full,
+        dropped=log.stream.dropped,
+        consumers=[
+            ConsumerView(
+                name=one.name,
+                next=one.next,
+                lag=max(0, last - one.next),
+                pins=one.pins and one.until > now,
+                heard_seconds=max(0.0, now - one.heard),
+            )
+            for one in log.consumers.by_name.values()
+        ],
+    )
 
 
 class StreamAdmin:
-    """Of one store and the broker it stores. All but ``trim`` and ``delete`` are done in a moment."""
+    """The streams of one store, and of the broker whose state it stores. All operations but ``trim`` and ``delete``
+    are quick."""
 
     def __init__(
         self,
@@ -84,43 +88,30 @@ class StreamAdmin:
         self._nodes = nodes
         self._clustered = clustered
 
-    def actions(self) -> dict[str, Action]:
-        return {
-            "stream.create": lambda _, arguments: self.create(arguments),
-            "stream.list": lambda _, arguments: self.list(),
-            "stream.show": lambda _, arguments: self.show(arguments),
-            "stream.trim": lambda _, arguments: self.trim(arguments),
-            "stream.delete": lambda _, arguments: self.delete(arguments),
-            "stream.commit": lambda _, arguments: self.commit(arguments),
-            "stream.nodes": lambda _, arguments: self.nodes(),
-            "stream.forget": lambda _, arguments: self.forget(arguments),
-        }
-
-    def _find(self, arguments: dict[str, str]) -> StreamLog:
-        name = arguments.get("name", "")
+    def find(self, name: str) -> StreamLog:
+        """Raises StreamActionError."""
         found = self.logs.find(name)
         if found is None:
             known = ", ".join(sorted(log.stream.name for log in self.logs.by_number.values())) or "none"
             raise StreamActionError(f"there is no stream {name[:64]!r} on this node; existing: {known}")
         return found
 
-    async def create(self, arguments: dict[str, str]) -> Result:
-        """``arguments``: as StreamConfig; topics one a line."""
-        tree: dict[str, Any] = {**arguments, "topics": arguments.get("topics", "").splitlines()}
-        name = tree.get("name", "")
+    def create(self, settings: dict[str, Any]) -> StreamView:
+        """``settings`` are those of ``StreamConfig``, as in a settings file. Raises StreamActionError."""
+        name = settings.get("name", "")
         if not re.match(NAME_PATTERN, name):
             raise StreamActionError(
                 f"{name[:64]!r} is not a valid name; use 1 to 64 letters, digits, dots, dashes, underscores"
             )
         try:
-            config = build(StreamConfig, tree)
+            config = build(StreamConfig, settings)
         except ConfigError as error:
             raise StreamActionError(str(error)) from None
         if self.logs.find(config.name) is not None:
             raise StreamActionError(f"stream {config.name} exists already; delete it first, or use another name")
         if len(self.logs.by_number) >= STREAMS_MAX:
             raise StreamActionError(f"the limit of {STREAMS_MAX} streams is reached; delete some first")
-        return description(self._make(config), time.time())
+        return stream_view(self._make(config), time.time())
 
     def _make(self, config: StreamConfig) -> StreamLog:
         definition = definition_of(config, self.directory, None, time.time())
@@ -132,8 +123,8 @@ class StreamAdmin:
         return log
 
     def declare(self, wanted: Sequence[StreamConfig]) -> None:
-        """Have all of them, as they are wanted from now on, as a start would; those that are not among them stay.
-        Raises StreamError, and then nothing has changed, or OSError."""
+        """Create and change streams so that all of ``wanted`` exist as defined, as a start does. Other streams stay.
+        Raises StreamActionError, and then nothing has changed, or OSError."""
         new = 0
         for config in wanted:
             check_topics(config)
@@ -155,33 +146,30 @@ class StreamAdmin:
                 self.state.router.add_stream(log.stream)
         self.logs.weigh()
 
-    async def list(self) -> Result:
+    def views(self) -> list[StreamView]:
         now = time.time()
-        found = sorted(self.logs.by_number.values(), key=lambda log: log.stream.name)
-        return {"node": self.node, "streams": [description(log, now) for log in found]}
+        return [stream_view(log, now) for log in sorted(self.logs.by_number.values(), key=lambda log: log.stream.name)]
 
-    async def show(self, arguments: dict[str, str]) -> Result:
-        return {"node": self.node, **description(self._find(arguments), time.time())}
+    def show(self, name: str) -> StreamView:
+        return stream_view(self.find(name), time.time())
 
-    async def trim(self, arguments: dict[str, str]) -> Result:
-        """Give up whole files before the offset ``before``; "" is the end."""
-        log = self._find(arguments)
-        text = arguments.get("before", "")
-        if text and not _is_offset(text):
-            raise StreamActionError(f"{text[:20]!r} is not an offset")
-        before = int(text) if text else log.stream.next
+    async def trim(self, name: str, before: int | None) -> StreamTrimmed:
+        """Delete whole segment files that end before the offset ``before``; None means the end of the stream."""
+        log = self.find(name)
+        if before is None:
+            before = log.stream.next
         first = log.journal.first
-        await self.store.hold()  # a backup is not taken of what goes meanwhile, nor does retention work beside
+        await self.store.hold()  # neither a backup nor retention may work on files that are deleted here
         try:
             log.journal.roll()
             await asyncio.to_thread(log.give_up, before)
         finally:
             self.store.release()
         self.logs.weigh()
-        return {"name": log.stream.name, "first": log.journal.first, "trimmed": log.journal.first - first}
+        return StreamTrimmed(log.stream.name, log.journal.first, log.journal.first - first)
 
-    async def delete(self, arguments: dict[str, str]) -> Result:
-        log = self._find(arguments)
+    async def delete(self, name: str) -> StreamDeleted:
+        log = self.find(name)
         await self.store.hold()
         try:
             if not log.stream.ended:
@@ -191,13 +179,12 @@ class StreamAdmin:
                 await asyncio.to_thread(self.directory.delete, log.stream.name, log.stream.next)
         finally:
             self.store.release()
-        return {"name": log.stream.name}
+        return StreamDeleted(log.stream.name)
 
-    async def commit(self, arguments: dict[str, str]) -> Result:
-        """A consumer has done with everything before ``next``."""
-        log = self._find(arguments)
-        name, text = arguments.get("consumer", ""), arguments.get("next", "")
-        if not plain_name(name) or not _is_offset(text):
+    def commit(self, name: str, consumer: str, next: int | None, pins: bool) -> ConsumerLag:
+        """Record that a consumer has processed all messages before the offset ``next``."""
+        log = self.find(name)
+        if not plain_name(consumer) or next is None:
             raise StreamActionError(f"a consumer needs a name of 1 to {NAME_BYTES_MAX} printable bytes and an offset")
         now = time.time()
         pins = arguments.get("pins") == "true"

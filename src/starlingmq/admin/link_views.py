@@ -1,0 +1,37 @@
+"""Peer links as operators see them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from starlingmq.admin.node_rpc import Missing
+
+
+class LinkInfo(Struct, frozen=True):
+    """How a node reaches ``peer``. ``node`` is set in lists of several nodes."""
+
+    peer: str
+    connected: bool
+    through: Annotated[
+        str, Meta(description="The node that relays frames between the two; empty if they are connected directly.")
+    ]
+    queued: Annotated[int, Meta(description="Messages queued for the peer.")]
+    queued_bytes: int
+    unacknowledged: Annotated[int, Meta(description="Message frames in flight.")]
+    round_trip_ms: Annotated[
+        float | None, Meta(description="Round-trip time of an empty request, at most a few seconds old.")
+    ]
+    heard_seconds: Annotated[float | None, Meta(description="Seconds since the last data from the peer.")]
+    node: str = ""
+
+
+class LinksReply(Struct, frozen=True):
+    links: list[LinkInfo]
+
+
+class ListedLinks(Struct, frozen=True):
+    node: str
+    links: list[LinkInfo]
+    missing: list[Missing]
