@@ -1,4 +1,4 @@
-"""What an operator may ask of a node that is not to serve clients for a while, or for good; and spreading them anew."""
+"""Draining a node, temporarily or permanently, and rebalancing clients over the nodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from starlingmq.net.listeners.listener_set import ListenerSet
 from starlingmq.net.peers.cluster_shell import Cluster
 
 REPORT_SECONDS: Final = 0.1
-QUIET_SECONDS: Final = 3.0  # without a change after which clients that were sent elsewhere count as gone
+QUIET_SECONDS: Final = 3.0  # a rebalance is over after so long without a change in the numbers of clients
 
 
 class DrainRequest(Struct, frozen=True):
@@ -22,7 +22,7 @@ class DrainRequest(Struct, frozen=True):
 
 
 class RebalanceRequest(Struct, frozen=True):
-    """``rate``: clients per second and node; 0: as the settings say."""
+    """``rate``: clients per second and node; 0 means the setting."""
 
     rate: int = 0
 
@@ -41,7 +41,7 @@ class DrainProgress(Struct, frozen=True):
 
 
 class Rebalanced(Struct, frozen=True):
-    """Clients by the name of the node, ``before`` and ``after``."""
+    """``before`` and ``after``: clients by the name of the node."""
 
     before: dict[str, int]
     after: dict[str, int]
@@ -49,11 +49,11 @@ class Rebalanced(Struct, frozen=True):
 
 
 class DrainError(Exception):
-    """What was asked for can not be done; one line that says why."""
+    """The action is impossible; one line says why."""
 
 
 class DrainActions:
-    """Of one node that runs; ``doors`` are its listeners."""
+    """The actions of one running node."""
 
     def __init__(self, cluster: Cluster, doors: ListenerSet) -> None:
         self.cluster = cluster
@@ -73,7 +73,8 @@ class DrainActions:
         return state
 
     async def drain(self, report: Report, request: DrainRequest) -> DrainProgress:
-        """Serve no clients from now on, and wait until they and their sessions are gone; or serve them again."""
+        """Stop serving clients, and wait until all clients and sessions have moved; or, with ``cancel``, serve clients
+        again."""
         if request.cancel:
             await self.cancel()
             return self.result()
@@ -82,7 +83,7 @@ class DrainActions:
         return self.result()
 
     async def start(self) -> None:
-        """Raises DrainError when clients have nowhere to go."""
+        """Raises DrainError if no other node accepts clients."""
         if not self.state.drain.active and not self.state.node_directory.welcoming():
             raise DrainError(
                 "no other node accepts clients at the moment, so the clients of this node cannot be "
@@ -96,14 +97,15 @@ class DrainActions:
         self.cluster.poke()
 
     async def cancel(self) -> None:
-        """Let clients in again. Raises ListenerError if the ports are taken meanwhile; then it goes on draining."""
+        """Accept clients again. Raises ListenerError if another process has taken a port meanwhile; then the drain
+        continues."""
         if self.state.drain.active:
             await self.doors.open_again()
             self.state.end_drain()
             self.cluster.poke()
 
     async def follow(self, report: Report) -> None:
-        """Report until nothing is left here, or nobody is there who would take it."""
+        """Report progress until no client or session is left here, or no other node accepts what is left."""
         drain = self.state.drain
         clients = drain.clients_left
         sessions = drain.sessions_left
@@ -132,7 +134,7 @@ class DrainActions:
         )
 
     async def rebalance(self, report: Report, request: RebalanceRequest) -> Rebalanced:
-        """Spread clients over the nodes; until all are where they were sent, or do not come."""
+        """Move clients to other nodes. Returns when all have arrived, or when no further ones arrive."""
         state = self.state
         if not state.node_directory.welcoming():
             raise DrainError("no other node accepts clients at the moment; try again when one serves")
@@ -150,7 +152,7 @@ class DrainActions:
         return Rebalanced(before, self._counts(), state.rebalancing.moved)
 
     def _counts(self) -> dict[str, int]:
-        """Clients by the name of the node, of those that want any."""
+        """Clients by the name of the node, for the nodes that accept clients."""
         state = self.state
         names = {status.member.number: status.member.name for status in state.status()}
         counts = {
@@ -164,7 +166,7 @@ class DrainActions:
 
 
 def surplus(counts: dict[str, int]) -> int:
-    """How many clients are at nodes that have more than their share."""
+    """The number of clients above the average, summed over the nodes."""
     if not counts:
         return 0
     share = -(-sum(counts.values()) // len(counts))

@@ -1,4 +1,4 @@
-"""What an operator may ask about queue groups, through the control socket and over HTTP."""
+"""Actions on queue groups, for the control socket and the HTTP API."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from starlingmq.core.groups.group import Group
 from starlingmq.core.groups.group_stats import figures
 from starlingmq.net.control_socket import Action, Report
 
-GROUPS_MAX: Final = 10_000  # in one answer
-GROUPS_AT_ONCE: Final = 200  # below 5 ms
+GROUPS_MAX: Final = 10_000  # in one reply
+GROUPS_AT_ONCE: Final = 200  # per turn of the event loop; takes less than 5 ms
 
 
 class GroupsRequest(Struct, frozen=True):
-    """Groups whose names begin with ``prefix``: ``limit`` of them after the first ``after``."""
+    """Groups whose names begin with ``prefix``: ``limit`` of them, after the first ``after``."""
 
     prefix: str = ""
     after: int = 0
@@ -27,7 +27,7 @@ class GroupsRequest(Struct, frozen=True):
 
 
 class GroupPart(Struct, frozen=True):
-    """What another node has of a group; all but ``members`` is known at the primary only."""
+    """The part of another node in a group. All fields but ``members`` are known at the primary only."""
 
     members: int
     online: int | UnsetType = UNSET
@@ -36,7 +36,7 @@ class GroupPart(Struct, frozen=True):
 
 
 class GroupFigures(Struct, frozen=True):
-    """What core.groups.group_stats says, with the names of nodes."""
+    """The figures of ``core.groups.group_stats``, with names of nodes in place of numbers."""
 
     name: str
     filter: str
@@ -58,14 +58,14 @@ class GroupFigures(Struct, frozen=True):
 
 
 class Groups(Struct, frozen=True):
-    """``more``: there are others."""
+    """``more``: the list continues."""
 
     groups: list[GroupFigures]
     more: bool
 
 
 class GroupActions:
-    """Of one node that runs; ``names`` tells those of the nodes of its cluster, by number."""
+    """The actions of one running node. ``names`` returns the names of the cluster's nodes, by number."""
 
     def __init__(self, state: BrokerState, names: Callable[[], dict[int, str]]) -> None:
         self.state = state
@@ -75,7 +75,7 @@ class GroupActions:
         return {"groups": typed(GroupsRequest, self.groups)}
 
     async def groups(self, report: Report, request: GroupsRequest) -> Groups:
-        """The groups that this node knows of."""
+        """The groups that this node knows."""
         prefix, after, limit = request.prefix.encode(), request.after, request.limit
         chosen = [group for group in self.state.router.groups() if group.name.startswith(prefix)]
         names = self.names()
@@ -83,12 +83,12 @@ class GroupActions:
         for group in chosen[after : after + limit]:
             found.append(self._told(group, names))
             if len(found) % GROUPS_AT_ONCE == 0:
-                await asyncio.sleep(0)  # everybody else gets a turn
+                await asyncio.sleep(0)  # lets other tasks run
         found.sort(key=lambda told: (told.name, told.filter))
         return Groups(found, len(chosen) > after + limit)
 
     def _told(self, group: Group, names: dict[int, str]) -> GroupFigures:
-        """Its figures, with names of nodes for numbers."""
+        """The figures of a group, with names of nodes in place of numbers."""
 
         def name_of(number: int) -> str:
             return names.get(number, f"node {number}")

@@ -1,4 +1,4 @@
-"""The settings in force, without what is secret in them; reading them anew; where clients come in."""
+"""The settings in force, without secrets; reloading them; and the listeners."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ log = logging.getLogger("starlingmq.admin")
 
 
 class ReloadRequest(Struct, frozen=True):
-    """``by``: who asks, for the log."""
+    """``by``: the operator, for the log."""
 
     by: str = ""
 
 
 class Reloaded(Struct, frozen=True):
-    """``restart``: settings that have changed and count only after a restart."""
+    """``restart``: changed settings that take effect only after a restart."""
 
     reloaded: bool
     restart: list[str]
 
 
 class ListenerView(Struct, frozen=True):
-    """``refused``: connections, by reason."""
+    """``refused``: refused connections, by reason."""
 
     address: str
     connections: int
@@ -60,7 +60,7 @@ class SettingActions:
         return masked(self.place.config())
 
     async def reload(self, report: Report, request: ReloadRequest) -> Reloaded:
-        """Raises AdminError; then nothing has changed."""
+        """Raises AdminError, and then nothing has changed."""
         try:
             restart = self.place.reload()
         except Exception as error:

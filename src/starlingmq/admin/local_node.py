@@ -1,4 +1,4 @@
-"""The node that is administered: what there is to look at, and to be changed."""
+"""The node that operators administer: its state, and the functions that change it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class LocalNode:
-    """``config`` and ``listeners`` are asked each time: they change with a reload, and while a node drains.
+    """``config`` and ``listeners`` are functions, because both change: with a reload, and while the node drains.
 
-    ``reload`` reads the settings anew and says which of them count only after a restart; it raises what is wrong with
-    them. ``traced`` are the figures of OpenTelemetry's traces, None without. ``hashing`` checks
-    passwords, None where there are none. ``serving`` is set once clients can come,
-    and until they can not.
+    ``reload`` reads the settings again and returns those that take effect only after a restart; it raises if they are
+    invalid. ``traced`` returns the figures of OpenTelemetry's traces, None without tracing. ``hashing`` returns the
+    password checker, None without passwords. ``serving`` is true while the node accepts clients.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""How late the event loop is: a timer that looks at the clock. Only where somebody may ask."""
+"""The delay of the event loop, measured with a timer. It runs only where operators can read the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator may ask of a member of a cluster, through the control socket: how it is, routes, leave, forget."""
+"""Cluster actions of the control socket on one member: status, routes, leave, forget."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from starlingmq.core.session.session_reset import UNSETTLED
 from starlingmq.net.control_socket import Action, Report
 from starlingmq.net.peers.cluster_shell import Cluster
 
-LEAVE_SECONDS: Final = 30.0  # for what is owed to others, and for etcd to confirm
-LINES_SECONDS: Final = 10.0  # for members of shared groups to take what waits for them
+LEAVE_SECONDS: Final = 30.0  # for other nodes to acknowledge what is queued for them, and for etcd to confirm
+LINES_SECONDS: Final = 10.0  # for members of shared groups to receive the messages that wait on this node
 REPORT_SECONDS: Final = 0.2
-ROUTES_MAX: Final = 10_000  # in one answer
+ROUTES_MAX: Final = 10_000  # in one reply
 
 
 class MemberActionError(Exception):
-    """What was asked for can not be done; one line that says why."""
+    """The action is impossible; one line says why."""
 
 
 class RoutesRequest(Struct, frozen=True):
@@ -44,7 +44,7 @@ class ForgetRequest(Struct, frozen=True):
 
 
 class MemberView(Struct, frozen=True):
-    """A member as this node sees it. ``through``: the node that passes frames on to it."""
+    """A member as this node sees it. ``through``: the node that relays frames to it."""
 
     name: str
     number: int
@@ -122,7 +122,7 @@ class RouteView(Struct, frozen=True):
 
 
 class NodeRoutes(Struct, frozen=True):
-    """``routes`` is how many there are, ``listed`` are those that were asked for."""
+    """``routes`` is the number of routes, ``listed`` are those that were requested."""
 
     name: str
     epoch: int
@@ -194,7 +194,7 @@ def _other_members(state: ClusterState) -> list[MemberView]:
 
 
 class MemberActions:
-    """Of one node that runs."""
+    """The actions of one running node."""
 
     def __init__(self, cluster: Cluster, drain: DrainActions) -> None:
         self.cluster = cluster
@@ -210,7 +210,7 @@ class MemberActions:
         }
 
     async def status(self, report: Report, request: NoArguments) -> ClusterStatus:
-        """This node and all others, as this one sees them."""
+        """This node and all others, as this node sees them."""
         cluster = self.cluster
         state = cluster.state
         assert state is not None
@@ -251,7 +251,7 @@ class MemberActions:
         )
 
     async def routes(self, report: Report, request: RoutesRequest) -> ClusterRoutes:
-        """Which node wants what, of one node or of all, of filters that begin with a text."""
+        """The routes of one node or of all nodes, of filters with a prefix."""
         state = self.cluster.state
         assert state is not None
         if state.routes is None:
@@ -278,7 +278,7 @@ class MemberActions:
         return ClusterRoutes(nodes)
 
     async def leave(self, report: Report, request: LeaveRequest) -> NodeLeft:
-        """Hand over sessions and what is owed, be taken out of the membership, and end."""
+        """Hand over all sessions and queued messages, leave the membership, and stop."""
         state = self.cluster.state
         assert state is not None
         if len(state.members.membership.members) == 1:
@@ -320,7 +320,8 @@ class MemberActions:
         return NodeLeft(self.cluster.name)
 
     async def _wait_for_departures(self, report: Report) -> int:
-        """Until all sessions are where they go; how many are not, because they wait for somebody who is away."""
+        """Wait until no session is being handed over. Returns how many could not be handed over, because their target
+        is unreachable."""
         state = self.cluster.state
         assert state is not None
         while state.takeovers.handing_over():
@@ -329,7 +330,8 @@ class MemberActions:
         return state.takeovers.outbound_count()
 
     async def _wait_for_lines(self, report: Report) -> int:
-        """Until nothing waits here for shared groups, or for so long; how many messages still do."""
+        """Wait until no message waits here for a shared group, at most ``LINES_SECONDS``. Returns how many still wait.
+        """
         state = self.cluster.state
         assert state is not None
         lines = [session for session in state.broker.ctx.sessions.values() if session.is_line]
@@ -348,7 +350,7 @@ class MemberActions:
         return sum(status.queued for status in state.status())
 
     async def forget(self, report: Report, request: ForgetRequest) -> NodeForgotten:
-        """Take out a node that will not come back, with all that waits for it."""
+        """Remove a node that will not return, with everything that is queued for it."""
         report(f"forgetting {request.name}", 0, 0, "steps")
         problem = await self.cluster.forget(request.name, request.force, LEAVE_SECONDS)
         if problem:

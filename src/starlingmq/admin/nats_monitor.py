@@ -1,8 +1,8 @@
-"""The monitoring endpoints of nats-server, in its JSON, for the tools that read them (nats-top, exporters).
+"""The monitoring endpoints of nats-server, in its JSON format, for tools that read them (nats-top, exporters).
 
-Names, units and meaning are those of nats-server's monitoring pages: durations in nanoseconds where it has them so,
-times as RFC 3339, counters since start. Counters of messages and bytes are of the whole broker, MQTT included;
-connections and subscriptions of ``connz`` and ``subsz`` are those of NATS clients.
+Names, units and meanings are those of nats-server's monitoring pages: some durations are nanoseconds, times are RFC
+3339, counters run since the start. Counters of messages and bytes cover the whole broker, MQTT included; ``connz`` and
+``subsz`` list connections and subscriptions of NATS clients only.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from starlingmq.core.session.session import Client
 from starlingmq.process import memory
 
 CONNECTIONS_MAX: Final = 1024  # on a page of connz, as at nats-server
-SUBSCRIPTIONS_MAX: Final = 1000  # shown of one connection
-ACCOUNT: Final = "$G"  # the only one: nats-server's name for it where none are set up
+SUBSCRIPTIONS_MAX: Final = 1000  # shown per connection
+ACCOUNT: Final = "$G"  # nats-server's name for the account that exists where none are configured
 NANOSECONDS: Final = 1_000_000_000
 
 Sort = Literal["cid", "subs", "pending", "msgs_to", "msgs_from", "bytes_to", "bytes_from", "start", "last", "idle"]
@@ -189,8 +189,8 @@ class NatsMonitor:
         user: str = "",
         nobody: bool = False,
     ) -> Connz:
-        """``sort`` other than by number puts the largest first. ``limit`` is at most ``CONNECTIONS_MAX``. Only the
-        connection ``cid``, or those of ``user``, where one is given; ``nobody``: an empty page."""
+        """``sort`` other than by number puts the largest first. ``limit`` is at most ``CONNECTIONS_MAX``. With ``cid``
+        or ``user``, only that connection or those of that user are listed; ``nobody`` gives an empty page."""
         state, now = self._place.state, self._place.driver.clock()
         clients = state.nats.clients
         limit = min(limit, CONNECTIONS_MAX)
@@ -287,7 +287,7 @@ def rfc3339(seconds: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """As nats-server writes it: 1d2h3m4s, the largest units that are not zero."""
+    """As nats-server writes it: 1d2h3m4s, from the largest unit that is not zero."""
     left = max(int(seconds), 0)
     days, left = divmod(left, 86_400)
     hours, left = divmod(left, 3600)

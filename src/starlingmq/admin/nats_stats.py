@@ -1,4 +1,4 @@
-"""What nats-server says of itself in answers to ``$SYS.REQ`` and not on its monitoring pages, in its JSON."""
+"""nats-server's answers to ``$SYS.REQ`` that its monitoring pages do not have, in its JSON format."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from starlingmq.admin.nats_monitor import ACCOUNT, NatsMonitor, SlowConsumers, V
 
 
 class AnsweringServer(Struct, frozen=True, omit_defaults=True):
-    """Which server answers: the head of each answer."""
+    """The head of each answer: the server that gives it."""
 
     name: str
     host: str
@@ -83,7 +83,7 @@ class Accountz(Struct, frozen=True):
 
 
 class Jsz(Struct, frozen=True):
-    """JetStream is not there."""
+    """JetStream is not available."""
 
     server_id: str
     now: str
@@ -100,7 +100,7 @@ def server_info(varz: Varz, seq: int) -> AnsweringServer:
 
 
 def statsz(varz: Varz, peers: list[tuple[int, str]]) -> Statsz:
-    """``peers``: numbers and names of the other nodes that are connected."""
+    """``peers``: numbers and names of the other connected nodes."""
     nothing = DataStats(0, 0)
     return Statsz(
         start=varz.start,

@@ -1,4 +1,5 @@
-"""What a NATS client is told about itself (``$SYS.REQ.USER.INFO``), in nats-server's JSON."""
+"""The answer to ``$SYS.REQ.USER.INFO``, by which a NATS client reads its own account and permissions, in nats-server's
+JSON format."""
 
 from __future__ import annotations
 
@@ -49,8 +50,9 @@ def user_info(client: Client, now: float) -> UserInfo:
 
 
 def permissions(rights: Rights) -> Permissions:
-    """Rules have an order, and the first that fits decides; nats-server has two lists of which denials come first. So
-    this is what the rules name, and not in each case what they mean."""
+    """Rules of this broker are ordered, and the first match decides; nats-server has two lists, of which the denials
+    take precedence. So the answer has the subjects that the rules name; where rules overlap, it may differ from what
+    they mean."""
     return Permissions(
         _subjects(rights, PUBLISH),
         _subjects(rights, SUBSCRIBE),
@@ -59,7 +61,7 @@ def permissions(rights: Rights) -> Permissions:
 
 
 def _responses(grant: ReplyGrant) -> Responses:
-    """nats-server's -1 is no limit."""
+    """nats-server writes -1 for no limit."""
     return Responses(grant.count or -1, int(grant.seconds * NANOSECONDS) or -1)
 
 
@@ -82,7 +84,7 @@ def _spelled(grants: Iterable[Grant]) -> list[str]:
 
 
 def _subject(grant: Grant) -> list[str]:
-    """``a/#`` is ``a`` and ``a.>``. Nothing for a rule that no topic fits, or whose topics have no subject."""
+    """``a/#`` is ``a`` and ``a.>``. Empty for a rule that no topic matches, or whose topics have no subject."""
     tokens = ["*" if level is None else _token(level) for level in grant.levels]
     if "" in tokens:
         return []

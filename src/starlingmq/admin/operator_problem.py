@@ -1,11 +1,11 @@
-"""What an operator can not have, in one line for whoever asked."""
+"""Why an operator action failed, in one line."""
 
 from __future__ import annotations
 
 
 class AdminError(Exception):
-    """What was asked for can not be done: the status that HTTP has for it, and one line that says why. ``why`` is the
-    line without the node that said so."""
+    """The action failed: the HTTP status, and one line that says why. ``why`` is the same line without the name of the
+    node that sent it."""
 
     def __init__(self, status: int, text: str, why: str = "") -> None:
         super().__init__(text)
@@ -14,7 +14,7 @@ class AdminError(Exception):
 
 
 class UnansweredError(AdminError):
-    """Another node did not answer: it may have done what it was asked to do, or do it yet."""
+    """Another node did not answer. It may have performed the action, or may perform it later."""
 
     def __init__(self, node: str, why: str) -> None:
         super().__init__(504, f"{node}: {why}", why)

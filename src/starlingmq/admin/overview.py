@@ -1,4 +1,4 @@
-"""One look at a node: what is needed to draw rates, and to see what is wrong."""
+"""Overview of a node: the totals from which rates are computed, and the state of its parts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class Slow(Struct, frozen=True):
 
 
 class Overview(Struct, frozen=True):
-    """Totals since start under ``totals``: whoever wants rates asks twice. ``now`` is broker time in seconds."""
+    """``totals`` count since the start; a caller computes rates from two overviews. ``now`` is broker time in seconds.
+    """
 
     node: str
     version: str
@@ -95,7 +96,7 @@ class OverviewActions:
 
 
 def summary(found: Histogram) -> dict[str, Any]:
-    """Count, mean and upper bounds of quantiles in milliseconds."""
+    """Count, mean, and upper bounds of quantiles in milliseconds."""
     total = sum(found.counts)
     shown: dict[str, Any] = {"count": total, "mean_ms": round(found.total / total * 1000, 3) if total else 0.0}
     for name, share in (("p50_ms", 0.5), ("p99_ms", 0.99)):

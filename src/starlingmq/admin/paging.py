@@ -1,7 +1,7 @@
-"""Lists a page at a time, taken from what may be a million, without anybody having to wait for it.
+"""Lists, one page at a time, of up to millions of entries, without holding up other work.
 
-Sessions are numbered, and a number is never given again: it is the cursor. The page is the least numbers behind it, so
-what is there all the time comes once, whatever comes and goes between two pages.
+Sessions are numbered, and no number is used twice. The cursor is such a number, and a page has the lowest numbers above
+it. So a session that exists throughout is listed exactly once, whatever sessions begin and end between two pages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from starlingmq.admin.printable import PAGE_MAX
 from starlingmq.core.observe.session_totals import of_clients
 from starlingmq.core.session.session import Session
 
-PIECE: Final = 1000  # sessions that are looked at before everybody else gets a turn: well below a millisecond
+PIECE: Final = 1000  # sessions per turn of the event loop: well below a millisecond
 NUMBER: Final = attrgetter("number")
 
 
@@ -46,7 +46,7 @@ def unpack(cursor: str | None) -> bytes:
 
 
 def limit_of(arguments: dict[str, str]) -> int:
-    """How many entries are asked for. Raises AdminError."""
+    """The requested number of entries. Raises AdminError."""
     text = arguments.get("limit", "100")
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= PAGE_MAX:
         raise AdminError(400, f"limit: must be 1 to {PAGE_MAX:,}")
@@ -54,7 +54,7 @@ def limit_of(arguments: dict[str, str]) -> int:
 
 
 def in_pieces(sessions: dict[str, Session]) -> Iterator[list[Session]]:
-    """Those of now; between two pieces others should get their turn."""
+    """The sessions as of now. The caller lets other tasks run between two pieces."""
     every = list(sessions.values())
     return (every[start : start + PIECE] for start in range(0, len(every), PIECE))
 
@@ -62,12 +62,12 @@ def in_pieces(sessions: dict[str, Session]) -> Iterator[list[Session]]:
 async def page_of(
     sessions: dict[str, Session], wanted: Callable[[Session], bool], after: int, limit: int
 ) -> tuple[list[Session], str | None]:
-    """The next ``limit`` of the sessions that are wanted, and the cursor behind them; None: there are no more.
+    """The next ``limit`` of the wanted sessions, and the cursor behind them; None if the list ends.
 
-    Sessions are nearly in the order of their numbers, so once a page is full most of them are known to be behind it.
+    Sessions are nearly in the order of their numbers, so as soon as a page is full most other sessions are outside it.
     """
     found: list[Session] = []
-    beyond = sys.maxsize  # from this number on nothing can be of the page
+    beyond = sys.maxsize  # sessions with this number or above are not on the page
     for piece in in_pieces(sessions):
         matching = [one for one in piece if after < one.number < beyond and of_clients(one) and wanted(one)]
         if matching:

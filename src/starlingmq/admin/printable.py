@@ -1,4 +1,4 @@
-"""Text that others chose, as it may be shown."""
+"""Text of clients, made safe to show."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Final
 from starlingmq.log import printable
 
 LINE_CHARS_MAX: Final = 2000
-PAGE_MAX: Final = 1000  # entries of a list in one answer
+PAGE_MAX: Final = 1000  # entries of a list in one reply
 
 
 def plain(text: str) -> str:
-    """Not too long, on one line, and with nothing in it that a terminal would obey."""
+    """Shortened, on one line, and without characters that a terminal would interpret."""
     text = printable(text)
     return text if len(text) <= LINE_CHARS_MAX else text[:LINE_CHARS_MAX] + "..."

@@ -1,4 +1,4 @@
-"""Sums over all sessions, taken some sessions a turn, and remembered for a while."""
+"""Sums over all sessions, computed over several turns of the event loop, and reused for a while."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from starlingmq.admin.paging import in_pieces
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.observe.session_totals import SessionTotals
 
-FRESH: Final = 2.0  # seconds that a survey is good for at least
-SHARE: Final = 300  # ... and so many times what it took: a third of a percent of a core at most, however many there are
+FRESH: Final = 2.0  # seconds for which a result is reused, at least
+# a result is reused for at least this multiple of the time it took: so this costs at most a third of a percent of a
+# core, whatever the number of sessions
+SHARE: Final = 300
 
 
 class SessionTotalsJob:
-    """Whoever asks while a survey is taken gets that one."""
+    """Requests that arrive while a survey runs share its result."""
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
@@ -42,7 +44,8 @@ class SessionTotalsJob:
             took += thread_time() - begun
             await asyncio.sleep(0)
         for name, before in self._last.by_listener.items():
-            found.of(name).at_least(before)  # who went meanwhile was counted neither as open nor as closed
+            # clients that disconnected during the survey were counted neither as open nor as closed
+            found.of(name).at_least(before)
         self._last = found
         self._good_until = asyncio.get_running_loop().time() + max(FRESH, SHARE * took)
         return found

@@ -1,4 +1,4 @@
-"""Small files in the data directory that outlive the broker."""
+"""Small files in the data directory that survive a restart."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def replace(path: Path, data: bytes) -> None:
-    """As a whole or not at all. Blocks; raises OSError."""
+    """Replace the file atomically. Blocks; raises OSError."""
     new = path.with_suffix(".new")
     handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(handle, "wb") as file:
