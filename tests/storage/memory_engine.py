@@ -93,7 +93,7 @@ class MemoryJournal:
             self._records[index] = b""
             self._first += 1
         gone = self._first - self._origin
-        if gone * 2 > len(self._records):  # so that a record is moved once on average, however often we trim
+        if gone * 2 > len(self._records):  # so a record is moved once on average, however often the journal is trimmed
             del self._records[:gone]
             self._origin = self._first
 

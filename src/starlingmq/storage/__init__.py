@@ -1,1 +1,1 @@
-"""Where what must outlive a turn is kept: interfaces and engines."""
+"""Storage of state that outlives a turn: interfaces and engines."""

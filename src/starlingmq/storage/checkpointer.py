@@ -1,7 +1,8 @@
-"""Writes checkpoints into the key-value store, a piece a turn, and has the journal give back what nobody needs then.
+"""Writes checkpoints into the key-value store, one piece per turn. Afterwards the journal frees what is no longer
+needed.
 
-Nothing per message goes to the key-value store: a checkpoint has what changed since the last one, as of an offset of
-the journal, from which a start goes on.
+No message is written to the key-value store by itself: a checkpoint has what changed since the last one, as of a
+journal offset. A start replays the journal from that offset.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ from starlingmq.storage.storage_thread import StorageThread
 from starlingmq.storage.streams.stream_logs import StreamLogs
 from starlingmq.storage.unsaved_changes import UnsavedChanges
 
-CHECKPOINT_BYTES: Final = 64 << 20  # of journal between two checkpoints: what a start has to read again
+CHECKPOINT_BYTES: Final = 64 << 20  # bytes of journal between two checkpoints, which a start has to replay
 CHECKPOINT_SECONDS: Final = 300.0
-CHECKPOINT_AGAIN: Final = 5.0  # seconds after one that failed
+CHECKPOINT_AGAIN: Final = 5.0  # seconds after a failed checkpoint
 
 
 class Checkpointer:
-    """``careful``: a checkpoint knows no more than the journal after a power failure. ``piece``: sessions or values a
-    turn. ``count``: checkpoints written since start. ``failure``: why the last one failed."""
+    """``careful``: a checkpoint must not be ahead of the journal after a power failure. ``piece``: sessions or values
+    per turn. ``count``: checkpoints written since the start. ``failure``: why the last one failed."""
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class Checkpointer:
 
     @property
     def age(self) -> float | None:
-        """Seconds since the last checkpoint; None when none was written since start."""
+        """Seconds since the last checkpoint; None if there has been none since the start."""
         return self.clock() - self._at if self.count else None
 
     def due(self) -> bool:
@@ -101,7 +102,7 @@ class Checkpointer:
         self._work = self._checkpoint(state)
 
     def step(self) -> bool:
-        """Do a piece of the checkpoint that was begun; whether there is more to do right away."""
+        """Write one piece of the current checkpoint. Returns whether the next piece should follow at once."""
         assert self._work is not None
         try:
             next(self._work)
@@ -110,14 +111,15 @@ class Checkpointer:
             return False
         except OSError as error:
             self._work = None
-            self._at = self.clock()  # not again at once
+            self._at = self.clock()  # do not begin another one at once
             self.failure = str(error)
             self.writer.checkpoint_failed(error)
             return False
         return self.thread.waiting is None
 
     def replayed(self, changes: Batch, sessions: Sequence[Session]) -> None:
-        """What was found in the journal only: the next checkpoint ends its being replayed, so it writes all this."""
+        """Changes that only the journal has. The next checkpoint writes all of them, since the journal before it is not
+        replayed again."""
         self.changes.values.changes.update(changes.changes)
         for session in sessions:
             self.changes.dirty[session] = None
@@ -125,7 +127,7 @@ class Checkpointer:
             self._next = -1
 
     def rewrite(self, sessions: Sequence[Session]) -> None:
-        """Have these sessions written down anew at once: what the store says of them is ahead of the journal."""
+        """Write these sessions again at once: the store's copy of them is ahead of the journal."""
         for session in sessions:
             self.changes.dirty[session] = None
         if sessions:
@@ -140,7 +142,8 @@ class Checkpointer:
         positions = self.streams.positions()
         try:
             yield from self.thread.run(self.journal.sync)
-            yield from self.thread.run(self.streams.sync)  # what is replayed from now on does not bring it back
+            # the journal before this checkpoint will not be replayed into the streams
+            yield from self.thread.run(self.streams.sync)
             yield from self._write_values(changes)
             yield from self._write_holdings(list(changes.dirty))
             batch = Batch()
@@ -162,8 +165,8 @@ class Checkpointer:
         self._size = self.journal.size
 
     def _write_values(self, unsaved: UnsavedChanges) -> Iterator[None]:
-        """All but those of sessions that have ended, which are deleted later: if that failed after the checkpoint is
-        what a start begins with, they would be there again."""
+        """Write all values but the deletions of ended sessions, which follow later. If a deletion came first and the
+        rest failed after the checkpoint was valid, a start would restore the session without its values."""
         ended = {session.number for session in unsaved.dirty if session.ended}
         changes = list(unsaved.values.changes.items())
         if ended:
@@ -188,8 +191,9 @@ class Checkpointer:
                     batch.put(holdings_key(session.number), encode_holdings(session, self.writer.next))
             batch.put(META_AS_OF, self.writer.next.to_bytes(8, "big"))
             if self.careful:
-                # What one session did since (a handshake completed) has another side in another one (the message it
-                # got), which only the journal has: a power failure must not take that and leave this.
+                # A change in one session (a completed handshake) has a counterpart in another session (the message it
+                # received), which only the journal has. A power failure must not lose the counterpart and keep the
+                # change.
                 yield from self.thread.run(self.journal.sync)
             self.kv.write(batch)
             yield

@@ -1,16 +1,16 @@
-"""A data directory: whose it is, what it was made for, and that only one process works in it.
+"""A data directory: its owner, the settings it was created with, and a lock that admits one process.
 
-    LAYOUT     ``starlingmq data layout 1``, then what was decided at creation, as lines ``key: value``
-    LOCK       held by flock while a process works here; the number of that process
+    LAYOUT     ``starlingmq data layout 1``, then the facts of its creation, as lines ``key: value``
+    LOCK       held by flock while a process works here; contains the id of that process
     kv/        the key-value store
     journal/   the journal
-    streams/   what streams keep (docs/STREAMS.md); not there before there is one
-    passwords  where ``auth.password.file`` says so, as in the image
+    streams/   the logs of streams (docs/STREAMS.md); created with the first stream
+    passwords  the password file, if ``auth.password.file`` names it, as in the image
 
-All of it is for the user of the broker alone (``storage.private_files``).
+Only the user of the broker has access to all of it (``storage.private_files``).
 
-LAYOUT is written before anything else is. So where there is nothing but LAYOUT and LOCK, a LAYOUT that can not be read
-is what a crash at creation left, and is written again; beside data it is never touched.
+LAYOUT is written before everything else. So if a directory has only LAYOUT and LOCK, and LAYOUT is unreadable, a crash
+interrupted its creation, and LAYOUT is written again. Beside data, LAYOUT is never changed.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ Result = TypeVar("Result")
 
 LAYOUT: Final = 1
 _TITLE: Final = "starlingmq data layout "
-PASSWORDS: Final = "passwords"  # where the image has its password file; made before there is anything else
+PASSWORDS: Final = "passwords"  # the image has its password file here, created before anything else exists
 # The last: a file system of its own.
 _NO_DATA: Final = frozenset(["LAYOUT", "LAYOUT.new", "LOCK", PASSWORDS, "lost+found"])
 
 STAGE_PREFIX: Final = "stage-"
-"""Directories in the data directory that a backup works in; left over ones are removed at opening."""
+"""Directories that a backup uses inside the data directory; leftovers are removed when the data directory is opened."""
 
 
 class DataDirError(Exception):
-    """The directory can not be used as it is. One line for whoever runs the broker: what it is, and what to do."""
+    """The directory is unusable as it is. One line for the operator: what is wrong, and what to do."""
 
 
 class DataDir:
     """An open data directory, locked until ``close``.
 
-    ``decided``: what can not be changed once there is data, such as ``{"journal": "segment"}``, by the names that the
-    settings have below ``storage``. A directory that was made with something else is refused.
-    ``facts``: what was written down at creation: ``decided``, and whatever else was to be remembered.
+    ``decided``: settings that are fixed once there is data, such as ``{"journal": "segment"}``, by their names below
+    ``storage``. A directory that was created with other values is refused. ``facts``: the values recorded at creation:
+    ``decided`` and ``remember``.
 
-    Raises DataDirError, or OSError where the file system refuses.
+    Raises DataDirError, or OSError if the file system fails.
     """
 
     def __init__(self, path: Path, decided: Mapping[str, str], remember: Mapping[str, str] | None = None) -> None:
         self.path = path
         self._lock = _open_locked(path)
         try:
-            self.narrowed = _private(make_private, path)  # files and directories that others had access to
+            self.narrowed = _private(make_private, path)  # number of files and directories to which others had access
             self.facts = self._read_or_create({**decided, **(remember or {})}, decided)
             self._check_decided(decided)
             self._tidy()
@@ -76,7 +76,7 @@ class DataDir:
         return self.path / "streams"
 
     def close(self) -> None:
-        """Let another process have it. May be called again."""
+        """Release the lock. May be called again."""
         lock, self._lock = self._lock, -1
         if lock >= 0:
             os.close(lock)
@@ -109,7 +109,7 @@ class DataDir:
 
 
 def read_layout(text: str, path: Path) -> dict[str, str] | None:
-    """The facts in the text of LAYOUT; None when it is not complete. DataDirError for a layout we do not know."""
+    """The facts in the text of LAYOUT; None if it is incomplete. DataDirError for an unknown layout."""
     title, newline, rest = text.partition("\n")
     if not newline or not title.startswith(_TITLE):
         return None
@@ -130,7 +130,7 @@ def layout_text(facts: Mapping[str, str]) -> str:
 
 
 def write_layout(path: Path, facts: Mapping[str, str]) -> None:
-    """LAYOUT appears whole and on disk, or not at all."""
+    """Write LAYOUT, durably and atomically."""
     new = path / "LAYOUT.new"
     with open(new, "w", encoding="utf-8") as file:
         file.write(layout_text(facts))
@@ -152,7 +152,7 @@ def _private(what: Callable[[Path], Result], path: Path) -> Result:
 
 
 def _open_locked(path: Path) -> int:
-    """Make the directory where there is none, and take its lock. A descriptor that holds it."""
+    """Create the directory if necessary, and lock it. Returns the descriptor that holds the lock."""
     if not path.is_dir():
         path.mkdir(mode=0o700, parents=True)
         sync_directory(path.parent)

@@ -1,9 +1,9 @@
-"""The store that keeps: a turn is one append to the journal, the key-value store is its checkpoint.
+"""The durable store: each turn is one append to the journal, and the key-value store is its checkpoint.
 
-``commit`` encodes a turn's writes and appends them (``journal_writer``); with ``power`` the returned awaitable is done
-when a sync that began after the append has come back, which several turns share. Nothing per message goes to the
-key-value store: from time to time ``maintain`` writes down, a piece a turn, what has changed (``checkpointer``), and
-then gives back what nobody needs (``journal_gc``). ``health`` says how it is.
+``commit`` encodes the writes of a turn and appends them (``journal_writer``). With ``power``, the returned awaitable
+completes when a sync that began after the append has returned; several turns share one sync. No message is written to
+the key-value store by itself: ``maintain`` writes changes as a checkpoint from time to time, one piece per turn
+(``checkpointer``), and then frees journal segments (``journal_gc``). ``health`` has the state of the storage.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from starlingmq.storage.turn_operations import TurnEncoder
 
 log = logging.getLogger("starlingmq.storage")
 
-PIECE: Final = 200  # sessions or values a turn
+PIECE: Final = 200  # sessions or values per turn
 
 
 class DurableStore:
@@ -80,7 +80,7 @@ class DurableStore:
         )
         self.changes = self.checkpointer.changes
         self.tidying = StreamTidying(self.streams, self.thread, clock)
-        self._held = 0  # how many want no checkpoint now
+        self._held = 0  # number of callers of ``hold``, during which there is no checkpoint
 
     def attach(self, state: BrokerState, wake: Callable[[], None]) -> None:
         self.state = state
@@ -90,7 +90,7 @@ class DurableStore:
 
     @property
     def failure(self) -> str:
-        """Why nothing can be stored at the moment; "" as a rule."""
+        """Why nothing can be stored at the moment; normally ""."""
         return self.writer.failure
 
     @property
@@ -110,7 +110,7 @@ class DurableStore:
         return self.writer.write(records, bool(encoder.streams))
 
     def load(self, offsets: Sequence[int]) -> dict[int, Message]:
-        """The messages at these offsets; those that are lost are missing."""
+        """The messages at these offsets, without those that are lost."""
         found: dict[int, Message] = {}
         missing: list[int] = []
         for offset, record in zip(offsets, self.journal.read_at(offsets), strict=True):
@@ -137,11 +137,11 @@ class DurableStore:
     # Maintenance
 
     def maintain(self) -> bool:
-        """Do a piece of what is to be done besides; whether there is more to do right away."""
+        """Do one piece of maintenance. Returns whether the next piece should follow at once."""
         if self.streams.by_number and not self._held:
             self.tidying.look()
         if self.thread.waiting is not None or self.writer.stuck:
-            return False  # what a checkpoint would say of now is not in the journal yet
+            return False  # the journal does not have the present state yet, so a checkpoint of it would be ahead
         if not self.checkpointer.running:
             if self._held or self.state is None or not self.checkpointer.due():
                 return False
@@ -149,22 +149,22 @@ class DurableStore:
         return self.checkpointer.step()
 
     def replayed(self, changes: Batch, sessions: Sequence[Session]) -> None:
-        """What a start found in the journal only: the next checkpoint writes it."""
+        """Changes that recovery found in the journal only. The next checkpoint writes them."""
         self.checkpointer.replayed(changes, sessions)
 
     def rewrite(self, sessions: Sequence[Session]) -> None:
-        """Have these sessions written down anew at once: what the store says of them is ahead of the journal."""
+        """Write these sessions again at once: the store's copy of them is ahead of the journal."""
         self.checkpointer.rewrite(sessions)
 
     def _rewrite_all(self) -> None:
-        """Records were lost: have a checkpoint written of all that is in memory, at once."""
+        """Records were lost: begin a checkpoint of everything in memory at once."""
         self.checkpointer.failure = ""
         if self.state is not None:
             self.checkpointer.rewrite(list(self.state.ctx.sessions.values()))
         self.thread.wake()
 
     async def checkpoint(self) -> None:
-        """Write a checkpoint now, and give back what nobody needs. Raises OSError when that fails."""
+        """Write a checkpoint now, and free journal segments. Raises OSError if that fails."""
         await self._finish()
         if self.failure or self.state is None:
             raise OSError(errno.EIO, f"cannot write a checkpoint: {self.failure or 'the store is closed'}")
@@ -175,7 +175,7 @@ class DurableStore:
             raise OSError(errno.EIO, f"the checkpoint failed: {self.checkpointer.failure}")
 
     async def hold(self) -> None:
-        """Have no checkpoint written and nothing given back from here on, until ``release``."""
+        """Prevent checkpoints and the freeing of segments until ``release``."""
         self._held += 1
         await self._finish()
 
@@ -184,7 +184,7 @@ class DurableStore:
         self.thread.wake()
 
     async def close(self) -> None:
-        """Write a last checkpoint, so that the next start has nothing to replay, and let go of everything."""
+        """Write a last checkpoint, so that the next start has nothing to replay, and release all resources."""
         self.writer.stop_retrying()
         await self._finish()
         self.writer.last_try()

@@ -1,6 +1,6 @@
-"""The file system calls of the journal, gathered so that tests can put a faulty disk in their place.
+"""The file system calls of the journal, in one class, so that tests can replace it by a faulty disk.
 
-Every method raises OSError as the call it stands for does. Paths are strings, descriptors are the system's.
+Each method raises OSError as the call it stands for. Paths are strings, descriptors are those of the system.
 """
 
 from __future__ import annotations
@@ -12,37 +12,37 @@ import threading
 import time
 from contextlib import suppress
 
-PIECE = 4096  # what is given up at a time where a disk can not read
-LARGE = 1 << 20  # a file whose last descriptor is closed beside who closes it
+PIECE = 4096  # an unreadable area of a disk is skipped in steps of this size
+LARGE = 1 << 20  # from this size on, the last descriptor of a deleted file is closed in a thread
 
 
 class FileCalls:
-    """The real file system, clock and source of chance."""
+    """The real file system, clock and random source."""
 
     def make_directory(self, path: str) -> None:
-        """Make it and what leads to it, if it is not there."""
+        """Create the directory and its parents, if they do not exist."""
         os.makedirs(path, exist_ok=True)
 
     def names(self, directory: str) -> list[str]:
         return os.listdir(directory)
 
     def open(self, path: str, create: bool = False) -> int:
-        """Open for reading and writing; ``create``: made if it is not there, emptied if it is."""
+        """Open for reading and writing. With ``create``, the file is created, or truncated if it exists."""
         return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_TRUNC if create else 0), 0o600)
 
     def close(self, fd: int) -> None:
         os.close(fd)
 
     def let_go(self, fd: int, size: int) -> None:
-        """Close a file that has no name any more. The system takes back its pages then, half a millisecond for each
-        megabyte; nobody has to wait for those of a large one."""
+        """Close a file that has been unlinked. The system then frees its pages, which takes half a millisecond per
+        megabyte; a thread does it for a large file."""
         if size < LARGE:
             self.close(fd)
         else:
             threading.Thread(target=self.close, args=(fd,), daemon=True).start()
 
     def write(self, fd: int, data: bytes | memoryview, at: int) -> int:
-        """Bytes written, which may be fewer than given."""
+        """Returns the number of bytes written, which may be less than given."""
         return os.pwrite(fd, data, at)
 
     def read(self, fd: int, size: int, at: int) -> bytes:
@@ -52,14 +52,14 @@ class FileCalls:
         return os.fstat(fd).st_size
 
     def modified(self, fd: int) -> float:
-        """When it was last written, in seconds of the wall clock."""
+        """Time of the last write, in seconds of the wall clock."""
         return os.fstat(fd).st_mtime
 
     def cut(self, fd: int, size: int) -> None:
         os.ftruncate(fd, size)
 
     def sync(self, fd: int) -> None:
-        """Make content and size survive a power failure; the name does by ``sync_directory``."""
+        """Make content and size survive a power failure. ``sync_directory`` does this for the name."""
         SYNC(fd)
 
     def sync_directory(self, path: str) -> None:
@@ -73,15 +73,15 @@ class FileCalls:
         os.unlink(path)
 
     def rename(self, path: str, to: str) -> None:
-        """Takes the place of what is called ``to``."""
+        """Replaces a file named ``to``."""
         os.rename(path, to)
 
     def now(self) -> float:
-        """Seconds of the wall clock."""
+        """Wall clock time in seconds."""
         return time.time()
 
     def salt(self) -> int:
-        """A number nobody can guess, 1..2**32-1."""
+        """An unpredictable number, 1..2**32-1."""
         return secrets.randbelow(0xFFFFFFFF) + 1
 
 
@@ -89,7 +89,7 @@ SYNC = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 
 
 def write_all(files: FileCalls, fd: int, data: bytes, at: int) -> None:
-    """Write every byte, or raise; then some may have been written."""
+    """Write all bytes, or raise; then some of them may have been written."""
     done = files.write(fd, data, at)
     while done < len(data):
         more = files.write(fd, memoryview(data)[done:], at + done)
@@ -99,8 +99,8 @@ def write_all(files: FileCalls, fd: int, data: bytes, at: int) -> None:
 
 
 def read_what_can_be(files: FileCalls, fd: int, size: int, at: int) -> tuple[bytes, int]:
-    """Content with zeros where the disk can not read it, and how many bytes those are. Raises OSError if it can
-    read nothing: then the disk is gone rather than damaged."""
+    """The content, with zeros for unreadable areas, and the number of bytes in those. Raises OSError if nothing is
+    readable: then the disk is gone rather than damaged."""
     try:
         return files.read(fd, size, at), 0
     except OSError as error:
@@ -125,8 +125,9 @@ def remove_if_there(files: FileCalls, path: str) -> None:
 
 
 def write_whole(files: FileCalls, path: str, data: bytes, sync: bool) -> int:
-    """Make or replace a file in one step: whoever opens ``path`` sees all of ``data`` or what was there before.
-    The open descriptor. With ``sync`` the content survives a power failure, the name not yet."""
+    """Create or replace a file atomically: a process that opens ``path`` sees either all of ``data`` or the previous
+    content. Returns the open descriptor. With ``sync`` the content survives a power failure; the name does only after
+    ``sync_directory``."""
     draft = path + ".tmp"
     fd = files.open(draft, create=True)
     try:
@@ -136,7 +137,7 @@ def write_whole(files: FileCalls, path: str, data: bytes, sync: bool) -> int:
         files.rename(draft, path)
     except OSError:
         files.close(fd)
-        with suppress(OSError):  # opening the journal clears drafts away
+        with suppress(OSError):  # opening the journal removes leftover drafts
             files.remove(draft)
         raise
     return fd

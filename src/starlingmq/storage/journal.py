@@ -1,7 +1,7 @@
-"""An append-only log of records, found again by offset: the messages that something durable wants.
+"""An append-only log of records, read by offset: the messages that durable receivers need.
 
-Offsets count records from 0 and are never given twice. Readers keep the offset they want next. What lies before
-``first`` is gone; where a reader finds an offset skipped, records were lost or thrown away, and it can tell how many.
+Offsets count records from 0 and are never reused. A reader keeps the offset that it wants next. Records before
+``first`` are deleted. If offsets are skipped, records were lost or thrown away, and the reader can tell how many.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Protocol
 
 
 class JournalSegment(Protocol):
-    """A part of the journal that can be given back by itself: the offsets ``first`` to ``next`` - 1."""
+    """A part of the journal that can be freed separately: the offsets ``first`` to ``next`` - 1."""
 
     @property
     def first(self) -> int: ...
@@ -20,56 +20,56 @@ class JournalSegment(Protocol):
 
 
 class Journal(Protocol):
-    """An engine. Every method raises OSError when the storage fails; an ``append`` that raised has added nothing, and
-    its offsets are given to the next one."""
+    """An engine. Each method raises OSError if the storage fails. An ``append`` that raised has added nothing, and the
+    next append uses its offsets."""
 
     @property
     def first(self) -> int:
-        """Offset of the oldest record that is kept; ``next`` when there is none."""
+        """Offset of the oldest record; ``next`` if there is none."""
         ...
 
     @property
     def next(self) -> int:
-        """Offset the next appended record gets."""
+        """Offset of the next record to be appended."""
         ...
 
     @property
     def size(self) -> int:
-        """Bytes taken by the records that are kept, the engine's own overhead included."""
+        """Bytes used by the present records, including the overhead of the engine."""
         ...
 
     def append(self, records: Sequence[bytes]) -> int:
-        """Add records, all or none; the offset of the first of them. They survive the death of the process."""
+        """Append all records or none, and return the offset of the first one. They survive the death of the process."""
         ...
 
     def read(self, offset: int, max_records: int, max_bytes: int) -> list[tuple[int, bytes]]:
-        """Records from ``offset`` (or the first one kept after it) on, with their offsets, in order.
+        """Records from ``offset`` on (or from the first record after it), with their offsets, in order.
 
-        As many as fit into both bounds, which count payload, but always one if there is one. [] at the end.
+        As many as fit into both bounds, which count payload, but at least one if there is one. [] at the end.
         """
         ...
 
     def read_at(self, offsets: Sequence[int]) -> list[bytes | None]:
-        """The records at these offsets, in the order asked for; None where one is gone or damaged."""
+        """The records at these offsets, in the given order; None for a record that is deleted or damaged."""
         ...
 
     def segments(self) -> Sequence[JournalSegment]:
-        """What the journal is made of, oldest first; [] for an engine that gives back by ``trim`` alone."""
+        """The segments, oldest first; [] for an engine that frees space only by ``trim``."""
         ...
 
     def drop(self, first: int) -> None:
-        """Nobody needs anything in the segment that begins with this offset any more."""
+        """Delete the segment that begins with this offset. No record in it is needed."""
         ...
 
     def trim(self, before: int) -> None:
-        """Nobody needs the offsets below ``before`` any more. An engine may keep some of them: ``first`` tells."""
+        """Records below offset ``before`` are no longer needed. The engine may keep some of them, as ``first`` shows."""
         ...
 
     def sync(self) -> None:
-        """Make what was appended before this call survive a power failure. Blocks; may be called from another
+        """Make records that were appended before this call survive a power failure. Blocks; may be called from another
         thread."""
         ...
 
     def close(self) -> None:
-        """Let go of everything. May be called again; nothing else may."""
+        """Release all resources. May be called again; no other method may be called afterwards."""
         ...

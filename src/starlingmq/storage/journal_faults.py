@@ -1,7 +1,7 @@
-"""What keeps the journal from storing, and the events that begin and end it.
+"""The faults that prevent the journal from storing records, and the events that begin and end them.
 
-The law: while any fault is there, nothing is accepted that must be stored; the last one to end lets the broker accept
-again. Each fault ends by an event that proves that its cause is gone, never by time alone.
+The law: while there is a fault, the broker accepts nothing that must be stored; when the last fault ends, it accepts
+again. Each fault ends with an event which proves that its cause is gone, never by time alone.
 
 | event               | cause of the event                                          | UNWRITTEN | UNSYNCED | LOST   |
 |---------------------|-------------------------------------------------------------|-----------|----------|--------|
@@ -14,11 +14,11 @@ again. Each fault ends by an event that proves that its cause is gone, never by 
 
 Syncing, one sync at a time::
 
-    IDLE     --somebody waits------------------> RUNNING
-    RUNNING  --somebody waits------------------> RUNNING   for the sync after this one, with all others who came since
-    RUNNING  --returned, somebody waits--------> RUNNING
+    IDLE     --a turn waits--------------------> RUNNING
+    RUNNING  --a turn waits--------------------> RUNNING   it waits for the next sync, with all that came since
+    RUNNING  --returned, turns wait------------> RUNNING
     RUNNING  --returned------------------------> IDLE
-    RUNNING  --failed--------------------------> RETRYING  nobody waits any longer: all are told
+    RUNNING  --failed--------------------------> RETRYING  all waiting turns are told, and wait no longer
     RETRYING --RETRY_SECONDS, backlog appended-> RUNNING   or IDLE with APPEND_FAILED: the journal does not open again
 """
 
@@ -64,5 +64,5 @@ ENDS: Final = {
 
 
 def after_event(faults: JournalFault, event: JournalEvent) -> JournalFault:
-    """Returns the faults that are there once the event has happened."""
+    """The faults after the event."""
     return (faults | BEGINS.get(event, NO_FAULT)) & ~ENDS.get(event, NO_FAULT)

@@ -1,7 +1,7 @@
-"""Deletes the segments of the journal that no session refers to, after each checkpoint.
+"""Deletes the journal segments that no session refers to, after each checkpoint.
 
-Sessions are looked at some per turn, so references can be made meanwhile: ``keep`` marks those. Offsets that were given
-back are remembered, since a retained message in memory may know one of them.
+The sessions are scanned over several turns, so references can be added meanwhile: ``keep`` marks those. The offsets of
+deleted segments are remembered, since a retained message in memory may still know one of them.
 """
 
 from __future__ import annotations
@@ -16,21 +16,20 @@ from starlingmq.storage.storage_thread import StorageThread
 
 
 class JournalGc:
-    """``careful``: a power failure must not bring back a reference to a segment that was deleted. ``piece``: sessions
-    per turn."""
+    """``careful``: a power failure must not restore a reference to a deleted segment. ``piece``: sessions per turn."""
 
     def __init__(self, journal: Journal, thread: StorageThread, careful: bool, piece: int) -> None:
         self.journal = journal
         self.thread = thread
         self.careful = careful
         self.piece = piece
-        self._marked: set[int] | None = None  # first offsets of the segments that are needed, while that is found out
-        self._oldest = 0  # offset that is needed, as far as it was found out
+        self._marked: set[int] | None = None  # first offsets of the segments that are needed, during a scan
+        self._oldest = 0  # the lowest offset that is needed, as far as the scan has come
         self._firsts: list[int] = []
-        self._given = [0, journal.first]  # where each range that was given back begins and ends, in turn; rising
+        self._given = [0, journal.first]  # bounds of the deleted ranges: begin, end, begin, end ..., rising
 
     def keep(self, offset: int) -> bool:
-        """Whether a record is still there, and stays: a new reference to it keeps it from being given back."""
+        """Whether the record still exists. If so, it is kept: a new reference prevents its deletion."""
         if offset < self._given[-1] and bisect_right(self._given, offset) % 2:
             return False
         if self._marked is not None:
@@ -39,9 +38,9 @@ class JournalGc:
         return True
 
     def give_back(self, state: BrokerState, checkpoint: int) -> Iterator[None]:
-        """Find out which segments hold a message that a session still wants, and give back the others.
+        """Find the segments with a message that a session still needs, and delete the others.
 
-        References that are made meanwhile are marked by ``keep``; records that are appended meanwhile are behind
+        ``keep`` marks references that are added meanwhile; records that are appended meanwhile are after
         ``checkpoint``.
         """
         segments = self.journal.segments()
@@ -55,7 +54,7 @@ class JournalGc:
                 self._oldest = min(self._oldest, self._mark_session(session))
                 if number % self.piece == self.piece - 1:
                     yield
-            if self.careful:  # a power failure must not bring back the want of what is given back now
+            if self.careful:  # a power failure must not restore a reference to a segment that is deleted now
                 yield from self.thread.run(self.journal.sync)
             needed = self._marked
         finally:
@@ -69,13 +68,13 @@ class JournalGc:
         for segment in doomed:
             grown = (
                 segment is segments[-1] and self.journal.next != end
-            )  # while we looked: it holds what nobody looked at
+            )  # it was created during the scan, and the scan has not covered it
             if segment.first >= oldest and not grown:
                 self.journal.drop(segment.first)
                 yield
 
     def _forgo(self, first: int, next: int) -> None:
-        """From here on no message may refer to these offsets: a retained one that is in memory may know one of them."""
+        """From now on no message may refer to these offsets. A retained message in memory may still know one of them."""
         begin, end = bisect_left(self._given, first), bisect_right(self._given, next)
         self._given[begin:end] = [first] * (begin % 2 == 0) + [next] * (end % 2 == 0)
 
@@ -86,11 +85,11 @@ class JournalGc:
             self._marked.add(self._firsts[place])
 
     def _mark_session(self, session: Session) -> int:
-        """Mark what a session refers to; the oldest offset, or that of what others need."""
+        """Mark the offsets that a session refers to. Returns the lowest of them, or the lowest so far."""
         offsets: list[int] = []
         oldest = self._oldest
         if session.expiry == 0:
-            return oldest  # nothing of it is kept
+            return oldest  # what the session holds is not stored
         if session.queue is not None:
             assert self._marked is not None
             kept = session.queue.mark(self._firsts, self._marked)

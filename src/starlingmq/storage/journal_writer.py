@@ -1,8 +1,8 @@
 """Appends the records of each turn to the journal, and syncs them with ``power``.
 
-When the journal can not be written (a full disk) or not be synced, the records wait in memory, in order. Whoever waits
-for them is told at once (``NotYetStored``), the core takes nothing new that has to be stored, and a retry each second
-ends that by itself. The states are in ``journal_faults``.
+If the journal cannot be written (a full disk) or synced, the records wait in memory, in order. Waiting turns are told
+at once (``NotYetStored``), the core accepts nothing new that has to be stored, and a retry every second ends this
+without an operator. ``journal_faults`` has the states.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Durability = Literal["memory", "process", "power"]
 
 
 class JournalWriter:
-    """``next``: the offset of the next record, after those that wait in memory. ``stuck``: the journal takes none.
-    ``lost``: records were lost, and no checkpoint makes up for them yet. ``rewrite``: has a checkpoint written of all
-    that is in memory."""
+    """``next``: the offset of the next record, after those that wait in memory. ``stuck``: the journal accepts no
+    records. ``lost``: records were lost, and no checkpoint has replaced them yet. ``rewrite`` begins a checkpoint of
+    everything in memory."""
 
     def __init__(
         self,
@@ -59,22 +59,23 @@ class JournalWriter:
         self._backlog: list[bytes] = []
         self._retry: asyncio.TimerHandle | None = None
         self._sync_state = SyncState.IDLE
-        self._resync: asyncio.TimerHandle | None = None  # while RETRYING
-        self._unsynced: list[asyncio.Future[None]] = []  # wait for the next sync
+        self._resync: asyncio.TimerHandle | None = None  # set while RETRYING
+        self._unsynced: list[asyncio.Future[None]] = []  # these wait for the next sync
         self._syncing_for: list[asyncio.Future[None]] = []
-        self._safe = journal.next  # with ``power``: records below this offset are synced
+        self._safe = journal.next  # with ``power``, records below this offset are synced
 
     @property
     def failure(self) -> str:
-        """Why nothing can be stored at the moment; "" as a rule."""
+        """Why nothing can be stored at the moment; normally ""."""
         return self.health.reason if self.health.refusing else ""
 
     # Appending
 
     def write(self, records: list[bytes], to_streams: bool) -> Awaitable[None] | None:
-        """Append the records of one turn; ``to_streams``: some are for streams too, which have taken note of them.
+        """Append the records of one turn. With ``to_streams``, some belong to streams too, which have already recorded
+        them as pending.
 
-        Returns None if they are stored, else what is done when they are. Raises NotYetStored.
+        Returns None if they are stored, else an awaitable for when they are. Raises NotYetStored.
         """
         self.next += len(records)
         if self.stuck:
@@ -93,7 +94,7 @@ class JournalWriter:
         return self._sync() if self.durability == "power" else None
 
     def _follow(self) -> bool:
-        """Have the logs of streams take what the journal has; whether they did."""
+        """Append pending records to the logs of streams, up to what the journal has. Returns whether that worked."""
         try:
             self.streams.append()
         except OSError as error:
@@ -121,7 +122,7 @@ class JournalWriter:
             return
         self._note(JournalEvent.BACKLOG_APPENDED)
         if self.durability == "power":
-            self._note(JournalEvent.SYNC_IN_DOUBT)  # what waited is only safe once it is synced
+            self._note(JournalEvent.SYNC_IN_DOUBT)  # the backlog is safe only after a sync
             self._sync_again()
         else:
             self._recover()
@@ -134,7 +135,7 @@ class JournalWriter:
         self.lost = JournalFault.LOST in self.faults
 
     def _refuse(self, error: OSError) -> None:
-        """From here on nothing is accepted that has to be stored."""
+        """From now on the broker accepts nothing that has to be stored."""
         self.health.fails(error, True)
         if self.state is not None:
             written = self.journal.next
@@ -142,13 +143,13 @@ class JournalWriter:
         self._tell()
 
     def _tell(self) -> None:
-        """Have the core say how it is, where it says such things."""
+        """Have the core publish the state of the storage, if it publishes such figures."""
         if self.state is not None:
             self.state.ctx.storage.tell(str(self.health), self.health.failures)
 
     def records_lost(self, error: RecordsLost) -> None:
-        """Whoever waits may wait for one of these records. What we have in memory is right, so it is written down as it
-        is, and until then nothing is accepted."""
+        """A waiting turn may depend on the lost records. The state in memory is right, so a checkpoint writes all of
+        it, and until then the broker accepts nothing that has to be stored."""
         if self.durability == "power":
             log.error("%s; they had not been acknowledged", error)
         else:
@@ -178,14 +179,14 @@ class JournalWriter:
             self._tell()
 
     def _recover(self) -> None:
-        """A fault is over; storing works when it was the last one."""
+        """A fault has ended. If it was the last one, storing works again."""
         if self.faults or not self.health.refusing:
             return
         self.health.works()
         self._tell()
         if self.state is not None:
             self.state.ctx.storage_works()
-            if self.durability == "power":  # what was put off may stand for records that came after the last sync began
+            if self.durability == "power":  # postponed syncs may cover records that came after the last sync began
                 self._sync().add_done_callback(self._go_on_after)
             else:
                 self.state.refusal.over()
@@ -205,7 +206,7 @@ class JournalWriter:
         return future
 
     def _begin_sync(self) -> None:
-        """One sync at a time; whoever comes meanwhile waits for the next one, with everybody else."""
+        """Only one sync runs at a time. Turns that come meanwhile share the next one."""
         if self._sync_state is not SyncState.IDLE or not self._unsynced:
             return
         self._sync_state = SyncState.RUNNING
@@ -226,7 +227,7 @@ class JournalWriter:
         until: int,
         marks: list[tuple[StreamLog, int]],
     ) -> None:
-        """What a failed sync was to make safe is in doubt until a later one has returned."""
+        """After a failed sync, the records that it covered are in doubt until a later sync has returned."""
         self._sync_state = SyncState.IDLE
         error = done.exception()
         if isinstance(error, RecordsLost):
@@ -257,22 +258,22 @@ class JournalWriter:
         self._resync = asyncio.get_running_loop().call_later(RETRY_SECONDS, self._sync_again)
 
     def _let_down(self) -> None:
-        """Nobody waits for what is in doubt."""
+        """Fail all turns that wait for records in doubt."""
         waiting = self._syncing_for + self._unsynced
         self._syncing_for, self._unsynced = [], []
         for future in waiting:
             if not future.done():
                 future.set_exception(NotYetStored(self.failure))
-                future.exception()  # of some of them nobody wants to know
+                future.exception()  # for some of them no caller reads the exception
 
     def _sync_again(self) -> None:
-        """Nobody waits for it, but until it returns nothing is accepted."""
+        """No turn waits for this sync, but until it returns the broker accepts nothing that has to be stored."""
         if self._resync is not None:
             self._resync.cancel()
             self._resync = None
             self._sync_state = SyncState.IDLE
         try:
-            self.journal.append([])  # an engine that has to be opened anew does that when it is written to
+            self.journal.append([])  # an engine that has to be reopened does that on a write
         except OSError as error:
             self._fail(error)
             return
@@ -287,7 +288,7 @@ class JournalWriter:
             self._resync.cancel()
 
     def last_try(self) -> None:
-        """Append what waits in memory if that is possible by now; nobody was promised any of it."""
+        """Append the records that wait in memory, if that is possible by now. No client was promised any of them."""
         if self.stuck:
             with suppress(OSError):
                 self.journal.append(self._backlog)

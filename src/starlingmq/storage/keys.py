@@ -1,18 +1,18 @@
-"""The keys of the key-value store: every layout there is, and the only file that knows them.
+"""The keys of the key-value store: all layouts, in the only file that knows them.
 
-A change that an older program would misread raises the layout of the data directory (see ``data_dir``), which every
-program checks before it opens anything. Numbers in keys are big-endian, so that the order of keys
-is that of numbers. A session has a number, given once and never again, in place of its client id: its keys are short,
-and a session that ends and begins anew can not find what is left of the old one.
+A change that an older program would misread raises the layout number of the data directory (see ``data_dir``), which
+each program checks before it opens anything. Numbers in keys are big-endian, so that the order of keys is that of
+numbers. A session is identified by a number, never reused, in place of its client id: keys are short, and a session
+that ends and begins again cannot find remains of the old one.
 
 | key | value |
 |---|---|
 | ``m`` name | one fact about the whole store |
 | ``s`` session (u64) | the session: client id, expiry, will ... |
 | ``u`` session (u64) filter | a subscription |
-| ``h`` session (u64) | what it holds: queue (references into the journal), window, inbound handshakes |
+| ``h`` session (u64) | its holdings: queue (references into the journal), window, inbound handshakes |
 | ``r`` topic | a retained message |
-| ``f`` key | a fact that the cluster's state machines want kept: theirs to understand |
+| ``f`` key | a fact of the cluster's state machines, opaque to the store |
 
 Filters and topics are their UTF-8 bytes as on the wire. Values are encoded in session_values.py and, for messages,
 records.py.
@@ -25,13 +25,14 @@ from typing import Final
 from starlingmq.storage.kv import prefix_end
 
 META_CHECKPOINT: Final = b"mcheckpoint"
-"""The journal offset from which on the journal has to be replayed over what the store says."""
+"""The journal offset from which a start replays the journal on top of the checkpoint."""
 
 META_AS_OF: Final = b"masof"
-"""The highest journal offset that anything in the store was true as of: the journal must go on from there at least."""
+"""The highest journal offset as of which anything in the store was true. The journal must continue at this offset at
+least."""
 
 META_NEXT_SESSION: Final = b"msession"
-"""The least session number that was never given."""
+"""The lowest session number that was never used."""
 
 META_HIGHEST: Final = b"mhighest"
 """The sequence of the last message from each other node of the cluster (MessagePack: number of the node, sequence)."""
@@ -49,7 +50,7 @@ _HEAD: Final = 9  # a letter and a session number
 
 
 class UnknownKey(ValueError):
-    """A key of none of the layouts: the store is damaged, or of a layout that we do not know."""
+    """A key of no known layout: the store is damaged, or was written by a newer program."""
 
 
 def session_key(session: int) -> bytes:
@@ -73,7 +74,7 @@ def fact_key(key: bytes) -> bytes:
 
 
 def session_of(key: bytes) -> int:
-    """The session that a key of sessions, subscriptions, queues, windows or handshakes belongs to."""
+    """The session to which a key of a session, a subscription or holdings belongs."""
     if len(key) < _HEAD:
         raise UnknownKey(f"key {key!r} does not name a session")
     return int.from_bytes(key[1:_HEAD], "big")
@@ -97,8 +98,8 @@ def all_of(kind: bytes) -> tuple[bytes, bytes | None]:
 def all_of_session(kind: bytes, session: int) -> tuple[bytes, bytes | None]:
     """Start and end of a scan over the subscriptions or the queue of one session.
 
-    A queue whose head moves on should be scanned from its head's key instead: the keys deleted before it cost as much
-    as keys that are there.
+    A queue whose head moves on should be scanned from the key of its head: deleted keys before it cost as much as
+    present ones.
     """
     prefix = kind + session.to_bytes(8, "big")
     return prefix, prefix_end(prefix)

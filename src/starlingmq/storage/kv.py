@@ -1,7 +1,7 @@
 """Ordered byte keys: the small state of the broker (sessions, subscriptions, windows, references into the journal).
 
-Keys are compared as bytes. A scan gives a bounded list instead of an iterator: nothing stays open between two turns of
-the event loop, and whatever is written meanwhile can not upset it; the next scan goes on after the last key.
+Keys are compared as bytes. A scan returns a bounded list instead of an iterator: nothing stays open between two turns
+of the event loop, and writes between two scans cannot invalidate anything; the next scan continues after the last key.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class Batch:
-    """Puts and deletes that take effect together or not at all; of several for one key the last counts."""
+    """Puts and deletes that take effect together or not at all. Of several for one key the last counts."""
 
     __slots__ = ("changes",)
 
@@ -21,7 +21,7 @@ class Batch:
         self.changes[key] = value
 
     def delete(self, key: bytes) -> None:
-        """The key need not be there."""
+        """The key need not exist."""
         self.changes[key] = None
 
     def __len__(self) -> int:
@@ -29,30 +29,30 @@ class Batch:
 
 
 class Kv(Protocol):
-    """An engine. Every method raises OSError when the storage fails; a ``write`` that raised has changed nothing."""
+    """An engine. Each method raises OSError if the storage fails. A ``write`` that raised has changed nothing."""
 
     def get(self, key: bytes) -> bytes | None: ...
 
     def scan(self, start: bytes, end: bytes | None, limit: int, reverse: bool = False) -> list[tuple[bytes, bytes]]:
-        """The first ``limit`` keys k with start <= k < end and their values, in order; the last ones, from the end
-        on, when ``reverse``. ``end`` None: no upper bound."""
+        """The first ``limit`` keys k with start <= k < end, and their values, in order; with ``reverse`` the last ones,
+        from the end. ``end`` None: no upper bound."""
         ...
 
     def write(self, batch: Batch) -> None:
-        """Apply a batch; it survives the death of the process from here on."""
+        """Apply a batch. It survives the death of the process."""
         ...
 
     def sync(self) -> None:
-        """Make what was written before this call survive a power failure. Blocks; may be called from another thread."""
+        """Make earlier writes survive a power failure. Blocks; may be called from another thread."""
         ...
 
     def close(self) -> None:
-        """Let go of everything. May be called again; nothing else may."""
+        """Release all resources. May be called again; no other method may be called afterwards."""
         ...
 
 
 def after(key: bytes) -> bytes:
-    """The least key greater than ``key``: where the next scan goes on."""
+    """The lowest key above ``key``: where the next scan continues."""
     return key + b"\0"
 
 

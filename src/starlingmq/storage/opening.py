@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def open_store(config: Config, state: BrokerState, clock: Callable[[], float]) -> Store:
-    """Open the data directory, where there is one, and fill ``state`` from it. Blocks: nothing can be served before.
+    """Open the data directory, if there is one, and fill ``state`` from it. Blocks, since nothing can be served before.
 
     Raises what ``directory_store.open_directory`` raises.
     """

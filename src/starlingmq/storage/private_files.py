@@ -1,10 +1,11 @@
-"""What is kept is for the user of the broker alone: directories 0700, files 0600, whatever an earlier life left.
+"""Only the user of the broker has access to stored data: directories 0700, files 0600, whatever an earlier process
+left.
 
 | owner of the directory | result |
 |---|---|
 | the user of this process | group and others lose all access, here and below |
-| root, and nobody else may write to it (a volume of Kubernetes) | the same, below |
-| anybody else | refused |
+| root, if no other user may write to it (a volume of Kubernetes) | the same, below |
+| another user | refused |
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-FOREIGN: Final = frozenset(["lost+found"])  # the file system's own
+FOREIGN: Final = frozenset(["lost+found"])  # belongs to the file system
 OTHERS: Final = 0o077
 
 
 class NotPrivate(Exception):
-    """One line: whose it is, and what to do."""
+    """One line: the owner, and what to do."""
 
 
 def refuse_foreign(root: Path) -> None:
-    """Raises NotPrivate for a directory of somebody else."""
+    """Raises NotPrivate for a directory of another user."""
     found = os.stat(root)
     us = os.geteuid()
     if found.st_uid != us and (found.st_uid != 0 or found.st_mode & stat.S_IWOTH):
@@ -32,9 +33,9 @@ def refuse_foreign(root: Path) -> None:
 
 
 def make_private(root: Path) -> int:
-    """Take access from group and others. How many directories and files had to be changed.
+    """Remove the access of group and others. Returns the number of directories and files that were changed.
 
-    Raises NotPrivate, or OSError where the file system refuses.
+    Raises NotPrivate, or OSError if the file system fails.
     """
     refuse_foreign(root)
     found = os.stat(root)
@@ -48,7 +49,7 @@ def make_private(root: Path) -> int:
 
 
 def _below(directory: Path, seen: set[tuple[int, int]]) -> Iterator[tuple[Path, os.stat_result]]:
-    """Links are followed: parts of a data directory may be on another disk. A directory comes before its entries."""
+    """Links are followed, since parts of a data directory may be on another disk. A directory precedes its entries."""
     with os.scandir(directory) as entries:
         for entry in entries:
             if entry.name in FOREIGN or not (entry.is_dir() or entry.is_file()):

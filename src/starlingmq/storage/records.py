@@ -1,19 +1,20 @@
-"""How what a turn commits is written down: journal records, and the values of the checkpoint.
+"""The encoding of a turn's writes as journal records, and of checkpoint values.
 
-A turn is one append to the journal: a MESSAGE record for each message that something wants for the first time, with
-those that want it, then one OPERATIONS record with everything else. Operations name messages by their journal offset
-and sessions by number (unique for ever, so that neither can be mistaken).
+A turn is one append to the journal: a MESSAGE record for each new message, with its receivers, then one OPERATIONS
+record for everything else. Operations refer to messages by journal offset and to sessions by number; neither is ever
+reused.
 
-All numbers without a size are varints: seven bits a byte, low ones first, the high bit set in all but the last.
+Numbers without a stated size are varints: seven bits per byte, low ones first, the high bit set in all bytes but the
+last.
 
 MESSAGE     u8 1, u8 QoS | retain << 2 | retained << 3 | expires << 4 | passed << 5 | named << 6, f64 published, f64
-            expires (if it does), length of the id and the id (if it has one: core.observe.audit), origin and sequence
-            (if it was passed on between nodes), lengths of topic, publisher, properties and receivers; those; the rest
+            expires (if set), length of the id and the id (if it has one: core.observe.audit), origin and sequence
+            (if it was forwarded between nodes), lengths of topic, publisher, properties and receivers; those; the rest
             is payload.
             A receiver: session, u16 packet id (0: queued), u8 flags; with HAS_IDS: length, identifiers. A stream is
-            one too (docs/STREAMS.md), and its own log has the same record, without receivers. So is what is known of a
-            producer with this message: what is in one record is there as a whole or not at all.
-OPERATIONS  u8 2, then operations: u8 kind (a number of core.ready), session, and what ``operations`` says for each.
+            a receiver, too (docs/STREAMS.md), and its own log has the same record without receivers. The state of a
+            producer as of this message is also encoded as a receiver, so that both are stored atomically.
+OPERATIONS  u8 2, then operations: u8 kind (a number of core.ready), session, then as ``operations`` defines per kind.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from starlingmq.wire.primitives import BYTE
 MESSAGE: Final = 1
 OPERATIONS: Final = 2
 
-INBOUND: Final = 16  # receiver flags: not a delivery but a QoS 2 handshake that holds the message,
-STREAM: Final = 32  # not a session but a stream, in which the message has the offset that the identifiers are
+INBOUND: Final = 16  # receiver flags: the receiver is a QoS 2 handshake that holds the message,
+STREAM: Final = 32  # a stream; the identifiers are the offset of the message in it
 PRODUCER: Final = (
     64  # not a receiver but who published it: the identifiers are its state and its key (core.session.producers)
 )
-RETAINED: Final = 8  # message flags: it is its topic's retained message from now on
+RETAINED: Final = 8  # message flags: it becomes the retained message of its topic
 
 EXPIRES: Final = 16
 PASSED: Final = 32
@@ -45,7 +46,7 @@ _DOUBLE: Final = struct.Struct("<d")
 
 
 class RecordError(ValueError):
-    """A record that passed its checksum does not make sense: written by another version, or by a fault."""
+    """A record with a correct checksum that makes no sense: written by another version, or by a bug."""
 
 
 def encode_number(value: int) -> bytes:
@@ -67,7 +68,7 @@ def decode_number(data: bytes) -> int:
 
 
 class Reader:
-    """Takes a record apart from its beginning on. What is not there raises RecordError."""
+    """Reads a record from its beginning. Raises RecordError for missing bytes."""
 
     data: bytes
     at: int
@@ -133,7 +134,8 @@ def put_receiver(out: BytesWriter, number: int, packet_id: int, flags: int, ids:
 
 
 def put_message(out: BytesWriter, message: Message, publisher: bytes, receivers: bytes, retained: bool) -> None:
-    """Append a MESSAGE record; ``publisher`` is ``message.publisher`` encoded: the same for many messages in a row."""
+    """Append a MESSAGE record. ``publisher`` is ``message.publisher`` encoded, which is the same for many messages in a
+    row."""
     flags = message.qos
     if message.retain:
         flags |= 4
@@ -169,14 +171,14 @@ def put_message(out: BytesWriter, message: Message, publisher: bytes, receivers:
 
 
 def encode_message(message: Message) -> bytes:
-    """The record of a message in a stream's own log."""
+    """The record of a message in the log of a stream."""
     out = BytesWriter()
     put_message(out, message, message.publisher.encode(), b"", False)
     return out.getvalue()
 
 
 def encode_retained(message: Message) -> bytes:
-    """The MESSAGE record of a retained message, which nobody else wants."""
+    """The MESSAGE record of a retained message, without receivers."""
     out = BytesWriter()
     put_message(out, message, message.publisher.encode(), b"", True)
     return out.getvalue()

@@ -1,4 +1,4 @@
-"""From what a store holds to a broker that goes on: the checkpoint, then the journal since then."""
+"""Recovery of a broker's state: the checkpoint, then the journal since then."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ READ_BYTES: Final = 1 << 20
 
 
 class Recovered:
-    """``sessions`` that came back; ``lost`` references whose messages are not in the journal any more; ``replayed``
-    records; ``ahead``: the checkpoint knows more than the journal, which a power failure can do. ``changes`` and
-    ``changed`` are what the journal knows and the checkpoint does not: values, and sessions that hold other things (or
-    are no more)."""
+    """``sessions`` that were restored; ``lost`` references to messages that the journal does not have any more;
+    ``replayed`` records; ``ahead``: the checkpoint is ahead of the journal, which a power failure can cause.
+    ``changes`` and ``changed`` are known to the journal but not to the checkpoint: values, and sessions whose holdings
+    changed or that ended."""
 
     def __init__(self) -> None:
         self.sessions = 0
@@ -58,7 +58,8 @@ class Recovered:
 
 
 def read(kv: Kv, journal: Journal, keep: Callable[[list[StreamPut]], None]) -> tuple[StoreImage, int]:
-    """The image, and how many records were replayed on top of the checkpoint. ``keep`` takes what goes into streams."""
+    """The image, and the number of records replayed on top of the checkpoint. ``keep`` receives the messages of
+    streams."""
     image = StoreImage()
     image.next_number = int.from_bytes(kv.get(META_NEXT_SESSION) or b"\0", "big") or 1
     _scan(kv, SESSION, lambda key, value: _set_session(image, key, value))
@@ -102,10 +103,10 @@ def _set_subscription(image: StoreImage, key: bytes, value: bytes) -> None:
 def restore(
     state: BrokerState, kv: Kv, journal: Journal, streams: StreamLogs | None = None, careful: bool = False
 ) -> Recovered:
-    """Fill an empty broker with what the store holds, and ``streams`` with what they lack. Its clock must be right
-    already. ``careful``: the store keeps with ``power``. Raises OSError where a stream can not be written."""
+    """Fill an empty broker from the store, and append to ``streams`` what they lack. The broker's clock must be set
+    before. ``careful``: the store has durability ``power``. Raises OSError if a stream cannot be written."""
     collecting = gc.isenabled()
-    gc.disable()  # nothing that is made here is garbage, and looking for some takes longer than making it
+    gc.disable()  # recovery makes no garbage, and a collection takes longer than making the objects
     try:
         return _restore(state, kv, journal, streams or StreamLogs(), careful)
     finally:
@@ -176,7 +177,7 @@ def _restore_session(state: BrokerState, journal: Journal, found: SessionImage, 
 
 
 def _within(references: References, journal: Journal, recovered: Recovered) -> References:
-    """Without those that point past the end of the journal: other messages will be there."""
+    """The references without those past the end of the journal, where other messages will be stored."""
     end = journal.next
     if len(references) == 0 or max(references.offsets()) < end:
         return references

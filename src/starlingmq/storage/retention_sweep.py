@@ -1,4 +1,4 @@
-"""Gives up queued messages that ``storage.retention_time`` or ``storage.retention_size`` does not keep any longer."""
+"""Drops queued messages that ``storage.retention_time`` or ``storage.retention_size`` no longer keeps."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from starlingmq.core.broker import BrokerState
 from starlingmq.storage.journal import Journal
 from starlingmq.storage.segment.retention import Retention
 
-RETIRE_SECONDS: Final = 10.0  # between two looks at what has waited for too long
-RETIRE_PIECE: Final = 1000  # messages of one session a turn
+RETIRE_SECONDS: Final = 10.0  # between two searches for messages that have waited too long
+RETIRE_PIECE: Final = 1000  # messages of one session per turn
 FOR_EVER: Final = Retention(0.0, 0)
 
 
@@ -22,11 +22,11 @@ class RetentionSweep:
         self.retention = retention
         self.clock = clock
         self.piece = piece
-        self._retired = 0  # offset below which nothing waits any longer
+        self._retired = 0  # below this offset no message waits
         self._retired_at = clock()
 
     def due(self) -> bool:
-        """Whether something has waited for longer than it may, or too much waits."""
+        """Whether a message has waited for too long, or too much waits."""
         if self.retention == FOR_EVER:
             return False
         now = self.clock()
@@ -36,7 +36,7 @@ class RetentionSweep:
         return self.retention.cutoff(self.journal.segments(), now) > self._retired
 
     def run(self, state: BrokerState) -> Iterator[None]:
-        """Give up what has waited for too long. The checkpoint after it begins when that is in the journal."""
+        """Drop messages that have waited for too long. The next checkpoint begins when that is in the journal."""
         if self.retention == FOR_EVER:
             return
         cutoff = self.retention.cutoff(self.journal.segments(), self.clock())

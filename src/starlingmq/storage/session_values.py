@@ -1,4 +1,5 @@
-"""Sessions, subscriptions and what sessions hold, as values of operations and of the checkpoint (MessagePack)."""
+"""Sessions, subscriptions and holdings of sessions, encoded as values of operations and of the checkpoint
+(MessagePack)."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ class WillValue(msgspec.Struct, array_like=True):
 
 
 class SessionValue(msgspec.Struct, array_like=True):
-    """``connected``: it had a connection, so its deadlines begin when that is found to be gone."""
+    """``connected``: it had a connection, so its deadlines begin when the broker starts without that connection."""
 
     client_id: str
     expiry: int
@@ -45,7 +46,7 @@ class SessionValue(msgspec.Struct, array_like=True):
 
 
 class SubscriptionValue(msgspec.Struct, array_like=True):
-    """``whole`` is the filter as subscribed, $share prefix included."""
+    """``whole`` is the filter as subscribed, including the $share prefix."""
 
     whole: bytes
     qos: int
@@ -71,7 +72,7 @@ class InboundValue(msgspec.Struct, array_like=True):
 
 
 class HoldingsValue(msgspec.Struct, array_like=True):
-    """Queue (packed references), window and handshakes of a session as of a journal offset."""
+    """Queue (packed references), window and handshakes of a session, as of a journal offset."""
 
     as_of: int
     queue: bytes
@@ -130,7 +131,7 @@ def decode_session(data: bytes) -> SessionValue:
 
 
 def restore_will(value: WillValue, client_id: str) -> Will:
-    """The will, under the name that its client had."""
+    """The will, under the client id of its client."""
     client = Client("", value.peer, 0.0)
     client.client_id = client_id
     client.username = value.username
@@ -152,7 +153,7 @@ def decode_subscription(data: bytes) -> SubscriptionValue:
 
 
 def encode_holdings(session: Session, as_of: int) -> bytes:
-    """All that a session holds. Its queue must be spilled: what is only in memory is not in it."""
+    """All holdings of a session. Its queue must be spilled before: entries that are only in memory are left out."""
     queue = b""
     ids: dict[int, bytes] = {}
     held = [] if session.moving is None else session.moving.held

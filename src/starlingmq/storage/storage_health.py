@@ -1,7 +1,7 @@
-"""How storing is: ok, on a full disk, or on one that fails; since when and why. For the log and whoever asks.
+"""The state of the storage: ok, a full disk, or a failing disk; since when, and why. For the log and for operators.
 
-Two things can be in trouble. Without the journal nothing can be accepted that has to be kept (``refusing``). Without
-checkpoints everybody is served, but the journal grows and nothing is given back.
+There are two kinds of failures. If the journal fails, nothing can be accepted that has to be stored (``refusing``). If
+checkpoints fail, all clients are served, but the journal grows and is not freed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ADVICE: Final[dict[State, str]] = {
 
 
 class StorageHealth:
-    """``since`` is Unix seconds; ``failures`` counts how often ``state`` left "ok"."""
+    """``since`` is Unix seconds; ``failures`` counts the times that ``state`` left "ok"."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -42,7 +42,7 @@ class StorageHealth:
         return f"{self.state} since {since}: {self.reason}"
 
     def fails(self, error: OSError, refusing: bool) -> bool:
-        """Note a failure; whether that changed anything, which is then logged. ``refusing``: it is the journal's."""
+        """Record a failure. Returns whether the state changed, which is then logged. ``refusing``: the journal failed."""
         state: State = "full" if error.errno in FULL else "failing"
         if (self.state == state and self.refusing == refusing) or (self.refusing and not refusing):
             return False
@@ -60,7 +60,7 @@ class StorageHealth:
         return True
 
     def works(self) -> bool:
-        """Note that all is well; whether that changed anything, which is then logged."""
+        """Record that storing works. Returns whether the state changed, which is then logged."""
         if self.state == "ok":
             return False
         log.warning("the storage works again after %.0f s; everything is accepted", self._clock() - self.since)

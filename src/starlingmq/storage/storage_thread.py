@@ -1,4 +1,4 @@
-"""The thread for calls of the store that block: syncs, and steps of checkpoints."""
+"""The thread for blocking calls of the store: syncs, and steps of checkpoints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class StorageThread:
-    """``wake``: has the store's ``maintain`` called soon. ``waiting``: the step that ``run`` waits for."""
+    """``wake`` makes the driver call the store's ``maintain`` soon. ``waiting``: the step for which ``run`` waits."""
 
     def __init__(self) -> None:
         self.wake: Callable[[], None] = lambda: None
@@ -22,7 +22,7 @@ class StorageThread:
         return asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     def run(self, call: Callable[[], None]) -> Iterator[None]:
-        """Let a blocking call be done beside the event loop, and go on in the turn after it."""
+        """Run a blocking call in the thread, and continue in the turn after it."""
         waiting = self.start(call)
         self.waiting = waiting
         waiting.add_done_callback(self._go_on)

@@ -1,4 +1,4 @@
-"""What the driver commits a turn's writes to."""
+"""The store to which the driver commits the writes of a turn."""
 
 from __future__ import annotations
 
@@ -11,48 +11,50 @@ from starlingmq.core.ready import Write
 
 
 class NotYetStored(OSError):
-    """These writes could not be stored; they are kept in memory and stored as soon as that is possible. Nobody should
-    wait for it: see ``starlingmq.core.limits.storage_failure``."""
+    """These writes could not be stored. They are kept in memory and stored as soon as possible. Callers should not wait
+    for that: see ``starlingmq.core.limits.storage_failure``."""
 
 
 class Store(Protocol):
-    """Keeps what the core wrote, as durably as it was set up to.
+    """Stores the writes of the core, as durably as configured.
 
-    ``keeps`` says whether anything is kept at all: if not, the core does not even collect writes.
+    ``keeps`` False: nothing is stored, and the core does not collect writes.
     """
 
     keeps: bool
 
     def commit(self, writes: list[Write]) -> Awaitable[None] | None:
-        """Take the writes of one turn as one group. None: they are stored. Else they are once the awaitable is done;
-        commits become durable in the order in which they were made. Raises (as the awaitable may) NotYetStored while
-        nothing can be stored, which ``Context.refusing`` says too; any other OSError: they are lost."""
+        """Accept the writes of one turn as one group. None: they are stored. Otherwise they are stored when the
+        awaitable completes; commits become durable in the order in which they were made. Raises (as the awaitable may)
+        NotYetStored while nothing can be stored, which ``Context.refusing`` shows, too. After any other OSError the
+        writes are lost."""
         ...
 
     def readable(self) -> bool:
-        """Whether everything that was committed can be read back (it can not while storage fails)."""
+        """Whether all committed messages can be read back, which is False while the storage fails."""
         ...
 
     def load(self, offsets: Sequence[int]) -> dict[int, Message]:
-        """Messages that were committed, by offset; those that are lost are missing. Raises OSError when
-        they can not be read at the moment."""
+        """Committed messages by offset, without those that are lost. Raises OSError if they cannot be read at the
+        moment."""
         ...
 
     def maintain(self) -> bool:
-        """Do a piece of the store's own work, at the end of a turn; whether there is more to do right away."""
+        """Do one piece of the store's maintenance, at the end of a turn. Returns whether the next piece should follow
+        at once."""
         ...
 
     def attach(self, state: BrokerState, wake: Callable[[], None]) -> None:
-        """The broker that is stored here; ``wake`` has ``maintain`` called soon."""
+        """Set the broker whose state is stored here; ``wake`` makes the driver call ``maintain`` soon."""
         ...
 
     async def close(self) -> None:
-        """Store what is left and let go of everything."""
+        """Store the rest and release all resources."""
         ...
 
 
 class NoStore:
-    """``storage.engine: memory``: the core's own memory is all there is, and it survives nothing."""
+    """``storage.engine: memory``: state is kept in the memory of the core only, and survives nothing."""
 
     keeps = False
 

@@ -1,8 +1,8 @@
-"""What a store knows of the sessions and retained messages when it is opened: the checkpoint, and what came after.
+"""The sessions and retained messages of a store that is being opened: the checkpoint, and the journal since then.
 
-Operations are applied in the order of the journal. What a session's checkpoint record already contains (everything
-before its ``as_of``) is not applied again. Sessions are found by number, so the order within a turn does not matter.
-What was applied is remembered: the next checkpoint speaks for this part of the journal and has to write it down.
+Operations are applied in the order of the journal. Operations that the checkpoint of a session already contains (those
+before its ``as_of``) are not applied again. Sessions are found by number, so the order within a turn does not matter.
+What was applied is remembered, since the next checkpoint covers this part of the journal and has to write it.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ PUBLISHED = 1
 
 
 class SessionImage:
-    """One session. ``value`` None: only references to it were found yet.
+    """One session. ``value`` None: only references to it have been found so far.
 
-    Its queue stays packed while it is used as a queue: at its end and at its head. Only what is taken out of the middle
-    (an expired message) has it unpacked into ``queue``.
+    Its queue stays packed while it is changed at its ends only. Taking an entry out of the middle (an expired message)
+    unpacks it into ``queue``.
     """
 
     number: int
@@ -133,7 +133,7 @@ class SessionImage:
 
 
 class StreamPut(NamedTuple):
-    """The stream with this number has a message at this offset."""
+    """The message at this journal offset belongs to the stream with this number."""
 
     number: int
     offset: int
@@ -146,10 +146,10 @@ class StoreImage:
     next_number: int
     changes: Batch  # values of sessions and subscriptions that the journal changed
     touched: dict[int, None]  # sessions that it changed in any way
-    topics: dict[bytes, None]  # whose retained message it changed
+    topics: dict[bytes, None]  # topics whose retained message the journal changed
     facts: dict[bytes, bytes]
-    highest: dict[int, int]  # sequence of the last message from each node
-    kept: list[StreamPut]  # what goes into streams, in order; whoever replays takes it from here
+    highest: dict[int, int]  # highest sequence of a message from each node
+    kept: list[StreamPut]  # messages of streams, in order; the caller removes them
 
     def __init__(self) -> None:
         self.sessions = {}
@@ -269,12 +269,12 @@ class StoreImage:
             image.inbound.pop(packet_id, None)
 
     def retain(self, record: bytes) -> None:
-        """A retained message of the checkpoint."""
+        """Take over a retained message of the checkpoint."""
         message = decode_message(record)
         self.retained[message.topic] = message
 
     def replayed(self) -> Batch:
-        """What the next checkpoint has to say of sessions, subscriptions and retained messages."""
+        """The values of sessions, subscriptions and retained messages that the next checkpoint has to write."""
         for topic in self.topics:
             message = self.retained.get(topic)
             if message is None:

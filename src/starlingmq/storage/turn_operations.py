@@ -1,9 +1,10 @@
 """The writes of a turn as journal records, and back.
 
-``TurnEncoder`` is the hot end: a message and all who want it become one record, everything else one record a turn, or
-a few: operations that queue, send or retain come before the records of messages that came later. A message that is in
-the journal already is named by its offset; only to be retained it is written again, because nobody's reference would
-keep the first record from being given back. ``split`` is the other end, for recovery.
+``TurnEncoder`` is the hot path: a message with all its receivers becomes one record; everything else becomes one record
+per turn, or a few, since operations that queue, send or retain precede the records of messages that came later. A
+message that is already in the journal is referred to by its offset. Only to become retained it is written again,
+because a retained message has no reference that keeps the first record from being deleted. ``split`` decodes operations
+for recovery.
 
 An operation is u8 kind, session, then by kind (numbers are varints, see ``records``):
 
@@ -76,7 +77,7 @@ def expires_of(message: Message) -> int:
 
 
 def runs(packet_ids: list[int]) -> list[tuple[int, int]]:
-    """First id and length of each run of ids that count up."""
+    """First id and length of each run of consecutive ids."""
     found: list[tuple[int, int]] = []
     first = -1
     last = -2
@@ -93,10 +94,10 @@ def runs(packet_ids: list[int]) -> list[tuple[int, int]]:
 
 
 class TurnEncoder:
-    """Encodes the writes of a turn. ``kept`` says whether the journal still has the record at an offset.
+    """Encodes the writes of a turn. ``kept`` tells whether the journal still has the record at an offset.
 
-    ``changed`` are the sessions whose queue, window or handshakes were touched; ``rare`` the other writes; ``streams``
-    those whose ``pending`` has something more now.
+    ``changed`` are the sessions whose queue, window or handshakes changed; ``rare`` the other writes; ``streams`` those
+    with new entries in ``pending``.
     """
 
     records: list[bytes]
@@ -106,14 +107,14 @@ class TurnEncoder:
     _first: int
     _kept: Callable[[int], bool]
     _now: float
-    _record: BytesWriter  # empty but while a record is put together
-    _operations: BytesWriter  # a record that is still open; empty: none is
-    _ordered: bool  # in it is an operation that has to come before the next message's record
-    _message: Message | None  # whose record is next ...
+    _record: BytesWriter  # empty unless a record is being built
+    _operations: BytesWriter  # an open record of operations; empty if there is none
+    _ordered: bool  # it has an operation that must precede the record of the next message
+    _message: Message | None  # the message whose record is being built ...
     _receivers: BytesWriter
     _retained: bool
-    _session: Session | None  # last put into ``changed``
-    _publisher: str  # as last encoded
+    _session: Session | None  # the last session added to ``changed``
+    _publisher: str  # as encoded last
     _encoded: bytes
 
     def __init__(self, first_offset: int, kept: Callable[[int], bool], now: float) -> None:
@@ -171,7 +172,8 @@ class TurnEncoder:
         return self._encoded
 
     def _begin(self, message: Message) -> bool:
-        """Whether the message's record is the one being put together, which it is from now on if it has none yet."""
+        """Begin the record of a message unless it has one. Returns whether the record that is being built is that of
+        this message."""
         if message is self._message:
             return True
         if message.offset >= 0:
@@ -222,7 +224,7 @@ class TurnEncoder:
             self._other(write, number)
 
     def _operation(self, kind: int, number: int) -> BytesWriter:
-        """Begin an operation; the rest of it goes where this one says."""
+        """Begin an operation. The caller appends the rest to the returned writer."""
         out = self._operations
         if len(out) == 0:
             out.append(OPERATIONS)
@@ -255,9 +257,9 @@ class TurnEncoder:
             write_f64_le(out, self._now)
 
     def _keep(self, stream: Stream, message: Message) -> None:
-        """Put a message into a stream: into its log, and into the journal, which tells its offset there. One that is in
-        the journal already (held for a handshake) is written again: nobody keeps the first record any longer than the
-        handshake, and a start may need it after that."""
+        """Add a message to a stream: to its log, and to the journal, with its offset in the stream. A message that is
+        in the journal already (held for a handshake) is written again: its first record is kept only as long as the
+        handshake, and a start may need it afterwards."""
         if stream.ended:
             return
         place = stream.next
@@ -288,7 +290,8 @@ class TurnEncoder:
         packet_id = outgoing.packet_id if kind == WINDOW_PUT else 0
         if outgoing.stage <= PUBLISHED:
             if message.offset >= 0 and message is not self._message and not self._kept(message.offset):
-                message = outgoing.message = message.copy()  # its record is gone; others may still go by its old offset
+                # its record is deleted; others may still use the old offset
+                message = outgoing.message = message.copy()
             if self._begin(message):
                 put_receiver(self._receivers, number, packet_id, flags_of(outgoing), ids)
                 return
@@ -323,7 +326,7 @@ class TurnEncoder:
             data = encode_number(len(write.topic)) + write.topic + write.value
         elif kind == FACT_DELETE:
             data = write.topic
-            self._ordered = True  # what comes with a message after it is new
+            self._ordered = True  # a message after it needs a new record
         elif kind != SESSION_DELETE:
             raise ValueError(f"unknown kind of write: {kind}")
         out = self._operation(kind, number)
@@ -332,7 +335,7 @@ class TurnEncoder:
 
 
 class Operation:
-    """One operation, read back; the fields that its kind has."""
+    """One decoded operation, with the fields of its kind."""
 
     kind: int
     number: int
@@ -403,7 +406,7 @@ def _read(operation: Operation, reader: Reader) -> None:
             operation.offset = reader.number()
         elif kind == INBOUND_COMPLETED:
             operation.when = reader.double()
-    elif SESSION_PUT <= kind <= FACT_DELETE and kind != RETAINED_PUT:  # that one is never an operation
+    elif SESSION_PUT <= kind <= FACT_DELETE and kind != RETAINED_PUT:  # RETAINED_PUT is never an operation
         operation.data = reader.take(reader.number())
     else:
         raise RecordError(f"unknown kind of operation {kind}")

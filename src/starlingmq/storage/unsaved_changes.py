@@ -1,4 +1,4 @@
-"""What has changed since the last checkpoint, for the next one to write."""
+"""The changes since the last checkpoint, which the next one writes."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ class UnsavedChanges:
             self.values.delete(subscription_key(session.number, write.topic))
 
     def take(self) -> UnsavedChanges:
-        """Returns all changes so far; from here on others are collected."""
+        """Returns all changes so far. Later changes are collected separately."""
         taken = UnsavedChanges()
         taken.values, self.values = self.values, taken.values
         taken.dirty, self.dirty = self.dirty, taken.dirty
         return taken
 
     def put_back(self, taken: UnsavedChanges) -> None:
-        """The checkpoint that took them failed: the next one writes them, unless they have changed again since."""
+        """The checkpoint with these changes failed: the next one writes them, unless they have changed again since."""
         taken.values.changes.update(self.values.changes)
         self.values = taken.values
         self.dirty.update(taken.dirty)

@@ -1,15 +1,15 @@
-"""A copy of a data directory taken while the broker works in it, and a data directory made of such a copy.
+"""Backup of a data directory while the broker works in it, and a data directory restored from a backup.
 
-How the copy is one moment's: the key-value store says what is true as of a journal offset, and whoever reads both
-replays the journal from there. So
+A backup is consistent because the key-value store is true as of a journal offset, and a start replays the journal from
+there. So
 
-1. the key-value store's checkpoint is taken first,
-2. then what the journal has by now: all that the checkpoint speaks of, and some more;
-3. the journal may have been trimmed between the two, for a newer checkpoint than ours: then all is done again.
+1. the checkpoint of the key-value store is taken first,
+2. then the journal as it is by then: all that the checkpoint refers to, and some more;
+3. if the journal was trimmed between the two, for a checkpoint newer than the copied one, both steps are repeated.
 
-Nothing has to be synced for this: what is copied is brought to disk as the copy. All this is hard links in a directory
-beside the data, done in a moment. Then the files are brought to the target at leisure: linked where it is on the same
-file system, copied elsewhere. It has another name until it is complete:
+Nothing has to be synced for this, since the copy is synced. Both steps only make hard links in a directory beside the
+data, which is quick. Afterwards the files are transferred to the target without hurry: linked if it is on the same file
+system, else copied. The target has a temporary name until it is complete:
 
     MANIFEST   a line of JSON (sizes and CRCs of the files), a line with its own CRC; written last
     LAYOUT kv/ journal/ streams/   as in a data directory
@@ -40,12 +40,12 @@ ATTEMPTS_MAX: Final = 10
 
 
 class BackupError(Exception):
-    """A backup that can not be taken, or not be restored; one line that says why."""
+    """A backup could not be taken or restored; one line says why."""
 
 
 @runtime_checkable
 class HasCheckpoint(Protocol):
-    """An engine that copies itself: RocksDB."""
+    """An engine that can copy itself: RocksDB."""
 
     def checkpoint(self, path: Path) -> None: ...
 
@@ -63,7 +63,7 @@ class _Version(msgspec.Struct):
 class _Manifest(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
     facts: dict[str, str]
-    """Of the data directory."""
+    """The facts of the data directory."""
     files: list[_File]
 
 
@@ -72,17 +72,17 @@ class _Part(NamedTuple):
 
     size: int
     grows: bool
-    """Its first ``size`` bytes are what is wanted, and they are to be copied."""
+    """Only its first ``size`` bytes belong to the backup, so it must be copied."""
 
 
 def backup(data: DataDir, kv: Kv, journal: Journal, target: Path, progress: Progress | None = None) -> int:
-    """Take a backup into ``target``, which must not exist or be empty. The bytes of it.
+    """Take a backup into ``target``, which must not exist or be empty. Returns its size in bytes.
 
-    Blocks for as long as the copying takes; to be called in a thread of its own, while the broker serves. Under load,
-    the journal had better not be trimmed until ``progress`` is called for the first time: each time it is, the
-    beginning is done again, and after ``ATTEMPTS_MAX`` times given up.
+    Blocks until the copy is complete; call it in a thread while the broker serves. Under load, do not trim the journal
+    before the first call of ``progress``: each trim repeats the first steps, and after ``ATTEMPTS_MAX`` attempts the
+    backup fails.
 
-    Raises BackupError, OSError where a disk fails, and what ``progress`` raises; nothing is left at the target then.
+    Raises BackupError, OSError if a disk fails, and what ``progress`` raises; then nothing is left at the target.
     """
     _refuse_non_empty(target)
     stage = data.path / f"{STAGE_PREFIX}{os.getpid()}-{target.name}"
@@ -101,10 +101,10 @@ def backup(data: DataDir, kv: Kv, journal: Journal, target: Path, progress: Prog
 
 
 def restore(source: Path, target: Path, progress: Progress | None = None) -> int:
-    """Make the data directory ``target``, which must not exist or be empty, of a backup. The bytes of it.
+    """Create the data directory ``target``, which must not exist or be empty, from a backup. Returns its size in bytes.
 
-    The backup is checked on the way: BackupError when a file is missing, cut off or changed. Nothing is left at the
-    target then, nor when ``progress`` or a disk raises something.
+    The backup is checked on the way: BackupError if a file is missing, cut off or changed. Then nothing is left at the
+    target, nor if ``progress`` or a disk raises.
     """
     manifest = read_manifest(source)
     _refuse_non_empty(target)
@@ -126,7 +126,7 @@ def restore(source: Path, target: Path, progress: Progress | None = None) -> int
 
 
 def read_manifest(source: Path) -> _Manifest:
-    """What a backup says of itself. BackupError when it is none, is not complete, or is of a format we do not know."""
+    """The manifest of a backup. BackupError if the directory is no backup, is incomplete, or has an unknown format."""
     try:
         text, _, check = (source / MANIFEST).read_bytes().partition(b"\n")
     except FileNotFoundError:
@@ -150,7 +150,7 @@ def _is_below(path: str) -> bool:
 
 
 def _freeze(data: DataDir, kv: Kv, journal: Journal, stage: Path) -> dict[str, _Part]:
-    """Links in ``stage`` to everything as of one moment."""
+    """Link everything, as of one moment, into ``stage``."""
     if not isinstance(kv, HasCheckpoint) or not isinstance(journal, HasCheckpoint | SegmentJournal):
         raise BackupError("a broker without a data directory cannot be backed up; set node.data_dir")
     for _ in range(ATTEMPTS_MAX):
@@ -162,7 +162,7 @@ def _freeze(data: DataDir, kv: Kv, journal: Journal, stage: Path) -> dict[str, _
         try:
             growing = _freeze_journal(data.journal, journal, stage / "journal")
             growing |= _freeze_streams(data.streams, stage / "streams")
-        except FileNotFoundError:  # trimmed between its being listed and linked
+        except FileNotFoundError:  # trimmed after it was listed
             continue
         if kept <= _kept(journal):
             return {**_whole_files(stage), **growing}
@@ -172,12 +172,13 @@ def _freeze(data: DataDir, kv: Kv, journal: Journal, stage: Path) -> dict[str, _
 
 
 def _kept(journal: Journal) -> frozenset[int]:
-    """What must still be there at the end, by offset: the first record, or its place, and all segments."""
+    """The offsets that must still exist at the end: those of the first record, or its place, and of all segments."""
     return frozenset([journal.first, *(segment.first for segment in journal.segments())])
 
 
 def _freeze_journal(directory: Path, journal: HasCheckpoint | SegmentJournal, stage: Path) -> dict[str, _Part]:
-    """The files of which a part counts: the segment that grows, and the last one, which may grow after a restart."""
+    """The files of which only a part belongs to the backup: the segment that grows, and the last one, which may grow
+    after a restart."""
     if isinstance(journal, HasCheckpoint):
         journal.checkpoint(stage)
         return {}
@@ -191,8 +192,8 @@ def _freeze_journal(directory: Path, journal: HasCheckpoint | SegmentJournal, st
 
 
 def _freeze_streams(directory: Path, stage: Path) -> dict[str, _Part]:
-    """Streams are ahead of the journal's part, or have it all: what a start lacks it gets from there. So a log's file
-    may be taken as long as it happens to be: an append that is there by half is left out at the start."""
+    """The logs of streams are ahead of the copied journal, or complete with it: a start appends from the journal what a
+    log lacks. So a log's file may be copied at any length: a start ignores an append that was copied in part."""
     growing: dict[str, _Part] = {}
     for source in sorted(directory.glob("*/STREAM")):
         name = source.parent.name
@@ -210,8 +211,8 @@ def _freeze_streams(directory: Path, stage: Path) -> dict[str, _Part]:
 
 
 def _link_notes(directory: Path, firsts: set[int], stage: Path) -> None:
-    """What spares a restored journal reading the segments whole, and taking for lost what was thrown away. These files
-    are replaced, never written to; an index that does not fit is none."""
+    """Link the index files. They spare a restored journal from reading whole segments, and from reporting discarded
+    records as lost. These files are replaced, never changed; an index that does not match is ignored."""
     wanted = {index_name(first) for first in firsts}
     for name in sorted(os.listdir(directory)):
         if name in wanted or name.endswith(".gone"):

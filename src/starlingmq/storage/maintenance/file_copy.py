@@ -1,4 +1,4 @@
-"""Bringing a file to another place, onto the disk there, with its CRC and with word of how far it is."""
+"""Transfer of a file to another place, synced, with its CRC and with progress reports."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ CHUNK_BYTES: Final = 1 << 20
 DRAFT: Final = ".partial"
 
 Progress = Callable[[int, int], None]
-"""Called after every chunk, in the thread that works, with the bytes done and the bytes there are to do. What it raises
-ends the work."""
+"""Called after each chunk, in the working thread, with the bytes done and the total. If it raises, the work ends."""
 
 _NO_LINKS: Final = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP)
 
 
 class CopySteps:
-    """How far the work is. ``total`` in bytes."""
+    """The progress of the work. ``total`` is in bytes."""
 
     __slots__ = ("_done", "_progress", "total")
 
@@ -37,7 +36,7 @@ class CopySteps:
 
 
 def copy(source: Path, target: Path, size: int, steps: CopySteps) -> int:
-    """Copy the first ``size`` bytes and fsync them; their CRC-32. OSError (EIO) when there are fewer."""
+    """Copy the first ``size`` bytes and fsync them. Returns their CRC-32. OSError (EIO) if the file is shorter."""
     crc, left = 0, size
     with open(source, "rb") as reader, open(target, "xb", opener=_ours_alone) as writer:
         while left:
@@ -58,7 +57,7 @@ def _ours_alone(path: str, flags: int) -> int:
 
 
 def link(source: Path, target: Path, size: int, steps: CopySteps) -> int:
-    """The same for a whole file that nobody will write to again, without copying where the file system allows it."""
+    """The same for a whole file that will not change, by a hard link where the file system allows it."""
     try:
         os.link(source, target)
     except OSError as error:
@@ -75,7 +74,7 @@ def link(source: Path, target: Path, size: int, steps: CopySteps) -> int:
 
 
 def sync_directory(path: Path) -> None:
-    """The names in a directory survive a power failure from here on."""
+    """Make the names in a directory survive a power failure."""
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(directory)
@@ -84,8 +83,8 @@ def sync_directory(path: Path) -> None:
 
 
 def draft_of(target: Path) -> Path:
-    """Where a directory is made that is to be ``target``: beside it, or within it when it is there already, because
-    then it may be a file system of its own. What an attempt that was cut off left there is removed."""
+    """The path where a directory that will become ``target`` is prepared: beside it, or inside it if it exists, because
+    it may be a file system of its own. Removes what an interrupted attempt left there."""
     draft = target / DRAFT if target.is_dir() else target.with_name(target.name + DRAFT)
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(mode=0o700, parents=True)
@@ -93,13 +92,13 @@ def draft_of(target: Path) -> Path:
 
 
 def is_free(target: Path) -> bool:
-    """Nothing is there, or an empty directory."""
+    """Whether nothing exists there, or an empty directory."""
     return not target.exists() or (target.is_dir() and not {*os.listdir(target)} - {DRAFT, "lost+found"})
 
 
 def put_in_place(draft: Path, target: Path, last: str) -> None:
-    """Give a finished directory its name, all of it on disk. Where that takes several steps, the file ``last`` comes
-    last: a directory without it is not complete."""
+    """Give a complete directory its name, durably. If that takes several steps, the file ``last`` is moved last: a
+    directory without it is incomplete."""
     for directory, _, _ in os.walk(draft):
         sync_directory(Path(directory))
     if draft.parent != target:

@@ -1,7 +1,7 @@
-"""Is everything that is kept whole: every record, every value, and what they say of each other.
+"""Checks that all stored data is whole: each record, each value, and the references between them.
 
-It is read as a start would read it: the key-value store, then the journal, from the checkpoint on over it. What is
-referred to in the end has to be there. Neither may be changed meanwhile other than by appends.
+The check reads as a start does: the key-value store, then the journal from the checkpoint on. All references that
+remain must point to present records. Meanwhile the store may change by appends only.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from starlingmq.storage.turn_operations import split
 
 BATCH: Final = 500
 READ_BYTES: Final = 1 << 20
-SENTENCES_MAX: Final = 1000  # what a dying disk did is not told a million times
+SENTENCES_MAX: Final = 1000  # a dying disk must not produce millions of sentences
 
 Report = Callable[[str, int, int, str], None]
-"""Told what is being done, how much of it is done, how much there is, and of what unit. What it raises ends the work;
-called from whatever thread works."""
+"""Receives the current work, how much of it is done, the total, and the unit. If it raises, the work ends. May be
+called from any thread."""
 
 _WRONG: Final = (RecordError, UnknownKey, msgspec.MsgspecError, struct.error, UnicodeDecodeError, IndexError)
 
 
 class Found(msgspec.Struct):
-    """What a check has seen. ``damage``: a sentence for each; ``notes``: what is odd and costs nobody anything."""
+    """The result of a check. ``damage``: one sentence each. ``notes``: oddities without consequences."""
 
     records: int = 0
     bytes: int = 0
@@ -54,7 +54,7 @@ class Found(msgspec.Struct):
     damage: list[str] = []
     notes: list[str] = []
     omitted: int = 0
-    """Sentences too many to be kept."""
+    """The number of sentences beyond the limit."""
 
     def add(self, sentence: str) -> None:
         if sentence in self.damage:
@@ -66,14 +66,14 @@ class Found(msgspec.Struct):
 
 
 class Runs:
-    """Which offsets are there, as ranges."""
+    """The present offsets, as ranges."""
 
     def __init__(self) -> None:
         self._begins: list[int] = []
         self._ends: list[int] = []
 
     def add(self, offset: int) -> None:
-        """In rising order."""
+        """Offsets must rise."""
         if self._ends and self._ends[-1] == offset:
             self._ends[-1] = offset + 1
         else:
@@ -86,8 +86,8 @@ class Runs:
 
 
 def check(kv: Kv, journal: Journal, report: Report, streams: Sequence[Journal] = ()) -> Found:
-    """Read everything; ``streams`` are the logs of streams. Blocks for as long as that takes: not for the event loop.
-    Raises what ``report`` raises."""
+    """Read everything; ``streams`` are the logs of streams. Blocks for a long time, so do not call it in the event
+    loop. Raises what ``report`` raises."""
     return _Check(kv, journal, report, streams).run()
 
 
@@ -100,7 +100,7 @@ class _Check:
         self.found = Found()
         self.image = StoreImage()
         self.there = Runs()
-        self.until = journal.next  # what is appended after this is none of our business
+        self.until = journal.next  # later records are not checked
 
     def run(self) -> Found:
         self._told_at_opening(self.kv)
@@ -220,7 +220,7 @@ class _Check:
             value = image.value
             if value is not None:
                 self.found.sessions += 1
-                if value.expiry != 0:  # what such a session holds is not kept for it
+                if value.expiry != 0:  # holdings of other sessions are not stored
                     self._of_session(image, value.client_id)
             if done % BATCH == 0:
                 self.report("following references", done, total, "sessions")

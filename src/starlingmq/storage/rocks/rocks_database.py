@@ -1,12 +1,12 @@
-"""One RocksDB directory: how it is opened, what its errors mean, and how it comes back after them.
+"""One RocksDB directory: opening it, the meaning of its errors, and recovery from them.
 
-RocksDB says in words what went wrong, and after a failed write it refuses every further one until it is opened anew.
-So the law here is: a failed write or sync marks the database as failed; reads go on; the next write (an empty batch
-will do) opens it anew, at most once in ``RETRY_SECONDS`` and, when the disk was full, only once there is room again. It
-serves again only if everything that was ever written successfully is still there.
+RocksDB describes errors in words, and after a failed write it refuses all further ones until it is reopened. So the law
+here is: a failed write or sync marks the database as failed; reads continue; the next write (even an empty batch)
+reopens it, at most once per ``RETRY_SECONDS`` and, if the disk was full, only once there is free space. It serves again
+only if all writes that ever succeeded are still present.
 
 Threads: ``write``, ``get`` and the iterators belong to one thread. ``sync``, ``checkpoint`` and ``compact`` release the
-GIL for the long part and may be called from others; closing and opening anew wait for them.
+GIL for their long part and may be called from other threads; closing and reopening wait for them.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from rocksdict import (
 MIB: Final = 1 << 20
 
 RETRY_SECONDS: Final = 1.0
-"""Between two attempts to open a failed database anew; each stops the event loop for some 10 to 100 ms."""
+"""Between two attempts to reopen a failed database. Each attempt stops the event loop for some 10 to 100 ms."""
 
 FREE_BYTES_MIN: Final = 32 * MIB
-"""Room that a disk which was full must have again: for what memory holds, its log, and the files opening writes."""
+"""Free space that a full disk must have again: for the memtables, the log, and the files that opening writes."""
 
 OPEN_FILES_MAX: Final = 256
 BACKGROUND_JOBS_MAX: Final = 2
 INFO_LOG_BYTES_MAX: Final = 1 * MIB
 INFO_LOGS_MAX: Final = 2
 
-# What the operating system may say, as RocksDB repeats it. EIO is what remains.
+# Errors of the operating system in RocksDB's words. EIO stands for all others.
 _SAID: Final = tuple(
     (os.strerror(code), code)
     for code in (
@@ -68,8 +68,8 @@ _SAID: Final = tuple(
 
 
 class Tuning:
-    """What a database may use. Memory is bounded by ``memtables * memtable_bytes + cache_bytes``, and the write-ahead
-    log on disk by the first of the two."""
+    """Resources of a database. Memory is bounded by ``memtables * memtable_bytes + cache_bytes``, and the write-ahead
+    log on disk by the product."""
 
     __slots__ = ("bloom", "cache_bytes", "file_bytes", "memtable_bytes", "memtables")
 
@@ -86,10 +86,10 @@ class Tuning:
 
 
 class Database:
-    """Raises OSError with the errno of the operating system, or EIO; EBUSY when another process has it open.
+    """Raises OSError with the errno of the operating system, or EIO; EBUSY if another process has it open.
 
-    ``damage`` is a sentence about writes that were found damaged in the log at opening and thrown away with what
-    followed them; "" as a rule. A tail that a dying process or machine left half-written is no damage.
+    ``damage`` is a sentence about writes that were damaged in the log at opening and discarded with all later ones;
+    normally "". A tail that a dying process or machine left half-written is no damage.
     """
 
     def __init__(self, path: Path, tuning: Tuning, clock: Callable[[], float] = time.monotonic) -> None:
@@ -99,7 +99,7 @@ class Database:
         self._clock = clock
         self._users = _Users()
         self._failure: OSError | None = None
-        self._sequence = 0  # of the last successful write, once one has failed
+        self._sequence = 0  # of the last successful write, set after a failure
         self._retry_at = 0.0
         self._db: Rdict | None = self._open()
 
@@ -123,12 +123,12 @@ class Database:
         return value
 
     def items(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Items with start <= key < end. Not to be kept: an iterator pins files, and the database can not be closed."""
+        """Items with start <= key < end. Do not keep the iterator: it pins files, and prevents closing the database."""
         options = ReadOptions()
         if end is not None:
             if end <= start:
                 return
-            options.set_iterate_upper_bound(end)  # or it would search on through whatever was deleted behind the end
+            options.set_iterate_upper_bound(end)  # otherwise it scans deleted keys after the end
         try:
             cursor = self._open_db().iter(options)
             cursor.seek(start)
@@ -136,12 +136,12 @@ class Database:
             while valid():
                 yield key(), value()
                 step()
-            cursor.status()  # a broken file looks like the end otherwise
+            cursor.status()  # without this, a broken file looks like the end
         except Exception as error:
             raise os_error(error, self.path) from None
 
     def items_backwards(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """The same from the last one down."""
+        """The same, from the last item down."""
         for cursor, key in self._backwards(start, end):
             yield key, cursor.value()
 
@@ -149,7 +149,8 @@ class Database:
         return (key for _, key in self._backwards(start, end))
 
     def _backwards(self, start: bytes, end: bytes | None) -> Iterator[tuple[RdictIter, bytes]]:
-        """Compares with ``start`` itself: up to rocksdict 0.3.29 the setter of a lower bound sets the upper one."""
+        """Compares with ``start`` itself, because up to rocksdict 0.3.29 the setter of a lower bound sets the upper
+        one."""
         try:
             cursor = self._open_db().iter()
             if end is None:
@@ -174,18 +175,18 @@ class Database:
                 raise self._failed_with(error) from None
 
     def checkpoint(self, path: Path) -> None:
-        """A copy of the database as it is now at ``path``, which must not exist: hard links where it is on the same
+        """Copy the present state of the database to ``path``, which must not exist; by hard links if it is on the same
         file system."""
         with self._users.one_more():
             db = self._open_db()
             try:
-                db.flush()  # releases the GIL, which the checkpoint keeps: leave it little to do
+                db.flush()  # releases the GIL, which the checkpoint holds, so little is left to do
                 Checkpoint(db).create_checkpoint(str(path))
             except Exception as error:
                 raise os_error(error, path) from None
 
     def compact(self, start: bytes | None, end: bytes | None) -> None:
-        """Give back what was deleted between the keys; what goes on writing meanwhile is not held up."""
+        """Free the space of deleted entries between the keys. Writes are not held up."""
         with self._users.one_more():
             db = self._open_db()
             try:
@@ -208,7 +209,7 @@ class Database:
         if db is not None:
             try:
                 db.close()
-            except Exception as error:  # it says again what failed before, and is closed
+            except Exception as error:  # repeats the earlier failure, and is closed nevertheless
                 if self._failure is None:
                     raise os_error(error, self.path) from None
 
@@ -219,7 +220,8 @@ class Database:
                 self._sequence = max(self._sequence, self._db.latest_sequence_number())
                 self._failure = found
             first = self._failure or found
-        return OSError(first.errno, first.strerror, str(self.path))  # later errors only say that there was one
+        # later errors only say that there was an earlier one
+        return OSError(first.errno, first.strerror, str(self.path))
 
     def _heal(self, failure: OSError) -> None:
         now = self._clock()
@@ -229,7 +231,7 @@ class Database:
         if failure.errno == errno.ENOSPC and self._free_bytes() < FREE_BYTES_MIN:
             raise OSError(failure.errno, failure.strerror, str(self.path))
         with self._users.none(wait=False) as alone:
-            if not alone:  # a sync that hangs in the same disk: not for the event loop to wait for
+            if not alone:  # a sync hangs in the same disk, and the event loop must not wait for it
                 raise OSError(failure.errno, failure.strerror, str(self.path))
             self._open_anew()
 
@@ -246,7 +248,7 @@ class Database:
             self._db = self._open_to_read()
             raise OSError(failure.errno, failure.strerror, str(self.path)) from None
         if self._db.latest_sequence_number() < self._sequence:
-            # The caller's memory knows of writes that the disk has forgotten: only a new start makes them one again.
+            # The memory of the caller has writes that the disk has lost. Only a restart makes both agree again.
             self._failure = OSError(
                 errno.EIO, "writes were lost after an I/O error; restart the broker", str(self.path)
             )
@@ -261,7 +263,7 @@ class Database:
             return None
 
     def _open(self) -> Rdict:
-        """Strictly at first: a log that is damaged before its tail is worth a sentence."""
+        """Open strictly at first, so that damage before the tail of the log is reported."""
         options = _options(self._tuning)
         options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
         try:
@@ -281,7 +283,7 @@ class Database:
         except Exception as error:
             if "not linked" not in str(error):
                 raise os_error(error, self.path) from None
-        options.set_compression_type(DBCompressionType.none())  # a build of RocksDB without lz4
+        options.set_compression_type(DBCompressionType.none())  # this build of RocksDB has no lz4
         try:
             return Rdict(str(self.path), options)
         except Exception as error:
@@ -289,8 +291,8 @@ class Database:
 
 
 class _Users:
-    """Who is inside the database besides its own thread. RocksDB's binding fails, or waits for ever, when it is closed
-    under a call that has released the GIL."""
+    """Counts calls inside the database from other threads. RocksDB's binding fails, or waits forever, if it is closed
+    during a call that has released the GIL."""
 
     def __init__(self) -> None:
         self.lock = threading.Condition(threading.RLock())
@@ -309,7 +311,7 @@ class _Users:
 
     @contextmanager
     def none(self, wait: bool) -> Iterator[bool]:
-        """Keep all out. False: somebody is inside, and we were not to wait."""
+        """Keep other threads out. False: one is inside, and ``wait`` is False."""
         with self.lock:
             while wait and self._inside:
                 self.lock.wait()
@@ -317,7 +319,7 @@ class _Users:
 
 
 def os_error(error: Exception, path: Path) -> OSError:
-    """What RocksDB meant. It raises plain Exceptions; every other one is a mistake of ours, and goes on as it is."""
+    """Translate an error of RocksDB, which raises plain Exceptions. Other exceptions are bugs and are raised again."""
     if isinstance(error, OSError):
         return error
     if type(error) not in (Exception, DbClosedError):
@@ -332,12 +334,12 @@ def os_error(error: Exception, path: Path) -> OSError:
 
 
 def is_damage(error: OSError) -> bool:
-    """Whether it says that something on disk does not check: trying again will not help."""
+    """Whether the error reports damage on disk, where trying again does not help."""
     return error.strerror is not None and error.strerror.startswith("Corruption")
 
 
 def _options(tuning: Tuning) -> Options:
-    options = Options(raw_mode=True)  # keys in the order of their bytes
+    options = Options(raw_mode=True)  # keys are ordered by their bytes
     options.set_write_buffer_size(tuning.memtable_bytes)
     options.set_max_write_buffer_number(tuning.memtables)
     options.set_target_file_size_base(tuning.file_bytes)
@@ -350,16 +352,16 @@ def _options(tuning: Tuning) -> Options:
     options.set_max_manifest_file_size(4 * MIB)
     options.set_stats_dump_period_sec(0)
     options.set_stats_persist_period_sec(0)
-    options.set_bytes_per_sync(MIB)  # flushed files reach the disk little by little
-    options.set_avoid_unnecessary_blocking_io(True)  # files are deleted by its threads, not by the end of a scan
-    # A write that has to wait for compaction waits on the event loop: rather let reads look into more files.
+    options.set_bytes_per_sync(MIB)  # flushed files are synced in small steps
+    options.set_avoid_unnecessary_blocking_io(True)  # RocksDB's threads delete files, not the end of a scan
+    # A write that waits for compaction blocks the event loop, so reads may have to look into more files.
     options.set_level_zero_slowdown_writes_trigger(40)
     options.set_level_zero_stop_writes_trigger(60)
-    # Files of dead keys are merged away soon: scans have to walk through them.
+    # Files with mostly deleted keys are compacted soon, since scans have to walk through them.
     options.add_compact_on_deletion_collector_factory(10_000, 5_000, 0.5)
     table = BlockBasedOptions()
     table.set_block_cache(Cache(tuning.cache_bytes))
-    table.set_cache_index_and_filter_blocks(True)  # so that the cache bounds them too
+    table.set_cache_index_and_filter_blocks(True)  # so that the cache size bounds them, too
     table.set_pin_l0_filter_and_index_blocks_in_cache(True)
     if tuning.bloom:
         table.set_bloom_filter(10, False)

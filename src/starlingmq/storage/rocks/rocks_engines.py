@@ -1,7 +1,7 @@
-"""The engines on RocksDB: ordered keys, and a journal whose keys are the offsets.
+"""The engines on RocksDB: ordered keys, and a journal whose keys are offsets.
 
-A write is in RocksDB's log when it returns, and so survives the death of the process; ``sync`` brings the log to disk.
-Both engines together use no more than ``MEMORY_BYTES_MAX`` of memory for what they buffer and cache.
+A write that has returned is in RocksDB's log, and so survives the death of the process; ``sync`` writes the log to
+disk. Both engines together use at most ``MEMORY_BYTES_MAX`` of memory for buffers and caches.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from starlingmq.storage.kv import Batch
 from starlingmq.storage.rocks.rocks_database import MIB, Database, Tuning, is_damage
 
 KV_TUNING: Final = Tuning(memtable_bytes=8 * MIB, memtables=2, cache_bytes=12 * MIB, file_bytes=16 * MIB, bloom=True)
-# Every offset that is asked for is there: a bloom filter would only cost.
+# All offsets that are read exist, so a bloom filter would only cost.
 JOURNAL_TUNING: Final = Tuning(8 * MIB, memtables=3, cache_bytes=12 * MIB, file_bytes=64 * MIB, bloom=False)
 MEMORY_BYTES_MAX: Final = 64 * MIB
 
 MARK_BYTES: Final = 1 * MIB
 MARK_RECORDS: Final = 1024
 TRIM_BYTES: Final = 8 * MIB
-"""What is trimmed at once: one range deletion for many records, because many of them slow down reads."""
+"""Bytes that are trimmed at once: one range deletion for many records, because many range deletions slow down reads."""
 
 COMPACT_BYTES: Final = 64 * MIB
-"""What is trimmed before the disk space is asked back."""
+"""Bytes that are trimmed before a compaction frees their disk space."""
 
 RECORD_OVERHEAD: Final = 16
-"""Bytes that a record takes besides itself, about: its key, lengths, a share of the index."""
+"""Approximate overhead of a record in bytes: its key, lengths, and share of the index."""
 
 _META: Final = b""
 _FIRST: Final = (0).to_bytes(8, "big")
 
 
 class RocksKv:
-    """``Kv`` in a directory. ``damage`` says what was lost from the log at opening, "" as a rule."""
+    """``Kv`` in a directory. ``damage`` says what was lost from the log at opening; normally ""."""
 
     def __init__(self, path: Path) -> None:
         self._database = Database(path, KV_TUNING)
@@ -49,7 +49,7 @@ class RocksKv:
 
     @property
     def failed(self) -> bool:
-        """Writes fail. Any write, an empty one too, tries to get over it."""
+        """Whether writes fail. Each write, even an empty one, tries to recover."""
         return self._database.failed
 
     def get(self, key: bytes) -> bytes | None:
@@ -73,11 +73,11 @@ class RocksKv:
         self._database.sync()
 
     def checkpoint(self, path: Path) -> None:
-        """A copy of everything as of now in a new directory, by hard links; from any thread, while serving."""
+        """Copy the present state to a new directory, by hard links. May be called from any thread while serving."""
         self._database.checkpoint(path)
 
     def compact(self) -> None:
-        """Give back the space of what was deleted. Blocks; from any thread, while serving."""
+        """Free the space of deleted entries. Blocks; may be called from any thread while serving."""
         self._database.compact(None, None)
 
     def close(self) -> None:
@@ -89,18 +89,16 @@ class RocksJournal:
 
     Keys, in order:
 
-    - empty: the first offset that is kept and the bytes appended before it (two u64), written at every trim. So an
-      offset is not given again although all records before it are gone.
+    - empty: the first offset that is kept, and the bytes appended before it (two u64), written at each trim. So no offset is used twice, even when all records before it are deleted.
     - offset (u64): a record.
-    - offset and a zero byte: a **mark**, the bytes appended up to and including that record (u64); one about every
-      ``MARK_BYTES``. So ``size`` is known without reading everything, and a trim ends at a mark.
+    - offset and a zero byte: a **mark**, the bytes appended up to and including that record (u64); one about every ``MARK_BYTES``. So ``size`` is known without reading everything, and a trim ends at a mark.
     """
 
     def __init__(
         self, path: Path, mark_bytes: int = MARK_BYTES, trim_bytes: int = TRIM_BYTES, at_least: int = 0
     ) -> None:
-        """Open or create it. ``at_least``: the next offset is not below this, because the owner has seen offsets below
-        it given; ``damage`` tells when records are missing for that reason."""
+        """Open or create the journal. ``at_least``: the next offset is not below this, because the owner knows offsets
+        below it; ``damage`` reports records that are missing for that reason."""
         self._database = Database(path, JOURNAL_TUNING)
         self.damage = self._database.damage
         self._mark_bytes = mark_bytes
@@ -110,20 +108,21 @@ class RocksJournal:
         meta = self._database.get(_META) or bytes(16)
         self._first = int.from_bytes(meta[:8], "big")
         self._bytes_before = int.from_bytes(meta[8:], "big")  # appended before first
-        self._cut = self._looked = self._first  # the last mark below what nobody needs, and how far we looked for it
+        self._cut = self._looked = self._first  # the last mark below the trim offset, and the end of the search for it
         self._cut_bytes = self._bytes_before
         self._next, self._bytes, self._mark, self._mark_total = self._find_end()
         if self._next < at_least:
             lost = f"{path}: records {self._next} to {at_least - 1} are lost: they were written, but are missing"
             self.damage = f"{self.damage}; {lost}" if self.damage else lost
             self._next = at_least
-        self._begin = self._next  # what this process has appended begins here
-        # Of that, offset behind the mark and bytes up to there; 120 bytes in memory for each MiB that is kept.
+        self._begin = self._next  # records of this process begin here
+        # The marks of this process: the offset after each, and the bytes up to it; 120 bytes of memory per MiB that is
+        # kept.
         self._marks: deque[tuple[int, int]] = deque()
 
     @property
     def failed(self) -> bool:
-        """Appends fail. Any append, an empty one too, tries to get over it."""
+        """Whether appends fail. Each append, even an empty one, tries to recover."""
         return self._database.failed
 
     @property
@@ -169,7 +168,7 @@ class RocksJournal:
         return found
 
     def read_at(self, offsets: Sequence[int]) -> list[bytes | None]:
-        """The records at these offsets, in this order; None for those that are gone, damaged, or were never there."""
+        """The records at these offsets, in this order; None for those that are deleted, damaged, or never existed."""
         get, first = self._database.get, self._first
         try:
             return [get(offset.to_bytes(8, "big")) if offset >= first else None for offset in offsets]
@@ -209,11 +208,11 @@ class RocksJournal:
         self._database.sync()
 
     def checkpoint(self, path: Path) -> None:
-        """A copy of everything as of now in a new directory, by hard links; from any thread, while serving."""
+        """Copy the present state to a new directory, by hard links. May be called from any thread while serving."""
         self._database.checkpoint(path)
 
     def compact(self) -> None:
-        """Give back the space of what was trimmed. Blocks; from any thread, while serving."""
+        """Free the space of trimmed records. Blocks; may be called from any thread while serving."""
         self._database.compact(_FIRST, _key(self._first))
 
     def close(self) -> None:
@@ -222,7 +221,7 @@ class RocksJournal:
         self._database.close()
 
     def _find_end(self) -> tuple[int, int, int, int]:
-        """Next offset, bytes appended, and the last mark: the offset behind it and its bytes."""
+        """The next offset, the bytes appended, and the last mark: the offset after it and its bytes."""
         end, since = 0, 0
         for key, value in self._database.items_backwards(_key(self._first), None):
             offset = int.from_bytes(key[:8], "big") + 1
@@ -234,8 +233,8 @@ class RocksJournal:
         return end or self._first, self._bytes_before + since, self._first, self._bytes_before
 
     def _look_for_mark(self, before: int) -> None:
-        """Find the last mark below ``before``. Those of this process are remembered, others are looked for among the
-        keys: at no key twice, however often we are asked."""
+        """Find the last mark below ``before``. Marks of this process are in memory; others are searched among the keys.
+        No key is searched twice."""
         if before == self._next:
             self._cut, self._cut_bytes = before, self._bytes
         elif before > self._looked and self._looked < self._begin:
@@ -258,7 +257,7 @@ class RocksJournal:
         self._compacting.start()
 
     def _compact_quietly(self) -> None:
-        with suppress(OSError):  # the next trim tries again; whoever writes hears of a failing disk
+        with suppress(OSError):  # the next trim tries again; writers learn of a failing disk
             self.compact()
 
 

@@ -1,7 +1,8 @@
-"""How long, and how much, segment files keep for absent clients before what is oldest is given up.
+"""Limits for the age and size of segment files that wait for absent clients; beyond them the oldest is given up.
 
-What nobody needs goes anyway. This bounds what somebody still waits for: whole files, oldest first, never the one that
-is appended to for its size. Messages in flight, handshakes and retained messages are not given up; they hold theirs.
+Segments that no session needs are deleted in any case. The limits apply to messages that still wait: whole files,
+oldest first, never the file that is being appended to because of its size. Messages in flight, handshakes and retained
+messages are not given up; they keep their segments.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from starlingmq.storage.segment.segment_journal import SegmentInfo
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """``seconds`` since the last write to a file, ``size`` in bytes of all files; 0: no bound."""
+    """``seconds`` since the last write to a file, ``size`` in bytes of all files; 0 sets no limit."""
 
     seconds: float
     size: int
 
     def cutoff(self, segments: Sequence[JournalSegment], now: float) -> int:
-        """The offset below which nothing waits any longer; ``now`` in seconds of the wall clock."""
+        """The offset below which messages no longer wait; ``now`` is wall clock time in seconds."""
         found = 0
         files = [segment for segment in segments if isinstance(segment, SegmentInfo)]
         total = sum(file.bytes for file in files)

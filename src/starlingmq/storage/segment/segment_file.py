@@ -24,19 +24,18 @@ from starlingmq.storage.segment.segment_format import (
 from starlingmq.storage.segment.segment_index import SparseIndex
 
 SPAN_MAX = 16  # index entries (64 KiB) read at once when reading goes on in order
-AHEAD = 64  # offsets looked at to see whether they are a run
+AHEAD = 64  # offsets looked at to find a run
 READ_MAX = 1 << 20  # bytes read at once
 
 
 class SegmentFile:
-    """Records ``first`` <= offset < ``next`` in the first ``size`` bytes of a file; what stands behind is void.
+    """Records ``first`` <= offset < ``next`` in the first ``size`` bytes of a file; bytes after that are void.
 
-    ``synced_next`` and ``synced_size`` say how far it is known to survive a power failure, ``listed`` whether its name
-    is. One that is ``spoiled`` may end in half an append; nothing is added to it, another segment is begun instead.
-    One that is ``doubted`` failed to sync: what is not synced by now never can be, because the system may have thrown
-    it away while it still shows it; it must be written again elsewhere. Both, and ``sealed`` ones, grow no more.
-
-    It holds an open descriptor (``fd``, else -1) and its index only while it is used: see Shelf.
+    ``synced_next`` and ``synced_size`` say how much is known to survive a power failure, ``listed`` whether the name
+    is. A ``spoiled`` segment may end in half an append; nothing is added to it, another segment is begun instead. A
+    ``doubted`` segment failed to sync: what is not synced by now never can be, because the system may have discarded it
+    while it still shows it; it must be written again elsewhere. Both, and ``sealed`` segments, do not grow. A segment
+    has an open descriptor (``fd``, else -1) and its index only while it is used: see SegmentSet.
     """
 
     __slots__ = (
@@ -78,15 +77,15 @@ class SegmentFile:
         self.sealed = False
         self.spoiled = False
         self.doubted = False
-        self.damaged = False  # records are missing in it: it gets no index file, so that every opening reports them
-        self.gone = False  # removed; closed as soon as nobody uses the descriptor
+        self.damaged = False  # records are missing in it: it gets no index file, so that each opening reports them
+        self.gone = False  # deleted; closed as soon as the descriptor is unused
         self.fd = -1
         self.pins = 0  # users of the descriptor that do not hold the lock
         self.index: SparseIndex | None = SparseIndex()
         self.written = (
-            False  # by this descriptor, which therefore is told of failures to write: it is kept until synced
+            False  # by this descriptor, which therefore receives errors of later writes: it is kept until synced
         )
-        self.indexed = False  # the index can be read from its file again
+        self.indexed = False  # the index can be read again from its file
 
     @property
     def dirty(self) -> bool:
@@ -94,12 +93,12 @@ class SegmentFile:
 
     @property
     def ready(self) -> bool:
-        """Whether it is open, with its index."""
+        """Whether it is open and has its index."""
         return self.fd >= 0 and self.index is not None
 
     def add(self, count: int, data: bytes, marks: list[int]) -> None:
-        """Write ``count`` encoded records, of which the index notes ``marks``. After an OSError none of them is in, but
-        the file may end in some."""
+        """Write ``count`` encoded records; the index notes ``marks``. After an OSError none of them is in the segment,
+        but the file may end in some."""
         write_all(self.files, self.fd, data, self.size)
         assert self.index is not None
         self.written = True
@@ -108,21 +107,21 @@ class SegmentFile:
         self.next += count
 
     def cut_back(self) -> None:
-        """Remove what stands behind the records, if the disk lets us. It is void anyway."""
+        """Remove the bytes after the records, if the disk allows it. They are void in any case."""
         with suppress(OSError):
             self.files.cut(self.fd, self.size)
 
     def scan(self, limit: int | None = None) -> Scan:
-        """Check every record by reading the whole file."""
+        """Check each record by reading the whole file."""
         return Scan(self.files.read(self.fd, self.size - HEADER_SIZE, HEADER_SIZE), self.first, self.salt, limit)
 
     def learn(self, scan: Scan) -> None:
-        """Take the index from a scan of the whole file."""
+        """Take over the index from a scan of the whole file."""
         self.index = SparseIndex(scan.offsets, array("Q", [at + HEADER_SIZE for at in scan.positions]))
 
     def collect(self, offsets: Sequence[int], i: int, found: list[bytes | None], damages: Damages) -> int:
-        """Add what stands at ``offsets[i]``, which is in this segment, and at those after it as long as they go on
-        upwards in it. The index of the first one not looked up."""
+        """Add the record at ``offsets[i]``, which is in this segment, and those at later offsets as long as they rise
+        and are in this segment. Returns the index of the first offset that was not looked up."""
         assert self.index is not None
         starts = self.index.offsets
         count = len(offsets)
@@ -131,7 +130,7 @@ class SegmentFile:
         if j < 0:  # the first records of the segment are damaged
             found.append(None)
             return i + 1
-        span = 1  # or as many as a run of neighbours needs
+        span = 1  # or as many as a run of consecutive offsets needs
         ahead = min(count - 1, i + AHEAD)
         if ahead > i and offsets[ahead] - offsets[i] == ahead - i:
             span = min(SPAN_MAX, 1 + bisect_right(starts, offsets[ahead], j) - 1 - j)
@@ -174,8 +173,8 @@ class SegmentFile:
         return i
 
     def run(self, offset: int, max_records: int, max_bytes: int, damages: Damages) -> list[tuple[int, bytes]]:
-        """Records from ``offset`` on with their offsets, within the bounds, which count payload. It may be fewer than
-        that before the end of the segment, but not none."""
+        """Records from ``offset`` on with their offsets, within the bounds, which count payload. It may return fewer
+        before the end of the segment, but at least one."""
         assert self.index is not None
         max_records = max(1, max_records)
         starts, positions = self.index.offsets, self.index.positions
@@ -212,7 +211,7 @@ class SegmentFile:
                 found = within(intact, max_records, max_bytes)
             if found:
                 return found
-            j = k  # nothing in there can be read
+            j = k  # nothing there is readable
         return []
 
     def _block(self, j: int, k: int) -> bytes:
@@ -223,7 +222,7 @@ class SegmentFile:
         return self.files.read(self.fd, end - positions[j], positions[j])
 
     def _salvage(self, j: int, k: int, damages: Damages) -> list[tuple[int, bytes]]:
-        """What can be read from index entry j up to entry k, one after the other; report what can not."""
+        """The readable records from index entry j up to entry k, read one by one. Reports the unreadable ones."""
         assert self.index is not None
         starts = self.index.offsets
         block = self._block(j, k)
@@ -233,7 +232,8 @@ class SegmentFile:
         return scan.records()
 
     def report(self, scan: Scan, until: int, base: int, damages: Damages) -> None:
-        """Report what a scan that began at position ``base`` and should have come to offset ``until`` did not find."""
+        """Report records that a scan did not find. The scan began at position ``base`` and should have reached offset
+        ``until``."""
         for gap in scan.gaps:
             self._report_lost(gap.first, gap.last, gap.end - gap.at, base + gap.at, damages)
         if scan.next < until:
@@ -245,7 +245,7 @@ class SegmentFile:
 
 
 def within(found: list[tuple[int, bytes]], max_records: int, max_bytes: int) -> list[tuple[int, bytes]]:
-    """As many of them, from the first one on, as fit into both bounds, but always one."""
+    """The first records that fit into both bounds, at least one."""
     for count, (_, payload) in enumerate(found):
         max_bytes -= len(payload)
         if count and (max_bytes < 0 or count >= max_records):

@@ -1,7 +1,7 @@
-"""What the files of the segment journal look like.
+"""The file format of the segment journal.
 
-A journal is a directory. Each segment is a file that holds consecutive records and is named by the offset of the
-first one, in 20 digits. All numbers are little-endian, offsets count records.
+A journal is a directory. Each segment is a file of consecutive records, named by the offset of the first one in 20
+digits. All numbers are little-endian; offsets count records.
 
 ``FIRST.log``: a segment
 
@@ -14,23 +14,21 @@ first one, in 20 digits. All numbers are little-endian, offsets count records.
                 u32 offset mod 2**32
                 payload
 
-``FIRST.idx``: where some of its records begin, about one for every 4 KiB. Written once all records of the segment are
-    on disk, so where it agrees with the size of the log, nothing was torn; else it is ignored and made again.
-``FIRST-NEXT.gone``: empty; the segments with offsets FIRST <= offset < NEXT were thrown away on purpose.
-``FIRST.doubt``: empty; syncing the segment has failed, and what it shows may not be on disk. A sync of it that succeeds
-    later proves nothing, it must be copied. (The marker need not survive a power failure: the disk is right then.)
-``*.tmp``: being written; ``*.bad``: set aside because nothing in it could be checked.
+``FIRST.idx``: the positions of some records, about one for every 4 KiB. It is written once all records of the segment
+are on disk. So if it agrees with the size of the log, no record is torn; else it is ignored and made again.
+``FIRST-NEXT.gone``: empty; the segments with offsets FIRST <= offset < NEXT were deleted on purpose. ``FIRST.doubt``:
+empty; syncing the segment has failed, and what it shows may not be on disk. A later successful sync proves nothing; it
+must be copied. (The marker need not survive a power failure: then the disk has the truth.) ``*.tmp``: being written;
+``*.bad``: set aside because nothing in it could be checked.
 
 Rules for readers:
 
-- A segment ends where the next one begins: records at or behind the first offset of the next segment are void. So a
-  segment whose tail can not be trusted, or not even be cut off, is left behind by beginning another one. A marker of
-  segments thrown away counts like the first of them.
+- A segment ends where the next one begins: records at or after the first offset of the next segment are void. So the journal leaves a segment behind whose tail cannot be trusted, or not even be cut off, by beginning another one. A marker of deleted segments counts like the first of them.
 - In the last segment, an append whose last record is missing did not take place and is cut off.
-- A record that does not check is lost. The next one that does is searched for, so what stands behind is kept.
+- A record with a wrong CRC is lost. The reader searches for the next one with a right CRC, so records after it are kept.
 
-The CRC covers length and offset by being begun with them, which costs nothing, and with a salt that is drawn once per
-journal: after a crash, a payload that was made to look like records is not mistaken for some.
+The CRC covers length and offset because it begins with them, which costs nothing, and with a salt that is drawn once
+per journal: so after a crash, a payload that was made to look like records is not mistaken for records.
 """
 
 from __future__ import annotations
@@ -75,7 +73,7 @@ class SegmentHeader:
 
 
 def decode_header(data: bytes) -> SegmentHeader | None:
-    """From the beginning of a segment; None when no copy checks."""
+    """Decode the beginning of a segment; None if both copies are damaged."""
     found = [copy for copy in (data[:32], data[32:64]) if _checks(copy)]
     if not found:
         return None
@@ -90,7 +88,7 @@ def _checks(copy: bytes) -> bool:
 
 
 class Gap:
-    """Records ``first``..``last`` are lost; what stands in their place are the bytes ``at`` <= position < ``end``."""
+    """Records ``first``..``last`` are lost; in their place are the bytes ``at`` <= position < ``end``."""
 
     __slots__ = ("at", "end", "first", "last")
 
@@ -102,7 +100,7 @@ class Gap:
 
 
 class Scan:
-    """What reading a stretch of a segment from one end to the other found. Positions count from its beginning."""
+    """The result of reading a part of a segment. Positions count from the beginning of the segment."""
 
     __slots__ = (
         "data",
@@ -119,7 +117,7 @@ class Scan:
     )
 
     def __init__(self, data: bytes, offset: int, salt: int, limit: int | None = None) -> None:
-        """``limit``: records at this offset and behind it are void."""
+        """``limit``: records at this offset and after it are void."""
         self.data = data
         self.first = offset
         self.salt = salt
@@ -135,7 +133,7 @@ class Scan:
             pass
 
     def _run(self, limit: int) -> bool:
-        """Go over good records; False when everything was."""
+        """Check good records; returns False when all have been checked."""
         data, offset, at = self.data, self.next, self.end
         seed = self.salt + offset
         size = len(data)
@@ -160,7 +158,7 @@ class Scan:
         return at < size and offset < limit
 
     def _resume(self, limit: int | None) -> bool:
-        """Find the next good record behind a bad one; False when there is none."""
+        """Find the next good record after a bad one; False if there is none."""
         for at, offset in candidates(self.data, self.end + 1, self.next, limit):
             word, crc, _ = unpack_head(self.data, at)
             payload = self.data[at + HEAD_SIZE : at + HEAD_SIZE + (word & LENGTH)]
@@ -172,7 +170,7 @@ class Scan:
         return False
 
     def records(self) -> list[tuple[int, bytes]]:
-        """The good ones with their offsets. Reads them once more: a scan of a whole file need not hold them."""
+        """The good records with their offsets. Reads them again, so that a scan of a whole file need not hold them."""
         found: list[tuple[int, bytes]] = []
         gaps = iter([*self.gaps, Gap(self.next, self.next, self.end, self.end)])
         gap = next(gaps)
@@ -189,8 +187,8 @@ class Scan:
         return found
 
     def ends_whole(self) -> bool:
-        """Whether a bad record at the end is a damaged one rather than one that was not written to its end: it is the
-        last of its append, and as long as it says."""
+        """Whether a bad record at the end was damaged later, rather than written in part: it is the last of its append,
+        and as long as its head says."""
         if len(self.data) - self.end < HEAD_SIZE:
             return False
         (word,) = unpack_word(self.data, self.end)
@@ -198,10 +196,10 @@ class Scan:
 
 
 def candidates(data: bytes, at: int, lost: int, limit: int | None) -> Iterator[tuple[int, int]]:
-    """Positions from ``at`` on where the head of a record after ``lost`` may stand, and the offset it then has.
+    """Positions from ``at`` on where the head of a record after ``lost`` may be, and the offset that it would have.
 
-    Each lost record took at least a head, so only few offsets are possible. A regular expression looks at their upper
-    bytes, which makes this fast enough for a whole segment of rubbish; zeros, the most common kind, are passed over.
+    Each lost record took at least a head, so only few offsets are possible. A regular expression checks their upper
+    bytes, which is fast enough for a whole segment of garbage; zeros, the most common kind, are skipped.
     """
     highest = lost + 1 + (len(data) - at) // HEAD_SIZE
     if limit is not None:
@@ -235,7 +233,7 @@ def gone_name(first: int, following: int) -> str:
 
 
 def parse_name(name: str, kind: str) -> int | None:
-    """The offset in ``FIRST.kind``."""
+    """The offset in the name ``FIRST.kind``."""
     found = re.fullmatch(r"(\d{20})\.(\w+)", name)
     return int(found[1]) if found and found[2] == kind else None
 

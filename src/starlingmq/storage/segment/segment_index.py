@@ -1,4 +1,4 @@
-"""Where records begin in a segment: the sparse index, in memory and as a file beside the segment."""
+"""The sparse index of a segment: positions of some of its records, in memory and as a file beside the segment."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SparseIndex:
         self.positions = array("Q") if positions is None else positions
 
     def note(self, marks: list[int], offset: int, at: int) -> None:
-        """An append begins with the record ``offset`` at position ``at``; ``marks`` counts from there."""
+        """An append begins with the record ``offset`` at position ``at``; ``marks`` are relative to that."""
         positions = self.positions
         for place in range(0, len(marks), 2):
             position = at + marks[place + 1]
@@ -35,7 +35,7 @@ class SparseIndex:
                 positions.append(position)
 
     def cut(self, offset: int) -> None:
-        """Forget what stands at ``offset`` and behind it."""
+        """Remove the entries at ``offset`` and after it."""
         keep = bisect_left(self.offsets, offset)
         del self.offsets[keep:], self.positions[keep:]
 

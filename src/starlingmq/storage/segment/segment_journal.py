@@ -1,11 +1,11 @@
-"""The ``segment`` journal engine: append-only files, rolled by size. What they look like is in segment_format.py.
+"""The ``segment`` journal engine: append-only files, rolled by size. segment_format.py has the format.
 
-Nothing is allocated ahead: on ext4, keeping space behind the end of a file made an fsync 3 % cheaper, which does not
-pay for asking for it and giving it back. (Files full of zeros to write over made it 30 % cheaper, but every byte is
-then written twice.)
+Nothing is allocated ahead: on ext4, reserving space after the end of a file made an fsync 3 % cheaper, which does not
+pay for reserving and freeing it. (Overwriting files full of zeros made it 30 % cheaper, but then each byte is written
+twice.)
 
 Blocking: ``append`` and the reads work in the page cache. ``sync``, and now and then ``trim`` and ``drop``, wait for
-the disk; they may be called from another thread, and appends go on meanwhile.
+the disk; they may be called from another thread, and appends continue meanwhile.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from starlingmq.storage.segment.segment_sync import RecordsLost, Syncer
 __all__ = ["RecordsLost", "SegmentInfo", "SegmentJournal"]
 
 SEGMENT_BYTES = 64 << 20
-OPEN_MAX = 64  # segments read from that are kept open
-DIRTY_MAX = 8  # finished segments that wait for a sync; then one is made, lest each keep a descriptor open
+OPEN_MAX = 64  # segments that are kept open for reading
+DIRTY_MAX = 8  # finished segments that wait for a sync; at this number one is made, since each keeps a descriptor open
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +46,14 @@ class SegmentInfo:
     bytes: int  # of the file
     created: float  # seconds of the wall clock, both
     last_written: float
-    grows: bool  # it is the one appended to
+    grows: bool  # it is being appended to
 
 
 class SegmentJournal:
     """A Journal in a directory of its own.
 
-    ``append`` that raises OSError has added nothing and can be called again, even with the same records; it works again
-    when there is space again. ``damage`` tells what was found broken, when opening and since.
+    An ``append`` that raised OSError has added nothing and can be repeated, even with the same records; it works again
+    when there is space. ``damage`` has what was found broken, at opening and since.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class SegmentJournal:
             self.skip_to(at_least)
 
     def skip_to(self, offset: int) -> None:
-        """Go on at this offset, which is above ``next``; what lies between is reported as lost."""
+        """Continue at this offset, which is above ``next``. Offsets between are reported as lost."""
         shelf = self._shelf
         path = shelf.directory
         if shelf.segments:
@@ -94,10 +94,12 @@ class SegmentJournal:
         shelf.next = offset
 
     def cut_to(self, offset: int) -> None:
-        """Forget the records from this offset on, which is not above ``next``; it is given again. Raises OSError.
+        """Remove the records from this offset on, which is not above ``next``. The offset will be used again. Raises
+        OSError.
 
-        Not while anything else uses the journal: it is opened anew. The new segment comes first, so that whatever of
-        this a power failure takes leaves a journal that ends at ``offset``, or that is to be cut once more."""
+        The journal is reopened, so nothing else may use it meanwhile. The new segment is created first, so that after a
+        power failure in between the journal either ends at ``offset``, or has to be cut once more.
+        """
         shelf = self._shelf
         files, directory = self._files, shelf.directory
         header = SegmentHeader(offset, files.now(), shelf.salt).encode()
@@ -130,18 +132,18 @@ class SegmentJournal:
 
     @property
     def synced(self) -> int:
-        """Records below this offset survive a power failure, as far as they are not reported as lost."""
+        """Records below this offset survive a power failure, except for those reported as lost."""
         with self._shelf.lock:
             waiting = [segment.synced_next for segment in self._shelf.dirty.values() if segment.dirty]
             return min(waiting, default=self._shelf.next)
 
     @property
     def damage(self) -> list[Damage]:
-        """What is broken, oldest discovery first; at most REPORTS_MAX."""
+        """What is broken, in the order of discovery; at most REPORTS_MAX."""
         return self._shelf.damages.all()
 
     def segments(self) -> list[SegmentInfo]:
-        """All files, oldest first. The offsets between two of them were dropped, or are lost."""
+        """All files, oldest first. Offsets between two files were dropped, or are lost."""
         with self._shelf.lock:
             return [
                 SegmentInfo(one.first, one.next, one.size, one.created, one.modified, not one.sealed)
@@ -149,9 +151,10 @@ class SegmentJournal:
             ]
 
     def append(self, records: Sequence[bytes]) -> int:
-        """Add records with one write; all or none, also after a crash. The offset of the first of them.
+        """Append all records or none, with one write, also after a crash. Returns the offset of the first one.
 
-        A record may have up to 2**31 - 1 bytes."""
+        A record may have up to 2**31 - 1 bytes.
+        """
         shelf = self._shelf
         if not records:
             return shelf.next
@@ -164,7 +167,7 @@ class SegmentJournal:
                 segment = self._active(len(data))
             if segment.synced_next == offset:
                 shelf.dirty[segment.first] = segment
-                segment.indexed = False  # an index file it may have ends before this
+                segment.indexed = False  # its index file, if any, ends before this record
             try:
                 segment.add(len(records), data, marks)
             except OSError:
@@ -194,11 +197,11 @@ class SegmentJournal:
         return shelf.begin()
 
     def _flush(self) -> None:
-        with suppress(OSError):  # ``sync`` will fail too, and tell
+        with suppress(OSError):  # ``sync`` will fail, too, and report it
             self._syncer.flush()
 
     def read(self, offset: int, max_records: int, max_bytes: int) -> list[tuple[int, bytes]]:
-        """See Journal. Records that are lost are passed over. Raises OSError when the disk can not be read."""
+        """See Journal. Lost records are skipped. Raises OSError if the disk is unreadable."""
         found: list[tuple[int, bytes]] = []
         shelf = self._shelf
         with shelf.lock:
@@ -214,7 +217,7 @@ class SegmentJournal:
                     place += 1
                     continue
                 size = sum(len(record) for _, record in more)
-                if found and size > max_bytes:  # a run is never empty, so its first record may not fit
+                if found and size > max_bytes:  # a run has at least one record, which may not fit
                     break
                 found += more
                 max_bytes -= size
@@ -222,8 +225,8 @@ class SegmentJournal:
         return found
 
     def read_at(self, offsets: Sequence[int]) -> list[bytes | None]:
-        """The records at these offsets, None for each that is gone, lost or never was. Neighbours in rising order are
-        read together. Raises OSError when the disk can not be read."""
+        """The records at these offsets; None for each that is deleted, lost, or never existed. Consecutive offsets in
+        rising order are read together. Raises OSError if the disk is unreadable."""
         found: list[bytes | None] = []
         shelf = self._shelf
         i = 0
@@ -239,18 +242,18 @@ class SegmentJournal:
         return found
 
     def roll(self) -> None:
-        """Begin a new segment with the next append, so that the one appended to now can be dropped one day."""
+        """Begin a new segment at the next append, so that the present one can be dropped later."""
         with self._shelf.lock:
             if self._shelf.segments and self._shelf.segments[-1].next > self._shelf.segments[-1].first:
                 self._shelf.seal(self._shelf.segments[-1])
 
     def trim(self, before: int) -> None:
-        """Delete the segments in front all of whose records are below ``before``; never the last one."""
+        """Delete segments from the front whose records are all below ``before``; never the last one."""
         self._remove(lambda segments: list(takewhile(lambda segment: segment.next <= before, segments)))
 
     def drop(self, first: int) -> None:
-        """Delete the segment that begins with this offset, wherever it stands; nothing happens if there is none. If it
-        is the one appended to, another one is begun. One that raised OSError may be carried out when the journal is
+        """Delete the segment that begins with this offset, in any position; nothing happens if there is none. If it is
+        being appended to, another one is begun. A drop that raised OSError may still take effect when the journal is
         opened again."""
         shelf = self._shelf
         with shelf.lock:
@@ -266,33 +269,35 @@ class SegmentJournal:
         self._remove(lambda segments: [one for one in segments if first <= one.first < end and one.next <= end])
 
     def _remove(self, choose: Callable[[list[SegmentFile]], list[SegmentFile]]) -> None:
-        """Delete those that ``choose`` picks from all but the last one."""
+        """Delete those that ``choose`` selects from all but the last one."""
         shelf = self._shelf
         with shelf.lock:
             if not choose(shelf.segments[:-1]):
                 return
             listed = shelf.segments[-1].listed
-        # The last name tells the next offset: it must survive a power failure before those in front of it go.
+        # The last name shows the next offset: it must survive a power failure before segments in front of it are
+        # deleted.
         if not listed:
             self._syncer.flush()
         with shelf.lock:
-            for segment in choose(shelf.segments[:-1]):  # once more: the flush may have written some of them again
+            for segment in choose(shelf.segments[:-1]):  # again, since the flush may have copied some of them
                 shelf.remove(segment)
             shelf.sweep()
 
     def sync(self) -> None:
-        """Make what was appended before this call survive a power failure.
+        """Make records that were appended before this call survive a power failure.
 
-        Raises OSError if that fails: then everything from ``synced`` on is in doubt, even though it can be read. Call
-        it again, until it returns: the records in doubt are then written anew, to other files. What could not be read
-        for that is reported by RecordsLost, once; nothing else is in doubt then, but the owner has to append those
-        again or tell whom it concerns.
+        Raises OSError if that fails: then all records from ``synced`` on are in doubt, although they can be read. Call
+        it again until it returns: the records in doubt are then written again, to other files. Records that could not
+        be read for that are reported by RecordsLost, once. Nothing else is in doubt then, but the owner has to append
+        those again, or report the loss.
         """
         self._syncer.sync()
 
     def check(self, first: int) -> list[Damage]:
-        """Read the whole segment that begins with this offset; what is broken in it. Takes about 0.4 us a record, and
-        may be called from another thread, appends go on meanwhile. Raises OSError when the disk can not be read."""
+        """Read the whole segment that begins with this offset. Returns what is broken in it. Takes about 0.4 us per
+        record, and may be called from another thread while appends continue. Raises OSError if the disk is unreadable.
+        """
         shelf = self._shelf
         with shelf.lock:
             if first not in shelf.firsts:
@@ -314,7 +319,7 @@ class SegmentJournal:
         return found.all()
 
     def close(self) -> None:
-        """Sync, if the disk lets us, so that opening it again need not read it, and let go of everything."""
+        """Sync, if the disk allows it, so that the next opening need not read everything, and release all resources."""
         shelf = self._shelf
         with shelf.lock:
             if shelf.segments and not shelf.segments[-1].indexed:

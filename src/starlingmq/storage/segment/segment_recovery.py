@@ -1,4 +1,4 @@
-"""Opening a journal directory: what of it can be used, and what is reported as lost."""
+"""Opening a journal directory: which segments are usable, and what is reported as lost."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from starlingmq.storage.segment.segment_set import SegmentSet, read_file
 
 
 def recover(files: FileCalls, directory: str, open_max: int) -> SegmentSet:
-    """The segments of a directory, which is made if there is none. Segments without an index file are read whole.
+    """The segments of a directory, which is created if necessary. Segments without an index file are read whole.
 
-    Raises UnknownFormat, before anything is changed, if a file was written by a newer version.
+    Raises UnknownFormat, before anything is changed, if a newer version wrote a file.
     """
     files.make_directory(directory)
     names = files.names(directory)
@@ -47,7 +47,7 @@ def recover(files: FileCalls, directory: str, open_max: int) -> SegmentSet:
 def _fill(
     shelf: SegmentSet, names: list[str], firsts: list[int], headers: dict[int, SegmentHeader | None], known: bool
 ) -> None:
-    # Whether a power failure could still undo what the last process did to the directory is not known.
+    # It is unknown whether a power failure could still undo the last process's changes to the directory.
     shelf.removals = 1 if names else 0
     shelf.unlisted = bool(names)
     shelf.gone = sorted(span for name in names if (span := parse_gone_name(name)) is not None)
@@ -57,7 +57,7 @@ def _fill(
         _begin_anew(shelf, firsts)
         firsts = []
     for place, first in enumerate(firsts):
-        # Records behind the first one of a segment that is gone are as void as behind one that is there.
+        # Records after the first offset of a deleted segment are void, as after that of a present one.
         behind = [*firsts[place + 1 : place + 2], *(span[0] for span in shelf.gone if span[0] > first)]
         limit = min(behind) if place + 1 < len(firsts) else None
         _open_segment(shelf, first, headers[first], limit, doubt_name(first) in names)
@@ -68,7 +68,7 @@ def _fill(
 
 
 def read_headers(files: FileCalls, directory: str, firsts: list[int]) -> dict[int, SegmentHeader | None]:
-    """Those that check. Raises OSError if none does and some could not be read: another day they may be."""
+    """The readable headers. Raises OSError if there is none and some are unreadable: the disk may recover."""
     headers: dict[int, SegmentHeader | None] = {}
     failure: OSError | None = None
     for first in firsts:
@@ -95,7 +95,7 @@ def read_header(files: FileCalls, path: str) -> SegmentHeader | None:
 
 
 def _unusable(shelf: SegmentSet, firsts: list[int], headers: dict[int, SegmentHeader | None]) -> list[int]:
-    """Those to pass over: being thrown away when the process died, or under a wrong name."""
+    """Segments to ignore: they were being deleted when the process died, or have a wrong name."""
     unusable: list[int] = []
     for first in firsts:
         header = headers[first]
@@ -112,8 +112,8 @@ def _unusable(shelf: SegmentSet, firsts: list[int], headers: dict[int, SegmentHe
 
 
 def _begin_anew(shelf: SegmentSet, firsts: list[int]) -> None:
-    """No header of any segment can be read, so no record can be checked. The names still tell offsets that were given:
-    go on behind them, and only then give the names up: for good, before offsets are given again."""
+    """No header of any segment is readable, so no record can be checked. The names still show which offsets were used:
+    continue after them, and only then remove the names for good, before any offset is used again."""
     shelf.next = firsts[-1] + 1
     shelf.begin()
     for first in firsts:
@@ -157,14 +157,14 @@ def _open_segment(
         files.close(fd)
     segment.fd = -1
     segment.doubted = doubted
-    # A damaged one grows no more. An empty one is written anew when its turn comes, its header may be torn.
+    # A damaged segment does not grow. An empty one is written again before it is used, since its header may be torn.
     segment.sealed = limit is not None or segment.damaged or segment.spoiled or doubted
     shelf.insert(segment)
 
 
 def _repair_header(shelf: SegmentSet, segment: SegmentFile, header: SegmentHeader | None) -> bool:
-    """Write it again, or the salt would be lost with the segments that still have it. Where that fails, the next sync
-    has to copy the segment."""
+    """Write the header again; otherwise the salt would be lost with the segments that still have it. If that fails, the
+    next sync has to copy the segment."""
     size = HEADER_SIZE if header is None else HEADER_SIZE // 2
     what = "The header was damaged and was restored from the name and the other segments; nothing is lost."
     shelf.damages.add(Damage(segment.path, segment.first, segment.first - 1, size, what))
@@ -176,7 +176,7 @@ def _repair_header(shelf: SegmentSet, segment: SegmentFile, header: SegmentHeade
 
 
 def _take_index(shelf: SegmentSet, segment: SegmentFile, size: int, limit: int | None) -> bool:
-    """Whether the index file tells all about the segment; it was written when all of it had been synced."""
+    """Whether the index file describes the whole segment; it is written when all of the segment has been synced."""
     try:
         data = read_file(shelf.files, shelf.path(index_name(segment.first)))
     except OSError:
@@ -189,11 +189,11 @@ def _take_index(shelf: SegmentSet, segment: SegmentFile, size: int, limit: int |
         return False
     _, following, indexed_size = found
     if indexed_size != size or (limit is not None and following > limit):
-        return False  # of an earlier state of the segment
+        return False  # it belongs to an earlier state of the segment
     segment.next = segment.synced_next = following
     segment.size = segment.synced_size = size
     segment.listed = segment.indexed = True
-    segment.index = None  # when it is needed
+    segment.index = None  # read when it is needed
     return True
 
 
@@ -206,7 +206,7 @@ def _scan(shelf: SegmentSet, segment: SegmentFile, size: int, limit: int | None)
         if scan.ends_whole():
             _keep_last(segment, scan, len(data))
         elif unreadable:
-            segment.damaged = True  # do not cut what a better day may read
+            segment.damaged = True  # do not cut off what may be readable later
         else:
             _cut_tail(shelf, segment, scan)
     if unreadable:
@@ -218,14 +218,14 @@ def _scan(shelf: SegmentSet, segment: SegmentFile, size: int, limit: int | None)
 
 
 def _keep_last(segment: SegmentFile, scan: Scan, size: int) -> None:
-    """The last record is as long as it says, but does not check: it was damaged later."""
+    """The last record is as long as its head says, but its CRC is wrong: it was damaged later."""
     scan.gaps.append(Gap(scan.next, scan.next, scan.end, size))
     segment.next += 1
     segment.size = HEADER_SIZE + size
 
 
 def _cut_tail(shelf: SegmentSet, segment: SegmentFile, scan: Scan) -> None:
-    """Leave out the append that did not come to its end. It is cut off when the next segment is begun: see there."""
+    """Ignore the append that is incomplete. It is cut off when the next segment is begun."""
     assert segment.index is not None
     segment.index.cut(scan.group_next)
     segment.next, segment.size = scan.group_next, HEADER_SIZE + scan.group_end
@@ -236,7 +236,7 @@ def _cut_tail(shelf: SegmentSet, segment: SegmentFile, scan: Scan) -> None:
 
 
 def _report_missing(shelf: SegmentSet) -> None:
-    """Offsets between segments that were not thrown away."""
+    """Offsets between segments that were not deleted on purpose."""
     for segment, following in pairwise(shelf.segments):
         begin = segment.next
         for span in [*shelf.gone, (following.first, following.first)]:
@@ -262,7 +262,7 @@ def _report_range(shelf: SegmentSet, segment: SegmentFile, first: int, last: int
 
 
 def _clear_away(shelf: SegmentSet, names: list[str]) -> None:
-    """Remove drafts, indexes of segments that are gone, and markers that nothing stands before."""
+    """Remove drafts, indexes of deleted segments, and markers without a segment before them."""
     for name in names:
         first = parse_name(name, "idx")
         if first is None:

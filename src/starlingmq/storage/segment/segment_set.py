@@ -23,7 +23,7 @@ from starlingmq.storage.segment.segment_index import decode_index
 
 
 class SegmentSet:
-    """What appending, reading, syncing and throwing away share. ``lock`` is held by whoever uses it."""
+    """The state that appending, reading, syncing and deleting share. Callers hold ``lock``."""
 
     def __init__(self, files: FileCalls, directory: str, salt: int, open_max: int) -> None:
         self.files = files
@@ -33,21 +33,21 @@ class SegmentSet:
         self.lock = threading.Lock()
         self.damages = Damages()
         self.segments: list[SegmentFile] = []
-        self.firsts: list[int] = []  # of each, for bisect
-        self.dirty: dict[int, SegmentFile] = {}  # by first: those of which something is not synced
-        self.gone: list[tuple[int, int]] = []  # ranges of offsets thrown away between segments, each with a marker
-        self.unlisted = False  # names were made that a power failure may undo
-        self.removals = 0  # names removed in front, so far,
-        self.removals_synced = 0  # and how many of them a power failure can not bring back
+        self.firsts: list[int] = []  # of each segment, for bisect
+        self.dirty: dict[int, SegmentFile] = {}  # by first offset: segments with records that are not synced
+        self.gone: list[tuple[int, int]] = []  # ranges of offsets deleted between segments, each with a marker
+        self.unlisted = False  # names were created that a power failure may undo
+        self.removals = 0  # number of names removed at the front,
+        self.removals_synced = 0  # and how many of them a power failure cannot restore
         self.next = 0
         self.size = 0  # bytes of all segments
-        self._open: OrderedDict[int, SegmentFile] = OrderedDict()  # clean ones, the longest unused first
+        self._open: OrderedDict[int, SegmentFile] = OrderedDict()  # clean segments, the least recently used first
 
     def path(self, name: str) -> str:
         return os.path.join(self.directory, name)
 
     def insert(self, segment: SegmentFile) -> None:
-        """Put it in its place; what has the same first offset goes."""
+        """Insert a segment in its place; one with the same first offset is replaced."""
         place = bisect_right(self.firsts, segment.first)
         if place and self.firsts[place - 1] == segment.first:
             self.forget(self.segments[place - 1])
@@ -59,7 +59,7 @@ class SegmentSet:
             self.dirty[segment.first] = segment
 
     def forget(self, segment: SegmentFile) -> None:
-        """Take it off the shelf and close it; its file is not our business."""
+        """Remove a segment from the set and close it; its file is left alone."""
         place = self.firsts.index(segment.first)
         del self.segments[place], self.firsts[place]
         self.size -= segment.size
@@ -69,11 +69,11 @@ class SegmentSet:
         self.unpin(segment, 0)
 
     def begin(self) -> SegmentFile:
-        """A new segment at the end; it takes the place of an empty one.
+        """Begin a segment at the end; it replaces an empty one.
 
-        The last one, if it is sealed already, may end in records that took no effect, with offsets that are now given
-        again. What makes them void is the new name, so that is synced before anything else is written: otherwise they
-        could come back when the power fails. (That it also waits for the disk is rare enough.)
+        The last segment, if it is already sealed, may end in records that took no effect, with offsets that are now
+        used again. The new name makes them void, so it is synced before anything else is written; otherwise they could
+        come back after a power failure. (This wait for the disk is rare.)
         """
         last = self.segments[-1] if self.segments else None
         created = self.files.now()
@@ -92,14 +92,14 @@ class SegmentSet:
         return segment
 
     def spoil(self, segment: SegmentFile) -> None:
-        """An append to it stopped half way. Give the space back. The marker keeps another process from appending to it:
-        until the cut is synced, sectors of what was cut off could come back among later records."""
+        """An append stopped half way. Free its space. The marker keeps another process from appending to this segment:
+        until the cut is synced, sectors that were cut off could come back among later records."""
         segment.spoiled = segment.sealed = True
         self._mark_doubt(segment)
         segment.cut_back()
 
     def _forgive(self, segment: SegmentFile) -> None:
-        """Another one has been begun: what stands behind its records is void for good."""
+        """Another segment has been begun, so the bytes after the records of this one are permanently void."""
         segment.spoiled = False
         if not segment.gone:
             with suppress(OSError):
@@ -108,17 +108,17 @@ class SegmentSet:
             self.unmark_doubt(segment)
 
     def seal(self, segment: SegmentFile) -> None:
-        """It grows no more; the next sync finishes it."""
+        """The segment does not grow any more; the next sync completes it."""
         segment.sealed = True
         if not segment.gone:
             self.dirty[segment.first] = segment
 
     def place(self, offset: int) -> int:
-        """Where the segment is that has ``offset``, or should have; -1: before all of them."""
+        """The position of the segment that has ``offset``, or would have it; -1: before all of them."""
         return bisect_right(self.firsts, offset) - 1
 
     def use(self, segment: SegmentFile) -> SegmentFile:
-        """Make it ready to be read: opened, with its index."""
+        """Open a segment for reading, with its index."""
         first = segment.first
         if segment.fd < 0:
             segment.fd = self.files.open(segment.path)
@@ -131,7 +131,7 @@ class SegmentSet:
         return segment
 
     def _shut_unused(self) -> None:
-        """All but the ``open_max`` last used, and the one just used."""
+        """Close all but the ``open_max`` last used segments, and the one just used."""
         excess = len(self._open) - self.open_max
         if excess <= 0:
             return
@@ -168,11 +168,12 @@ class SegmentSet:
         self.damages.add(Damage(path, segment.first, segment.first - 1, 0, what))
 
     def _read_index(self, first: int) -> bytes:
-        """Content of the index file; empty when it is not there."""
+        """Content of the index file; empty if it does not exist."""
         return read_file(self.files, self.path(index_name(first)))
 
     def write_index(self, segment: SegmentFile) -> None:
-        """So that the segment need not be scanned again. That it fails does no harm: it can be made at any time."""
+        """Write the index file, so that the segment need not be scanned again. A failure is harmless, since the index
+        can be made at any time."""
         if segment.index is None:
             return
         data = segment.index.encode(segment.first, segment.next, segment.size)
@@ -183,17 +184,18 @@ class SegmentSet:
             pass
 
     def unmark_doubt(self, segment: SegmentFile) -> None:
-        with suppress(OSError):  # then it is copied once more
+        with suppress(OSError):  # then the segment is copied once more
             self.files.remove(self.path(doubt_name(segment.first)))
 
     def sync_directory(self) -> None:
-        """May be called without the lock. Who does has to call ``doubt_names`` with it when this fails."""
+        """May be called without the lock. If it fails, the caller has to call ``doubt_names`` with the lock."""
         removals = self.removals
         self.files.sync_directory(self.directory)
         self.removals_synced = max(self.removals_synced, removals)
 
     def doubt_names(self) -> None:
-        """The directory has failed to sync: names in doubt are as bad as content, their files are written again."""
+        """Syncing the directory has failed: names in doubt are as bad as content in doubt, so their files are written
+        again."""
         self.unlisted = True
         for segment in self.dirty.values():
             if not segment.listed:
@@ -201,8 +203,8 @@ class SegmentSet:
                 self.doubt(segment)
 
     def doubt(self, segment: SegmentFile) -> None:
-        """A sync of it has failed. The marker is for the next process, should this one die before the segment has been
-        copied; a disk that does not even take this name takes nothing."""
+        """A sync of this segment has failed. The marker is for the next process, if this one dies before the segment
+        has been copied. A disk that does not take even this name takes nothing."""
         segment.doubted = segment.sealed = True
         self._mark_doubt(segment)
 
@@ -211,7 +213,7 @@ class SegmentSet:
             self.files.close(self.files.open(self.path(doubt_name(segment.first)), create=True))
 
     def settle_names(self) -> None:
-        """Sync the directory now. Like everything but ``sync_directory``, with the lock."""
+        """Sync the directory now. As for all methods but ``sync_directory``, the caller holds the lock."""
         try:
             self.sync_directory()
         except OSError:
@@ -223,10 +225,10 @@ class SegmentSet:
         return self.removals > self.removals_synced
 
     def remove(self, segment: SegmentFile) -> None:
-        """Delete a segment that has another one behind it, which is listed.
+        """Delete a segment that has another one after it, whose name is synced.
 
-        Names may come back in any order after a power failure. So that a segment thrown away is not taken for one that
-        is missing, in front of the others only one may be on its way out; between others it leaves a marker.
+        After a power failure, names may come back in any order. So that a deleted segment is not reported as missing,
+        only one removal at the front may be unsynced; a segment between others leaves a marker.
         """
         front = self.segments[0] is segment
         following = self.segments[self.firsts.index(segment.first) + 1].first
@@ -243,7 +245,7 @@ class SegmentSet:
         self.forget(segment)
 
     def _mark_gone(self, first: int, following: int) -> None:
-        """The marker takes in the one before it and those behind it, so that there are never more than segments."""
+        """The marker absorbs the one before it and those after it, so that there are never more markers than segments."""
         begin = next((known[0] for known in self.gone if known[1] == first), first)
         wanted = (begin, following)
         if wanted not in self.gone:
@@ -254,13 +256,13 @@ class SegmentSet:
             self._remove_marker(known)
 
     def sweep(self) -> None:
-        """Remove markers that no segment stands before. Only while no segment before them can come back."""
+        """Remove markers without a segment before them. Only allowed while no segment before them can come back."""
         for known in list(self.gone):
             if not self.removing and (not self.firsts or known[0] < self.firsts[0]):
                 self._remove_marker(known)
 
     def _remove_marker(self, known: tuple[int, int]) -> None:
-        with suppress(OSError):  # another time
+        with suppress(OSError):  # a later call removes it
             remove_if_there(self.files, self.path(gone_name(*known)))
             self.gone.remove(known)
 
@@ -276,7 +278,7 @@ class SegmentSet:
 
 
 def read_file(files: FileCalls, path: str) -> bytes:
-    """All of it; nothing when it is not there."""
+    """All of the file; b"" if it does not exist."""
     try:
         fd = files.open(path)
     except FileNotFoundError:

@@ -1,8 +1,9 @@
-"""Making segments survive a power failure, and what to do when that fails.
+"""Syncing segments, and what to do when that fails.
 
-When fsync fails, the system may mark what it could not write as written, and the next fsync of the same file succeeds
-without it ("fsyncgate"). So a file that failed once is never asked again: what it had not synced by then is in doubt.
-The next attempt copies it, checked record by record, into a new file with the same first offset, and syncs that.
+When fsync fails, the system may mark what it could not write as written, and the next fsync of the same file then
+succeeds without it ("fsyncgate"). So a file whose fsync failed once is never synced again: what it had not synced by
+then is in doubt. The next attempt copies it, checked record by record, into a new file with the same first offset, and
+syncs that.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from starlingmq.storage.segment.segment_file import SegmentFile, records
 from starlingmq.storage.segment.segment_format import HEADER_SIZE, Scan, SegmentHeader, log_name
 from starlingmq.storage.segment.segment_set import SegmentSet
 
-SYNC_MAX = 16  # segments synced, and therefore open, at once
+SYNC_MAX = 16  # segments that are synced, and therefore open, at once
 
 
 class RecordsLost(OSError):
-    """Records were appended, but could not be written and can no longer be read: those from the first to the last
+    """Records that were appended could not be written, and are not readable any more: those from the first to the last
     offset of each of ``ranges``. All others are synced."""
 
     def __init__(self, ranges: list[tuple[int, int]]) -> None:
@@ -30,7 +31,7 @@ class RecordsLost(OSError):
 
 
 class _Mark:
-    """How far a segment will be synced once the call returns."""
+    """How far a segment will be synced when the call returns."""
 
     __slots__ = ("failed", "next", "segment", "size")
 
@@ -45,7 +46,7 @@ class Syncer:
     def __init__(self, shelf: SegmentSet) -> None:
         self._shelf = shelf
         self._turn = threading.Lock()
-        self._lost: list[tuple[int, int]] = []  # not yet told
+        self._lost: list[tuple[int, int]] = []  # not reported yet
 
     def sync(self) -> None:
         """See SegmentJournal.sync."""
@@ -55,7 +56,7 @@ class Syncer:
             raise RecordsLost(lost)
 
     def flush(self) -> None:
-        """Sync without telling of records lost; the next ``sync`` will."""
+        """Sync without reporting lost records; the next ``sync`` reports them."""
         with self._turn:
             for segment in list(self._shelf.dirty.values()):
                 if segment.doubted:
@@ -66,7 +67,7 @@ class Syncer:
         shelf = self._shelf
         with shelf.lock:
             if shelf.segments and shelf.segments[-1].next < shelf.next:
-                shelf.begin()  # the last offsets are lost; a name has to say that they were given
+                shelf.begin()  # the last offsets are lost; a name has to show that they were used
             wanted = [segment for segment in shelf.dirty.values() if not segment.doubted]
         for start in range(0, len(wanted) or 1, SYNC_MAX):
             self._sync_some(wanted[start : start + SYNC_MAX])
@@ -96,7 +97,7 @@ class Syncer:
             raise failure
 
     def _pin(self, marks: list[_Mark]) -> None:
-        """All of them or none."""
+        """Pin all segments or none."""
         pinned: list[SegmentFile] = []
         try:
             for mark in marks:
@@ -127,7 +128,8 @@ class Syncer:
         return None
 
     def _settle(self, mark: _Mark) -> bool:
-        """Note what has been reached; whether the segment is finished: synced to its end, and it grows no more."""
+        """Record the progress. Returns whether the segment is complete: synced to its end, and it does not grow any
+        more."""
         segment = mark.segment
         if segment.gone:
             return False
@@ -143,8 +145,8 @@ class Syncer:
         return segment.sealed
 
     def _write_again(self, segment: SegmentFile) -> None:
-        """Copy what is in doubt into a segment of its own. Records are bound to their offset, not to their place in a
-        file, so they are copied as they are. A second failure leaves everything as it was, for the next attempt."""
+        """Copy the part in doubt into a new segment. Records are bound to their offset, not to their place in a file,
+        so they are copied unchanged. A second failure leaves everything as it was, for the next attempt."""
         shelf = self._shelf
         with shelf.lock:
             if segment.gone or self._nothing_in_doubt(segment):
@@ -167,7 +169,7 @@ class Syncer:
                 shelf.unpin(segment)
 
     def _nothing_in_doubt(self, segment: SegmentFile) -> bool:
-        """Deal with a segment of which no record is in doubt."""
+        """Handle a segment of which no record is in doubt."""
         shelf = self._shelf
         if segment.next == segment.first and segment is shelf.segments[-1]:
             shelf.begin()  # in its place
@@ -198,7 +200,7 @@ class Syncer:
             shelf.damages.add(Damage(copy.path, begin, end, 0, what))
         self._lost += lost
         with shelf.lock:
-            if segment.gone:  # thrown away meanwhile
+            if segment.gone:  # deleted meanwhile
                 shelf.files.close(copy.fd)
                 shelf.files.remove(copy.path)
                 return

@@ -1,4 +1,4 @@
-"""Who reads a stream, and how far they say they are: what lag is measured by, and what can hold back retention."""
+"""The consumers of a stream and their positions: the basis of lag, and of pins that hold back retention."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Final
 
 import msgspec
 
-CONSUMERS_MAX: Final = 256  # of one stream; who was not heard of for longest makes room
+CONSUMERS_MAX: Final = 256  # per stream; the consumer that has not reported for longest is removed
 
 
 class Consumer(msgspec.Struct):
-    """``next``: the first offset it has not done with. ``pins``: until ``until`` (Unix seconds, put off whenever it is
-    heard of) what it has not done with does not grow too old to be kept."""
+    """``next``: the first offset that it has not processed. ``pins``: until ``until`` (Unix seconds, extended by each
+    report), age does not delete what it has not processed."""
 
     name: str
     next: int
@@ -24,11 +24,11 @@ class Consumer(msgspec.Struct):
 
 class Consumers:
     def __init__(self) -> None:
-        self.by_name: dict[str, Consumer] = {}  # who was not heard of for longest first
+        self.by_name: dict[str, Consumer] = {}  # the consumer that has not reported for longest comes first
         self.path: Path | None = None
 
     def heard(self, consumer: Consumer) -> None:
-        """Raises OSError if it can not be written down; it is known all the same."""
+        """Record a report. Raises OSError if it cannot be written; it counts all the same."""
         self.by_name.pop(consumer.name, None)
         self.by_name[consumer.name] = consumer
         while len(self.by_name) > CONSUMERS_MAX:
@@ -36,13 +36,13 @@ class Consumers:
         self._write()
 
     def forget(self, name: str) -> bool:
-        """Whether it was known. Raises OSError."""
+        """Returns whether the consumer was known. Raises OSError."""
         found = self.by_name.pop(name, None)
         self._write()
         return found is not None
 
     def pinned(self, now: float, otherwise: int) -> int:
-        """The offset from which on somebody wants it kept."""
+        """The lowest offset that a pin holds."""
         return min((one.next for one in self.by_name.values() if one.pins and one.until > now), default=otherwise)
 
     def _write(self) -> None:
@@ -54,7 +54,7 @@ class Consumers:
 
 
 def read_consumers(path: Path) -> Consumers:
-    """What was written down; nothing if that can not be read: consumers tell again."""
+    """The stored consumers; none if the file is unreadable, since consumers report again."""
     found = Consumers()
     found.path = path
     try:

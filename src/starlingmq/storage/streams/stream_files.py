@@ -7,7 +7,7 @@
     CONSUMERS  JSON: who reads it and how far they are (storage/streams/stream_consumers.py)
     log/       the records, in segment files
 
-A directory without STREAM is one that was being made or deleted, and is cleared away.
+A directory without STREAM was being created or deleted, and is removed.
 
 ``stream_ends.json`` beside ``streams/`` has the end of each stream that was deleted: one of the same name that is
 created later begins there, so that a node never gives an offset of a name twice.
@@ -42,11 +42,11 @@ EARLIER_MAX: Final = 16  # restores that a stream remembers
 
 
 class StreamActionError(Exception):
-    """What was asked for can not be done; one line that says why."""
+    """The action on a stream is impossible; one line says why."""
 
 
 class SharedPosition:
-    """The broker's end of POSITION."""
+    """The broker's side of POSITION."""
 
     def __init__(self, path: Path) -> None:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -67,7 +67,8 @@ class SharedPosition:
 
 
 class StreamDirectory:
-    """``streams/`` of a data directory, which only its owner changes. ``segment_size``: bytes of a file, at most."""
+    """``streams/`` of a data directory. Only the owner of the directory changes it. ``segment_size``: maximum bytes of
+    a file."""
 
     def __init__(self, path: Path, segment_size: int) -> None:
         self.path = path
@@ -75,7 +76,7 @@ class StreamDirectory:
         self._last_number = 0
 
     def find(self) -> list[Definition]:
-        """All that are there, by name."""
+        """The definitions of all streams, ordered by name."""
         if not self.path.is_dir():
             return []
         found: list[Definition] = []
@@ -90,12 +91,12 @@ class StreamDirectory:
         return found
 
     def number(self) -> int:
-        """For a new stream: no other one has it, nor had it."""
+        """An unused number for a new stream, higher than all before."""
         self._last_number = max(self._last_number + 1, int(time.time() * 1000))
         return self._last_number
 
     def write(self, definition: Definition) -> None:
-        """Make a stream, or write down what it is from now on."""
+        """Create a stream, or store its new definition."""
         directory = self.path / definition.name
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         _replace(directory / "STREAM", msgspec.json.encode(definition) + b"\n")
@@ -189,8 +190,8 @@ def definition_of(config: StreamConfig, directory: StreamDirectory, there: Defin
 
 
 def declare(directory: StreamDirectory, wanted: Iterable[StreamConfig], now: float) -> list[Definition]:
-    """What there is to be at start: what is there, as the settings want it, and what they want besides. Blocks.
-    Raises StreamError, OSError."""
+    """The streams after a start: the existing ones, changed as the settings want, and new ones of the settings. Blocks.
+    Raises StreamActionError, OSError."""
     found = {definition.name: definition for definition in directory.find()}
     for config in wanted:
         there = found.get(config.name)

@@ -1,7 +1,8 @@
-"""The logs of streams: what follows the journal, and comes back from it (docs/STREAMS.md).
+"""The logs of streams, which follow the journal and are recovered from it (docs/STREAMS.md).
 
-The store appends to the journal first; then ``append`` brings what the turn put into streams to their logs. What a log
-lacks after a crash, the journal still has: everything since the checkpoint, before which ``sync`` was called.
+The store appends to the journal first; then ``append`` writes the turn's messages of streams to their logs. What a log
+lacks after a crash is in the journal, which is kept since the last checkpoint; ``sync`` is called before each
+checkpoint.
 """
 
 from __future__ import annotations
@@ -24,25 +25,25 @@ from starlingmq.storage.streams.stream_consumers import Consumers
 
 logger = logging.getLogger("starlingmq.storage")
 
-FILES_MIN: Final = 8  # that a stream with a size has: what is oldest goes in eighths of it
+FILES_MIN: Final = 8  # files of a stream with a size limit: the oldest eighth is deleted at a time
 
 
 class StreamJournal(Journal, Protocol):
     def skip_to(self, offset: int) -> None:
-        """Go on at this offset, which is not below ``next``: what lies between is reported as lost."""
+        """Continue at this offset, which is not below ``next``. Offsets between are reported as lost."""
         ...
 
     def cut_to(self, offset: int) -> None:
-        """Forget the records from this offset on, which is not above ``next``. It is given again."""
+        """Remove the records from this offset on, which is not above ``next``. The offset will be used again."""
         ...
 
     def roll(self) -> None:
-        """Begin a new segment with the next append."""
+        """Begin a new segment at the next append."""
         ...
 
 
 class Position(Protocol):
-    """Where those who read hear how far they may."""
+    """Tells readers up to which offset they may read."""
 
     def show(self, next: int) -> None: ...
     def close(self) -> None: ...
@@ -80,8 +81,7 @@ def identity(definition: Definition) -> str:
 
 
 class StreamLog:
-    """A stream and its log. ``consumers``: who reads it, how far they are, and whether what they have not read is to
-    be kept whatever its age."""
+    """A stream and its log. ``consumers``: its consumers, their positions and their pins."""
 
     def __init__(self, definition: Definition, journal: StreamJournal, position: Position | None = None) -> None:
         self.stream = Stream(definition.name, definition.number, [topic.encode() for topic in definition.topics])
@@ -93,24 +93,25 @@ class StreamLog:
         self.define(definition)
 
     def define(self, definition: Definition) -> None:
-        """Take new settings; topics are the router's business."""
+        """Apply a new definition, except for the topics, which the router has."""
         self.definition = definition
         self.retention = Retention(definition.retention_time, definition.retention_size)
         self.refuses = definition.when_full == "refuse"
 
     def append(self) -> None:
-        """Raises OSError; then everything waits as it did."""
+        """Write pending messages. Raises OSError, and then they stay pending."""
         self.journal.append(self.stream.pending)
         self.stream.pending = []
 
     def skip_to(self, offset: int) -> None:
-        """Go on at an offset that the log has not come to: what is before it was given, and is lost."""
+        """Continue at an offset that the log has not reached. The offsets before it were used, and their records are
+        lost."""
         self.append()
         self.journal.skip_to(offset)
         self.stream.next = offset
 
     def cut_to(self, offset: int) -> None:
-        """Forget what the journal does not know of."""
+        """Remove records that the journal does not know."""
         self.journal.cut_to(offset)
         self.stream.next = offset
 
@@ -127,15 +128,15 @@ class StreamLog:
         return self.refuses and 0 < self.retention.size <= self.journal.size
 
     def cutoff(self, now: float) -> int:
-        """The offset below which nothing is to be kept."""
+        """The offset below which retention keeps nothing."""
         files = self.journal.segments()
         by_age = Retention(self.retention.seconds, 0).cutoff(files, now)
         by_size = 0 if self.refuses else Retention(0.0, self.retention.size).cutoff(files, now)
         return max(by_size, min(by_age, self.consumers.pinned(now, by_age)))
 
     def tidy(self, now: float) -> Callable[[], None] | None:
-        """Begin another file where this one is old enough to be given up by itself one day. What is to be done to give
-        up what is not kept any longer; it may wait for the disk."""
+        """Begin a new file if the present one is old enough to be deleted separately later. Returns the work that
+        deletes what retention no longer keeps, which may wait for the disk."""
         seconds = self.retention.seconds
         files = self.journal.segments()
         last = files[-1] if files else None
@@ -148,20 +149,20 @@ class StreamLog:
         return lambda: self.give_up(cutoff)
 
     def give_up(self, before: int) -> None:
-        """Delete the files that end at this offset or before it. May wait for the disk. Raises OSError."""
+        """Delete the files that end at this offset or before. May wait for the disk. Raises OSError."""
         for file in self.journal.segments():
             if file.next <= before and file.next > file.first:
                 self.journal.drop(file.first)
 
 
 class StreamLogs:
-    """All of a node. ``ctx`` is told how many are full."""
+    """All streams of a node. ``ctx`` receives the number of full ones."""
 
     def __init__(self) -> None:
         self.by_number: dict[int, StreamLog] = {}
         self.ctx: Context | None = None
-        self.lost = 0  # records that a failing disk took
-        self._waiting: dict[Stream, None] = {}  # have something pending
+        self.lost = 0  # records lost by a failing disk
+        self._waiting: dict[Stream, None] = {}  # streams with pending messages
 
     def attach(self, ctx: Context) -> None:
         self.ctx = ctx
@@ -183,11 +184,11 @@ class StreamLogs:
     # Committing
 
     def take(self, streams: Iterable[Stream]) -> None:
-        """These have something to be appended."""
+        """These streams have pending messages."""
         self._waiting.update(dict.fromkeys(streams))
 
     def append(self) -> None:
-        """Raises OSError when a log can not be written; what it lacks waits for the next call."""
+        """Raises OSError if a log cannot be written; its messages wait for the next call."""
         for stream in list(self._waiting):
             log = self.by_number.get(stream.number)
             if log is not None:
@@ -200,17 +201,17 @@ class StreamLogs:
         return [work for log in self.by_number.values() if (work := log.tidy(now)) is not None]
 
     def mark(self) -> list[tuple[StreamLog, int]]:
-        """How far each log has come that is not shown that far."""
+        """The end of each log whose end has not been shown to readers yet."""
         return [(log, log.journal.next) for log in self.by_number.values() if log.journal.next > log.shown]
 
     @staticmethod
     def show(marks: list[tuple[StreamLog, int]]) -> None:
-        """What was marked is as durable as it is to be."""
+        """The marked records are as durable as configured: show them to readers."""
         for log, next in marks:
             log.show(next)
 
     def sync(self) -> None:
-        """Make what was appended survive a power failure. Blocks. Raises OSError."""
+        """Make appended records survive a power failure. Blocks. Raises OSError."""
         for log in list(self.by_number.values()):
             try:
                 log.journal.sync()
@@ -219,7 +220,7 @@ class StreamLogs:
                 logger.error("stream %s: %s", log.stream.name, error)
 
     def positions(self) -> bytes:
-        """The next offset of each, for a checkpoint."""
+        """The next offset of each stream, for a checkpoint."""
         return msgspec.msgpack.encode({number: log.stream.next for number, log in self.by_number.items()})
 
     # Being full
@@ -239,14 +240,14 @@ class StreamLogs:
             self.ctx.streams_full(sum(log.stream.full for log in self.by_number.values()))
 
     def weigh(self) -> None:
-        """Look again which are full: something was given up, or settings are new."""
+        """Find again which streams are full: records were deleted, or settings changed."""
         for log in self.by_number.values():
             self._weigh(log)
 
     # Recovery
 
     def replay(self, puts: list[StreamPut], ends: dict[int, int]) -> None:
-        """Append what logs lack. ``ends`` gets the offset after the last one of each stream. Raises OSError."""
+        """Append what logs lack. Sets the offset after the last message of each stream in ``ends``. Raises OSError."""
         for put in puts:
             ends[put.number] = max(ends.get(put.number, 0), put.offset + 1)
             found = self.by_number.get(put.number)
@@ -260,9 +261,9 @@ class StreamLogs:
         self.append()
 
     def recovered(self, ends: Mapping[int, int], careful: bool) -> None:
-        """Everything was replayed: let it be read. ``ends``: where each stream ends by what the journal and the
-        checkpoint know. With ``careful`` a log does not end later: what a power failure took of the journal and left
-        of the log was not acknowledged, and comes again. Raises OSError."""
+        """Replay is complete: let readers read. ``ends``: the end of each stream by the journal and the checkpoint.
+        With ``careful``, longer logs are cut to it: records that a power failure removed from the journal but not from
+        the log were not acknowledged, and will be sent again. Raises OSError."""
         for found in self.by_number.values():
             end = max(found.definition.begin, ends.get(found.stream.number, 0))
             if careful and found.stream.next > end:

@@ -1,4 +1,4 @@
-"""Deletes, now and then, what streams do not keep any longer, beside the event loop."""
+"""Deletes, from time to time, what streams no longer keep, in a thread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starlingmq.storage.streams.stream_logs import StreamLogs
 
 log = logging.getLogger("starlingmq.storage")
 
-TIDY_SECONDS: Final = 1.0  # between two looks at what streams keep for too long
+TIDY_SECONDS: Final = 1.0  # between two checks of the retention of streams
 
 
 class StreamTidying:
