@@ -330,7 +330,8 @@ class MemberActions:
         return state.takeovers.outbound_count()
 
     async def _wait_for_lines(self, report: Report) -> int:
-        """Wait until no message waits here for a shared group, at most ``LINES_SECONDS``. Returns how many still wait."""
+        """Wait until no message waits here for a shared group, at most ``LINES_SECONDS``. Returns how many still
+        wait."""
         state = self.cluster.state
         assert state is not None
         lines = [session for session in state.broker.ctx.sessions.values() if session.is_line]

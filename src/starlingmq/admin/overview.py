@@ -22,7 +22,8 @@ class Slow(Struct, frozen=True):
 
 
 class Overview(Struct, frozen=True):
-    """``totals`` count since the start; a caller computes rates from two overviews. ``now`` is broker time in seconds."""
+    """``totals`` count since the start; a caller computes rates from two overviews. ``now`` is broker time in
+    seconds."""
 
     node: str
     version: str

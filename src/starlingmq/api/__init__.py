@@ -1,1 +1,1 @@
-"""HTTP: what an operator asks and tells a broker, its metrics, whether it is well, and the dashboard."""
+"""The HTTP side: operator actions, metrics, health checks, and the dashboard."""

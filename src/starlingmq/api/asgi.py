@@ -1,4 +1,4 @@
-"""What all parts of the HTTP side that see a request as ASGI have in common."""
+"""Types and helpers for the parts of the HTTP side that handle ASGI requests."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ async def refuse(send: Send, refusal: RequestRefused) -> None:
 
 
 def header(scope: Scope, wanted: bytes) -> str:
-    """The first value of a header, "" if there is none. ``Entrance`` has refused those that must not repeat."""
+    """The first value of a header, "" if it is absent. ``Entrance`` has refused repeated headers where repetition
+    matters."""
     return next((value.decode("latin-1") for name, value in scope["headers"] if name == wanted), "")
 
 

@@ -1,4 +1,4 @@
-"""Who may use the HTTP API: whoever shows a token of the file, or a name and password of one of the users."""
+"""Authorization for the HTTP API: by a token of the token file, or by name and password of a listed user."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from starlingmq.wire.reasons import Reason
 if TYPE_CHECKING:
     from starlingmq.auth.passwords import Hashing, Passwords
 
-BEARER: Final = "token"  # what somebody with a token is called in the log
+BEARER: Final = "token"  # the log names a client with a token like this
 
 
 class Busy(Exception):
-    """A password could not be checked: too many wait."""
+    """The password could not be checked: too many checks are waiting."""
 
 
 class HttpAuthorization:
-    """``hashing`` is that of the broker. Raises ConfigError for files that can not be used. ``close`` it."""
+    """``hashing`` is that of the broker. Raises ConfigError for unusable files. Call ``close`` at the end."""
 
     def __init__(self, auth: AuthConfig, hashing: Hashing | None) -> None:
         self.asks = guarded(auth.api)
@@ -34,30 +34,31 @@ class HttpAuthorization:
         self._passwords = _passwords(auth, hashing) if auth.api.users else None
 
     def by_token(self, authorization: str) -> str | None:
-        """The name of a client that shows a token of the file with this header; None for any other."""
+        """A name for a client whose header has a token of the file; None for any other."""
         scheme, _, credentials = authorization.partition(" ")
         return BEARER if scheme.lower() == "bearer" and self._known(credentials.strip()) else None
 
     async def by_password(self, authorization: str, peer: str) -> str | None:
-        """The name of a client that shows the password of a user with this header; None for any other. Raises
+        """The user name of a client whose header has the right password of a listed user; None for any other. Raises
         Busy."""
         scheme, _, credentials = authorization.partition(" ")
         return await self._user(credentials.strip(), peer) if scheme.lower() == "basic" else None
 
     def holds(self, authorization: str, proof: object) -> bool:
-        """Whether a client that showed this header, and a password that fitted ``proof``, would be let in now."""
+        """Whether a client that was admitted with this header, and with a password that matched ``proof``, would be
+        admitted now."""
         if not self.asks or self.by_token(authorization) is not None:
             return True
         name = self.name_in(authorization)
         return self._passwords is not None and name in self._users and self._passwords.holds(name, proof or "")
 
     def proof_of(self, authorization: str) -> object:
-        """What the password in this header was held against; None where it is a token."""
+        """The hash that the password in this header was checked against; None for a token."""
         name = self.name_in(authorization)
         return self._passwords.proof_of(name) if self._passwords is not None and name else None
 
     def name_in(self, authorization: str) -> str:
-        """The user name that was tried, for who counts failures."""
+        """The user name in this header, for counting failures."""
         scheme, _, credentials = authorization.partition(" ")
         return _name_and_password(credentials.strip())[0] if scheme.lower() == "basic" else ""
 
@@ -72,7 +73,7 @@ class HttpAuthorization:
         verdict = await self._passwords.check(request)
         if verdict is not None and verdict.reason == Reason.SERVER_BUSY:
             raise Busy
-        # The password is looked at in any case: others may not learn from the time it takes who may come in.
+        # The password is checked in any case, so that the time it takes does not reveal who is a listed user.
         known = verdict is not None and verdict.reason == Reason.SUCCESS and name in self._users
         return name if known else None
 
@@ -82,7 +83,7 @@ class HttpAuthorization:
 
 
 def _name_and_password(credentials: str) -> tuple[str, bytes]:
-    """Of a Basic header (RFC 7617); ("", b"") if it is none."""
+    """Name and password in a Basic header (RFC 7617); ("", b"") if it is not one."""
     try:
         name, colon, password = b64decode(credentials, validate=True).partition(b":")
         return (name.decode(), password) if colon else ("", b"")

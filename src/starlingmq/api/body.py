@@ -1,4 +1,4 @@
-"""The body of a request: all of it, bounded in size and time, before anything is done with it."""
+"""The body of a request: read completely, bounded in size and time, before the request is handled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BODY_SECONDS: Final = 30.0
 
 
 async def read_body(scope: Scope, receive: Receive) -> bytes:
-    """Raises Refusal for a body that is too large, too slow, or could be sent by a form."""
+    """Raises RequestRefused for a body that is too large, too slow, or could come from an HTML form."""
     length = header(scope, b"content-length") or "0"
     if not length.isdigit() or int(length) > BODY_BYTES_MAX:
         raise RequestRefused(413, f"the request body may have at most {BODY_BYTES_MAX:,} bytes", [CLOSE])
@@ -39,7 +39,7 @@ async def read_body(scope: Scope, receive: Receive) -> bytes:
 
 
 def replay(body: bytes, receive: Receive) -> Receive:
-    """``receive`` for the application, which gets the body at once."""
+    """A ``receive`` for the application that returns the whole body at once."""
     given = False
 
     async def again() -> Message:

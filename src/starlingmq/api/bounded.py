@@ -1,7 +1,7 @@
-"""h11's connection, with a bound for what costs far more to read than to send: header lines and chunks.
+"""h11's connection, with bounds for input that costs far more to read than to send: header lines and chunks.
 
-h11 takes as many lines as fit into a head, and a body in chunks of one byte. A read of a quarter of a megabyte would be
-ten thousands of each, for which everything else in the process waits.
+h11 accepts as many lines as fit into a head, and bodies in chunks of one byte. A read of a quarter of a megabyte could
+contain tens of thousands of either, and everything else in the process would wait for it.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from typing import Final
 import h11
 
 LINES_MAX: Final = 128
-"""Lines of a head, and of the trailers after a body in chunks."""
+"""Lines of a head, and of the trailers after a chunked body."""
 CHUNKS_MAX: Final = 256
-"""Chunks of one body: of the largest one they are 8 KiB on average."""
+"""Chunks of one body. For the largest body this is 8 KiB on average."""
 
 _size_line: Final = re.compile(rb"\r?\n?([0-9A-Fa-f]+)[ \t]*(?:;[^\r\n]*)?\r\n")
 
 
 class BoundedConnection(h11.Connection):
-    """``next_event`` raises ``h11.RemoteProtocolError`` beyond the bounds, before h11 has read what is beyond them."""
+    """``next_event`` raises ``h11.RemoteProtocolError`` when a bound is exceeded, before h11 has read the excess."""
 
     def __init__(self, incomplete_event_size: int) -> None:
         super().__init__(h11.SERVER, incomplete_event_size)
         self._chunked = False
-        self._chunks = 0  # that are complete; h11 does not always tell of their beginning
-        self._between = False  # what comes next is the size of a chunk
+        self._chunks = 0  # complete ones; h11 does not always report where a chunk begins
+        self._between = False  # the next bytes are the size of a chunk
         self._trailers = False
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
@@ -57,7 +57,7 @@ class BoundedConnection(h11.Connection):
 
 
 def _check_lines(data: bytes) -> None:
-    """``data`` begins with header lines, whose end may be still to come."""
+    """``data`` begins with header lines, which may be incomplete."""
     lines = data.split(b"\n", LINES_MAX + 1)
     if len(lines) > LINES_MAX + 1 and not any(line in (b"", b"\r") for line in lines[:-1]):
         raise h11.RemoteProtocolError(f"a request may have at most {LINES_MAX} header lines", error_status_hint=431)

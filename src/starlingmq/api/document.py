@@ -1,4 +1,4 @@
-"""The OpenAPI document, with what the framework does not know of: refusals are one line, and who may ask."""
+"""The OpenAPI document, with two additions of ours: errors are one line, and routes state their authorization."""
 
 from __future__ import annotations
 
@@ -53,5 +53,5 @@ def _operation(operation: dict[str, Any], open_to_all: bool) -> dict[str, Any]:
     answers = {status: answer for status, answer in operation["responses"].items() if status != "400"}
     asked: list[dict[str, list[str]]] = []
     if not open_to_all:
-        asked = [{}, {"token": []}, {"password": []}]  # nobody is asked on loopback
+        asked = [{}, {"token": []}, {"password": []}]  # on loopback, no login may be required
     return {**operation, "responses": {**answers, "default": REFUSAL}, "security": asked}

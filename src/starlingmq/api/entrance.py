@@ -1,8 +1,8 @@
-"""What every HTTP request passes before it is routed: the form of its head, its method, the spelling of its path.
+"""Checks for each HTTP request before routing: the form of its head, its method, the spelling of its path.
 
-A path is one of those that are served, spelled exactly as they are, or it is not found. So nothing depends on how a
-router reads ``//``, ``/./``, ``%2f``, ``;x``, a trailing slash, or a target that is a whole URL. Whether a client may
-use a route is not decided here but by ``Guard``, for the route that was matched.
+A path must be spelled exactly as one of the served paths; otherwise the reply is 404. So nothing depends on how a
+router reads ``//``, ``/./``, ``%2f``, ``;x``, a trailing slash, or a target that is a whole URL. ``Guard`` decides
+whether a client may use the matched route.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ HEADERS: Final = [
     (b"x-frame-options", b"DENY"),
 ]
 ONCE: Final = (b"host", b"authorization", b"origin", b"content-length", b"transfer-encoding")
-"""Headers that decide something: a request with two of one kind is refused."""
+"""Headers that affect a decision: a request that repeats one of them is refused."""
 
 
 class Entrance:
-    """An ASGI application around the routed one, which has ``paths``.
+    """An ASGI application around the routed one, whose paths are ``paths``.
 
     The ``state`` of a scope has ``trusted_proxies`` of the listener, and ``fault`` of ``api.framing``.
     """
@@ -65,7 +65,7 @@ class Entrance:
             if message["type"] == "http.response.start":
                 given = {name for name, _ in message["headers"]}
                 message["headers"] = [*message["headers"], *(pair for pair in HEADERS if pair[0] not in given)]
-                if not read:  # what follows is no next request
+                if not read:  # the rest of the body must not be read as the next request
                     message["headers"].append(CLOSE)
             await send(message)
 
@@ -77,7 +77,7 @@ class Entrance:
         await self._app(scope, reading, answer)
 
     def _check(self, scope: Scope) -> None:
-        """Raises Refusal."""
+        """Raises RequestRefused."""
         fault = scope["state"]["fault"]
         if fault:
             raise RequestRefused(400, fault, [CLOSE])
@@ -100,7 +100,7 @@ def _check_headers(scope: Scope) -> None:
 
 
 def _client(scope: Scope) -> tuple[str, int]:
-    """The address that bans and failures count for."""
+    """The address for bans and for counting failures."""
     peer = (scope.get("client") or ("", 0))[0]
     try:
         return client_address(peer, scope["headers"], scope["state"]["trusted_proxies"]), 0

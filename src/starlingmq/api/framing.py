@@ -1,4 +1,4 @@
-"""What h11 takes for a request head, and a proxy in front may read otherwise.
+"""Request heads that h11 accepts, and that a proxy in front may read differently.
 
 Two readers that disagree about where a request ends let a client smuggle a second request past the first reader (RFC
 9112, 11.2). h11 ends lines at a bare LF, joins folded lines, reads equal Content-Length headers as one, and lets
@@ -13,7 +13,7 @@ HEAD_END: Final = b"\r\n\r\n"
 
 
 def framing_fault(data: bytes) -> str:
-    """What is wrong with the head that ``data`` begins with, which h11 has accepted; "" if nothing is."""
+    """The problem of the head that ``data`` begins with, which h11 has accepted; "" if there is none."""
     head, end, _ = data.partition(HEAD_END)
     if not end:
         return "header lines must end with CR LF"

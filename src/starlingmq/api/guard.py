@@ -1,18 +1,17 @@
-"""Who may use the route that a request was matched to.
+"""Authorization of requests, by the route that a request was matched to.
 
-The law: every route asks for a log-in, unless its handler says otherwise with one of ``OPEN``. Nothing here looks at
-the text of a path.
+The law: each route requires a login, unless its handler says otherwise with one of ``OPEN``. No decision looks at the
+text of a path.
 
 | ``opt`` of the handler | served to |
 |---|---|
-| none | clients that show a token or a password; to all where nobody is asked, which only loopback listeners may do |
+| none | clients with a token or a password; all clients if no login is required, which only loopback listeners allow |
 | ``PAGE`` | all: the files of the dashboard, which hold nothing about the broker |
-| ``HEALTH`` | all, under any host name: probes come by address |
+| ``HEALTH`` | all, under any host name, since probes use addresses |
 
-A browser of the operator is not the operator. A page from elsewhere may have it send requests, with what it remembers
-of log-ins, and may call itself by a name that leads here (DNS rebinding). So a listener that asks nobody who he is
-answers to names of this machine only, and nothing is changed for a page of another origin or by a form. No CORS header
-is ever sent.
+The operator's browser may act for others. A page of another site may make it send requests with remembered credentials,
+and may use a host name that resolves to this machine (DNS rebinding). So a listener without logins answers only to
+names of this machine, and no request of another origin or from a form can change anything. CORS headers are never sent.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from starlingmq.core.limits.address_key import network_key
 
 log = logging.getLogger("starlingmq.http")
 
-GOES_ON: Final = "goes_on"  # in the state of a request: asks whether its client would be let in now
+GOES_ON: Final = "goes_on"  # in the state of a request: a function that tells whether its client would be admitted now
 OPEN: Final = "open_to_all"  # the key in ``opt`` of a handler
 PAGE: Final = {OPEN: "page"}
 HEALTH: Final = {OPEN: "health"}
@@ -44,13 +43,13 @@ HEALTH: Final = {OPEN: "health"}
 REQUESTS_MAX: Final = 64
 LOG_IN: Final = "a token or a password is required"
 WHO: Final = (b"www-authenticate", b'Bearer realm="starlingmq"')
-LOG_INS_MAX: Final = 64  # in flight: looked at, or delayed since they were wrong; fewer than an address has connections
+LOG_INS_MAX: Final = 64  # being checked, or wrong and delayed; fewer than the connections of an address
 LOG_INS_PER_ADDRESS: Final = 16
-BANNED_SECONDS: Final = 1.0  # that a wrong log-in from a banned address waits
+BANNED_SECONDS: Final = 1.0  # delay of a wrong login from a banned address
 
 
 class Guard:
-    """``around`` is the middleware of every route. ``access`` and ``hosts`` may be replaced while it serves."""
+    """``around`` is the middleware of each route. ``access`` and ``hosts`` may be replaced while serving."""
 
     def __init__(self, access: HttpAuthorization, bans: AutomaticBans, hosts: Iterable[str]) -> None:
         self.access = access
@@ -72,7 +71,7 @@ class Guard:
         return guarded
 
     async def _admit(self, scope: Scope) -> None:
-        """Raises Refusal."""
+        """Raises RequestRefused."""
         open_to = scope["route_handler"].opt.get(OPEN)
         if open_to == HEALTH[OPEN]:
             return
@@ -87,7 +86,8 @@ class Guard:
             self._check_origin(scope, host)
 
     def _goes_on(self, authorization: str, proof: object) -> bool:
-        """Whether a client that was admitted is still, by the tokens and users of now: for answers that take long."""
+        """Whether a client that was admitted would be admitted now, by the present tokens and users: for long-running
+        replies."""
         return self.access.holds(authorization, proof)
 
     def _is_ours(self, host: str) -> bool:
@@ -102,7 +102,7 @@ class Guard:
             return False
 
     def _check_origin(self, scope: Scope, host: str) -> None:
-        """For what changes something. A program sends none of these headers, a browser cannot leave them out."""
+        """For requests that change something. Programs send none of these headers, and browsers cannot omit them."""
         if (header(scope, b"sec-fetch-site") or "same-origin") not in ("same-origin", "none"):
             raise RequestRefused(403, "requests from another site must not change anything")
         origin = header(scope, b"origin")
@@ -114,7 +114,7 @@ class Guard:
             raise RequestRefused(403, "requests from another origin must not change anything")
 
     async def _identify(self, scope: Scope) -> str:
-        """The name of the client. A right token comes before everything: a ban of its address does not hold for it."""
+        """The name of the client. A valid token is accepted even from a banned address."""
         authorization = header(scope, b"authorization")
         who = self.access.by_token(authorization)
         if who is not None:
@@ -145,7 +145,7 @@ class Guard:
 
 
 def _plain(text: str) -> bool:
-    """Whether it can be taken apart as part of a URL without surprises."""
+    """Whether the text can be parsed as part of a URL without surprises."""
     if not text.isprintable() or " " in text or "\\" in text or "@" in text:
         return False
     try:

@@ -1,4 +1,5 @@
-"""Whether the broker lives, and whether it should be sent clients: for load balancers and whoever restarts it."""
+"""Health checks: whether the process is alive, and whether it should receive clients; for load balancers and
+supervisors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All of what is served over HTTP, put together."""
+"""The HTTP application: all routes, with their guard."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ PREFIX: Final = "/api/v1"
 
 
 def make_app(served: Served, guard: Guard) -> App:
-    """``guard`` decides for each request that was matched to a route whether it is served."""
+    """``guard`` decides for each request with a matching route whether it is served."""
     app = make_routes(served, guard)
     paths = frozenset(route.path.encode() for route in app.routes)
-    return Entrance(cast(App, app), paths)  # whose types are narrower than those of ASGI
+    return Entrance(cast(App, app), paths)  # Litestar's types are narrower than those of ASGI
 
 
 def make_routes(served: Served, guard: Guard) -> Litestar:
@@ -69,7 +69,7 @@ def make_routes(served: Served, guard: Guard) -> Litestar:
             title="StarlingMQ",
             version=__version__,
             description="The API of one StarlingMQ node: state, statistics and operator actions.",
-            path=f"{PREFIX}/openapi.json",  # what is unknown below its path is answered with a page
+            path=f"{PREFIX}/openapi.json",  # Litestar answers unknown paths below this one with a page
             render_plugins=[Document(path="/")],
         ),
         middleware=[guarded],
@@ -80,7 +80,7 @@ def make_routes(served: Served, guard: Guard) -> Litestar:
 
 
 def _refused(_: Request[Any, Any, Any], error: HTTPException) -> Response[Problem]:
-    """What the framework found wrong: of a bad value it says which one."""
+    """An error of the framework. For an invalid value it names the parameter."""
     text = error.detail
     if isinstance(error.extra, list):
         found = [f"{one.get('key', '')}: {one.get('message', '')}" for one in error.extra if isinstance(one, dict)]
@@ -93,7 +93,7 @@ def _not_done(_: Request[Any, Any, Any], error: AdminError) -> Response[Problem]
 
 
 def _unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[Problem]:
-    """Ours say in one line what is wrong; anything else is a mistake of ours."""
+    """Errors of ours are one line for the operator; any other error is a bug."""
     if type(error).__module__.startswith("starlingmq."):
         return Response(Problem(printable(str(error))), status_code=409)
     if isinstance(error, RecursionError):

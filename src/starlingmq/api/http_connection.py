@@ -1,14 +1,14 @@
-"""One HTTP connection: uvicorn's HTTP/1.1 protocol, bounded in time, and strict about where a request begins and ends.
+"""One HTTP connection: uvicorn's HTTP/1.1 protocol with time limits, and with strict request framing.
 
-| what is awaited | for how long |
+| awaited | limit |
 |---|---|
 | the TLS handshake | ``mqtt.connect_timeout`` |
 | the head of the first request | ``HEAD_SECONDS`` |
 | the first byte of the next one | ``IDLE_SECONDS``, then ``HEAD_SECONDS`` for its head |
 | the body | ``BODY_SECONDS`` of ``api.body`` |
-| that the client takes what was written | ``WRITE_SECONDS`` without a byte |
+| that the client reads the reply | ``WRITE_SECONDS`` without a byte |
 
-Besides, a connection that waits may have to go for a new one (``api.places``).
+Besides, a waiting connection may be closed to make room for a new one (``api.places``).
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ _order = count()
 
 
 class HttpConnection(H11Protocol):
-    """Made when it is accepted: ``beginning`` is the task of its TLS handshake, and then there is a transport.
+    """Created when the connection is accepted: until there is a transport, ``beginning`` is the task of its TLS
+    handshake.
 
-    ``address`` is what it counts for, and ``leave`` is called at its end. What strangers send is no line in the log.
+    ``address`` is the key for limits per address, and ``leave`` is called at the end. Input of clients is not logged.
     """
 
     beginning: asyncio.Task[None] | None = None
@@ -61,13 +62,13 @@ class HttpConnection(H11Protocol):
         self.access_log = False
         self.address = address
         self._leave = leave
-        self._head: asyncio.TimerHandle | None = None  # until the head of a request that has begun is complete
-        self._writing: asyncio.TimerHandle | None = None  # while the client does not take what was written
-        self._raw = b""  # of the head that is read
+        self._head: asyncio.TimerHandle | None = None  # until the head of the present request is complete
+        self._writing: asyncio.TimerHandle | None = None  # while the client does not read the reply
+        self._raw = b""  # bytes of the head that is being read
         self._since = next(_order)
 
     def waits_since(self) -> int | None:
-        """When it began to wait; None while a request that is there as a whole is worked on."""
+        """The time since when it waits, as a rising number; None while a complete request is handled."""
         cycle = self.cycle
         return self._since if cycle is None or cycle.response_complete or cycle.more_body else None
 
@@ -77,7 +78,7 @@ class HttpConnection(H11Protocol):
         elif self.beginning is not None:
             self.beginning.cancel()
 
-    # What the transport tells us.
+    # Callbacks of the transport.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -109,40 +110,41 @@ class HttpConnection(H11Protocol):
         super().resume_writing()
         self._taken()
 
-    # What uvicorn's protocol does, and we otherwise.
+    # Overrides of uvicorn's protocol.
 
     def on_response_complete(self) -> None:
         before = self.cycle
         self._since = next(_order)
-        self._raw = self.conn.trailing_data[0]  # of the next request, if the client did not wait for the answer
+        self._raw = self.conn.trailing_data[0]  # bytes of the next request, if the client did not wait for the reply
         super().on_response_complete()
         if self.cycle is not before:
             self._begun()
         self._watch_writing()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Who has not taken the last answer is looked after by ``_watch_writing``."""
+        """``_watch_writing`` handles a client that has not read the last reply."""
         if self.transport.get_write_buffer_size():
             self._watch_writing()
         else:
             super().timeout_keep_alive_handler()
 
     def send_400_response(self, msg: str) -> None:
-        """Only where an answer may begin: when a body turns out to be wrong, its request may have been answered."""
+        """Sends a response only where one may begin: when a body turns out to be invalid, its request may have been
+        answered."""
         if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.disconnected = True  # what the application still says is not sent
+            self.cycle.disconnected = True  # further output of the application is not sent
             self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            # Without a body: to h11 this may still be the answer to a HEAD.
+            # Without a body, because for h11 this may still be the reply to a HEAD request.
             headers = [(b"connection", b"close"), (b"content-length", b"0")]
             response = self.conn.send(h11.Response(status_code=400, headers=headers, reason=b"Bad Request"))
             self.transport.write((response or b"") + (self.conn.send(h11.EndOfMessage()) or b""))
         self.transport.close()
 
-    # Ours.
+    # Own methods.
 
     def _begun(self) -> None:
-        """A head is complete, and its request is worked on from the next turn of the loop on."""
+        """A head is complete. Its request is handled from the next turn of the event loop on."""
         self._in_time()
         self.scope["state"]["fault"] = framing_fault(self._raw)
         self._raw = b""
@@ -158,7 +160,7 @@ class HttpConnection(H11Protocol):
             self._writing = self.loop.call_later(WRITE_SECONDS, self._check_writing, size)
 
     def _check_writing(self, before: int) -> None:
-        """Nothing is written meanwhile: the answer is complete, or the rest of it waits for ``resume_writing``."""
+        """Nothing has been written meanwhile: the reply is complete, or its rest waits for ``resume_writing``."""
         self._writing = None
         size = self.transport.get_write_buffer_size()
         if size < before:

@@ -1,4 +1,4 @@
-"""What an answer says that is none."""
+"""The body of an error response."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTTP listeners of one broker: open from before it serves until it has stopped."""
+"""The HTTP listeners of one broker. They open before the broker serves, and close after it has stopped."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class HttpSide:
             await listener.open(self._app, timeout)
 
     def prepare(self, config: Config, hashing: Hashing | None) -> HttpAuthorization:
-        """What a reload brings. Raises ConfigError, and then nothing has changed."""
+        """Prepare a reload. Raises ConfigError, and then nothing has changed."""
         return HttpAuthorization(config.auth, hashing)
 
     def reload(self, config: Config, access: HttpAuthorization) -> None:

@@ -23,7 +23,7 @@ from starlingmq.api.served import Served
 from starlingmq.core.limits.address_key import network_key
 
 EVENTS: Final = "text/event-stream"
-OPEN_MAX: Final = 24  # at once
+OPEN_MAX: Final = 24  # concurrent streams
 OPEN_PER_ADDRESS: Final = 8
 
 Filter = Annotated[str, Parameter(min_length=1, max_length=65535, description="Topic filter; + and # are wildcards.")]

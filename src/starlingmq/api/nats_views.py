@@ -1,4 +1,4 @@
-"""``/varz``, ``/connz``, ``/subsz`` and ``/healthz`` as nats-server has them. The first three ask for a log-in."""
+"""``/varz``, ``/connz``, ``/subsz`` and ``/healthz`` as nats-server has them. The first three require a login."""
 
 from __future__ import annotations
 

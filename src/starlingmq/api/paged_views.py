@@ -1,4 +1,4 @@
-"""What lists have in common: how much of them at a time, from where on, and of which nodes."""
+"""Common parameters of lists: page size, cursor, and node."""
 
 from __future__ import annotations
 

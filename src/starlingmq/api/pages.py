@@ -1,4 +1,4 @@
-"""The dashboard and the page about the API: a few files of the package, read once and served from memory."""
+"""The dashboard and the API page: a few files of the package, read once and served from memory."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""How many HTTP connections there are, from the moment they are accepted, and which one goes when there are too many.
+"""Limits on the number of HTTP connections from the moment they are accepted, and the choice of the one to close.
 
-The law: a new connection is always accepted, and the one that has waited longest goes for it. Connections that wait are
-those without a whole request: in the TLS handshake, with half a head or half a body, idle between two requests, or
-with an answer that the client does not take. A connection whose request is being worked on never goes. ``Slots`` bound
-those, to fewer than there are places, so that a new connection always finds one: a health probe gets through however
-many half requests there are.
+The law: a new connection is always accepted, and the connection that has waited longest is closed for it. A connection
+waits while it has no complete request: in the TLS handshake, with half a head or half a body, idle between two
+requests, or with a reply that the client does not read. A connection whose request is being handled is never closed.
+``Slots`` limits those to fewer than there are places, so that a new connection always finds one: a health probe
+succeeds however many incomplete requests there are.
 
-An address with ``per_address`` connections loses one of its own. With ``total`` connections, the address that has most
-of them loses one. IPv6 addresses count by their /64.
+An address with ``per_address`` connections loses one of its own. With ``total`` connections, the address with the most
+connections loses one. IPv6 addresses count by their /64.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from starlingmq.api.asgi import RequestRefused
 
 
 class Occupant(Protocol):
-    address: str  # its key, "" for one that is not bounded by address, such as a trusted proxy
+    address: str  # its key; "" if it is not limited by address, such as a trusted proxy
 
     def waits_since(self) -> int | None:
-        """A number that grows with time; None while a request is worked on."""
+        """A number that grows with time; None while a request is handled."""
 
     def evict(self) -> None: ...
 
@@ -40,7 +40,7 @@ class Places:
         return self._count
 
     def enter(self, one: Occupant) -> bool:
-        """False if there is no place, since requests from everywhere are worked on."""
+        """False if there is no place, since all connections have requests that are being handled."""
         same = self._by_address.get(one.address, ())
         if one.address and len(same) >= self.per_address and not self._evict(same):
             return False
@@ -51,7 +51,7 @@ class Places:
         return True
 
     def leave(self, one: Occupant) -> None:
-        """May be called again, and for one that was evicted."""
+        """May be called again, and for an evicted connection."""
         same = self._by_address.get(one.address, [])
         if one in same:
             same.remove(one)
@@ -60,7 +60,7 @@ class Places:
                 del self._by_address[one.address]
 
     def evict(self) -> bool:
-        """Close one connection that waits; False if there is none."""
+        """Close one waiting connection; False if there is none."""
         return any(self._evict(same) for same in sorted(self._by_address.values(), key=len, reverse=True))
 
     def _evict(self, among: Iterable[Occupant]) -> bool:
@@ -75,7 +75,7 @@ class Places:
 
 
 class Slots:
-    """Bounds how many ``what`` (a plural) are under way at once: ``total`` of them, ``each`` for one key."""
+    """Limits the number of concurrent ``what`` (a plural): ``total`` in all, ``each`` per key."""
 
     def __init__(self, total: int, each: int, what: str) -> None:
         self.total = total
@@ -85,7 +85,7 @@ class Slots:
         self._by_key: dict[str, int] = {}
 
     def check(self, key: str) -> None:
-        """Raises Refusal where there is none left."""
+        """Raises RequestRefused if none is free."""
         if self._by_key.get(key, 0) >= self.each:
             raise RequestRefused(
                 429, f"too many {self._what} from this address; try again later", [(b"retry-after", b"1")]

@@ -1,7 +1,8 @@
-"""An ``http://`` listener: connections are accepted, counted and given to uvicorn's HTTP/1.1 protocol.
+"""An ``http://`` listener: accepts and counts connections, and runs uvicorn's HTTP/1.1 protocol on them.
 
-uvicorn's server is left out: it takes the signals of the process, and a timer ten times a second. asyncio's is left out
-as well: it does not tell of a connection before its TLS handshake is done, and until then nobody would count it.
+uvicorn's server is not used, because it takes over the signals of the process, and runs a timer ten times a second.
+asyncio's is not used either: it does not report a connection before its TLS handshake is complete, and until then the
+connection would not be counted.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ log = logging.getLogger("starlingmq.http")
 
 CONNECTIONS_MAX: Final = 200
 CONNECTIONS_PER_ADDRESS: Final = 120
-DESCRIPTORS_OF_OTHERS: Final = 192  # for storage and links: a part of the reserve in listeners/descriptors.py
-CONNECTIONS_WHEN_SHORT: Final = 64  # while only those are left
-STOP_SECONDS: Final = 1.0  # for answers that are on their way when the broker stops
+DESCRIPTORS_OF_OTHERS: Final = 192  # reserved for storage and links: a part of the reserve in listeners/descriptors.py
+CONNECTIONS_WHEN_SHORT: Final = 64  # limit while only the reserve is left
+STOP_SECONDS: Final = 1.0  # for replies in progress when the broker stops
 SHORTAGES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-SHORTAGE_SECONDS: Final = 0.1  # without accepting, when there are no descriptors
-TELL_SECONDS: Final = 60.0  # between two lines in the log about too many connections
+SHORTAGE_SECONDS: Final = 0.1  # pause in accepting when there are no descriptors
+TELL_SECONDS: Final = 60.0  # between two log lines about too many connections
 
 
 class _State(ServerState):
-    """What connections share; each answer has a date (RFC 9110, 6.6.1)."""
+    """State that connections share. Each response has a date (RFC 9110, 6.6.1)."""
 
     @property
     def default_headers(self) -> list[tuple[bytes, bytes]]:
@@ -51,11 +52,11 @@ class _State(ServerState):
 
     @default_headers.setter
     def default_headers(self, value: list[tuple[bytes, bytes]]) -> None:
-        """They are as above."""
+        """Ignored: the headers are fixed."""
 
 
 class HttpListener:
-    """An open listener; ``address`` is its URL with the port that was bound."""
+    """An open listener. ``address`` is its URL with the bound port."""
 
     def __init__(self, spec: ListenerSpec, context: ssl.SSLContext | None) -> None:
         self.spec = spec
@@ -72,7 +73,7 @@ class HttpListener:
         """``handshake_timeout`` in seconds. Raises ListenerError."""
 
         async def cancelled_quietly(scope: Scope, receive: Receive, send: Send) -> None:
-            with suppress(asyncio.CancelledError):  # by ``close``; uvicorn would log it as a mistake of ours
+            with suppress(asyncio.CancelledError):  # by ``close``; uvicorn would log it as an error
                 await app(scope, receive, send)
 
         config: Any = uvicorn.Config(
@@ -94,12 +95,12 @@ class HttpListener:
         self._accepting = [asyncio.ensure_future(self._accept(sock)) for sock in self._sockets]
 
     def reload_tls(self) -> None:
-        """As that of other listeners. Raises ListenerError."""
+        """As for other listeners. Raises ListenerError."""
         if self._context is not None:
             self._context = tls_context(self.spec)
 
     async def close(self) -> None:
-        """Let no more in, and end what is open. May be called again."""
+        """Stop accepting, and close all connections. May be called again."""
         tasks = [*self._accepting, *self._beginning]
         for task in tasks:
             task.cancel()
@@ -134,11 +135,11 @@ class HttpListener:
                     self._tell(f"cannot accept connections ({error.strerror}); raise the limit of open files")
                     self.places.evict()
                     await asyncio.sleep(SHORTAGE_SECONDS)
-                continue  # or the connection is gone already
+                continue  # or the connection is closed already
             self._arrived(sock)
 
     def _arrived(self, sock: socket.socket) -> None:
-        """Count it, before anything is read from it."""
+        """Count the connection before anything is read from it."""
         try:
             address = str(sock.getpeername()[0])
         except OSError:
@@ -163,9 +164,9 @@ class HttpListener:
         task.add_done_callback(lambda _: self._has_begun(sock, connection))
 
     async def _begin(self, sock: socket.socket, connection: HttpConnection) -> None:
-        """Make it a connection, after the TLS handshake if there is one."""
+        """Set up the connection, after the TLS handshake if there is one."""
         connect = asyncio.get_running_loop().connect_accepted_socket
-        with suppress(OSError, HandshakeError):  # it is gone already, or there is no handshake in time
+        with suppress(OSError, HandshakeError):  # it is closed already, or the handshake failed or timed out
             if self._context is None:
                 await connect(lambda: connection, sock)
             else:

@@ -1,4 +1,4 @@
-"""Decides who may connect to a broker and what clients may do: the settings, the embedding program's hook, and bans."""
+"""Access control of a broker: the settings, the hook of the embedding program, and bans."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 
 class AccessControl:
-    """``hooks.authenticate`` is the program's own at first; with a chain it is the chain's. ``chain`` is None where
-    settings have nothing to say of who may do what, ``hashing`` where no passwords are checked."""
+    """``hooks.authenticate`` is at first that of the program; with a chain it is that of the chain. ``chain`` is None
+    if the settings do not restrict clients, ``hashing`` if no passwords are checked."""
 
     def __init__(self, config: Config, hooks: Hooks, lines: SparingLog) -> None:
         self.config = config
@@ -43,19 +43,19 @@ class AccessControl:
     # Serving
 
     def start(self) -> asyncio.Future[None] | None:
-        """Begin to decide; what is to be awaited before clients come, or the first log-ins would wait for it. Raises
-        ConfigError."""
+        """Begin to decide. Returns an awaitable to wait for before clients are accepted, since otherwise the first
+        logins would wait for it. Raises ConfigError."""
         self.hashing = self._make_hashing(self.config.auth)
         self._use(self.make_chain(self.config, self.hashing))
         return None if self.hashing is None else asyncio.ensure_future(self.hashing.verifier.warm())
 
     def attach(self, state: BrokerState) -> None:
-        """The broker whose clients it decides about."""
+        """Set the broker whose clients it decides about."""
         self._state = state
         self._decide(state)
 
     def admit(self, state: BrokerState, config: Config) -> None:
-        """Have the core know who decides about a CONNECT."""
+        """Give the core the function that decides about a CONNECT."""
         auth = config.auth
         state.ctx.admit_by(
             self.hooks.authenticate is not None, auth.allow_anonymous is not False, RULES[auth.session_owner]
@@ -65,9 +65,9 @@ class AccessControl:
         return self.bans.of(monotonic(), address, "", "") is not None
 
     def ban(self, kind: Kind, name: str, seconds: float, reason: str) -> Ban:
-        """Keep an address, a user or a client out for a while. Who is connected stays."""
+        """Ban an address, a user or a client for a while. Connections that exist are kept."""
         ban = self.bans.ban(kind, name, monotonic() + seconds, reason)
-        if self.chain is None:  # nothing was looked at until now
+        if self.chain is None:  # until now no CONNECT was checked
             self._use(self.make_chain(self.config, self.hashing))
             if self._state is not None:
                 self.admit(self._state, self.config)
@@ -76,7 +76,7 @@ class AccessControl:
     # Settings
 
     def hashing_for(self, config: Config) -> Hashing | None:
-        """The one that there is, or one for these settings. Raises ConfigError."""
+        """The existing one, or one for these settings. Raises ConfigError."""
         return self.hashing or self._make_hashing(config.auth)
 
     def _make_hashing(self, config: AuthConfig) -> Hashing | None:
@@ -90,7 +90,7 @@ class AccessControl:
         return Hashing(self.bans, config.password.waiting_per_address)
 
     def make_chain(self, config: Config, hashing: Hashing | None) -> Chain | None:
-        """None where settings have nothing to say of who may do what. Raises ConfigError."""
+        """None if the settings do not restrict clients. Raises ConfigError."""
         auth = config.auth
         banned = next(self.bans.all(monotonic()), None) is not None
         of_nats = config.nats.token_file or config.nats.no_auth_user
@@ -101,13 +101,13 @@ class AccessControl:
         return Chain(auth, self.bans, self.own_hook, config.nats, hashing, self._lines)
 
     def verifier(self, config: Config) -> Verify | None:
-        """None where no NATS client is asked to sign. Raises ConfigError."""
+        """None if no NATS client has to sign. Raises ConfigError."""
         if not config.nats.nkeys and self.hooks.authenticate is None:
             return None
         return verifier(bool(config.nats.nkeys))
 
     def reload(self, config: Config, chain: Chain | None, hashing: Hashing | None) -> None:
-        """Decide by new settings, of which ``chain`` and ``hashing`` were made."""
+        """Use new settings, from which ``chain`` and ``hashing`` were made."""
         assert self._state is not None
         self.config = config
         self.bans.configure(config.auth.failures, config.auth.flapping)
@@ -129,14 +129,14 @@ class AccessControl:
             self._closing = asyncio.ensure_future(earlier.close())
 
     def _decide(self, state: BrokerState) -> None:
-        """Have the core know who decides about clients that are connected."""
+        """Give the core the functions that decide about connected clients."""
         if self.chain is None:
             state.ctx.decide(everything, self._standing_of)
         else:
             state.ctx.decide(self.chain.rights_of, self.chain.standing_of)
 
     def _standing_of(self, client: Client) -> int:
-        """Whether a client would be let in where settings have nothing to say of who may do what."""
+        """Whether a client would be admitted, where the settings do not restrict clients."""
         state = self._state
         assert state is not None
         keys = state.nats.keys.known

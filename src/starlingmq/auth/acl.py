@@ -1,4 +1,4 @@
-"""Rules in a YAML file: who may connect, publish, subscribe, be in a group, read a stream. The first that fits decides.
+"""Rules in a YAML file: who may connect, publish, subscribe, join a group, read a stream. The first match decides.
 
 ::
 
@@ -22,10 +22,10 @@
         max_replies: 1
         reply_expires: 2m
 
-``%c`` is the client id and ``%u`` the user name. They are compared as they are: a rule that allows something allows
-nothing to a client whose name is missing, has a wildcard or begins a level; a rule that denies something denies all
-that such a name could mean. ``clients`` of the file are the client ids that MQTT clients may have, whatever the rules
-say.
+``%c`` is the client id and ``%u`` the user name. They are compared literally: a rule that allows something allows
+nothing to a client whose name is missing, contains a wildcard or starts a new level; a rule that denies something
+denies all that such a name could mean. ``clients`` of the file are the client ids that MQTT clients may use, whatever
+the rules say.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 Action = Literal["connect", "publish", "subscribe", "group", "stream", "reply", "all"]
 CONNECT: Final = 16
-NOWHERE: Final = b"#"  # equal to no level of a topic, and to none of a filter that is compared
+NOWHERE: Final = b"#"  # equals no level of a topic, and no level of a filter that is compared
 USER: Final = "%u"
 REPLY_EXPIRES: Final = 120.0  # seconds
 ACTIONS: Final = {
@@ -114,8 +114,8 @@ class AclFile(Section, frozen=True):
 
 
 class Acl:
-    """``rules`` in order, of one or more sources; ``default`` for what none of them is about. ``clients``: the client
-    ids that MQTT clients may have; None: any."""
+    """``rules`` in order, from one or more sources; ``default`` applies where no rule matches. ``clients``: the client
+    ids that MQTT clients may use; None: any."""
 
     def __init__(self, rules: Sequence[Rule], default: bool, clients: Names | None = None) -> None:
         self._rules = tuple(rules)
@@ -123,23 +123,23 @@ class Acl:
         self._clients = clients
 
     def may_be(self, client_id: str, username: str) -> bool:
-        """Whether a client of this user may have this client id."""
+        """Whether a client of this user may use this client id."""
         return self._clients is None or self._clients.fit(client_id, username, False)
 
     def may_connect(self, client_id: str, username: str, peer: str, granted: Sequence[Rule] = ()) -> bool:
-        """Unlike everything else this is allowed where no rule says a word: ``default`` is for topics."""
+        """Connecting is allowed where no rule matches: ``default`` applies to topics only."""
         for rule in (*granted, *self._rules):
             if rule.actions & CONNECT and rule.is_for(client_id, username, peer):
                 return rule.allow
         return True
 
     def rights(self, client_id: str, username: str, peer: str, granted: Sequence[Rule] | None = None) -> Rights:
-        """``granted`` comes before everything that is in the file: what a token brings."""
+        """``granted`` precedes the rules of the file: the rules of a token."""
         grants: list[Grant] = []
         for rule in (*(granted or ()), *self._rules):
             if rule.is_for(client_id, username, peer):
                 grants += rule.grants(client_id, username)
-        if self._default:  # which names nothing, and so not the broker's events
+        if self._default:  # the default names no topic, so it does not include the broker's events
             grants.append(Grant(False, SUBSCRIBE | GROUP, 0, [EVENTS], True, b""))
         rights = Rights(grants, self._default)
         rights.source = None if granted is None else tuple(granted)
@@ -147,7 +147,7 @@ class Acl:
 
 
 class Rule:
-    """One rule, looked over. Raises ConfigError, which begins with ``where``."""
+    """One checked rule. Raises ConfigError, whose message begins with ``where``."""
 
     def __init__(self, rule: AclRule, where: str) -> None:
         if (rule.allow is UNSET) == (rule.deny is UNSET):
@@ -173,7 +173,7 @@ class Rule:
         if any(qos not in (0, 1, 2) for qos in rule.qos):
             raise ConfigError(f"{where}.qos: must be 0, 1 or 2")
         if self.actions & SUBSCRIBE and not self.allow:
-            self.actions |= GROUP  # a member of a group would get the same messages
+            self.actions |= GROUP  # a member of a group would receive the same messages
         self._topics = [text.split("/") for text in rule.topics or ("#",)]
         self._everything = not rule.topics
         self._groups = [group.encode() for group in rule.groups] or [b""]
@@ -189,7 +189,7 @@ class Rule:
         )
 
     def grants(self, client_id: str, username: str) -> list[Grant]:
-        """The rule as it reads for one client."""
+        """The rule with the names of one client."""
         found = []
         for topic in self._topics:
             fixed, rest = self._levels(topic, client_id, username)
@@ -199,7 +199,7 @@ class Rule:
                 found.append(Grant(self.allow, plain, self._publishes, fixed, rest, b"", hidden))
             if self.actions & GROUP:
                 found += [Grant(self.allow, GROUP, 0, fixed, rest, group, hidden) for group in self._groups]
-            if self.actions & REPLY:  # a topic that begins with $ is allowed only by its name
+            if self.actions & REPLY:  # a topic that begins with $ must be named to be allowed
                 found.append(ReplyGrant(self.allow, fixed, rest, hidden and not self.allow, *self._replies))
         if self.actions & STREAM:
             names: list[bytes | None] = [*self._streams] or [None]
@@ -214,7 +214,7 @@ class Rule:
                 return levels, True
             named, whole = _level(level, client_id, username)
             if not levels and named is not None and named.startswith(b"$") and level[0] != "$":
-                whole = whole and not self.allow  # no name makes $SYS of a rule
+                whole = whole and not self.allow  # a name must not turn a rule into one about $SYS
             if not whole and self.allow:
                 levels.append(NOWHERE)
             elif not whole and named is None:
@@ -240,7 +240,8 @@ class Names:
                 self._around.append((re.compile(_glob(before)).match, re.compile(_glob(after)).match))
 
     def fit(self, client_id: str, username: str, missing: bool) -> bool:
-        """Whether one of them fits. ``missing``: whether one with ``%u`` fits a client without a user name."""
+        """Whether a pattern matches. ``missing``: whether a pattern with ``%u`` matches a client without a user
+        name."""
         if self._plain is not None and self._plain(client_id):
             return True
         if not self._around or not username:
@@ -295,7 +296,7 @@ def _pattern(texts: Sequence[str]) -> Found | None:
 
 
 def _glob(text: str) -> str:
-    """Only ``*`` and ``?`` stand for something else: a name may have brackets."""
+    """Only ``*`` and ``?`` are wildcards, since names may contain brackets."""
     return translate(text.replace("[", "[[]"))
 
 
@@ -307,7 +308,7 @@ def _network(text: str, where: str) -> Network:
 
 
 def _within(peer: str, network: Network) -> bool:
-    """``peer`` is ``host:port``, ``[host]:port`` or the name of a Unix socket, which is in no network."""
+    """``peer`` is ``host:port``, ``[host]:port`` or the name of a Unix socket, which belongs to no network."""
     try:
         address = ip_address(peer.rpartition(":")[0].strip("[]"))
     except ValueError:
@@ -317,8 +318,8 @@ def _within(peer: str, network: Network) -> bool:
 
 
 def _level(level: str, client_id: str, username: str) -> tuple[bytes | None, bool]:
-    """A level for one client, None for ``+``; and whether that is all that it can mean. If not: None for one level with
-    any name, something else for any levels from here on."""
+    """A level for one client, None for ``+``; and whether this is its only meaning. If not: None stands for one level
+    with any name, another value for any levels from here on."""
     if level == "+":
         return None, True
     if ("%c" in level and not client_id) or ("%u" in level and not username):

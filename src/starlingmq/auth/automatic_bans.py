@@ -1,22 +1,21 @@
-"""Who is kept out for a while: banned by an operator, for wrong log-ins, or for connecting too often. ``now`` comes in.
+"""Bans: by an operator, for wrong logins, or for connecting too often. ``now`` is an argument.
 
-Addresses go by their key (``core.limits.address_key``): IPv4 alone, IPv6 by its /64.
+Addresses are identified by their key (``core.limits.address_key``): IPv4 as it is, IPv6 by its /64.
 
-======================  ==================================  ==========================================
-ban                     made by                             does not hold for
-======================  ==================================  ==========================================
-by hand                 an operator                         nobody: it holds for everyone it names
-automatic, address      ``auth.failures.limit``             clients that prove who they are by a key (a
+======================  ==================================  ========================================== ban
+made by                             does not apply to ======================  ==================================
+========================================== manual                  an operator                         (applies to
+everyone it names) automatic, address      ``auth.failures.limit``             clients that authenticate with a key (a
                                                             verified certificate, a listed NKey), and
                                                             networks of ``auth.failures.exempt``
-automatic, client id    ``auth.flapping``                   nobody
-======================  ==================================  ==========================================
+automatic, client id    ``auth.flapping``                   (applies to everyone) ======================
+==================================  ==========================================
 
-A user name is never banned automatically: anyone can fail under the name of another.
+A user name is never banned automatically, because anyone can fail under the name of another.
 
-Everything is bounded. Of more than ``KNOWN_MAX`` addresses, users or clients the least recent one is forgotten, each
-kind by itself: many user names push out no address, and no number of strangers pushes out a ban by hand. Names longer
-than ``NAME_MAX`` are remembered by their digest.
+Everything is bounded. Of more than ``KNOWN_MAX`` addresses, users or clients the least recent one is removed, per kind:
+many user names remove no address, and no number of strangers removes a manual ban. Names longer than ``NAME_MAX`` are
+stored as digests.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class Ban:
 
 
 class Counted:
-    """How often something happened lately, by whom."""
+    """Counts of recent events per name."""
 
     def __init__(self, limit: int, window: float) -> None:
         self.limit = limit
@@ -64,7 +63,7 @@ class Counted:
         return len(self._times)
 
     def add(self, whom: str, now: float) -> int:
-        """Count once more; how often it was in the window."""
+        """Count an event. Returns the count within the window."""
         times = self._times.setdefault(whom, deque(maxlen=max(self.limit, 64)))
         self._times.move_to_end(whom)
         times.append(now)
@@ -85,7 +84,7 @@ class AutomaticBans:
         self.configure(failures, flapping)
 
     def configure(self, failures: FailuresConfig, flapping: FlappingConfig) -> None:
-        """Bans stay, counts begin again."""
+        """Bans are kept; counts start again."""
         self._failures = failures
         self._flapping = flapping
         self._exempt = parse_networks(failures.exempt, "auth.failures.exempt")
@@ -94,11 +93,11 @@ class AutomaticBans:
         self._came = Counted(flapping.limit, flapping.window)
 
     def ban(self, kind: Kind, name: str, until: float, reason: str) -> Ban:
-        """By hand."""
+        """A manual ban."""
         return self._remember(self._by_hand, Ban(kind, name, until, reason))
 
     def lift(self, kind: Kind, name: str) -> bool:
-        """Whether there was such a ban."""
+        """Returns whether there was such a ban."""
         whom = _whom(kind, name)
         for counted in (self._failed_from,) if kind == "address" else (self._failed_as, self._came):
             counted.forget(whom[1])
@@ -106,7 +105,8 @@ class AutomaticBans:
         return by_hand is not None or automatic is not None
 
     def of(self, now: float, address: str, user: str, client: str, proved: bool = False) -> Ban | None:
-        """The ban that keeps somebody out. ``proved``: they prove who they are by a key, not by something to guess."""
+        """The ban that applies to a client. ``proved``: the client authenticated with a key, not with something that
+        can be guessed."""
         for kind, name in zip(KINDS, (address, user, client), strict=True):
             if not name:
                 continue
@@ -125,19 +125,18 @@ class AutomaticBans:
         return (ban for ban in chain(self._by_hand.values(), self._automatic.values()) if ban.until > now)
 
     def exempt(self, address: str) -> bool:
-        """Whether many clients have this address, such as all those behind a load balancer."""
+        """Whether many clients share this address, such as all those behind a load balancer."""
         return bool(self._exempt) and is_among(parse_address(address), self._exempt)
 
     def queue_key(self, peer: str, user: str) -> str:
-        """With whom a log-in takes turns while it waits to be checked: its address, or its user name where the address
-        says nothing."""
+        """The key for fair queueing of a login check: the address, or the user name if the address is exempt."""
         address = peer_host(peer)
         if not address or self.exempt(address):
             return "user " + _short(user)
         return network_key(address)
 
     def came(self, now: float, client: str) -> Ban | None:
-        """A CONNECT with this client id: the ban that comes of it, if it was one too many."""
+        """A CONNECT with this client id. Returns the ban that results if it was one too many."""
         limit = self._flapping.limit
         if not limit or not client or self._came.add(_short(client), now) <= limit:
             return None
@@ -146,7 +145,7 @@ class AutomaticBans:
         return self._remember(self._automatic, ban)
 
     def failed(self, now: float, address: str, user: str) -> tuple[float, Ban | None]:
-        """A log-in was wrong: how many seconds the refusal is to wait, and the ban that comes of it."""
+        """A login failed. Returns the seconds by which to delay the refusal, and the ban that results."""
         key = "" if self.exempt(address) else network_key(address)
         from_there = self._failed_from.add(key, now) if key else 1
         as_user = self._failed_as.add(_short(user), now) if user else 1
@@ -171,7 +170,7 @@ def _whom(kind: Kind, name: str) -> Whom:
 
 
 def _short(name: str) -> str:
-    """The name, or what a long one is remembered by: a stranger may send 64 KiB of it."""
+    """The name, or the digest of a long one: a stranger may send 64 KiB."""
     if len(name) <= NAME_MAX:
         return name
     return hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=32).hexdigest()

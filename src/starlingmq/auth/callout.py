@@ -1,9 +1,9 @@
-"""Asking somebody else: a POST of JSON to an HTTP service, which allows, denies, or does not know the client.
+"""Authentication by an HTTP service: a POST of JSON, which the service answers by allow, deny or ignore.
 
-The question: ``client_id``, ``username``, ``password`` (text), ``peer``, ``listener``, ``certificate_name`` and
-``version``. The answer, with status 200: ``{"result": "allow" | "deny" | "ignore"}``, and as wanted ``username``,
-``rules`` (as in the ACL file) and ``cache`` (seconds).
-Whatever else comes back, or nothing in time, refuses: 0x88, try again later.
+The request: ``client_id``, ``username``, ``password`` (text), ``peer``, ``listener``, ``certificate_name`` and
+``version``. The response, with status 200: ``{"result": "allow" | "deny" | "ignore"}``, and optionally ``username``,
+``rules`` (as in the ACL file) and ``cache`` (seconds). Any other response, or none in time, refuses the client with
+0x88 (server unavailable).
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Callout:
         return verdict
 
     def holds(self, username: str, proof: object) -> bool:
-        """The service is asked when a client connects, and not again."""
+        """The service is asked only when a client connects."""
         return True
 
     async def close(self) -> None:
@@ -98,7 +98,7 @@ class Callout:
         await self._http.aclose()
 
     def _digest(self, request: AuthRequest) -> bytes:
-        """What an answer is remembered by: all that was asked, but for the port that the client comes from."""
+        """The cache key of an answer: the whole request but for the client's port."""
         host = request.peer.rpartition(":")[0]
         parts = (
             request.client_id,
@@ -111,7 +111,7 @@ class Callout:
         return hashlib.blake2b(repr(parts).encode(), key=self._secret, digest_size=32).digest()
 
     async def _ask(self, question: bytes) -> tuple[Verdict | None, float]:
-        """The verdict, and for how long it may be remembered."""
+        """The verdict, and for how long it may be cached."""
         try:
             headers = {"content-type": "application/json"}
             async with self._http.stream("POST", self._config.url, content=question, headers=headers) as response:

@@ -1,4 +1,5 @@
-"""Who a client is and what it may do: bans, then one method after the other until one knows it, then the rules."""
+"""Authentication and authorization of clients: bans, then one method after the other until one knows the client, then
+rules."""
 
 from __future__ import annotations
 
@@ -33,33 +34,33 @@ if TYPE_CHECKING:
 log = logging.getLogger("starlingmq.auth")
 
 EVERYTHING: Final = Acl((), True)
-NOTHING: Final = Acl((), False)  # but what somebody is granted
+NOTHING: Final = Acl((), False)  # allows only what a client is granted
 LINES_PER_SECOND: Final = 5
 
-# What a client was let in by, beside a class of methods.
+# What a client was admitted by, if not by a class of methods.
 HOOK: Final = "hook"
 ANONYMOUS: Final = "anonymous"
 
 
 class Certificate:
-    """The name in a certificate that was verified, for listeners that do not take it anyway (``tls.identity``)."""
+    """The name in a verified certificate, for listeners that do not use it anyway (``tls.identity``)."""
 
     async def check(self, request: AuthRequest) -> Verdict | None:
         return Verdict(username=request.certificate_name) if request.certificate_name else None
 
     def holds(self, username: str, proof: object) -> bool:
-        return True  # what the name may do, and whether it may connect, the rules say
+        return True  # the rules say what the name may do, and whether it may connect
 
     async def close(self) -> None:
-        """There is nothing to let go of."""
+        """Holds no resources."""
 
 
 class Chain:
-    """The ``authenticate`` of a broker that is told by its settings whom to let in.
+    """The ``authenticate`` of a broker whose settings say which clients to admit.
 
-    ``hook``, an embedding program's own, is asked in place of the methods; the rules hold all the same. ``nats``: its
-    tokens, keys and user without credentials. ``hashing`` is for the method password,
-    and not closed here. Raises ConfigError for files that can not be read.
+    ``hook``, that of an embedding program, replaces the methods; the rules apply all the same. ``nats``: its tokens,
+    keys and user without credentials. ``hashing`` is for the method password, and is not closed here. Raises
+    ConfigError for unreadable files.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class Chain:
             try:
                 verdict, method = await self._ask(request)
             except asyncio.CancelledError:
-                self._count(address, user)  # it took too long: as good as wrong, or being slow would be a way around
+                self._count(address, user)  # a timeout counts as a failure; otherwise being slow would avoid the limit
                 raise
         if verdict.reason == Reason.CONTINUE_AUTHENTICATION:
             return AuthResult(verdict.reason, verdict.data)
@@ -124,8 +125,8 @@ class Chain:
         return AuthResult(verdict.reason, verdict.data, verdict.username, rights, verdict.valid, standing)
 
     async def reader(self, username: str | None, password: bytes | None, peer: str) -> tuple[int, Rights | None]:
-        """Whether somebody who reads streams is let in (a reason code), and what its rights are (None: all there are).
-        Who says no name has shown the token, and has the rights of a client without a name."""
+        """Whether a reader of streams is admitted (a reason code), and its rights (None: all). A reader without a name
+        has shown the token, and has the rights of a client without a name."""
         if username is not None:
             result = await self.authenticate(AuthRequest("", username, password, 5, peer, "", "", "", None, {}))
             return result.reason, result.rights
@@ -136,7 +137,7 @@ class Chain:
         return Reason.SUCCESS, self._rights("", "", peer, None)
 
     def rights_of(self, client: Client) -> Rights | None:
-        """What somebody who is connected may do by the rules of now."""
+        """The rights of a connected client by the present rules."""
         granted = client.rights.source if client.rights is not None else None
         assert granted is None or isinstance(granted, tuple)
         rights = self._rights(client.client_id, client.username, client.peer, granted)
@@ -145,7 +146,7 @@ class Chain:
         return rights
 
     def standing_of(self, client: Client) -> int:
-        """Why somebody who is connected, or was when it left its will, would not be let in now; 0: it would."""
+        """Why a client that is connected, or was when it left its will, would not be admitted now; 0: it would be."""
         if not self._stands(client):
             return Reason.NOT_AUTHORIZED
         granted = client.rights.source if client.rights is not None else None
@@ -177,7 +178,7 @@ class Chain:
             await method.close()
 
     def _rights(self, client_id: str, username: str, peer: str, granted: Sequence[Rule] | None) -> Rights | None:
-        """None: everything. Where no file tells what else is allowed, who is granted something may do nothing more."""
+        """None: everything. Without an ACL file, a client with granted rules may do nothing else."""
         acl = self.acl
         if acl is EVERYTHING:
             if granted is None:
@@ -186,7 +187,7 @@ class Chain:
         return acl.rights(client_id, username, peer, granted)
 
     async def _ask(self, request: AuthRequest) -> tuple[Verdict, object]:
-        """The verdict, and what found it: a class of methods, or ``HOOK``, ``NKEY`` or ``ANONYMOUS``."""
+        """The verdict, and its source: a class of methods, or ``HOOK``, ``NKEY`` or ``ANONYMOUS``."""
         if self._hook is not None:
             return await _asked(self._hook, request), HOOK
         if request.nkey_listed:
@@ -203,7 +204,7 @@ class Chain:
         if request.method:
             return Verdict(Reason.BAD_AUTHENTICATION_METHOD), ANONYMOUS
         if request.username is not None or request.password is not None:
-            # Where nobody is asked for a name, a name is as good as none.
+            # Where no credentials are required, a name proves nothing.
             reason = Reason.BAD_USER_NAME_OR_PASSWORD if self._methods else self._anonymous().reason
             return Verdict(reason), ANONYMOUS
         return self._anonymous(), ANONYMOUS
@@ -215,7 +216,8 @@ class Chain:
         return Verdict() if allowed else Verdict(Reason.NOT_AUTHORIZED)
 
     def _proof(self, request: AuthRequest) -> tuple[Verdict, object] | None:
-        """What a client is that proves itself by a key alone: guessing got its address banned, not such a client."""
+        """The verdict for a client that authenticates with a key alone. Guessing got its address banned, not such a
+        client."""
         if self._hook is not None:
             return None
         if request.nkey_listed:
@@ -228,7 +230,7 @@ class Chain:
         return None
 
     def _count(self, address: str, user: str) -> float:
-        """A log-in was wrong: how many seconds the refusal is to wait."""
+        """A login failed. Returns the seconds by which to delay the refusal."""
         now = monotonic()
         delay, ban = self.bans.failed(now, address, user)
         self._tell_of(ban, now)
@@ -240,8 +242,8 @@ class Chain:
 
 
 def proved(standing: object, username: str, certificate_name: str) -> bool:
-    """Whether a client has proved who it is. A name without a password, where nobody is asked for one, proves nothing;
-    nor does a hook that has let in somebody without a name."""
+    """Whether a client has proved its identity. A name without a password, where none is required, proves nothing; nor
+    does a hook that has admitted a client without a name."""
     if certificate_name and username == certificate_name:
         return True
     method, proof = standing if isinstance(standing, tuple) else (ANONYMOUS, None)
@@ -264,7 +266,7 @@ async def _asked(hook: Authenticate, request: AuthRequest) -> Verdict:
 def make_methods(
     config: AuthConfig, bans: AutomaticBans, hashing: Hashing | None, lines: SparingLog
 ) -> Sequence[Method]:
-    """Libraries are loaded for the methods that are used only. Raises ConfigError."""
+    """Libraries are imported only for the methods in use. Raises ConfigError."""
     try:
         return _make_methods(config, bans, hashing, lines)
     except ImportError as error:

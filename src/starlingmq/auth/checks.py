@@ -1,7 +1,7 @@
-"""Log-ins that are being checked: a few at a time, in the order of ``auth.fair_queue``.
+"""Login checks: a few at a time, in the order of ``auth.fair_queue``.
 
-Work that has begun is finished even if nobody waits for it any more: its outcome counts against the address that caused
-it. Work that has not begun is left out when its connection is gone.
+A check that has begun is finished even if its client is gone: its result counts against the address that caused it. A
+check that has not begun is skipped if its connection is closed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 Outcome = TypeVar("Outcome")
 
-TOTAL_MAX: Final = 2000  # log-ins that wait
-PATIENCE: Final = 8.0  # seconds; shorter than mqtt.connect_timeout, so that the client is told
+TOTAL_MAX: Final = 2000  # waiting logins
+PATIENCE: Final = 8.0  # seconds; shorter than mqtt.connect_timeout, so that the client gets a reply
 
 
 class ChecksBusy(Exception):
@@ -48,8 +48,8 @@ class _WaitingCheck:
 
 
 class Checks:
-    """``slots`` checks are under way at most, ``slots_of_one`` of them (0: all) for one address; and ``key_max`` wait
-    from one address."""
+    """At most ``slots`` checks run at once, ``slots_of_one`` of them (0: all) for one address; ``key_max`` wait per
+    address."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Checks:
         return len(self._queue)
 
     async def run(self, request: AuthRequest, known: bool, work: Callable[[], Awaitable[Outcome]]) -> Outcome:
-        """What ``work`` gives, when it is its turn. Raises Busy, or what ``work`` raises."""
+        """Run ``work`` when it is its turn, and return its result. Raises ChecksBusy, or what ``work`` raises."""
         waiting = _WaitingCheck(request, work, self._clock())
         key = self._bans.queue_key(request.peer, request.username or "")
         ticket, lost = self._queue.offer(key, waiting, known)
@@ -106,7 +106,7 @@ class Checks:
             task.add_done_callback(self._under_way.discard)
 
     def _next(self) -> QueueTicket[_WaitingCheck] | None:
-        """The next one that is still worth it."""
+        """The next check that is still wanted."""
         while (ticket := self._queue.take(self._held())) is not None:
             waiting = ticket.item
             if waiting.future.done():
@@ -149,10 +149,11 @@ class Checks:
             self._running[ticket.key] -= 1
             if not self._running[ticket.key]:
                 del self._running[ticket.key]
-            asyncio.get_running_loop().call_soon(self._go)  # after the outcome has been counted: it may be a ban
+            # after the result has been counted, since it may cause a ban
+            asyncio.get_running_loop().call_soon(self._go)
 
     async def close(self) -> None:
-        """Whoever waits is refused."""
+        """Refuse all waiting checks."""
         self.slots = 0
         while (ticket := self._queue.take()) is not None:
             self._refuse(ticket.item)

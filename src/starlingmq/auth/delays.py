@@ -1,4 +1,4 @@
-"""Refusals that wait, so that guessing is slow. Bounded: with too many of them the oldest goes out early."""
+"""Delayed refusals, which slow down guessing. Bounded: with too many of them the oldest is sent early."""
 
 from __future__ import annotations
 

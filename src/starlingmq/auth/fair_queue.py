@@ -1,4 +1,5 @@
-"""The order in which log-ins are checked. Pure: no clock, no I/O; ``tests/auth/test_fair_queue.py`` has its dumb twin.
+"""The order in which logins are checked. Pure: no clock, no I/O; ``tests/auth/test_fair_queue.py`` has a reference
+model.
 
 ::
 
@@ -11,15 +12,15 @@
                                                                than this one; else refused
     take(held)                the next item of the lane ``known``; after ``KNOWN_RUN`` of them in a row, while others
                               wait, one of the lane ``others``. In a lane: one item of each key in turn, in the order
-                              in which they came. The keys in ``held`` are passed over, and keep their turn.
+                              in which they came. The keys in ``held`` are skipped, and keep their turn.
     drop(ticket)              the item is no longer wanted
 
 Each line of ``offer`` comes before those below it.
 
 The laws: an item waits for at most one item of each other key for each item of its own key before it (and for known
-ones); no key keeps another key out; nothing is kept of a key that has nothing waiting.
+ones); no key can exclude another key; nothing is stored for a key without waiting items.
 
-``known`` is for log-ins that were right before, with this password: nobody else can get into that lane.
+``known`` is for logins that were right before, with this password: no other login gets into that lane.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class FairQueue(Generic[Item]):
     def offer(
         self, key: str, item: Item, known: bool = False
     ) -> tuple[QueueTicket[Item] | None, QueueTicket[Item] | None]:
-        """The place of the item (None: refused), and the one that lost its place for it."""
+        """The place of the item (None: refused), and the place that was taken from another item for it."""
         waiting = self.waiting(key)
         lost = None
         full = waiting >= self.key_max or self._total >= self.total_max
@@ -86,7 +87,7 @@ class FairQueue(Generic[Item]):
         return ticket, lost
 
     def take(self, held: Collection[str] = ()) -> QueueTicket[Item] | None:
-        """The next one; None when nothing waits."""
+        """The next item; None if nothing waits."""
         known, other = _first(self._known, held), _first(self._others, held)
         if known is not None and (other is None or self._run < KNOWN_RUN):
             self._run = self._run + 1 if other is not None else 0
@@ -97,7 +98,7 @@ class FairQueue(Generic[Item]):
         return self._take(self._others, other)
 
     def drop(self, ticket: QueueTicket[Item]) -> bool:
-        """Whether it was still waiting."""
+        """Returns whether it was still waiting."""
         lane = self._known if ticket.known else self._others
         tickets = lane.get(ticket.key)
         if tickets is None or ticket not in tickets:
@@ -119,7 +120,7 @@ class FairQueue(Generic[Item]):
         return ticket
 
     def _newest(self, key: str) -> QueueTicket[Item]:
-        """Of those that are not known, if there are any."""
+        """The newest item, of those that are not known if there are any."""
         tickets = self._others.get(key) or self._known[key]
         return next(reversed(tickets))
 

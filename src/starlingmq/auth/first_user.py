@@ -1,4 +1,4 @@
-"""The first user of a broker that has no password file yet: made with a random password, which is shown once."""
+"""The first user of a broker without a password file: created with a random password, which is shown once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LENGTH: Final = 24  # characters, 142 bits
 
 
 def make_first_user(config: PasswordConfig) -> str | None:
-    """The password of the new user; None if there is a password file, or no user to make. Raises ConfigError."""
+    """The password of the new user; None if there is a password file, or no user to create. Raises ConfigError."""
     path = Path(config.file)
     if not config.first_user or path.is_symlink() or path.exists():
         return None

@@ -1,10 +1,11 @@
-"""The process that passwords are hashed in: ``python -m starlingmq.auth.hashing``, begun by ``auth.verifier``.
+"""The process that hashes passwords: ``python -m starlingmq.auth.hashing``, started by ``auth.verifier``.
 
-It knows nothing but what it is asked, over its standard input, which is a socket: whether this password fits that
-hash. It answers there, and ends when the other end is closed, as it is when the broker dies. It lets the broker go
-first where both want the processor.
+It knows nothing but the requests on its standard input, which is a socket: whether a password matches a hash. It
+answers there, and ends when the other end is closed, as happens when the broker dies. It runs at a lower priority than
+the broker.
 
-``PING`` as a number is answered at once, however many hashes are under way, and once unasked when it begins to serve.
+A request with the number ``PING`` is answered at once, however many hashes are being computed. The process sends one
+such answer unasked when it begins to serve.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ BCRYPT: Final = ("$2a$", "$2b$", "$2y$")
 NICENESS: Final = 10
 THREADS_MAX: Final = 4
 PING: Final = 0
-QUESTION: Final = struct.Struct(">IHI")  # its number, how long the hash is and how long the password; then both
+QUESTION: Final = struct.Struct(">IHI")  # number, length of the hash, length of the password; then both
 ANSWER: Final = struct.Struct(">I?")
 
-HASHER: Final = PasswordHasher()  # what it costs is said in each hash
+HASHER: Final = PasswordHasher()  # each hash states its cost
 
 
 def threads() -> int:
-    """How many hashes are computed at once."""
+    """The number of hashes that are computed at once."""
     return min(THREADS_MAX, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
@@ -41,7 +42,7 @@ def fits(known: str, password: bytes) -> bool:
     if known.startswith(BCRYPT):
         try:
             return bcrypt.checkpw(password, known.encode())
-        except ValueError:  # a password of more than 72 bytes, which bcrypt does not take
+        except ValueError:  # bcrypt refuses passwords of more than 72 bytes
             return False
     try:
         return HASHER.verify(known, password)
@@ -50,7 +51,7 @@ def fits(known: str, password: bytes) -> bool:
 
 
 def serve(sock: socket.socket, questions: BufferedReader) -> None:
-    """Until there are no more questions."""
+    """Runs until the input ends."""
     speaking = Lock()
 
     def say(number: int, right: bool) -> None:
@@ -62,7 +63,7 @@ def serve(sock: socket.socket, questions: BufferedReader) -> None:
         try:
             right = fits(known, password)
         finally:
-            say(number, right)  # in any case: somebody waits
+            say(number, right)  # always answer, since the broker waits
 
     pool = ThreadPoolExecutor(threads())
     say(PING, True)
@@ -79,7 +80,7 @@ def main() -> None:
         os.nice(NICENESS)
     sock = socket.socket(fileno=0)
     serve(sock, sock.makefile("rb"))
-    os._exit(0)  # nobody waits for what is under way
+    os._exit(0)  # no result in progress is needed
 
 
 if __name__ == "__main__":

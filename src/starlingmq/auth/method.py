@@ -1,4 +1,4 @@
-"""What a way of finding out who a client is has to say."""
+"""The interface of authentication methods."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``reason`` as in AuthResult. ``username`` renames the client; ``rules`` come before those of everybody,
-    None: nothing is said of what it may do; ``valid`` is how many seconds it holds, 0 for as long as the connection.
-    ``proof`` is what the client was held against, for ``Method.holds``."""
+    """``reason`` as in AuthResult. ``username`` renames the client. ``rules`` precede those of the file; None: the
+    method says nothing about rights. ``valid`` is the validity in seconds, 0 for as long as the connection. ``proof``
+    is what the client was checked against, for ``Method.holds``."""
 
     reason: int = Reason.SUCCESS
     username: str | None = None
@@ -33,10 +33,11 @@ BUSY = Verdict(Reason.SERVER_BUSY)
 
 class Method(Protocol):
     async def check(self, request: AuthRequest) -> Verdict | None:
-        """None: this method does not know the client, another one may."""
+        """None: this method does not know the client; another one may."""
 
     def holds(self, username: str, proof: object) -> bool:
-        """Whether a client that it let in with this proof would be let in now; None: with which is not known."""
+        """Whether a client that this method admitted with this proof would be admitted now. None: the proof is
+        unknown."""
 
     async def close(self) -> None:
-        """Let go of what it holds."""
+        """Release resources."""

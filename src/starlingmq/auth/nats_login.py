@@ -1,4 +1,4 @@
-"""Log-ins that only NATS has: a token, and a user for clients that show nothing (nats-server's ``no_auth_user``)."""
+"""Logins that only NATS has: a token, and a user for clients without credentials (nats-server's ``no_auth_user``)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class NatsLogin:
-    """``required``: NATS clients that no method knows are refused. Raises ConfigError for a file of no use."""
+    """``required``: NATS clients that no method knows are refused. Raises ConfigError for an unusable file."""
 
     def __init__(self, config: NatsConfig) -> None:
         self._tokens = read_tokens(config.token_file, "nats.token_file") if config.token_file else []
@@ -22,7 +22,7 @@ class NatsLogin:
         self.required = bool(self._tokens or config.nkeys)
 
     def check(self, request: AuthRequest) -> Verdict | None:
-        """None where this decides nothing: an MQTT client, or credentials for another method."""
+        """None if it does not decide: for an MQTT client, or credentials for another method."""
         if request.version != 0 or request.username is not None or request.nkey:
             return None
         if request.password is None:
@@ -31,7 +31,7 @@ class NatsLogin:
         return Verdict(proof=digest_of(request.password)) if known else None
 
     def holds(self, username: str, proof: object) -> bool:
-        """Whether a client that it let in would be let in now: by its token, or by no credentials."""
+        """Whether a client that it admitted would be admitted now: by its token, or without credentials."""
         if proof is None:
             return bool(username) and username == self._no_auth_user
         return proof in self._tokens

@@ -1,9 +1,9 @@
-"""The file of names and passwords: one line for each and kind, ``name:$argon2id$...`` or ``name:$scram-sha-256$...``.
+"""The password file: one line per name and kind, ``name:$argon2id$...`` or ``name:$scram-sha-256$...``.
 
-A hash of bcrypt (``$2a$``, ``$2b$``, ``$2y$``), as from nats-server or htpasswd, is read in place of one of Argon2.
+A bcrypt hash (``$2a$``, ``$2b$``, ``$2y$``), as from nats-server or htpasswd, is accepted in place of an Argon2 hash.
 
-What is in it is of no use to who reads it but for trying passwords one by one. The second kind is for MQTT 5 clients
-that prove their password without saying it (RFC 7677).
+A reader of the file can only try passwords one by one. The second kind is for MQTT 5 clients that prove their password
+without sending it (RFC 7677).
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from starlingmq.config.section_types import ConfigError
 
 ARGON2: Final = "$argon2"
 BCRYPT_HASH: Final = re.compile(r"\$2[aby]\$(0[4-9]|1[0-9])\$[./A-Za-z0-9]{53}")
-"""A cost above 19 takes minutes for each log-in: it is taken for a mistake."""
+"""A cost above 19 would take minutes per login, so it is refused as a mistake."""
 SCRAM: Final = "$scram-sha-256$"
-SCRAM_ITERATIONS: Final = 10_000  # RFC 7677 asks for 4096 or more
+SCRAM_ITERATIONS: Final = 10_000  # RFC 7677 requires at least 4096
 NAME_MAX: Final = 65535  # bytes, as an MQTT string
 
 HASHER: Final = PasswordHasher()
-"""The parameters that the library holds for right: those of RFC 9106 for little memory, 64 MiB and some 50 ms."""
+"""The defaults of the library: those of RFC 9106 for little memory, 64 MiB and some 50 ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScramKeys:
-    """As RFC 5802 names them."""
+    """Named as in RFC 5802."""
 
     salt: bytes
     stored_key: bytes
@@ -55,7 +55,7 @@ class PasswordFile:
     scram: dict[str, ScramKeys] = field(default_factory=dict)
 
     def set(self, name: str, password: str) -> None:
-        """Raises ConfigError for a name that a line can not hold, and for a password that is none."""
+        """Raises ConfigError for a name that does not fit into a line, and for an invalid password."""
         if not name or len(name.encode()) > NAME_MAX or any(sign in name for sign in ":\n\r\0") or name.startswith("#"):
             raise ConfigError("a user name must not be empty, start with #, or contain a colon or line break")
         if not password:
@@ -65,7 +65,7 @@ class PasswordFile:
         self.scram[name] = ScramKeys(salt, stored, server, iterations)
 
     def delete(self, name: str) -> bool:
-        """Whether it was there."""
+        """Returns whether it existed."""
         known = [found.pop(name, None) is not None for found in (self.hashes, self.scram)]
         return any(known)
 
@@ -73,7 +73,7 @@ class PasswordFile:
         return sorted({*self.hashes, *self.scram})
 
     def write(self, path: Path) -> None:
-        """Whole or not at all, and for nobody else to read. Raises OSError."""
+        """Write atomically, readable by the owner only. Raises OSError."""
         lines = [f"{name}:{found}\n" for name, found in sorted(self.hashes.items())]
         lines += [f"{name}:{keys.line()}\n" for name, keys in sorted(self.scram.items())]
         handle, written = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -84,7 +84,7 @@ class PasswordFile:
                 os.fsync(file.fileno())
             if path.exists():
                 before = path.stat()
-                os.chmod(written, before.st_mode & 0o640)  # a group that was to read it still does, others never
+                os.chmod(written, before.st_mode & 0o640)  # a group that could read the file still can, others never
                 with suppress(PermissionError):
                     os.chown(written, -1, before.st_gid)
             os.replace(written, path)
@@ -94,7 +94,7 @@ class PasswordFile:
 
 
 def read_passwords(path: str | Path) -> PasswordFile:
-    """Raises ConfigError with one line that names the file, the line and what is wrong with it, and no secret."""
+    """Raises ConfigError with one line that names the file, the line and the problem, but no secret."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:

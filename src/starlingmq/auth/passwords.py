@@ -1,8 +1,8 @@
-"""User names and passwords, held against a file of Argon2 (or bcrypt) hashes.
+"""User names and passwords, checked against a file of Argon2 (or bcrypt) hashes.
 
-Hashing takes tens of milliseconds of several cores on purpose. It happens in a process of its own, a few at a time and
-fairly between addresses (``Hashing``). A login that was good is remembered for a while: a fleet that comes back does
-not wait for it. After that while it is hashed again, but goes first.
+Hashing takes tens of milliseconds of several cores on purpose. A separate process does it, a few at a time and fairly
+between addresses (``Hashing``). A successful login is remembered for a while, so that a fleet that reconnects does not
+wait for hashing. Later it is hashed again, but with precedence.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ REMEMBERED_MAX: Final = 100_000
 
 
 class Hashing:
-    """Checks of passwords for everything at one broker: MQTT, NATS, HTTP, readers of streams. ``close`` it.
+    """The password checks of one broker: for MQTT, NATS, HTTP and stream readers. Call ``close`` at the end.
 
-    No more are given to the process than it computes at once, so the queue here decides their order.
+    The process gets only as many requests as it computes at once, so the queue here decides their order.
     """
 
     def __init__(self, bans: AutomaticBans, waiting_per_address: int) -> None:
@@ -42,12 +42,13 @@ class Hashing:
         self.checks = Checks(threads(), waiting_per_address, bans)
 
     async def fits(self, request: AuthRequest, known: str, expected: bool) -> bool:
-        """Whether the password fits a hash. ``expected``: it did before. Raises Busy when it could not be checked."""
+        """Whether the password matches a hash. ``expected``: it did before. Raises ChecksBusy if it could not be
+        checked."""
         password = request.password or b""
         try:
             return bool(await self.checks.run(request, expected, lambda: self.verifier.fits(known, password)))
         except OSError:
-            raise ChecksBusy from None  # there is no process to ask; the verifier has logged why
+            raise ChecksBusy from None  # there is no process; the verifier has logged why
 
     async def close(self) -> None:
         await self.verifier.close()
@@ -55,7 +56,7 @@ class Hashing:
 
 
 class Passwords:
-    """``remember`` in seconds, 0 to hash every time."""
+    """``remember`` is in seconds; 0 hashes every time."""
 
     def __init__(
         self, users: PasswordFile, remember: float, hashing: Hashing, clock: Callable[[], float] = monotonic
@@ -64,12 +65,12 @@ class Passwords:
         self._remember = remember
         self._clock = clock
         self._secret = secrets.token_bytes(32)
-        self._good: OrderedDict[bytes, float] = OrderedDict()  # until when it is not hashed again
+        self._good: OrderedDict[bytes, float] = OrderedDict()  # the time until which it is not hashed again
         self._nobody = made_up(next(iter(users.hashes.values()), ""))
         self._hashing = hashing
 
     async def check(self, request: AuthRequest) -> Verdict | None:
-        """A name that is not in the file takes as long as one that is, and waits and is refused like one."""
+        """A name that is not in the file takes as long as one that is, and waits and is refused like it."""
         if request.method or request.username is None or request.password is None:
             return None
         known = self._hashes.get(request.username)
@@ -96,10 +97,11 @@ class Passwords:
         return known is not None and (proof is None or proof == known)
 
     async def close(self) -> None:
-        """The process is that of the broker, and goes on."""
+        """The process belongs to the broker, and continues."""
 
     def _login(self, known: str, password: bytes) -> bytes:
-        """What is remembered instead of a password: it goes with this hash, and is of no use elsewhere."""
+        """The key under which a login is remembered in place of the password: bound to this hash, and useless
+        elsewhere."""
         return hashlib.blake2b(known.encode() + b"\0" + password, key=self._secret, digest_size=32).digest()
 
     def _keep(self, login: bytes) -> None:
@@ -110,8 +112,8 @@ class Passwords:
 
 
 def made_up(like: str) -> str:
-    """A hash of nothing that anybody knows, which takes as long as this one. Nothing is hashed for it, for it is made
-    where others would wait: in the event loop."""
+    """A hash of an unknown password that takes as long to check as this one. It is made without hashing, since it is
+    made in the event loop."""
     if like.startswith(BCRYPT):
         return bcrypt.gensalt(int(like[4:6])).decode() + secrets.token_hex(16)[:31]
     if like:

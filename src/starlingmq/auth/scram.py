@@ -1,5 +1,5 @@
-"""SCRAM-SHA-256 (RFC 5802, RFC 7677) by MQTT 5's enhanced authentication: the password never leaves the client, and the
-server proves as well that it knows it."""
+"""SCRAM-SHA-256 (RFC 5802, RFC 7677) by MQTT 5's enhanced authentication: the client does not send its password, and
+the server proves that it knows it, too."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from starlingmq.hooks import AuthRequest
 
 METHOD: Final = "SCRAM-SHA-256"
-OPEN_MAX: Final = 10_000  # exchanges that were begun; of more the oldest is forgotten
-OPEN_OF_ONE_MAX: Final = 200  # of one address; of more its oldest is forgotten
+OPEN_MAX: Final = 10_000  # open exchanges; beyond this the oldest is removed
+OPEN_OF_ONE_MAX: Final = 200  # per address; beyond this its oldest is removed
 MESSAGE_MAX: Final = 4096  # bytes
 OPEN_SECONDS: Final = 60.0
-SALT_BYTES: Final = 32  # as starlingmq passwd makes them
-FIRST: Final = (b"n,", b"y,", b"p=")  # what a first message begins with; the last one with c=
+SALT_BYTES: Final = 32  # as starlingmq passwd creates them
+FIRST: Final = (b"n,", b"y,", b"p=")  # beginnings of a first message; the last message begins with c=
 
 Place = bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One that was begun. ``key``: the address it came from."""
+    """An open exchange. ``key``: the address that it came from."""
 
     until: float
     server: Any
@@ -43,7 +43,7 @@ class Exchange:
 
 
 class Scram:
-    """What is kept of an exchange is small, bounded in all and for each address, and forgotten after a minute."""
+    """The state of an exchange is small, bounded in total and per address, and removed after a minute."""
 
     def __init__(self, users: PasswordFile, bans: AutomaticBans) -> None:
         self._users = users.scram
@@ -68,7 +68,7 @@ class Scram:
             if begun is None or begun.until <= monotonic():
                 return REFUSED
             return self._last(begun.server, begun.name, data)
-        except (ScramException, ValueError):  # UnicodeDecodeError is one
+        except (ScramException, ValueError):  # includes UnicodeDecodeError
             return REFUSED
 
     async def close(self) -> None:
@@ -85,7 +85,7 @@ class Scram:
         server = self._mechanism.make_server(keys_of)
         server.set_client_first(data)
         if request.again and names[0] != request.username:
-            return REFUSED  # who is connected stays who they are [MQTT-4.12.1-1]
+            return REFUSED  # re-authentication must not change the user [MQTT-4.12.1-1]
         self._remember(place, Exchange(monotonic() + OPEN_SECONDS, server, names[0], self._key(request)))
         return Verdict(Reason.CONTINUE_AUTHENTICATION, data=server.get_server_first().encode())
 
@@ -120,8 +120,8 @@ class Scram:
         return known is not None and (proof is None or proof == known)
 
     def _keys(self, name: str) -> tuple[bytes, bytes, bytes, int]:
-        """Of a name that nobody has, keys that nobody knows, with what some user's look like: none can tell it from
-        others."""
+        """For an unknown name: made-up keys with the same parameters as those of users, so that a client cannot tell
+        the name from a known one."""
         keys = self._users.get(name)
         if keys is None:
             made = hmac.digest(self._secret, name.encode(), hashlib.sha512)
@@ -134,14 +134,14 @@ class Scram:
 
 
 def _place(request: AuthRequest) -> Place:
-    """One connection; a client id may be long."""
+    """The key of one connection; a client id may be long."""
     parts = (request.peer, request.listener, request.client_id)
     return hashlib.blake2b(repr(parts).encode(errors="replace"), digest_size=16).digest()
 
 
 def _secret_of(users: PasswordFile) -> bytes:
-    """What salts of names that nobody has are made of. All nodes have the same, and after a restart, for the salt of a
-    name that somebody has is the same there, too."""
+    """The secret from which salts of unknown names are derived. It is the same on all nodes and after a restart,
+    because the salt of a known name is, too."""
     for keys in users.scram.values():
         return hashlib.sha256(b"salts" + keys.stored_key + keys.server_key).digest()
     return secrets.token_bytes(32)

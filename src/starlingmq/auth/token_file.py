@@ -1,4 +1,4 @@
-"""A file with a secret token on each line. Only digests are kept of them."""
+"""A file with one secret token per line. Only digests of them are kept."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOKEN_SIGNS_MIN: Final = 16
 
 
 def read_tokens(path: str, setting: str) -> list[bytes]:
-    """The digests of the tokens in a file that ``setting`` names. Raises ConfigError with one line and no token."""
+    """The digests of the tokens in a file that ``setting`` names. Raises ConfigError with one line, without tokens."""
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -37,7 +37,7 @@ def read_tokens(path: str, setting: str) -> list[bytes]:
 
 
 def is_known(token: bytes, digests: Sequence[bytes]) -> bool:
-    """Whether it is one of these. The time that this takes tells nothing of a digest."""
+    """Whether the token is one of these. Takes the same time for all."""
     digest = digest_of(token)
     return any(hmac.compare_digest(digest, known) for known in digests)
 

@@ -1,4 +1,4 @@
-"""JSON Web Tokens (RFC 7519) in place of passwords: who signed, until when it holds, whom it names, what it grants."""
+"""JSON Web Tokens (RFC 7519) in place of passwords: signature, validity, user name and granted rules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from starlingmq.config.auth_section import JwtConfig
     from starlingmq.hooks import AuthRequest
 
-SECRET_BYTES_MIN: Final = 32  # as long as the hash, RFC 7518 section 3.2
+SECRET_BYTES_MIN: Final = 32  # as long as the hash (RFC 7518, section 3.2)
 ALGORITHMS: Final = {
     "oct": ("HS256", "HS384", "HS512"),
     "RSA": ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
@@ -30,7 +30,7 @@ TOKEN_MAX: Final = 16 * 1024  # bytes
 
 
 class Tokens:
-    """Raises ConfigError when a key can not be read. A key is only ever used for algorithms of its own kind."""
+    """Raises ConfigError for an unreadable key. A key is used only for algorithms of its own kind."""
 
     def __init__(self, config: JwtConfig) -> None:
         self._config = config
@@ -43,28 +43,28 @@ class Tokens:
             self._add_jwks(config.jwks_file)
 
     async def check(self, request: AuthRequest) -> Verdict | None:
-        """A password that is no token at all is for another method."""
+        """A password that is not a token is left to other methods."""
         token = request.password
         if request.method or token is None or token.count(b".") != 2 or len(token) > TOKEN_MAX:
             return None
         try:
             header = jwt.get_unverified_header(token)
             found = self._claims(token, header)
-        except (jwt.InvalidTokenError, RecursionError):  # the second: a header of thousands of brackets
+        except (jwt.InvalidTokenError, RecursionError):  # RecursionError: a header of thousands of brackets
             return None
         if found is None:
             return REFUSED
         return self._verdict(*found, request)
 
     def holds(self, username: str, proof: object) -> bool:
-        """Until the token expires, which ends the connection: as long as its key is one of those."""
+        """Whether the key of the token is still configured. Its expiry ends the connection."""
         return proof is None or any(proof == mark for _, _, _, mark in self._keys)
 
     async def close(self) -> None:
-        """There is nothing to let go of."""
+        """Holds no resources."""
 
     def _claims(self, token: bytes, header: dict[str, Any]) -> tuple[dict[str, Any], bytes] | None:
-        """Of a token that one of the keys has signed and that holds now; and the mark of that key."""
+        """The claims of a token that one of the keys has signed and that is valid now, and the mark of that key."""
         config = self._config
         for name, key, algorithms, mark in self._keys:
             if (name and header.get("kid") not in (None, name)) or header.get("alg") not in algorithms:
@@ -144,7 +144,7 @@ class Tokens:
 
 
 def mark_of(key: Any) -> bytes:
-    """By which a key is known again: of a secret, or of a public key."""
+    """An identifier of a secret or a public key."""
     if isinstance(key, bytes):
         return hashlib.sha256(key).digest()
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat

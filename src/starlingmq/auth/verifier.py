@@ -1,14 +1,14 @@
-"""Passwords held against hashes, in a process of its own (``auth.hashing``).
+"""Passwords checked against hashes, in a separate process (``auth.hashing``).
 
-Threads would let the loop go on as well, but for the interpreter's lock: who has it, and has just computed for a tenth
-of a second, is who the system takes the processor from, and then the loop waits for both: 0.1 s on a busy core.
+Threads would let the event loop continue, too, but for the interpreter's lock: the system preempts the thread that has
+just computed for a tenth of a second and may hold the lock, and then the loop waits for both: 0.1 s on a busy core.
 
 ::
 
     no process --warm, fits--> beginning --it says that it serves--> serving --it ends, or hangs--> no process
 
-A process that serves and answers no ping for ``HANG_SECONDS`` hangs, and is killed; pings are answered beside hashes,
-so a slow process is not taken for one that hangs. What it had been asked is asked once more, of the next process.
+A process that serves and does not answer a ping for ``HANG_SECONDS`` hangs, and is killed. Pings are answered beside
+hashes, so a slow process does not count as one that hangs. Its open requests are sent once more, to the next process.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ log = logging.getLogger("starlingmq.auth")
 
 BEGIN: Final = [sys.executable, "-m", "starlingmq.auth.hashing"]
 HANG_SECONDS: Final = 10.0
-BEGIN_SECONDS: Final = 60.0  # a busy machine takes its time to load a program
-TRIES: Final = 2  # processes that are asked the same
+BEGIN_SECONDS: Final = 60.0  # a busy machine takes long to load a program
+TRIES: Final = 2  # processes that get the same request
 
 
 def begun(sock: socket.socket) -> subprocess.Popen[bytes]:
-    # Our own interpreter and module, no shell, nothing that a client said.
+    # Our own interpreter and module, no shell, no input of clients.
     return subprocess.Popen(  # noqa: S603  # nosec B603
         BEGIN, stdin=sock.fileno(), stdout=subprocess.DEVNULL, start_new_session=True
     )
 
 
 class Verifier:
-    """The process begins with ``warm`` or when it is first needed, and again after it ended. ``close`` it."""
+    """The process starts with ``warm`` or when it is first needed, and again after it ended. Call ``close`` at the
+    end."""
 
     def __init__(self, hang_seconds: float = HANG_SECONDS) -> None:
         self.process: subprocess.Popen[bytes] | None = None
@@ -51,18 +52,18 @@ class Verifier:
         self._waiting: dict[int, asyncio.Future[bool]] = {}
         self._serving = asyncio.Event()
         self._number = PING
-        self._pings = 0  # not answered yet
+        self._pings = 0  # without an answer yet
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
     async def warm(self) -> None:
-        """Return when the process serves, or can not be begun."""
+        """Returns when the process serves, or cannot be started."""
         with suppress(OSError):
             await self._begin()
             await self._serving.wait()
 
     async def fits(self, known: str, password: bytes) -> bool:
-        """Whether this is the password that was hashed. Raises OSError where there is no process to ask."""
+        """Whether this is the hashed password. Raises OSError if there is no process."""
         for attempt in range(TRIES):
             try:
                 return await self._ask(known, password)
@@ -101,12 +102,12 @@ class Verifier:
                     raise
             reader, self._writer = await asyncio.open_connection(sock=ours)
             self._reading = asyncio.create_task(self._read(reader, self._writer, process))
-            self._pings = 1  # it answers one unasked
+            self._pings = 1  # it sends one answer unasked
             self._watch()
             return self._writer
 
     def _watch(self) -> None:
-        """Look again whether it answers, as long as somebody waits for it."""
+        """Check again later whether the process answers, as long as requests wait for it."""
         if self._timer is None and (self._waiting or not self._serving.is_set()):
             seconds = self._hang_seconds if self._serving.is_set() else BEGIN_SECONDS
             self._timer = asyncio.get_running_loop().call_later(seconds, self._look, self._pings)
@@ -132,7 +133,7 @@ class Verifier:
         with suppress(asyncio.IncompleteReadError, OSError):
             while True:
                 number, right = ANSWER.unpack(await reader.readexactly(ANSWER.size))
-                self._pings = 0  # whatever it says, it lives
+                self._pings = 0  # any answer shows that it lives
                 if number == PING:
                     self._serves()
                     continue
@@ -161,7 +162,7 @@ class Verifier:
             log.error("the process that hashes passwords has ended; it is restarted at the next login")
         self._writer = None
         writer.close()
-        self._serving.set()  # wakes who waits in warm; they need not wait for the next process
+        self._serving.set()  # wakes callers of warm, which need not wait for the next process
         self._serving.clear()
         self._stop_watching()
         waiting, self._waiting = self._waiting, {}
@@ -170,7 +171,7 @@ class Verifier:
                 future.set_exception(ConnectionError("the process that hashes passwords has ended"))
 
     async def close(self) -> None:
-        """Who waits is told that there is nobody to ask. May be called again."""
+        """Fail all waiting requests. May be called again."""
         self._closed = True
         async with self._beginning:
             if self._writer is not None:

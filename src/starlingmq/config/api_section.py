@@ -1,4 +1,4 @@
-"""Settings of who may administer a broker over HTTP: the section ``auth.api`` of the tree."""
+"""The section ``auth.api``: who may administer a broker over HTTP."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class ApiConfig(Section, frozen=True):
 
 
 def guarded(api: ApiConfig) -> bool:
-    """Whether the API asks who is there."""
+    """Whether the API requires a login."""
     return bool(api.token_file or api.users)
 
 
 def check_api(api: ApiConfig, password_file: str) -> None:
-    """Raise ConfigError for what no type checks."""
+    """Raises ConfigError for combinations that no type excludes."""
     if api.users and not password_file:
         raise ConfigError("auth.api.users: needs auth.password.file")
     for index, host in enumerate(api.hosts):

@@ -1,4 +1,4 @@
-"""Settings of who may come in and what they may do: the section ``auth`` of the tree."""
+"""The section ``auth``: which clients are admitted, and what they may do."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class AuthConfig(Section, frozen=True):
 
 
 def methods_of(auth: AuthConfig) -> tuple[str, ...]:
-    """The methods that are asked, in their order: as set, or those that have what they need."""
+    """The methods in use, in their order: as set, or those whose settings are complete."""
     if auth.methods:
         return auth.methods
     there = {
@@ -181,7 +181,7 @@ def _is_http(url: str) -> bool:
 
 
 def check_auth(auth: AuthConfig) -> None:
-    """Raise ConfigError for what no type checks."""
+    """Raises ConfigError for combinations that no type excludes."""
     check_api(auth.api, auth.password.file)
     if auth.password.first_user and not auth.password.file:
         raise ConfigError("auth.password.first_user: needs auth.password.file")

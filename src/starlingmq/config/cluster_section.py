@@ -1,4 +1,4 @@
-"""The settings of a node that is a member of a cluster, and the checks that involve more than one of them."""
+"""The settings of a cluster member, and checks that involve more than one of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEFAULT_LISTEN: Final = "127.0.0.1:7883"
 
 
 class EtcdTlsConfig(Section, frozen=True):
-    """One certificate for all that etcd does; it must be good for servers and for clients."""
+    """One certificate for all connections of etcd; it must be valid for servers and for clients."""
 
     ca: Annotated[str, Meta(min_length=1, description="PEM file with the CA certificates.")]
     cert: Annotated[str, Meta(min_length=1, description="PEM file with the certificate chain of this node.")]
@@ -269,7 +269,7 @@ class ClusterConfig(Section, frozen=True):
 
 
 def check_cluster(cluster: ClusterConfig, node_name: str) -> None:
-    """What the bounds of single settings cannot say. Raises ConfigError."""
+    """Checks that the bounds of single settings cannot express. Raises ConfigError."""
     host, _ = split_address(cluster.listen, "cluster.listen")
     if cluster.member_timeout <= cluster.heartbeat_interval:
         raise ConfigError("cluster.member_timeout: must be longer than cluster.heartbeat_interval")
@@ -297,7 +297,7 @@ def check_cluster(cluster: ClusterConfig, node_name: str) -> None:
 
 
 def refuse_open_cluster(cluster: ClusterConfig) -> None:
-    """Raise ConfigError for a node listener that anyone on the network could speak to or read along with."""
+    """Raises ConfigError for a node listener that is open to anyone on the network."""
     host, _ = split_address(cluster.listen, "cluster.listen")
     if not cluster.enabled or cluster.allow_insecure:
         return
@@ -325,7 +325,8 @@ def refuse_open_cluster(cluster: ClusterConfig) -> None:
 
 
 def etcd_tls(cluster: ClusterConfig) -> EtcdTlsConfig | None:
-    """What etcd is spoken to with; the certificates between nodes serve an etcd that they run themselves."""
+    """TLS for connections to etcd. The certificates between nodes are used for an etcd that the nodes run
+    themselves."""
     tls = cluster.tls
     if cluster.etcd.tls is not None or cluster.etcd.endpoints or not (tls.cert and tls.key and tls.ca):
         return cluster.etcd.tls
@@ -333,7 +334,7 @@ def etcd_tls(cluster: ClusterConfig) -> EtcdTlsConfig | None:
 
 
 def cluster_secret(cluster: ClusterConfig) -> bytes:
-    """The secret itself, read from its file if it is in one; empty when there is none. Raises ConfigError."""
+    """The secret, read from its file if it is in one; empty if there is none. Raises ConfigError."""
     if cluster.secret_file is None:
         return cluster.secret.encode()
     try:
@@ -355,7 +356,7 @@ def split_address(address: str, setting: str) -> tuple[str, int]:
 
 
 def check_dialled(address: str, setting: str) -> None:
-    """Raise ConfigError for an address that nobody can dial."""
+    """Raises ConfigError for an address that cannot be dialled."""
     host, port = split_address(address, setting)
     if port == 0 or is_wildcard(host):
         raise ConfigError(f"{setting}: {address} is not an address other nodes can connect to")
@@ -367,7 +368,7 @@ def _check_secret(secret: bytes, what: str) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only the machine itself can reach that. Names other than localhost are not looked up: no."""
+    """Whether only this machine can reach the host. Names other than localhost are not resolved: False."""
     if host == "localhost":
         return True
     try:
@@ -377,7 +378,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_wildcard(host: str) -> bool:
-    """Whether that is every address of a machine, and so none that could be dialled."""
+    """Whether the host stands for all addresses of a machine, so that it cannot be dialled."""
     try:
         return not host or ipaddress.ip_address(host).is_unspecified
     except ValueError:

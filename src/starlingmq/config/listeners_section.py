@@ -123,7 +123,7 @@ def check_listeners(listeners: tuple[ListenerConfig, ...]) -> None:
 
 
 def is_local(url: str) -> bool:
-    """Whether only this machine can reach the listener. Host names other than localhost are not looked up: no."""
+    """Whether only this machine can reach the listener. Names other than localhost are not resolved: False."""
     parts = urlsplit(url)
     if parts.scheme == "unix":
         return True

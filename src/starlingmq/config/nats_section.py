@@ -1,4 +1,4 @@
-"""Settings of the NATS side: the section ``nats`` of the tree."""
+"""The section ``nats``."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class NatsConfig(Section, frozen=True):
 
 
 def check_nats(nats: NatsConfig) -> None:
-    """Raise ConfigError for what no type checks."""
+    """Raises ConfigError for combinations that no type excludes."""
     for index, text in enumerate(nats.nkeys):
         try:
             user_key(text)

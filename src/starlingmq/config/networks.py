@@ -11,7 +11,7 @@ from starlingmq.config.section_types import ConfigError
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-MAPPED_BITS: Final = 96  # of an IPv6 address before the IPv4 address that is mapped into it
+MAPPED_BITS: Final = 96  # bits of an IPv6 address before a mapped IPv4 address
 
 
 def parse_networks(texts: Iterable[str], setting: str) -> tuple[Network, ...]:
@@ -28,8 +28,7 @@ def parse_networks(texts: Iterable[str], setting: str) -> tuple[Network, ...]:
 
 
 def parse_network(text: str) -> Network:
-    """One of IPv4 addresses that are mapped into IPv6 is the IPv4 network, as ``parse_address`` has it. Raises
-    ValueError."""
+    """A network of mapped IPv4 addresses becomes the IPv4 network, as in ``parse_address``. Raises ValueError."""
     network = ipaddress.ip_network(text)
     mapped = network.network_address.ipv4_mapped if isinstance(network, ipaddress.IPv6Network) else None
     if mapped is None or network.prefixlen < MAPPED_BITS:
@@ -38,7 +37,7 @@ def parse_network(text: str) -> Network:
 
 
 def parse_address(text: str) -> Address | None:
-    """An IP address without port; None if the text is not one. An IPv4 address mapped into IPv6 is that IPv4 address.
+    """An IP address without port; None if the text is not one. A mapped IPv4 address becomes that IPv4 address.
 
     Brackets and the zone of a link-local address (``fe80::1%eth0``) are cut off.
     """

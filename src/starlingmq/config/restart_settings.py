@@ -1,4 +1,4 @@
-"""Which settings a broker takes over while it serves."""
+"""The settings that a broker applies while it serves."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ LIVE: Final = (
     "tracing",
     "node.shutdown_timeout",
 )
-"""Settings that a reload takes over while a broker serves ..."""
+"""Settings that a reload applies while the broker serves ..."""
 LIVE_BUT: Final = ("limits.write_buffer", "mqtt.connect_timeout")
-"""... and below them those that it does not."""
+"""... except for these."""
 
 
 def needs_restart(before: Config, after: Config) -> list[str]:
-    """Settings, by their paths, that have changed and count only after a restart."""
+    """The paths of settings that have changed and take effect only after a restart."""
     return sorted(_differ("", to_builtins(before), to_builtins(after)))
 
 

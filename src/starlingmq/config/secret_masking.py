@@ -1,8 +1,8 @@
 """Which settings are secret, and how the tree of settings is shown without them.
 
-A setting is marked where it is defined: ``Meta(..., extra=SECRET)`` hides it all, ``extra=SECRET_URL`` hides what a URL
-or an address may have of secrets: user, password, query and fragment. ``masked`` gives the tree without them, and all
-that shows settings shows that, ``repr`` of a section included.
+A setting is marked where it is defined: ``Meta(..., extra=SECRET)`` hides all of it, ``extra=SECRET_URL`` hides the
+secrets that a URL or an address may contain: user, password, query and fragment. ``masked`` returns the tree without
+secrets. Everything that shows settings shows that, including ``repr`` of a section.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ S = TypeVar("S", bound=Struct)
 
 
 def masked(section: S) -> S:
-    """The same section, and all below it, with ``***`` for what is secret."""
+    """The same section, and all below it, with ``***`` in place of secrets."""
     changed = {
         name: _masked(getattr(section, name), kind)
         for name, (kind, is_section) in _fields(type(section)).items()
@@ -31,9 +31,10 @@ def masked(section: S) -> S:
 
 
 def without_login(url: str) -> str:
-    """A URL or an address with ``***`` for its user and password, its query and its fragment.
+    """A URL or an address with ``***`` in place of user and password, query and fragment.
 
-    A password may hold any sign, / and ? too, and then it is no URL; so all before the last @ is hidden.
+    A password may contain any character, including / and ?, and then it is not a URL; so everything before the last @
+    is hidden.
     """
     scheme, separator, rest = url.partition("://")
     if not separator:
@@ -57,7 +58,7 @@ def _masked(value: Any, kind: str) -> Any:
 
 @cache
 def _fields(section: type[Struct]) -> dict[str, tuple[str, bool]]:
-    """Of each field: how it is marked, and whether it holds sections."""
+    """For each field its mark, and whether it contains sections."""
     kind = inspect.type_info(section)
     assert isinstance(kind, inspect.StructType)
     found = {}

@@ -1,6 +1,6 @@
-"""Values a setting can hold, beyond what YAML knows: durations and sizes, and the one error a bad setting raises.
+"""Types of settings beyond those of YAML: durations and sizes; and the error that an invalid setting raises.
 
-Settings are stored as plain numbers (seconds, bytes), so that nothing behind the configuration knows these spellings.
+Settings are stored as plain numbers (seconds, bytes), so that no other package knows these spellings.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Duration = Annotated[float, Meta(ge=0, le=MAX_SECONDS, extra={"unit": "duration"
 PositiveDuration = Annotated[float, Meta(gt=0, le=MAX_SECONDS, extra={"unit": "duration"})]
 
 Seconds = Annotated[int, Meta(ge=0, extra={"unit": "seconds"})]
-"""Whole seconds, for what the protocol carries as whole seconds; written like a Duration."""
+"""Whole seconds, for values that the protocol carries as whole seconds; written like a Duration."""
 
 Size = Annotated[int, Meta(ge=0, extra={"unit": "size"})]
 """Bytes; written ``512``, ``64KiB``, ``1MiB``, ``2GiB`` or, in powers of ten, ``64kB``, ``1MB``, ``2GB``."""

@@ -1,13 +1,13 @@
-"""The one tree of settings: every key with its meaning, its default and its bounds.
+"""The tree of settings: each key with its meaning, default and bounds.
 
-Most sections have a file of their own beside this one. A value comes from the defaults, the YAML file, the environment
-or ``--set``; the later in this order wins.
+Most sections have their own file in this package. A value comes from the defaults, the YAML file, the environment or
+``--set``; the later in this order wins.
 
-- A variable ``STARLINGMQ_MQTT__RETRY_INTERVAL=5s`` sets ``mqtt.retry_interval``: two underscores part the levels.
+- A variable ``STARLINGMQ_MQTT__RETRY_INTERVAL=5s`` sets ``mqtt.retry_interval``: two underscores separate the levels.
   Variables without them are settings only if they name a whole top-level key (``STARLINGMQ_LISTENERS``).
-- ``--set mqtt.retry_interval=5s``; the value of either is read as YAML, so lists and booleans can be written too.
+- ``--set mqtt.retry_interval=5s``. The value of either is read as YAML, so lists and booleans can be written, too.
 
-Nothing outside `config` holds a default or checks a bound of a setting.
+Nothing outside `config` has a default or checks a bound of a setting.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class LogConfig(Section, frozen=True):
 
 
 class Config(Section, frozen=True):
-    """Everything that can be set. Immutable; ``Config()`` is the default broker on 127.0.0.1:1883."""
+    """All settings. Immutable; ``Config()`` is the default broker on 127.0.0.1:1883."""
 
     node: Annotated[NodeConfig, Meta(description="This process and its files.")] = NodeConfig()
     listeners: Annotated[
@@ -130,7 +130,7 @@ class Config(Section, frozen=True):
 def load_config(path: str | Path | None, overrides: Iterable[str] = (), env: Mapping[str, str] | None = None) -> Config:
     """The configuration from a YAML file (None: defaults only), the environment and ``key.path=value`` overrides.
 
-    ``env`` is the environment to look into (None: none is read). Raises ConfigError with one line.
+    ``env`` is the environment to read (None: none is read). Raises ConfigError with one line.
     """
     tree: Tree = {} if path is None else read_yaml(path)
     for name, text in sorted((env or {}).items()):
@@ -146,7 +146,7 @@ def load_config(path: str | Path | None, overrides: Iterable[str] = (), env: Map
 
 
 def _start(override: str) -> str:
-    """As much of an override as may be shown: what follows could be a secret."""
+    """The part of an override that may be shown: the rest could be a secret."""
     key = "".join(takewhile(lambda sign: sign.isalnum() or sign in "._", override))
     return key if key == override else f"{key}..."
 
@@ -168,8 +168,8 @@ def from_tree(tree: Tree) -> Config:
 
 
 def _keys_of_variable(name: str) -> list[str]:
-    # A container platform may put STARLINGMQ_PORT_1883_TCP and the like into the environment of a service of that name,
-    # and STARLINGMQ_PURE is ours: so a lone word counts only when it is a key of the tree.
+    # A container platform may set STARLINGMQ_PORT_1883_TCP and the like for a service of that name, and
+    # STARLINGMQ_PURE is ours: so a single word counts only if it is a key of the tree.
     if not name.startswith(ENV_PREFIX):
         return []
     keys = name.removeprefix(ENV_PREFIX).lower().split("__")
@@ -177,7 +177,7 @@ def _keys_of_variable(name: str) -> list[str]:
 
 
 def refuse_open_listeners(config: Config, authenticated: bool) -> None:
-    """Raise ConfigError for a listener that would let anyone on the network in without anybody having decided so.
+    """Raises ConfigError for a listener that would admit anyone on the network although no setting says so.
 
     ``authenticated``: something (a hook, a password file) decides who may connect.
     """
@@ -199,7 +199,7 @@ def refuse_open_listeners(config: Config, authenticated: bool) -> None:
 
 
 def _refuse_open_api(config: Config) -> None:
-    """Whoever may publish is not meant to administer: nothing but a token or a user opens the API to a network."""
+    """A client that may publish is not meant to administer: only a token or a user opens the API to a network."""
     for index, listener in enumerate(config.listeners):
         if listener.url.partition("://")[0] not in API_SCHEMES or guarded(config.auth.api):
             continue

@@ -1,4 +1,4 @@
-"""The settings in the section ``storage``, and the check that they fit together."""
+"""The section ``storage``, and the check of its combinations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings of streams and of the service that reads them in bulk, and the checks that involve several of them."""
+"""The settings of streams and of the bulk service, and checks that involve several of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import Meta
 from starlingmq.config.secret_masking import SECRET
 from starlingmq.config.section_types import ConfigError, Duration, PositiveSize, Section, Size
 
-NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}(?!\n)$"  # a plain $ lets a newline at the end through
+NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}(?!\n)$"  # a plain $ would accept a newline at the end
 TOKEN_BYTES_MIN: Final = 16
 
 
@@ -118,7 +118,7 @@ class StreamsConfig(Section, frozen=True):
 
 
 def check_streams(streams: StreamsConfig, data_dir: str | None) -> None:
-    """What the bounds of single settings cannot say. Raises ConfigError."""
+    """Checks that the bounds of single settings cannot express. Raises ConfigError."""
     names = [stream.name for stream in streams.define]
     for index, stream in enumerate(streams.define):
         if stream.name in names[:index]:
@@ -132,7 +132,7 @@ def check_streams(streams: StreamsConfig, data_dir: str | None) -> None:
 
 
 def streams_token(streams: StreamsConfig) -> bytes:
-    """The token that readers show, from its file if it is in one; empty if the settings have none. Raises
+    """The token that readers must present, from its file if it is in one; empty if the settings have none. Raises
     ConfigError."""
     if streams.token_file is None:
         return streams.token.encode()

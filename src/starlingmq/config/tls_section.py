@@ -44,7 +44,7 @@ class TlsConfig(Section, frozen=True):
 
 
 def check_tls(tls: TlsConfig, path: str) -> None:
-    """Raise ConfigError for what no type checks."""
+    """Raises ConfigError for combinations that no type excludes."""
     if tls.use_identity_as_username and tls.use_subject_as_username:
         raise ConfigError(
             f"{path}: use_identity_as_username and use_subject_as_username are both set; set only one of them"

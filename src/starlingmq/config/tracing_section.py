@@ -1,4 +1,4 @@
-"""The settings of traces for OpenTelemetry, and the checks that involve several of them."""
+"""The settings of tracing with OpenTelemetry, and checks that involve several of them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TracingConfig(Section, frozen=True):
 
 
 def check_tracing(tracing: TracingConfig) -> None:
-    """Raise ConfigError for what no type checks."""
+    """Raises ConfigError for combinations that no type excludes."""
     if not tracing.endpoint:
         if tracing.headers_file:
             raise ConfigError("tracing.headers_file: has no effect without tracing.endpoint; set tracing.endpoint")
@@ -64,7 +64,7 @@ def check_tracing(tracing: TracingConfig) -> None:
 
 
 def tracing_headers(tracing: TracingConfig) -> dict[str, str]:
-    """What each export brings. Raises ConfigError."""
+    """The headers of each export. Raises ConfigError."""
     if tracing.headers_file is None:
         return {}
     try:

@@ -1,6 +1,6 @@
-"""From plain YAML values to a checked tree of Sections: unknown keys, spellings of quantities, types, bounds.
+"""Builds a checked tree of Sections from plain YAML values: unknown keys, spellings of quantities, types, bounds.
 
-Knows nothing of any particular setting: it walks the types of the tree that it is given.
+It knows no particular setting: it walks the types of the given tree.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def read_yaml(path: str | Path) -> Tree:
 
 
 def yaml_value(text: str, source: str) -> Any:
-    """The value of a ``--set`` or an environment variable, read as YAML; ``source`` is named when it cannot be."""
+    """The value of a ``--set`` or an environment variable, read as YAML. An error names ``source``."""
     value = _same_in_json(text)
     return _parse(text, source) if value is None else value
 
@@ -64,7 +64,7 @@ def _same_in_json(text: str) -> str | int | bool | list[str] | None:
 
 
 def set_path(tree: Tree, keys: list[str], value: Any) -> None:
-    """Put ``value`` at the path, making the sections on the way."""
+    """Set ``value`` at the path, creating the sections on the way."""
     for depth, key in enumerate(keys[:-1]):
         below = tree.get(key)
         if below is None:
@@ -84,7 +84,7 @@ def build(root: type[S], tree: Tree) -> S:
 
 
 def _prepare(kind: inspect.Type, value: Any, path: str, root: type[Section]) -> Any:
-    """``value`` with its keys known and its quantities as numbers; types and bounds are left to msgspec."""
+    """``value`` with its keys checked and its quantities as numbers. msgspec checks types and bounds."""
     unit, kind = _unwrap(kind)
     if unit and isinstance(value, str):
         return _quantity(unit, value, path)
@@ -116,7 +116,7 @@ def _prepare_section(kind: inspect.StructType, value: Tree, path: str, root: typ
             raise ConfigError(
                 f"{key_path}: unknown key; the nearest is {nearest_key(key_path, path, list(fields), root)}"
             )
-        # "mqtt:" with nothing below it is how a section looks whose keys are all commented out.
+        # "mqtt:" with nothing below it is a section whose keys are all commented out.
         if below is None and isinstance(_unwrap(field.type)[1], inspect.StructType | inspect.VarTupleType):
             continue
         prepared[key] = _prepare(field.type, below, key_path, root)
@@ -137,7 +137,7 @@ def _unwrap(kind: inspect.Type) -> tuple[str, inspect.Type]:
 
 
 def nearest_key(wrong: str, section: str, siblings: list[str], root: type[Section]) -> str:
-    """The key most likely meant: a sibling spelled alike, else a namesake elsewhere, else the closest there is."""
+    """The key most likely meant: a similar sibling, else the same name elsewhere, else the most similar one of all."""
     import difflib
 
     name = wrong.rpartition(".")[2]
@@ -152,7 +152,7 @@ def nearest_key(wrong: str, section: str, siblings: list[str], root: type[Sectio
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """One key of the tree: its full path, its sentence of help, its unit ("" or a key of PARSERS)."""
+    """One key of the tree: its full path, its help, its unit ("" or a key of PARSERS)."""
 
     path: str
     help: str
@@ -161,7 +161,7 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 def settings(root: type[Section]) -> Iterator[Setting]:
-    """Every key of the tree in the order of its definition, a section before what is in it."""
+    """All keys of the tree in the order of definition; a section precedes its content."""
     return _settings(inspect.type_info(root), "")
 
 
@@ -178,7 +178,7 @@ def _settings(kind: inspect.Type, prefix: str) -> Iterator[Setting]:
 
 
 def _reworded(error: msgspec.ValidationError) -> str:
-    """msgspec says "Expected `int` <= 2 - at `$.mqtt.max_qos`"; we put the path first and in our spelling."""
+    """msgspec says "Expected `int` <= 2 - at `$.mqtt.max_qos`"; this puts the path first, and uses our spelling."""
     complaint, _, place = str(error).rpartition(" - at `$")
     path = place.rstrip("`").lstrip(".")
     complaint = complaint.replace("`object`", "a section").replace("`array`", "a list").replace("`", "")

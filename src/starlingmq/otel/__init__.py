@@ -1,1 +1,1 @@
-"""Traces for OpenTelemetry: what becomes of messages, as spans. Loaded where ``tracing.endpoint`` is set."""
+"""Tracing with OpenTelemetry: the way of messages as spans. Imported only if ``tracing.endpoint`` is set."""

@@ -1,4 +1,4 @@
-"""Spans on their way to a collector, by OTLP over HTTP: a thread of the SDK sends them, and nobody waits for it."""
+"""Export of spans to a collector by OTLP over HTTP. A thread of the SDK sends them, so the event loop does not wait."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from starlingmq.otel.steps import Step
 
 log = logging.getLogger("starlingmq.otel")
 
-QUEUED_MAX: Final = 4096  # spans; what is beyond that is dropped, and counted
+QUEUED_MAX: Final = 4096  # spans; further ones are dropped and counted
 BATCH: Final = 256
 DELAY_MS: Final = 1000  # between two exports
-EXPORT_SECONDS: Final = 3.0  # for one, attempts included
-END_SECONDS: Final = 5.0  # for all that is left at the end
+EXPORT_SECONDS: Final = 3.0  # for one export, including retries
+END_SECONDS: Final = 5.0  # for the rest at the end
 
 KINDS: Final = {
     "server": SpanKind.SERVER,
@@ -39,7 +39,7 @@ SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 
 
 class Ids(IdGenerator):
-    """Those of the step that a span is made for."""
+    """The ids of the step for which a span is being created."""
 
     def __init__(self) -> None:
         self.trace = 0
@@ -53,7 +53,7 @@ class Ids(IdGenerator):
 
 
 class Counting(SpanExporter):
-    """Says once that a collector does not take spans, and once that it does again. Called by the SDK's thread."""
+    """Logs once that a collector does not accept spans, and once that it does again. Called by the SDK's thread."""
 
     def __init__(self, inner: SpanExporter, endpoint: str) -> None:
         self._inner = inner
@@ -64,7 +64,7 @@ class Counting(SpanExporter):
         self.ending = False
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        if self.ending and self.failing:  # there is no time to try again and again
+        if self.ending and self.failing:  # there is no time for retries
             self.failed += len(spans)
             return SpanExportResult.FAILURE
         result = self._inner.export(spans)
@@ -86,10 +86,10 @@ class Counting(SpanExporter):
 
 
 class Export:
-    """``put`` spans, then ``close``. ``exporter`` is another one than that of OTLP, for whoever wants to look."""
+    """Call ``put`` for spans, then ``close``. ``exporter`` replaces that of OTLP, for tests."""
 
     def __init__(self, node: str, endpoint: str, headers: dict[str, str], exporter: SpanExporter | None = None) -> None:
-        # Who has no logging of its own would have what the SDK says on stderr, as it is.
+        # Without logging of its own, a program would show the SDK's messages on stderr.
         logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
         inner = exporter or OTLPSpanExporter(endpoint, headers=headers, timeout=EXPORT_SECONDS)
         self.counts = Counting(inner, without_login(endpoint))
@@ -104,7 +104,7 @@ class Export:
 
     def put(self, step: Step) -> None:
         self._ids.trace, self._ids.span = step.trace, step.span
-        context = trace.set_span_in_context(trace.INVALID_SPAN)  # not whatever the program around us is doing
+        context = trace.set_span_in_context(trace.INVALID_SPAN)  # not the span of the embedding program
         if step.parent:
             parent = SpanContext(step.trace, step.parent, step.remote, SAMPLED)
             context = trace.set_span_in_context(NonRecordingSpan(parent))
@@ -116,7 +116,7 @@ class Export:
         span.end(int(step.end * 1e9))
 
     async def close(self) -> None:
-        """Send what is left, for ``END_SECONDS`` at most."""
+        """Send the rest, for at most ``END_SECONDS``."""
         self.counts.ending = True
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
 

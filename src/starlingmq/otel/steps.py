@@ -1,14 +1,14 @@
-"""From what a node's core tells of messages (core.observe.audit) to spans.
+"""Spans from the events that a node's core reports (core.observe.audit).
 
-The spans of one message are put together at several nodes that do not talk about it, so where one has to be known by
-another node its id is drawn from the message's: *accept*, with which it came in, and *arrive*, one for each node that
-it came to; all others are known at their own node only.
+Several nodes create the spans of one message without talking to each other. So if a span must be known to another node,
+its id is derived from that of the message: *accept*, with which it entered the cluster, and *arrive*, one for each node
+that it was forwarded to. All other spans are known only on their node.
 
     (the application's) > accept > deliver > acknowledge          at the node where it entered
                                  > forward > arrive > deliver     ... arrive: at another one
                                  > queue, refuse, drop
 
-Times are those of the turns of the broker's event loop in which something happened.
+Times are those of the turns of the event loop in which the events happened.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from starlingmq.core.observe.message_watch import Event
 from starlingmq.core.observe.sampling import parent_in
 from starlingmq.core.session.session import GROUP_PREFIX, NODE_PREFIX
 
-REMEMBERED_MAX: Final = 10_000  # receivers that something is due to, and deliveries that wait for their acknowledgement
+REMEMBERED_MAX: Final = 10_000  # receivers with an event *due*, and deliveries without acknowledgement
 
 Kind = Literal["server", "producer", "consumer", "internal"]
 Key = TypeVar("Key")
@@ -28,8 +28,8 @@ Value = TypeVar("Value")
 
 
 class Step(NamedTuple):
-    """A span to be. Ids are numbers; ``parent`` 0: it is the first of its trace. ``remote``: the parent is elsewhere.
-    Times in seconds; ``error`` "" means that it went well."""
+    """A span to create. Ids are numbers; ``parent`` 0: it is the first of its trace. ``remote``: the parent is on
+    another node. Times in seconds; ``error`` "" means success."""
 
     name: str
     kind: Kind
@@ -44,22 +44,22 @@ class Step(NamedTuple):
 
 
 def number_of(size: int, *parts: object) -> int:
-    """The same for the same parts, at any node; never 0."""
+    """The same number for the same parts, on each node; never 0."""
     text = "\0".join(str(part) for part in parts)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=size).digest(), "big") or 1
 
 
 class Steps:
-    """Of one node. What it remembers only makes spans longer: without it they begin when they end."""
+    """The steps of one node. Remembered events only make spans longer: without them a span begins when it ends."""
 
     def __init__(self, node: str) -> None:
         self.node = node
         self._due: dict[tuple[str, str], float] = {}  # by message and receiver
         self._sent: dict[tuple[str, str], tuple[float, int]] = {}  # ... and the span of the delivery
-        self._entries: dict[str, int] = {}  # message -> the span that it came here with
+        self._entries: dict[str, int] = {}  # message -> the span with which it came to this node
 
     def of(self, kind: str, event: Event, number: int) -> Step | None:
-        """The span that ends with this event; ``number`` is that of the node now. None: none does."""
+        """The span that this event completes, None if it completes none; ``number`` is that of the next span."""
         id, client, at = event["id"], event["client"], event["at"]
         assert isinstance(id, str) and isinstance(client, str) and isinstance(at, float)
         if kind == "accepted":
@@ -106,7 +106,8 @@ class Steps:
         return step
 
     def _entry(self, id: str) -> int:
-        """What happens to a message here follows on how it came; if that was long ago, on how it came in at all."""
+        """The parent of events on this node: the span with which the message came to this node; if that was long ago,
+        the span with which it entered the cluster."""
         return self._entries.get(id) or _accepted(id)
 
     def _step(
@@ -136,7 +137,7 @@ def _put(remembered: dict[Key, Value], key: Key, value: Value) -> None:
 
 
 def _attributes(name: str, event: Event) -> dict[str, str | int | bool]:
-    """In the words of OpenTelemetry's conventions for messaging, as far as they have one."""
+    """Named as in OpenTelemetry's conventions for messaging, as far as they define a name."""
     qos, size, retain, dup = event["qos"], event.get("size"), event.get("retain"), event.get("dup")
     assert isinstance(qos, int)
     found: dict[str, str | int | bool] = {

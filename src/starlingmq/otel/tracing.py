@@ -1,4 +1,4 @@
-"""Messages of a broker that OpenTelemetry is told of: what the core has seen of them, a few times a second."""
+"""Exports the traced messages of a broker: takes the events of the core a few times a second."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from starlingmq.otel.export import Export
 from starlingmq.otel.steps import Steps
 
 LOOK_SECONDS: Final = 0.25
-PIECE: Final = 40  # spans that are made before everybody else gets a turn: below two milliseconds
+PIECE: Final = 40  # spans per turn of the event loop: below two milliseconds
 
 
 class Tracing:
-    """``begin`` it, ``change`` it, ``close`` it; ``poke`` has the broker begin a turn.
+    """Call ``begin``, ``change``, ``close``; ``poke`` makes the broker begin a turn.
 
-    Raises ConfigError when made, for a file that can not be read.
+    The constructor raises ConfigError for an unreadable file.
     """
 
     def __init__(
@@ -47,16 +47,16 @@ class Tracing:
         self._looking = asyncio.ensure_future(self._look())
 
     def goes_on_with(self, settings: TracingConfig) -> bool:
-        """Whether spans go where they went. Raises ConfigError."""
+        """Whether the destination of spans is unchanged. Raises ConfigError."""
         return (settings.endpoint, tracing_headers(settings)) == self._place
 
     def change(self, settings: TracingConfig) -> None:
-        """Choose by these from now on."""
+        """Use these settings from now on."""
         sampler = self._sampler
         sampler.ratio, sampler.parents, sampler.rate = settings.ratio, settings.parents, settings.rate
 
     def figures(self) -> dict[str, int]:
-        """Messages chosen; spans that were taken, and that were not; messages and steps that were too many."""
+        """Sampled messages; spans that were accepted and refused; messages and steps beyond the limits."""
         counts = self._export.counts
         return {
             "messages": self._sampler.chosen,
@@ -82,7 +82,7 @@ class Tracing:
                 await asyncio.sleep(0)
 
     async def close(self) -> None:
-        """What was seen until now is sent."""
+        """Export what has been seen so far."""
         if self._looking is not None:
             self._looking.cancel()
         if self._state.audit.sampler is self._sampler:

@@ -62,7 +62,8 @@ class Journal(Protocol):
         ...
 
     def trim(self, before: int) -> None:
-        """Records below offset ``before`` are no longer needed. The engine may keep some of them, as ``first`` shows."""
+        """Records below offset ``before`` are no longer needed. The engine may keep some of them, as ``first``
+        shows."""
         ...
 
     def sync(self) -> None:

@@ -74,7 +74,8 @@ class JournalGc:
                 yield
 
     def _forgo(self, first: int, next: int) -> None:
-        """From now on no message may refer to these offsets. A retained message in memory may still know one of them."""
+        """From now on no message may refer to these offsets. A retained message in memory may still know one of
+        them."""
         begin, end = bisect_left(self._given, first), bisect_right(self._given, next)
         self._given[begin:end] = [first] * (begin % 2 == 0) + [next] * (end % 2 == 0)
 

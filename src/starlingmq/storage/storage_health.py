@@ -42,7 +42,8 @@ class StorageHealth:
         return f"{self.state} since {since}: {self.reason}"
 
     def fails(self, error: OSError, refusing: bool) -> bool:
-        """Record a failure. Returns whether the state changed, which is then logged. ``refusing``: the journal failed."""
+        """Record a failure. Returns whether the state changed, which is then logged. ``refusing``: the journal
+        failed."""
         state: State = "full" if error.errno in FULL else "failing"
         if (self.state == state and self.refusing == refusing) or (self.refusing and not refusing):
             return False

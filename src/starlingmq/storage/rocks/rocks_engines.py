@@ -89,9 +89,11 @@ class RocksJournal:
 
     Keys, in order:
 
-    - empty: the first offset that is kept, and the bytes appended before it (two u64), written at each trim. So no offset is used twice, even when all records before it are deleted.
+    - empty: the first offset that is kept, and the bytes appended before it (two u64), written at each trim. So no
+      offset is used twice, even when all records before it are deleted.
     - offset (u64): a record.
-    - offset and a zero byte: a **mark**, the bytes appended up to and including that record (u64); one about every ``MARK_BYTES``. So ``size`` is known without reading everything, and a trim ends at a mark.
+    - offset and a zero byte: a **mark**, the bytes appended up to and including that record (u64); one about every
+      ``MARK_BYTES``. So ``size`` is known without reading everything, and a trim ends at a mark.
     """
 
     def __init__(

@@ -23,9 +23,12 @@ must be copied. (The marker need not survive a power failure: then the disk has 
 
 Rules for readers:
 
-- A segment ends where the next one begins: records at or after the first offset of the next segment are void. So the journal leaves a segment behind whose tail cannot be trusted, or not even be cut off, by beginning another one. A marker of deleted segments counts like the first of them.
+- A segment ends where the next one begins: records at or after the first offset of the next segment are void. So the
+  journal leaves a segment behind whose tail cannot be trusted, or not even be cut off, by beginning another one. A
+  marker of deleted segments counts like the first of them.
 - In the last segment, an append whose last record is missing did not take place and is cut off.
-- A record with a wrong CRC is lost. The reader searches for the next one with a right CRC, so records after it are kept.
+- A record with a wrong CRC is lost. The reader searches for the next one with a right CRC, so records after it are
+  kept.
 
 The CRC covers length and offset because it begins with them, which costs nothing, and with a salt that is drawn once
 per journal: so after a crash, a payload that was made to look like records is not mistaken for records.

@@ -245,7 +245,8 @@ class SegmentSet:
         self.forget(segment)
 
     def _mark_gone(self, first: int, following: int) -> None:
-        """The marker absorbs the one before it and those after it, so that there are never more markers than segments."""
+        """The marker absorbs the one before it and those after it, so that there are never more markers than
+        segments."""
         begin = next((known[0] for known in self.gone if known[1] == first), first)
         wanted = (begin, following)
         if wanted not in self.gone:
